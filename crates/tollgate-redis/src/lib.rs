@@ -1,0 +1,1 @@
+//! Shared store on Redis and Valkey; not built yet (issue 3).

@@ -1,0 +1,1 @@
+//! Virtual-time world: clock, servers, clients, oracle, conformance scenarios, charts.

@@ -1,0 +1,1 @@
+//! Enforcement in tower services; not built yet (issue 5).

@@ -1,0 +1,1 @@
+//! Obeying an upstream's limits; not built yet (issue 6), pacing excepted.
