@@ -1,0 +1,72 @@
+//! What a decision says about each policy, in the shape the emitters need.
+
+use core::time::Duration;
+
+/// How one policy stands after one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing<'a> {
+    /// The policy's name.
+    pub policy: &'a str,
+    /// Units granted per window.
+    pub quota: u64,
+    /// The window the quota is granted over.
+    pub window: Duration,
+    /// Whole units left now.
+    pub remaining: u64,
+    /// Time until at least one more unit becomes available; `None` when nothing was used.
+    pub more_after: Option<Duration>,
+    /// Time until nothing counts against the requester any more.
+    pub full_after: Duration,
+}
+
+/// Who denied the request and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Denied {
+    /// Index of the denying policy in [`Report::standings`].
+    pub by: usize,
+    /// Time until the same request would pass; `None` when no wait can help.
+    pub retry: Option<Duration>,
+}
+
+/// One answer to a client: every policy that was asked, and the denial if there was one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report<'a> {
+    /// The policies asked, in the order they are to be reported.
+    pub standings: &'a [Standing<'a>],
+    /// Set when the request was denied.
+    pub denied: Option<Denied>,
+    /// Time since the Unix epoch; only the epoch dialect reads it.
+    pub epoch: Duration,
+}
+
+impl<'a> Report<'a> {
+    /// The one policy worth telling a client that can only hear of one.
+    ///
+    /// The denying one, or else the one with the fewest units left; of equals, the one that takes
+    /// longest to refill.
+    #[must_use]
+    pub fn tightest(&self) -> Option<&'a Standing<'a>> {
+        if let Some(standing) = self.denied.and_then(|denied| self.standings.get(denied.by)) {
+            return Some(standing);
+        }
+        self.standings
+            .iter()
+            .min_by_key(|standing| (standing.remaining, core::cmp::Reverse(standing.full_after)))
+    }
+
+    /// The wait to announce in `Retry-After`; `None` when nothing was denied or no wait helps.
+    ///
+    /// Never zero, and never earlier than the `t` of the denying policy (the draft demands that of a
+    /// response that carries both) or of any other policy that has nothing left: all or nothing
+    /// means that the same request needs them all.
+    #[must_use]
+    pub fn retry(&self) -> Option<Duration> {
+        let denied = self.denied?;
+        let spent = |(index, standing): (usize, &Standing<'_>)| {
+            let blocks = index == denied.by || standing.remaining == 0;
+            standing.more_after.filter(|_| blocks)
+        };
+        let more = self.standings.iter().enumerate().filter_map(spent).max();
+        Some(denied.retry?.max(more.unwrap_or_default()).max(Duration::from_nanos(1)))
+    }
+}
