@@ -1,0 +1,223 @@
+//! What a store answers: allow or deny, what is left, and when to come back.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// What is reported about one key under one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    pub(crate) reset_after_ns: u64,
+    pub(crate) next_after_ns: u64,
+}
+
+impl Snapshot {
+    /// A snapshot from its figures, for stores and fronts that got them from elsewhere.
+    #[must_use]
+    pub const fn new(limit: u64, remaining: u64, reset_after: Duration, next: Duration) -> Self {
+        Self {
+            limit,
+            remaining: if remaining > limit { limit } else { remaining },
+            reset_after_ns: crate::time::saturating_nanos(reset_after),
+            next_after_ns: crate::time::saturating_nanos(next),
+        }
+    }
+
+    /// The most units that one request can ever take.
+    #[must_use]
+    pub const fn limit(self) -> u64 {
+        self.limit
+    }
+
+    /// Units that a request could take now; never more than the limit.
+    #[must_use]
+    pub const fn remaining(self) -> u64 {
+        self.remaining
+    }
+
+    /// How long until the key is as good as new.
+    #[must_use]
+    pub const fn reset_after(self) -> Duration {
+        Duration::from_nanos(self.reset_after_ns)
+    }
+
+    /// How long until more units remain than now; zero if all of them do.
+    #[must_use]
+    pub const fn next_after(self) -> Duration {
+        Duration::from_nanos(self.next_after_ns)
+    }
+}
+
+/// When a denied charge is worth another try. Ordered: `Never` is the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retry {
+    /// The same charge is allowed after exactly this long if nobody else asks meanwhile.
+    After(Duration),
+    /// No wait can help: the charge costs more than the policy ever holds.
+    Never,
+}
+
+impl Retry {
+    pub(crate) const fn after_nanos(nanos: u64) -> Self {
+        Self::After(Duration::from_nanos(nanos))
+    }
+
+    /// How long to wait, if waiting helps.
+    #[must_use]
+    pub const fn after(self) -> Option<Duration> {
+        match self {
+            Self::After(duration) => Some(duration),
+            Self::Never => None,
+        }
+    }
+}
+
+/// The answer to one charge. A denial is not an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The units were taken; the snapshot shows what is left.
+    Allow(Snapshot),
+    /// Nothing was taken.
+    Deny {
+        /// What is left.
+        snapshot: Snapshot,
+        /// When to come back.
+        retry: Retry,
+    },
+}
+
+impl Decision {
+    /// Whether the units were taken.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allow(_))
+    }
+
+    /// What is left.
+    #[must_use]
+    pub const fn snapshot(&self) -> Snapshot {
+        match self {
+            Self::Allow(snapshot) | Self::Deny { snapshot, .. } => *snapshot,
+        }
+    }
+
+    /// When to come back, if denied.
+    #[must_use]
+    pub const fn retry(&self) -> Option<Retry> {
+        match self {
+            Self::Allow(_) => None,
+            Self::Deny { retry, .. } => Some(*retry),
+        }
+    }
+}
+
+/// The answer to one request: a decision per charge, in order, taken all together or not at all.
+///
+/// If any charge is denied then nothing is taken for any of them; an `Allow` beside a denial says
+/// that this charge was not the obstacle, and its snapshot shows the key untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    decisions: Decisions,
+    denied_by: Option<usize>,
+    degraded: bool,
+}
+
+/// One decision needs no allocation: most requests are one charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decisions {
+    One(Decision),
+    Many(Vec<Decision>),
+}
+
+impl Verdict {
+    /// The verdict on a request of several charges.
+    #[must_use]
+    pub fn new(decisions: Vec<Decision>) -> Self {
+        let denied_by = latest_denial(&decisions);
+        Self { decisions: Decisions::Many(decisions), denied_by, degraded: false }
+    }
+
+    /// The verdict on a request of one charge.
+    #[must_use]
+    pub const fn one(decision: Decision) -> Self {
+        let denied_by = if decision.is_allowed() { None } else { Some(0) };
+        Self { decisions: Decisions::One(decision), denied_by, degraded: false }
+    }
+
+    /// The same verdict, marked as made without the store: its policy for store failure decided.
+    #[must_use]
+    pub fn degraded(self) -> Self {
+        Self { degraded: true, ..self }
+    }
+
+    /// Whether every charge was taken.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.denied_by.is_none()
+    }
+
+    /// Whether a failure policy answered in place of the store.
+    #[must_use]
+    pub const fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// The index of the charge that denied; of several, the one to wait for longest.
+    #[must_use]
+    pub const fn denied_by(&self) -> Option<usize> {
+        self.denied_by
+    }
+
+    /// When the request as a whole is worth another try, if it was denied.
+    #[must_use]
+    pub fn retry(&self) -> Option<Retry> {
+        self.denied_by.and_then(|index| self.decisions()[index].retry())
+    }
+
+    /// A decision per charge, in the order of the charges.
+    #[must_use]
+    pub fn decisions(&self) -> &[Decision] {
+        match &self.decisions {
+            Decisions::One(decision) => core::slice::from_ref(decision),
+            Decisions::Many(decisions) => decisions,
+        }
+    }
+}
+
+fn latest_denial(decisions: &[Decision]) -> Option<usize> {
+    let mut latest: Option<(usize, Retry)> = None;
+    for (index, decision) in decisions.iter().enumerate() {
+        let Some(retry) = decision.retry() else { continue };
+        if latest.is_none_or(|(_, longest)| retry > longest) {
+            latest = Some((index, retry));
+        }
+    }
+    latest.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deny(retry: Retry) -> Decision {
+        Decision::Deny { snapshot: Snapshot::default(), retry }
+    }
+
+    #[test]
+    fn the_charge_to_wait_for_longest_is_the_one_that_denied() {
+        let second = Retry::After(Duration::from_secs(2));
+        let first = Retry::After(Duration::from_secs(1));
+        let allow = Decision::Allow(Snapshot::default());
+        let verdict = Verdict::new(alloc::vec![allow, deny(first), deny(second), deny(second)]);
+        assert_eq!((verdict.denied_by(), verdict.retry()), (Some(2), Some(second)));
+        let verdict = Verdict::new(alloc::vec![deny(second), deny(Retry::Never)]);
+        assert_eq!((verdict.denied_by(), verdict.retry()), (Some(1), Some(Retry::Never)));
+        assert!(Verdict::new(alloc::vec![allow, allow]).is_allowed());
+    }
+
+    #[test]
+    fn a_snapshot_never_shows_more_than_its_limit() {
+        assert_eq!(Snapshot::new(5, 9, Duration::ZERO, Duration::ZERO).remaining(), 5);
+    }
+}

@@ -1,0 +1,176 @@
+//! A fixed window: at most `units` per window, all of them anew when the next window starts.
+//!
+//! ```text
+//!  epoch-anchored    |--- window 7 ---|--- window 8 ---|     starts are multiples of the period
+//!  first-anchored        ^|--------------|      ^|-----      a window starts with its first request
+//! ```
+//!
+//! The simplest algorithm to explain, and what many proxies and APIs do; two windows' worth may
+//! pass around a boundary, which is the reason to prefer GCRA or a sliding window.
+//!
+//! **Invariants.** A window that starts later than [`SKEW`] from now (the clock was set back) counts
+//! as the current one: its count is kept, and a key is locked for at most a period and that skew. But
+//! for that repair, a denial changes nothing.
+//!
+//! [`SKEW`]: crate::SKEW
+
+use crate::decision::{Decision, Retry, Snapshot};
+use crate::{Cost, Quota, SKEW, Timestamp};
+
+/// A fixed window of a quota's period with room for its units; its burst plays no part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    quota: Quota,
+    anchor: Anchor,
+}
+
+/// Where windows start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Anchor {
+    /// At whole multiples of the period since the Unix epoch.
+    #[default]
+    Epoch,
+    /// With the first request after the last window ended.
+    FirstRequest,
+}
+
+/// When the window started and what was taken in it. The default is an idle key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    start: Timestamp,
+    count: u64,
+}
+
+impl State {
+    /// The state as two words, for stores with fixed-size slots.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        [self.start.as_nanos(), self.count]
+    }
+
+    /// The state that [`Self::to_words`] made.
+    #[must_use]
+    pub const fn from_words([start, count]: [u64; 2]) -> Self {
+        Self { start: Timestamp::from_nanos(start), count }
+    }
+}
+
+impl FixedWindow {
+    /// `quota.units()` per window of `quota.period()`.
+    #[must_use]
+    pub const fn new(quota: Quota, anchor: Anchor) -> Self {
+        Self { quota, anchor }
+    }
+
+    /// The quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Where windows start.
+    #[must_use]
+    pub const fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
+    /// Takes `cost` units if the window has them.
+    #[must_use]
+    pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
+        let state = self.repair(state, now);
+        let window = self.roll(state, now);
+        let wanted = window.count.saturating_add(cost.get());
+        if wanted <= self.quota.units() {
+            let taken = State { count: wanted, ..window };
+            return (Decision::Allow(self.snapshot(taken, now)), taken);
+        }
+        let retry = if cost.get() > self.quota.units() {
+            Retry::Never
+        } else {
+            Retry::after_nanos(self.ends_after_ns(window, now))
+        };
+        (Decision::Deny { snapshot: self.snapshot(window, now), retry }, state)
+    }
+
+    /// What there is to report, with nothing taken.
+    #[must_use]
+    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
+        self.snapshot(self.roll(state, now), now)
+    }
+
+    /// Takes `cost` units whether or not the window has them.
+    #[must_use]
+    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
+        let window = self.roll(state, now);
+        let taken = State { count: window.count.saturating_add(cost.get()), ..window };
+        (self.snapshot(taken, now), taken)
+    }
+
+    /// Gives `units` back to the current window, unless they were taken in an earlier one.
+    #[must_use]
+    pub fn refund(
+        &self,
+        state: State,
+        units: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> State {
+        let window = self.roll(state, now);
+        if taken_at.is_some_and(|taken_at| taken_at < window.start) {
+            return window;
+        }
+        State { count: window.count.saturating_sub(units), ..window }
+    }
+
+    /// From when on `state` says nothing that an absent state would not.
+    #[must_use]
+    pub fn vacant_at(&self, state: State) -> Timestamp {
+        if state.count == 0 { Timestamp::MIN } else { state.start.after(self.quota.period()) }
+    }
+
+    /// The state, its window brought back if the clock was set back since.
+    pub(crate) fn repair(&self, state: State, now: Timestamp) -> State {
+        // No window can have started so far ahead: most calls need no division.
+        if state.start <= now {
+            return state;
+        }
+        State { start: state.start.min(self.start(now.after(SKEW))), ..state }
+    }
+
+    /// The window that `now` falls into, with what was taken in it so far.
+    fn roll(&self, state: State, now: Timestamp) -> State {
+        let state = self.repair(state, now);
+        if state.count > 0 && now < state.start.after(self.quota.period()) {
+            return state;
+        }
+        State { start: self.start(now), count: 0 }
+    }
+
+    /// The start of the window that a first request at `now` would open.
+    fn start(&self, now: Timestamp) -> Timestamp {
+        match self.anchor {
+            Anchor::Epoch => {
+                let nanos = now.as_nanos();
+                Timestamp::from_nanos(nanos - nanos % self.quota.period_ns())
+            }
+            Anchor::FirstRequest => now,
+        }
+    }
+
+    fn ends_after_ns(&self, window: State, now: Timestamp) -> u64 {
+        window.start.after(self.quota.period()).as_nanos() - now.as_nanos()
+    }
+
+    fn snapshot(&self, window: State, now: Timestamp) -> Snapshot {
+        let ends_after_ns = if window.count == 0 { 0 } else { self.ends_after_ns(window, now) };
+        Snapshot {
+            limit: self.quota.units(),
+            remaining: self.quota.units().saturating_sub(window.count),
+            reset_after_ns: ends_after_ns,
+            next_after_ns: ends_after_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! The generic cell rate algorithm: a bucket of `burst` units that refills continuously.
+//!
+//! The state is one number, the *theoretical arrival time* (TAT): when the bucket would be full
+//! again if nobody asked any more. A unit costs `period / units` of time, so taking units moves the
+//! TAT into the future, and waiting lets `now` catch up with it.
+//!
+//! ```text
+//!           used             free
+//!      |<------------->|<------------>|
+//!  ----+---------------+--------------+-----> time
+//!     now             TAT       now + fill time        allowed while TAT stays within the fill time
+//! ```
+//!
+//! **Exact.** `period / units` is rarely a whole number of nanoseconds, so time is measured in
+//! nanoseconds × units: `now` becomes `now * units`, one unit costs `period`, and both are integers
+//! (units and period reduced by their common divisor). No division decides anything, nothing is
+//! rounded, nothing accumulates. Only reported durations are rounded, up, and remaining units, down.
+//!
+//! **Invariants.** A TAT in the past says nothing that an absent state would not. A TAT beyond the
+//! fill time (and [`SKEW`]) can only come from a clock that was set back; it becomes an empty bucket,
+//! so the key is locked no longer than a fill takes and nothing is granted twice. But for that
+//! repair, a denial changes nothing.
+//!
+//! Rejected: a TAT in nanoseconds (drifts by up to a nanosecond per unit, 0.1 % at a million per
+//! second), floating point (drifts and depends on the epoch), a token count with a timestamp (two
+//! numbers to keep in step, and a division per decision).
+//!
+//! [`SKEW`]: crate::SKEW
+
+use crate::decision::{Decision, Retry, Snapshot};
+use crate::{Cost, Quota, SKEW, Timestamp};
+
+/// GCRA for one quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gcra {
+    quota: Quota,
+    /// Units per period, reduced: the scale that turns nanoseconds into ticks.
+    scale: u64,
+    /// What one unit costs, in ticks.
+    unit: u64,
+    /// What a full bucket holds, in ticks.
+    capacity: u128,
+}
+
+/// The theoretical arrival time, in nanoseconds × units. The default is an idle key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    tat: u128,
+}
+
+impl State {
+    /// Nothing to remember: the key is as good as new from this moment on.
+    const IDLE: Self = Self { tat: 0 };
+
+    /// The state as two words, for stores with fixed-size slots.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        [self.tat as u64, (self.tat >> 64) as u64]
+    }
+
+    /// The state that [`Self::to_words`] made.
+    #[must_use]
+    pub const fn from_words([low, high]: [u64; 2]) -> Self {
+        Self { tat: low as u128 | (high as u128) << 64 }
+    }
+}
+
+impl Gcra {
+    /// GCRA for `quota`.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        let common = gcd(quota.units(), quota.period_ns());
+        let unit = quota.period_ns() / common;
+        let capacity = quota.burst() as u128 * unit as u128;
+        Self { quota, scale: quota.units() / common, unit, capacity }
+    }
+
+    /// The quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Takes `cost` units if the bucket holds them.
+    #[inline]
+    #[must_use]
+    pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
+        let state = self.repair(state, now);
+        let used = self.used(state, now);
+        let wanted = used + u128::from(cost.get()) * u128::from(self.unit);
+        if wanted <= self.capacity {
+            return (Decision::Allow(self.snapshot(wanted)), self.state(wanted, now));
+        }
+        let retry = if wanted - used > self.capacity {
+            Retry::Never
+        } else {
+            Retry::after_nanos(self.nanos(wanted - self.capacity))
+        };
+        (Decision::Deny { snapshot: self.snapshot(used), retry }, state)
+    }
+
+    /// What there is to report, with nothing taken.
+    #[must_use]
+    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
+        self.snapshot(self.used(self.repair(state, now), now))
+    }
+
+    /// Takes `cost` units whether or not the bucket holds them; it cannot get emptier than empty.
+    #[must_use]
+    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
+        let used = self.used(self.repair(state, now), now);
+        let wanted = used + u128::from(cost.get()) * u128::from(self.unit);
+        let used = wanted.min(self.capacity.max(used));
+        (self.snapshot(used), self.state(used, now))
+    }
+
+    /// Puts `units` back; the bucket cannot get fuller than full.
+    #[must_use]
+    pub fn refund(&self, state: State, units: u64, now: Timestamp) -> State {
+        let back = u128::from(units) * u128::from(self.unit);
+        match self.used(self.repair(state, now), now).saturating_sub(back) {
+            0 => State::IDLE,
+            used => self.state(used, now),
+        }
+    }
+
+    /// From when on `state` says nothing that an absent state would not.
+    #[must_use]
+    pub fn vacant_at(&self, state: State) -> Timestamp {
+        Timestamp::from_nanos(self.nanos(state.tat))
+    }
+
+    /// The state, or an empty bucket if `state` was made before the clock was set back.
+    #[inline]
+    pub(crate) fn repair(&self, state: State, now: Timestamp) -> State {
+        let latest = self.ticks(now.after(SKEW)) + self.capacity;
+        if state.tat > latest { self.state(self.capacity, now) } else { state }
+    }
+
+    /// Ticks by which the bucket is short of full.
+    #[inline]
+    fn used(&self, state: State, now: Timestamp) -> u128 {
+        state.tat.saturating_sub(self.ticks(now))
+    }
+
+    #[inline]
+    fn state(&self, used: u128, now: Timestamp) -> State {
+        State { tat: self.ticks(now) + used }
+    }
+
+    #[inline]
+    fn snapshot(&self, used: u128) -> Snapshot {
+        let remaining = divide(self.capacity.saturating_sub(used), self.unit);
+        let missing = (u128::from(self.quota.burst() - remaining)) * u128::from(self.unit);
+        // One more unit is whole once `used` has shrunk to what one unit fewer would occupy.
+        let next = used.saturating_sub(missing.saturating_sub(u128::from(self.unit)));
+        Snapshot {
+            limit: self.quota.burst(),
+            remaining,
+            reset_after_ns: self.nanos(used),
+            next_after_ns: if missing == 0 { 0 } else { self.nanos(next) },
+        }
+    }
+
+    #[inline]
+    const fn ticks(&self, now: Timestamp) -> u128 {
+        now.as_nanos() as u128 * self.scale as u128
+    }
+
+    /// Ticks as nanoseconds, rounded up: told a moment too early, a client is denied again.
+    #[inline]
+    fn nanos(&self, ticks: u128) -> u64 {
+        if self.scale == 1 {
+            return u64::try_from(ticks).unwrap_or(u64::MAX);
+        }
+        divide(ticks + u128::from(self.scale - 1), self.scale)
+    }
+}
+
+/// `dividend / divisor`, at most [`u64::MAX`], fast where both are one word.
+#[inline]
+fn divide(dividend: u128, divisor: u64) -> u64 {
+    match u64::try_from(dividend) {
+        Ok(word) => word / divisor,
+        Err(_) => u64::try_from(dividend / u128::from(divisor)).unwrap_or(u64::MAX),
+    }
+}
+
+const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests;

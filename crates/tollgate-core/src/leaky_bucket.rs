@@ -1,0 +1,258 @@
+//! A leaky bucket with discrete drips: requests fill it, `drip_size` units leave every interval.
+//!
+//! The state is the fill `level` and the moment of the last drip. Both move together: after `n`
+//! whole intervals the level falls by `n * drip_size` and the moment advances by `n` intervals.
+//!
+//! ```text
+//!  level 3 ──┐
+//!            └ 2 ──┐               request: level + 1
+//!                  └ 1 ──┐     ┌── 2 ──
+//!                        └ 0 ──┘
+//!  ----+-----+-----+-----+-----^-------> time      an empty bucket has no phase:
+//!    drip  drip  drip  drip  now           the next drip is one interval after `now`
+//! ```
+//!
+//! **Invariants.** An empty bucket equals an absent one, so idle time is never banked and a bucket
+//! of size 1 enforces its interval as a minimum spacing. A drip moment later than [`SKEW`] from now
+//! (the clock was set back) is moved there. A level above the size (the policy shrank) drains, it is not
+//! forgiven. But for the repair of a set-back clock, a denial changes nothing.
+//!
+//! [`SKEW`]: crate::SKEW
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::decision::{Decision, Retry, Snapshot};
+use crate::{Cost, Quota, Timestamp};
+
+/// A leaky bucket's size and drips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    size: u64,
+    drip_size: u64,
+    interval_ns: u64,
+}
+
+/// Fill level and the moment of the last drip. The default is an empty bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    level: u64,
+    dripped_at: Timestamp,
+}
+
+impl State {
+    /// A bucket filled to `level` that dripped last at `dripped_at`.
+    #[must_use]
+    pub const fn new(level: u64, dripped_at: Timestamp) -> Self {
+        Self { level, dripped_at }
+    }
+
+    /// Units in the bucket at the last drip.
+    #[must_use]
+    pub const fn level(self) -> u64 {
+        self.level
+    }
+
+    /// When it dripped last.
+    #[must_use]
+    pub const fn dripped_at(self) -> Timestamp {
+        self.dripped_at
+    }
+
+    /// The state as two words, for stores with fixed-size slots.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        [self.level, self.dripped_at.as_nanos()]
+    }
+
+    /// The state that [`Self::to_words`] made.
+    #[must_use]
+    pub const fn from_words([level, dripped_at]: [u64; 2]) -> Self {
+        Self { level, dripped_at: Timestamp::from_nanos(dripped_at) }
+    }
+}
+
+impl LeakyBucket {
+    /// A bucket of `size` units from which `drip_size` units leave every `interval`.
+    ///
+    /// # Errors
+    ///
+    /// If a number is zero or above [`Quota::UNITS_MAX`], the interval zero, or a full bucket would
+    /// take longer than [`Quota::PERIOD_MAX`] to empty.
+    pub const fn new(
+        size: u64,
+        drip_size: u64,
+        interval: Duration,
+    ) -> Result<Self, LeakyBucketError> {
+        if size == 0 || size > Quota::UNITS_MAX {
+            return Err(LeakyBucketError::Size);
+        }
+        if drip_size == 0 || drip_size > Quota::UNITS_MAX {
+            return Err(LeakyBucketError::DripSize);
+        }
+        let drain_ns = (size.div_ceil(drip_size) as u128).saturating_mul(interval.as_nanos());
+        if interval.is_zero() || drain_ns > Quota::PERIOD_MAX.as_nanos() {
+            return Err(LeakyBucketError::Interval);
+        }
+        Ok(Self { size, drip_size, interval_ns: interval.as_nanos() as u64 })
+    }
+
+    /// The same bucket for a caller with a `factor` of `numerator / denominator`: above 1 the limit
+    /// is stricter (a smaller bucket, slower drips), below 1 laxer. Both roundings are upwards, and
+    /// the interval keeps whole milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// If a part of the factor is zero, or the scaled bucket out of bounds.
+    pub const fn with_factor(
+        self,
+        numerator: u32,
+        denominator: u32,
+    ) -> Result<Self, LeakyBucketError> {
+        if numerator == 0 || denominator == 0 {
+            return Err(LeakyBucketError::Factor);
+        }
+        let size = (self.size as u128 * denominator as u128).div_ceil(numerator as u128);
+        let interval_ms = (self.interval_ns as u128 * numerator as u128)
+            .div_ceil(denominator as u128 * NANOS_PER_MILLI);
+        if size > Quota::UNITS_MAX as u128 || interval_ms > u64::MAX as u128 {
+            return Err(LeakyBucketError::Factor);
+        }
+        Self::new(size as u64, self.drip_size, Duration::from_millis(interval_ms as u64))
+    }
+
+    /// Units that a full bucket holds.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Units that leave with each drip.
+    #[must_use]
+    pub const fn drip_size(&self) -> u64 {
+        self.drip_size
+    }
+
+    /// Time between drips.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        Duration::from_nanos(self.interval_ns)
+    }
+
+    /// Adds `cost` units if they fit.
+    #[must_use]
+    pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
+        let state = self.repair(state, now);
+        let dripped = self.drip(state, now);
+        let wanted = dripped.level.saturating_add(cost.get());
+        if wanted <= self.size {
+            let filled = State { level: wanted, ..dripped };
+            return (Decision::Allow(self.snapshot(filled, now)), filled);
+        }
+        let retry = if cost.get() > self.size {
+            Retry::Never
+        } else {
+            Retry::after_nanos(self.drips_ns(dripped, wanted - self.size, now))
+        };
+        (Decision::Deny { snapshot: self.snapshot(dripped, now), retry }, state)
+    }
+
+    /// What there is to report, with nothing added.
+    #[must_use]
+    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
+        self.snapshot(self.drip(state, now), now)
+    }
+
+    /// Adds `cost` units whether or not they fit; the bucket cannot get fuller than full.
+    #[must_use]
+    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
+        let dripped = self.drip(state, now);
+        let level = dripped.level.saturating_add(cost.get()).min(self.size.max(dripped.level));
+        let filled = State { level, ..dripped };
+        (self.snapshot(filled, now), filled)
+    }
+
+    /// Takes `units` out again; the bucket cannot get emptier than empty.
+    #[must_use]
+    pub fn refund(&self, state: State, units: u64, now: Timestamp) -> State {
+        let dripped = self.drip(state, now);
+        State { level: dripped.level.saturating_sub(units), ..dripped }
+    }
+
+    /// From when on `state` says nothing that an absent state would not.
+    #[must_use]
+    pub fn vacant_at(&self, state: State) -> Timestamp {
+        let drips_ns = self.drips_ns(state, state.level, state.dripped_at);
+        state.dripped_at.after(Duration::from_nanos(drips_ns))
+    }
+
+    /// The state, its drip moment brought back if the clock was set back since.
+    pub(crate) const fn repair(&self, state: State, now: Timestamp) -> State {
+        State { dripped_at: state.dripped_at.within_skew(now), ..state }
+    }
+
+    /// The state after all drips until `now`.
+    fn drip(&self, state: State, now: Timestamp) -> State {
+        let dripped_at = self.repair(state, now).dripped_at;
+        let drips = now.as_nanos().saturating_sub(dripped_at.as_nanos()) / self.interval_ns;
+        let level = state.level.saturating_sub(drips.saturating_mul(self.drip_size));
+        if level == 0 {
+            return State { level, dripped_at: now };
+        }
+        let moved_ns = dripped_at.as_nanos() + drips * self.interval_ns;
+        State { level, dripped_at: Timestamp::from_nanos(moved_ns) }
+    }
+
+    /// How long after `now` the drips that take `units` out of a dripped `state` are done.
+    fn drips_ns(&self, state: State, units: u64, now: Timestamp) -> u64 {
+        let drips_ns = units.div_ceil(self.drip_size).saturating_mul(self.interval_ns);
+        let done_at = state.dripped_at.as_nanos().saturating_add(drips_ns);
+        done_at.saturating_sub(now.as_nanos())
+    }
+
+    fn snapshot(&self, dripped: State, now: Timestamp) -> Snapshot {
+        let remaining = self.size.saturating_sub(dripped.level);
+        // The smallest fall of the level that shows in `remaining`: past the size, then one unit.
+        let missing = dripped.level.saturating_sub(self.size.saturating_sub(1)).max(1);
+        let next_after_ns =
+            if dripped.level == 0 { 0 } else { self.drips_ns(dripped, missing, now) };
+        Snapshot {
+            limit: self.size,
+            remaining,
+            reset_after_ns: self.drips_ns(dripped, dripped.level, now),
+            next_after_ns,
+        }
+    }
+}
+
+const NANOS_PER_MILLI: u128 = 1_000_000;
+
+/// Why numbers do not make a leaky bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeakyBucketError {
+    /// A size of zero or above [`Quota::UNITS_MAX`].
+    Size,
+    /// A drip size of zero or above [`Quota::UNITS_MAX`].
+    DripSize,
+    /// An interval of zero, or a bucket that would take more than [`Quota::PERIOD_MAX`] to empty.
+    Interval,
+    /// A factor with a zero in it, or one that takes the bucket out of bounds.
+    Factor,
+}
+
+impl fmt::Display for LeakyBucketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Size => "size must be between 1 and 999999999999999",
+            Self::DripSize => "drip size must be between 1 and 999999999999999",
+            Self::Interval => "the bucket must empty within 1 nanosecond to 100 years",
+            Self::Factor => "the factor must be above zero and keep the bucket within bounds",
+        })
+    }
+}
+
+impl core::error::Error for LeakyBucketError {}
+
+#[cfg(test)]
+mod tests;

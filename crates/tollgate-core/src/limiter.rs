@@ -1,0 +1,187 @@
+//! The limiter: policies, a store and a clock.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::charge::{Key, KeyError};
+use crate::store::{Answer, Grant, ReservationId, Reserved, Settlement, Store, StoreError};
+use crate::{Charge, Clock, Policy, Snapshot, Verdict};
+
+/// Policies, a store and a clock. Clones share all three.
+///
+/// Names become policies and bytes become keys in [`Self::charge`]; everything else takes charges,
+/// reads the clock once and asks the store.
+#[derive(Clone)]
+pub struct Limiter {
+    policies: Arc<BTreeMap<String, Policy>>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Limiter {
+    /// A limiter that enforces `policies` in `store` by `clock`. Of policies with one name, the
+    /// last counts.
+    #[must_use]
+    pub fn new(
+        policies: impl IntoIterator<Item = Policy>,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let by_name = policies.into_iter().map(|policy| (String::from(policy.name()), policy));
+        Self { policies: Arc::new(by_name.collect()), store, clock }
+    }
+
+    /// The policies, by name.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values()
+    }
+
+    /// The policy of this name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.get(name)
+    }
+
+    /// One unit of the policy named `policy` for `key`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such policy, or the bytes are no key.
+    pub fn charge<'a, B>(&'a self, policy: &str, key: &'a B) -> Result<Charge<'a>, ChargeError>
+    where
+        B: AsRef<[u8]> + ?Sized,
+    {
+        let policy = self.policy(policy).ok_or(ChargeError::UnknownPolicy)?;
+        Ok(Charge::new(policy, Key::new(key).map_err(ChargeError::Key)?))
+    }
+
+    /// Takes every charge if all are allowed, or none.
+    pub fn check(&self, charges: &[Charge<'_>]) -> Answer<'_, Verdict> {
+        self.store.check(charges, self.clock.now())
+    }
+
+    /// What [`Self::check`] would answer, with nothing taken.
+    pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<'_, Verdict> {
+        self.store.peek(charges, self.clock.now())
+    }
+
+    /// Takes as many units as there are, up to the cost of the charge.
+    pub fn take(&self, charge: &Charge<'_>) -> Answer<'_, Grant> {
+        self.store.take(charge, self.clock.now())
+    }
+
+    /// Gives the charge's units back.
+    pub fn refund(&self, charge: &Charge<'_>) -> Answer<'_, Snapshot> {
+        self.store.refund(charge, self.clock.now())
+    }
+
+    /// Forgets the charge's key under its policy.
+    pub fn reset(&self, charge: &Charge<'_>) -> Answer<'_, ()> {
+        self.store.reset(charge, self.clock.now())
+    }
+
+    /// Takes every charge if all are allowed, to be settled later.
+    pub fn reserve(&self, charges: &[Charge<'_>]) -> Answer<'_, Reserved> {
+        self.store.reserve(charges, self.clock.now())
+    }
+
+    /// Settles a reservation at its real costs; see [`Store::commit`].
+    pub fn commit(&self, reservation: ReservationId, costs: &[u64]) -> Answer<'_, Settlement> {
+        self.store.commit(reservation, costs, self.clock.now())
+    }
+
+    /// Settles a reservation by giving everything back.
+    pub fn cancel(&self, reservation: ReservationId) -> Answer<'_, Settlement> {
+        self.store.cancel(reservation, self.clock.now())
+    }
+
+    /// Reserves the charges and holds them until the permit is dropped: a slot in flight.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails. A denial is not an error: it is the verdict without a permit.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while the store answers, the slot stays taken until its lease ends.
+    pub async fn permit(
+        &self,
+        charges: &[Charge<'_>],
+    ) -> Result<(Verdict, Option<Permit>), StoreError> {
+        let Reserved { verdict, reservation } = self.reserve(charges).await?;
+        let permit = reservation.map(|reservation| Permit {
+            id: reservation.id,
+            store: Arc::clone(&self.store),
+            clock: Arc::clone(&self.clock),
+        });
+        Ok((verdict, permit))
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}
+
+/// A slot in flight, released when dropped.
+#[must_use = "a permit is released as soon as it is dropped"]
+pub struct Permit {
+    id: ReservationId,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.store.release(self.id, self.clock.now());
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Permit").field(&self.id).finish()
+    }
+}
+
+/// Why a name and bytes do not make a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// No policy has this name.
+    UnknownPolicy,
+    /// The bytes are no key.
+    Key(KeyError),
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPolicy => f.write_str("no policy has this name"),
+            Self::Key(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ChargeError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::UnknownPolicy => None,
+            Self::Key(error) => Some(error),
+        }
+    }
+}

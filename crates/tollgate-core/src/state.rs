@@ -1,0 +1,206 @@
+//! One state for any algorithm, and the rule for several charges: all or nothing.
+
+use alloc::vec::Vec;
+
+use crate::charge::{Charge, Mode};
+use crate::decision::{Decision, Snapshot, Verdict};
+use crate::{Algorithm, Timestamp};
+use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
+
+/// What is stored for one key under one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// See [`gcra`].
+    Gcra(gcra::State),
+    /// See [`leaky_bucket`].
+    LeakyBucket(leaky_bucket::State),
+    /// See [`sliding_window`].
+    SlidingWindow(sliding_window::State),
+    /// See [`fixed_window`].
+    FixedWindow(fixed_window::State),
+    /// See [`concurrency`].
+    Concurrency(concurrency::State),
+}
+
+impl State {
+    /// The state of a key that was never seen.
+    #[must_use]
+    pub fn vacant(algorithm: &Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Gcra(_) => Self::Gcra(Default::default()),
+            Algorithm::LeakyBucket(_) => Self::LeakyBucket(Default::default()),
+            Algorithm::SlidingWindow(_) => Self::SlidingWindow(Default::default()),
+            Algorithm::FixedWindow(_) => Self::FixedWindow(Default::default()),
+            Algorithm::Concurrency(_) => Self::Concurrency(Default::default()),
+        }
+    }
+
+    /// Answers one charge, taking its units if it is allowed (or only counted). `hold_id` names the
+    /// units of a [`concurrency`] policy, so that they can be released.
+    #[must_use]
+    pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
+        let cost = charge.cost;
+        let count = charge.mode == Mode::Count;
+        match (charge.policy.algorithm(), self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
+                if count {
+                    return counted(state, gcra.count(*state, cost, now));
+                }
+                decided(state, gcra.decide(*state, cost, now))
+            }
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                if count {
+                    return counted(state, bucket.count(*state, cost, now));
+                }
+                decided(state, bucket.decide(*state, cost, now))
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                if count {
+                    return counted(state, window.count(*state, cost, now));
+                }
+                decided(state, window.decide(*state, cost, now))
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                if count {
+                    return Decision::Allow(window.count(state, cost, now));
+                }
+                window.decide(state, cost, now)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
+                if count {
+                    return Decision::Allow(limit.count(state, cost, hold_id, now));
+                }
+                limit.decide(state, cost, hold_id, now)
+            }
+            (algorithm, state) => {
+                *state = Self::vacant(algorithm);
+                state.charge(charge, hold_id, now)
+            }
+        }
+    }
+
+    /// What there is to report, with nothing taken.
+    #[must_use]
+    pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.peek(*state, now),
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => bucket.peek(*state, now),
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => window.peek(*state, now),
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.peek(state, now)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.peek(state, now),
+            (algorithm, _) => Self::vacant(algorithm).peek(algorithm, now),
+        }
+    }
+
+    /// Gives `units` back. Algorithms with windows give back only what still counts in them:
+    /// `taken_at` says when the units were taken, if that is known.
+    pub fn refund(
+        &mut self,
+        algorithm: &Algorithm,
+        units: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
+                *state = gcra.refund(*state, units, now);
+            }
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                *state = bucket.refund(*state, units, now);
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                *state = window.refund(*state, units, taken_at, now);
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.refund(state, units, taken_at, now);
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
+                limit.refund(state, units, now);
+            }
+            (algorithm, state) => *state = Self::vacant(algorithm),
+        }
+    }
+
+    /// From when on this state says nothing that an absent one would not.
+    #[must_use]
+    pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.vacant_at(*state),
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => bucket.vacant_at(*state),
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => window.vacant_at(*state),
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.vacant_at(state)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.vacant_at(state),
+            _ => Timestamp::MIN,
+        }
+    }
+
+    /// Brings back what a set-back clock left in the future; see each algorithm.
+    fn repair(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.repair(*state, now),
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                *state = bucket.repair(*state, now);
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                *state = window.repair(*state, now);
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.repair(state, now);
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.repair(state, now),
+            (algorithm, state) => *state = Self::vacant(algorithm),
+        }
+    }
+}
+
+fn decided<S>(slot: &mut S, (decision, state): (Decision, S)) -> Decision {
+    *slot = state;
+    decision
+}
+
+fn counted<S>(slot: &mut S, (snapshot, state): (Snapshot, S)) -> Decision {
+    *slot = state;
+    Decision::Allow(snapshot)
+}
+
+/// Answers one request: every charge is taken, or none.
+///
+/// `slots[i]` is the index in `states` of the state that `charges[i]` is about; charges on the same
+/// key and policy name the same slot, and the later sees what the earlier took.
+///
+/// # Panics
+///
+/// If `slots` is shorter than `charges`, or names a state that is not there.
+#[must_use]
+pub fn decide_all(
+    charges: &[Charge<'_>],
+    slots: &[usize],
+    states: &mut [State],
+    hold_id: u128,
+    now: Timestamp,
+) -> Verdict {
+    for (charge, &slot) in charges.iter().zip(slots) {
+        states[slot].repair(charge.policy.algorithm(), now);
+    }
+    let before = states.to_vec();
+    let mut decisions = Vec::with_capacity(charges.len());
+    for (charge, &slot) in charges.iter().zip(slots) {
+        decisions.push(states[slot].charge(charge, hold_id, now));
+    }
+    if decisions.iter().all(Decision::is_allowed) {
+        return Verdict::new(decisions);
+    }
+    states.clone_from_slice(&before);
+    for ((charge, &slot), decision) in charges.iter().zip(slots).zip(&mut decisions) {
+        let untouched = states[slot].peek(charge.policy.algorithm(), now);
+        match decision {
+            Decision::Allow(snapshot) | Decision::Deny { snapshot, .. } => *snapshot = untouched,
+        }
+    }
+    Verdict::new(decisions)
+}

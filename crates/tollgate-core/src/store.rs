@@ -1,0 +1,206 @@
+//! Where states live: what every store can do, and how it answers.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+
+use crate::{Charge, Cost, Decision, Snapshot, Timestamp, Verdict};
+
+/// Decides atomically.
+///
+/// A store copies what it needs from the charges before it returns, so an answer borrows only the
+/// store. `now` is the caller's clock; a store with a clock of its own (Redis) ignores it.
+pub trait Store: Send + Sync {
+    /// Takes every charge if all are allowed, or none.
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict>;
+
+    /// What [`Self::check`] would answer, with nothing taken.
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict>;
+
+    /// Takes as many units as there are, up to the cost of the charge.
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant>;
+
+    /// Gives the charge's units back; never more than were taken.
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot>;
+
+    /// Forgets the charge's key under its policy.
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()>;
+
+    /// Takes every charge if all are allowed, to be settled later.
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved>;
+
+    /// Settles a reservation at its real costs, one per charge in order; costs left out are as
+    /// reserved. What was reserved too much goes back; what was too little is taken, allowed or not.
+    fn commit(
+        &self,
+        reservation: ReservationId,
+        costs: &[u64],
+        now: Timestamp,
+    ) -> Answer<'_, Settlement>;
+
+    /// Settles a reservation by giving everything back.
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement>;
+
+    /// Cancels without waiting for the outcome, for a permit that is dropped.
+    fn release(&self, reservation: ReservationId, now: Timestamp);
+}
+
+/// What a store answers: at once, or after a while. Await it.
+///
+/// # Cancel safety
+///
+/// An answer that is dropped before it is ready may or may not have taken effect.
+#[must_use = "an answer does nothing until it is awaited"]
+pub enum Answer<'a, T> {
+    /// Known already: awaiting it costs nothing.
+    Ready(Result<T, StoreError>),
+    /// Under way.
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
+    /// Awaited already.
+    Taken,
+}
+
+impl<T: Unpin> Future for Answer<'_, T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Self::Pending(future) = this {
+            return future.as_mut().poll(context);
+        }
+        match core::mem::replace(this, Self::Taken) {
+            Self::Ready(result) => Poll::Ready(result),
+            Self::Pending(_) | Self::Taken => {
+                Poll::Ready(Err(StoreError::new(ErrorKind::Misuse, "an answer was awaited twice")))
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready(_) => "Answer::Ready",
+            Self::Pending(_) => "Answer::Pending",
+            Self::Taken => "Answer::Taken",
+        })
+    }
+}
+
+/// The name of a reservation, not to be guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReservationId(pub u128);
+
+/// The answer to a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// What was decided; if denied then nothing is reserved.
+    pub verdict: Verdict,
+    /// The name to settle it by, and when it expires; `None` if denied.
+    pub reservation: Option<Reservation>,
+}
+
+/// Units taken, to be settled later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The name to settle it by.
+    pub id: ReservationId,
+    /// How long it stays open: the shortest time of its policies.
+    pub expires_after: Duration,
+}
+
+/// What became of an attempt to settle a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// It was open, and is settled now.
+    Settled,
+    /// There is no such reservation: never was, settled before, or expired. Nothing was changed.
+    Unknown,
+}
+
+/// The answer to a partial grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Units taken, at most those asked for; zero if none were there.
+    pub granted: u64,
+    /// The decision on what was granted, or on one unit if nothing was.
+    pub decision: Decision,
+}
+
+impl Grant {
+    /// The cost at which to charge so as to get as much of `wanted` as `remaining` allows.
+    #[must_use]
+    pub fn affordable(wanted: Cost, remaining: u64) -> Cost {
+        Cost::new(wanted.get().min(remaining)).unwrap_or(Cost::ONE)
+    }
+
+    /// The grant that `decision` on `cost` units makes.
+    #[must_use]
+    pub const fn new(decision: Decision, cost: Cost) -> Self {
+        Self { granted: if decision.is_allowed() { cost.get() } else { 0 }, decision }
+    }
+}
+
+/// Why a store could not answer.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn core::error::Error + Send + Sync>>,
+}
+
+/// What kind of trouble a store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The store cannot be reached, or did not answer in time, and nothing was taken.
+    Unavailable,
+    /// The store may or may not have taken the charges: the connection broke in between.
+    Unknown,
+    /// The store refuses: wrong credentials, wrong type at a key, no memory.
+    Refused,
+    /// The request cannot be answered as put, on any try.
+    Misuse,
+}
+
+impl StoreError {
+    /// An error of `kind`.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// The same error with what caused it.
+    #[must_use]
+    pub fn caused_by(self, source: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+
+    /// What kind of trouble it is.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether another try may succeed.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Unknown)
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl core::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}
