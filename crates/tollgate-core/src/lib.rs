@@ -48,6 +48,7 @@
 extern crate alloc;
 
 pub mod concurrency;
+pub mod fields;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;

@@ -15,7 +15,8 @@
 //! all policies; the others can name only one and report [`Report::tightest`]. Their `reset` means
 //! "the whole quota is back", so an allowed answer says the time until full: with the time to the
 //! next unit a client would spend a full quota that is not there. A denial says the retry time
-//! there instead, because those drafts forbid a `Retry-After` earlier than the `reset`.
+//! there instead, because those drafts forbid a `Retry-After` earlier than the `reset`. Their
+//! `limit` is what one request could ever take, so that `remaining` never exceeds it.
 
 use alloc::string::String;
 use core::fmt;
@@ -88,8 +89,9 @@ impl Dialect {
     ///
     /// let standing = Standing {
     ///     policy: "user",
+    ///     limit: 100,
     ///     quota: 100,
-    ///     window: Duration::from_secs(60),
+    ///     window: Some(Duration::from_secs(60)),
     ///     remaining: 50,
     ///     more_after: Some(Duration::from_millis(600)),
     ///     full_after: Duration::from_secs(30),
@@ -228,7 +230,7 @@ fn emit_draft07(report: &Report<'_>, line: &mut String, put: &mut impl FnMut(Fie
     let Some(standing) = report.tightest() else { return };
     line.clear();
     line.push_str("limit=");
-    push_integer(line, scaled(standing).0);
+    push_integer(line, standing.limit);
     line.push_str(", remaining=");
     push_integer(line, standing.remaining);
     line.push_str(", reset=");
@@ -243,7 +245,7 @@ fn emit_triplet(
     put: &mut impl FnMut(Field, &str),
 ) {
     let Some(standing) = report.tightest() else { return };
-    put_number(names.limit, scaled(standing).0, line, put);
+    put_number(names.limit, standing.limit, line, put);
     put_number(names.remaining, standing.remaining, line, put);
     let mut reset = reset(report, standing);
     if names.reset_is_epoch {
@@ -277,9 +279,13 @@ fn push_policy(line: &mut String, standing: &Standing<'_>, named: bool) {
         line.push_str(";q=");
     }
     push_integer(line, quota);
-    if let Some(window_s) = window {
-        line.push_str(";w=");
-        push_integer(line, window_s);
+    match window {
+        Some(window_s) => {
+            line.push_str(";w=");
+            push_integer(line, window_s);
+        }
+        None if named && standing.window.is_none() => line.push_str(";qu=\"concurrent-requests\""),
+        None => {}
     }
 }
 
@@ -290,7 +296,7 @@ fn push_policy(line: &mut String, standing: &Standing<'_>, named: bool) {
 /// ```
 fn scaled(standing: &Standing<'_>) -> (u64, Option<u64>) {
     const NANOS: u32 = 1_000_000_000;
-    let window = standing.window;
+    let Some(window) = standing.window else { return (standing.quota, None) };
     let factor = NANOS / gcd(window.subsec_nanos(), NANOS);
     if factor == 1 && !window.is_zero() {
         return (standing.quota, Some(window.as_secs()));

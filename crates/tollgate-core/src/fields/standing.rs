@@ -2,21 +2,48 @@
 
 use core::time::Duration;
 
+use crate::{Policy, Snapshot};
+
 /// How one policy stands after one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing<'a> {
     /// The policy's name.
     pub policy: &'a str,
+    /// The most units one request could ever take: the bound of `remaining`.
+    pub limit: u64,
     /// Units granted per window.
     pub quota: u64,
-    /// The window the quota is granted over.
-    pub window: Duration,
+    /// The window the quota is granted over; `None` where time alone brings nothing back, which
+    /// draft 10 calls the unit `concurrent-requests`.
+    pub window: Option<Duration>,
     /// Whole units left now.
     pub remaining: u64,
-    /// Time until at least one more unit becomes available; `None` when nothing was used.
+    /// Time until more units become available; `None` when nothing was used.
     pub more_after: Option<Duration>,
     /// Time until nothing counts against the requester any more.
     pub full_after: Duration,
+}
+
+impl<'a> Standing<'a> {
+    /// How `policy` stands by a store's `snapshot` of one key.
+    #[must_use]
+    pub fn new(policy: &'a Policy, snapshot: Snapshot) -> Self {
+        let algorithm = policy.algorithm();
+        let (quota, window) = match algorithm.window() {
+            Some((units, window)) => (units, Some(window)),
+            None => (algorithm.limit(), None),
+        };
+        let used = !snapshot.next_after().is_zero();
+        Self {
+            policy: policy.name(),
+            limit: algorithm.limit(),
+            quota,
+            window,
+            remaining: snapshot.remaining(),
+            more_after: used.then(|| snapshot.next_after()),
+            full_after: snapshot.reset_after(),
+        }
+    }
 }
 
 /// Who denied the request and for how long.

@@ -18,8 +18,9 @@ use super::{Denied, Dialect, Report, Standing};
 pub(super) fn standing(policy: &str) -> Standing<'_> {
     Standing {
         policy,
+        limit: 100,
         quota: 100,
-        window: Duration::from_secs(60),
+        window: Some(Duration::from_secs(60)),
         remaining: 50,
         more_after: Some(Duration::from_millis(600)),
         full_after: Duration::from_secs(30),

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::super::{Dialect, Field, INTEGER_MAX, Problem, Standing};
 use super::{allowed, denied, emitted, standing};
+use crate::{Policy, Snapshot};
 
 fn text(dialect: Dialect, report: &super::super::Report<'_>) -> Vec<String> {
     emitted(dialect, report).iter().map(|(name, value)| format!("{name}: {value}")).collect()
@@ -14,7 +15,7 @@ fn text(dialect: Dialect, report: &super::super::Report<'_>) -> Vec<String> {
 fn draft10_reports_every_policy_by_name() {
     let day = Standing {
         quota: 5000,
-        window: Duration::from_secs(86_400),
+        window: Some(Duration::from_secs(86_400)),
         remaining: 5000,
         more_after: None,
         full_after: Duration::ZERO,
@@ -136,7 +137,7 @@ fn older_drafts_repeat_the_retry_time_as_reset_on_denial() {
 #[test]
 fn windows_that_are_not_whole_seconds_are_scaled_or_left_out() {
     let policy = |quota, window| {
-        let fields = [Standing { quota, window, ..standing("a") }];
+        let fields = [Standing { quota, window: Some(window), ..standing("a") }];
         text(Dialect::Draft10, &allowed(&fields))[0].clone()
     };
     let millis = Duration::from_millis;
@@ -149,12 +150,45 @@ fn windows_that_are_not_whole_seconds_are_scaled_or_left_out() {
 }
 
 #[test]
+fn units_in_flight_have_no_window_and_say_so() {
+    let fields = [Standing { window: None, quota: 8, limit: 8, ..standing("slots") }];
+    assert_eq!(
+        text(Dialect::Draft10, &allowed(&fields))[0],
+        r#"RateLimit-Policy: "slots";q=8;qu="concurrent-requests""#
+    );
+    assert_eq!(text(Dialect::Draft03, &allowed(&fields))[0], "RateLimit-Policy: 8");
+}
+
+#[test]
+fn the_limit_of_old_dialects_bounds_what_remains() {
+    let bursty = Policy::parse("api", "10/1s burst 50").expect("a policy");
+    let snapshot = Snapshot::new(50, 49, Duration::from_millis(100), Duration::from_millis(100));
+    let fields = [Standing::new(&bursty, snapshot)];
+    assert_eq!(
+        text(Dialect::Draft07, &allowed(&fields)),
+        ["RateLimit-Policy: 10;w=1", "RateLimit: limit=50, remaining=49, reset=1"]
+    );
+    assert_eq!(
+        text(Dialect::Draft10, &allowed(&fields)),
+        [r#"RateLimit-Policy: "api";q=10;w=1"#, r#"RateLimit: "api";r=49;t=1"#]
+    );
+}
+
+#[test]
+fn an_unused_policy_says_no_t() {
+    let policy = Policy::parse("api", "10/1s").expect("a policy");
+    let fields = [Standing::new(&policy, Snapshot::new(10, 10, Duration::ZERO, Duration::ZERO))];
+    assert_eq!(text(Dialect::Draft10, &allowed(&fields))[1], r#"RateLimit: "api";r=10"#);
+}
+
+#[test]
 fn numbers_are_clamped_to_fifteen_digits() {
     let huge = [Standing {
         quota: u64::MAX,
         remaining: u64::MAX,
         more_after: Some(Duration::MAX),
-        window: Duration::MAX,
+        window: Some(Duration::MAX),
+        limit: u64::MAX,
         full_after: Duration::MAX,
         ..standing("a")
     }];
@@ -185,8 +219,9 @@ fn no_policy_means_no_field() {
 /// One row of seed 002: bucket size and stored counter give these numbers, those these fields.
 fn seed_002(remaining: u64, full_reset_ms: u64, blocked_reset_ms: Option<u64>) -> Vec<String> {
     let fields = [Standing {
+        limit: 10,
         quota: 10,
-        window: Duration::from_secs(10),
+        window: Some(Duration::from_secs(10)),
         remaining,
         more_after: None,
         full_after: Duration::from_millis(full_reset_ms),

@@ -65,16 +65,23 @@ fn any_standing() -> impl Strategy<Value = Standing<'static>> {
     let wait = (0..2u64 * INTEGER_MAX, 0..1_000_000_000u32)
         .prop_map(|(secs, nanos)| Duration::new(secs, nanos));
     let name = prop::sample::select(&["default", "per \"user\"", "back\\slash", "ünï"][..]);
-    (name, 0..u64::MAX, wait.clone(), 0..u64::MAX, prop::option::of(wait.clone()), wait).prop_map(
-        |(policy, quota, window, remaining, more_after, full_after)| Standing {
+    (
+        name,
+        0..u64::MAX,
+        prop::option::of(wait.clone()),
+        0..u64::MAX,
+        prop::option::of(wait.clone()),
+        wait,
+    )
+        .prop_map(|(policy, quota, window, remaining, more_after, full_after)| Standing {
             policy,
+            limit: quota,
             quota,
             window,
             remaining,
             more_after,
             full_after,
-        },
-    )
+        })
 }
 
 /// Draft 10 by `sfv`: name and integer parameters of each item, or a panic if it is not that.
@@ -84,8 +91,8 @@ fn items_by_sfv(text: &str) -> Vec<(String, Vec<(String, i64)>)> {
         let sfv::ListEntry::Item(item) = entry else { panic!("an inner list: {text}") };
         let name = item.bare_item.as_string().expect("names are Strings").as_str().to_string();
         let integer = |value: &sfv::BareItem| value.as_integer().expect("an Integer").into();
-        let params =
-            item.params.iter().map(|(key, value)| (key.as_str().to_string(), integer(value)));
+        let params = item.params.iter().filter(|(key, _)| key.as_str() != "qu");
+        let params = params.map(|(key, value)| (key.as_str().to_string(), integer(value)));
         (name, params.collect())
     };
     list.iter().map(item).collect()
