@@ -1,0 +1,222 @@
+//! The core as a subject: states in a map, decided by `decide_all`.
+//!
+//! It is also the plainest store there can be, and so says in code what every store must do:
+//! reservations that expired are settled before anything else is looked at, and a settlement gives
+//! back what was taken *then*, not now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Grant, Mode, OnExpiry, Policy, Settlement, State, Timestamp,
+    Verdict, decide_all,
+};
+
+use super::on_store::granted;
+use super::{Ask, Failure, Operation, Outcome, Subject};
+
+/// The address of a state: the policy, by its identity, and the key.
+type Address = (u64, Vec<u8>);
+
+/// States in a map.
+#[derive(Debug, Default)]
+pub struct OnCore {
+    forgetful: bool,
+    states: BTreeMap<Address, State>,
+    reservations: BTreeMap<String, Open>,
+    operations: u128,
+}
+
+/// A reservation that is not settled yet.
+#[derive(Debug)]
+struct Open {
+    asks: Vec<Ask>,
+    hold_id: u128,
+    taken_at: Timestamp,
+    expires_at: Timestamp,
+}
+
+impl OnCore {
+    /// Keeps every state for ever.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets every state as soon as it claims to say nothing: nobody may notice.
+    #[must_use]
+    pub fn forgetful() -> Self {
+        Self { forgetful: true, ..Self::default() }
+    }
+
+    /// Decides on copies; `keep` says whether what was taken is kept.
+    fn decide(&mut self, asks: &[Ask], keep: bool, now: Timestamp) -> Verdict {
+        let charges: Vec<Charge<'_>> = asks.iter().map(Ask::charge).collect();
+        let mut addresses: Vec<Address> = Vec::new();
+        let slots: Vec<usize> = asks.iter().map(|ask| slot(&mut addresses, ask)).collect();
+        let mut states = self.load(&addresses, &slots, asks);
+        let verdict = decide_all(&charges, &slots, &mut states, self.operations, now);
+        if keep {
+            self.states.extend(addresses.into_iter().zip(states));
+        }
+        verdict
+    }
+
+    fn load(&self, addresses: &[Address], slots: &[usize], asks: &[Ask]) -> Vec<State> {
+        let vacant = |slot: usize| {
+            let ask = slots.iter().position(|other| *other == slot).map(|index| &asks[index]);
+            ask.map(|ask| State::vacant(ask.policy().algorithm()))
+        };
+        let stored = |address: &Address| self.states.get(address).cloned();
+        let slots = addresses.iter().enumerate();
+        slots.filter_map(|(slot, address)| stored(address).or_else(|| vacant(slot))).collect()
+    }
+
+    fn state(&mut self, ask: &Ask) -> &mut State {
+        let vacant = || State::vacant(ask.policy().algorithm());
+        self.states.entry(address(ask)).or_insert_with(vacant)
+    }
+
+    /// What a check would decide, with figures that show the keys as they are.
+    fn peek(&mut self, asks: &[Ask], now: Timestamp) -> Verdict {
+        let verdict = self.decide(asks, false, now);
+        let untouched = asks.iter().zip(verdict.decisions()).map(|(ask, decision)| {
+            let snapshot = self.state(ask).peek(ask.policy().algorithm(), now);
+            match *decision {
+                Decision::Allow(_) => Decision::Allow(snapshot),
+                Decision::Deny { retry, .. } => Decision::Deny { snapshot, retry },
+            }
+        });
+        Verdict::new(untouched.collect())
+    }
+
+    fn take(&mut self, ask: &Ask, now: Timestamp) -> Grant {
+        let remaining = self.state(ask).peek(ask.policy().algorithm(), now).remaining();
+        let cost = Grant::affordable(ask.cost(), remaining);
+        let verdict = self.decide(&[ask.at_cost(cost)], true, now);
+        Grant::new(verdict.decisions()[0], cost)
+    }
+
+    fn reserve(&mut self, operation: &Operation, label: &str, now: Timestamp) -> Outcome {
+        let asks = operation.asks();
+        let verdict = self.decide(asks, true, now);
+        let outcome = Outcome::of_verdict(&verdict, operation);
+        let terms = asks.iter().map(|ask| ask.policy().reservation_terms());
+        let Some(ttl) = terms.map(|terms| terms.ttl).min().filter(|_| verdict.is_allowed()) else {
+            return outcome;
+        };
+        let open = Open {
+            asks: asks.to_vec(),
+            hold_id: self.operations,
+            taken_at: now,
+            expires_at: now.after(ttl),
+        };
+        self.reservations.insert(label.to_owned(), open);
+        Outcome { expires_after: Some(ttl), ..outcome }
+    }
+
+    /// Settles at the costs that `cost` says, given each ask and its index.
+    fn settle(&mut self, open: &Open, cost: impl Fn(usize, &Ask) -> u64, now: Timestamp) {
+        for (index, ask) in open.asks.iter().enumerate() {
+            let (reserved, real) = (ask.cost().get(), cost(index, ask));
+            let state = self.state(ask);
+            if let (Algorithm::Concurrency(limit), State::Concurrency(holds)) =
+                (ask.policy().algorithm(), &mut *state)
+            {
+                // Settled, the units are no longer in flight, whatever they cost.
+                limit.release(holds, open.hold_id, now);
+            } else if real < reserved {
+                let algorithm = ask.policy().algorithm();
+                state.refund(algorithm, reserved - real, Some(open.taken_at), now);
+            } else if let Some(more) = Cost::new(real - reserved) {
+                let counted = Charge { cost: more, mode: Mode::Count, ..ask.charge() };
+                let _ = state.charge(&counted, 0, now);
+            }
+        }
+    }
+
+    /// Settles what expired, as its policies say, and forgets what says nothing.
+    fn catch_up(&mut self, now: Timestamp) {
+        let expired = self.reservations.extract_if(.., |_, open| open.expires_at <= now);
+        for (_, open) in expired.collect::<Vec<_>>() {
+            let kept = |_, ask: &Ask| match ask.policy().reservation_terms().on_expiry {
+                OnExpiry::Return => 0,
+                OnExpiry::Keep => ask.cost().get(),
+            };
+            self.settle(&open, kept, now);
+        }
+    }
+
+    /// Only a state that was asked about is looked at: another policy's algorithm is not known.
+    fn forget(&mut self, asks: &[Ask], now: Timestamp) {
+        for ask in asks {
+            let vacant_at = |state: &State| state.vacant_at(ask.policy().algorithm());
+            if self.states.get(&address(ask)).is_some_and(|state| vacant_at(state) <= now) {
+                self.states.remove(&address(ask));
+            }
+        }
+    }
+}
+
+impl Subject for OnCore {
+    fn begin(&mut self, _policies: &[Arc<Policy>], _base: Timestamp) -> Result<(), Failure> {
+        *self = Self { forgetful: self.forgetful, ..Self::default() };
+        Ok(())
+    }
+
+    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
+        self.operations += 1;
+        self.catch_up(at);
+        if self.forgetful {
+            self.forget(operation.asks(), at);
+        }
+        Ok(match operation {
+            Operation::Check(asks) => Outcome::of_verdict(&self.decide(asks, true, at), operation),
+            Operation::Peek(asks) => Outcome::of_verdict(&self.peek(asks, at), operation),
+            Operation::Take(ask) => granted(self.take(ask, at), ask),
+            Operation::Refund(ask) => {
+                let algorithm = ask.policy().algorithm();
+                let state = self.state(ask);
+                state.refund(algorithm, ask.cost().get(), None, at);
+                Outcome::of_snapshot(state.peek(algorithm, at))
+            }
+            Operation::Reset(ask) => {
+                self.states.remove(&address(ask));
+                Outcome::default()
+            }
+            Operation::Reserve { label, .. } => self.reserve(operation, label, at),
+            Operation::Commit { label, costs } => {
+                Outcome::of_settlement(self.commit(label, costs, at))
+            }
+            Operation::Cancel { label } => Outcome::of_settlement(self.cancel(label, at)),
+        })
+    }
+}
+
+impl OnCore {
+    fn commit(&mut self, label: &str, costs: &[u64], now: Timestamp) -> Settlement {
+        let Some(open) = self.reservations.remove(label) else { return Settlement::Unknown };
+        let real = |index, ask: &Ask| costs.get(index).copied().unwrap_or(ask.cost().get());
+        self.settle(&open, real, now);
+        Settlement::Settled
+    }
+
+    fn cancel(&mut self, label: &str, now: Timestamp) -> Settlement {
+        let Some(open) = self.reservations.remove(label) else { return Settlement::Unknown };
+        self.settle(&open, |_, _| 0, now);
+        Settlement::Settled
+    }
+}
+
+fn address(ask: &Ask) -> Address {
+    (ask.policy().id(), ask.key().to_vec())
+}
+
+/// The index of the ask's address among `addresses`, added to them if it is new.
+fn slot(addresses: &mut Vec<Address>, ask: &Ask) -> usize {
+    let address = address(ask);
+    addresses.iter().position(|other| *other == address).unwrap_or_else(|| {
+        addresses.push(address);
+        addresses.len() - 1
+    })
+}
