@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::charge::{Charge, Mode};
 use crate::decision::{Decision, Snapshot, Verdict};
-use crate::{Algorithm, Timestamp};
+use crate::{Algorithm, Cost, Timestamp};
 use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
 /// What is stored for one key under one policy.
@@ -40,42 +40,60 @@ impl State {
     /// units of a [`concurrency`] policy, so that they can be released.
     #[must_use]
     pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
-        let cost = charge.cost;
-        let count = charge.mode == Mode::Count;
-        match (charge.policy.algorithm(), self) {
+        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost);
+        if charge.mode == Mode::Count {
+            return Decision::Allow(self.count(algorithm, cost, hold_id, now));
+        }
+        match (algorithm, self) {
             (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
-                if count {
-                    return counted(state, gcra.count(*state, cost, now));
-                }
-                decided(state, gcra.decide(*state, cost, now))
+                keep(state, gcra.decide(*state, cost, now))
             }
             (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                if count {
-                    return counted(state, bucket.count(*state, cost, now));
-                }
-                decided(state, bucket.decide(*state, cost, now))
+                keep(state, bucket.decide(*state, cost, now))
             }
             (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                if count {
-                    return counted(state, window.count(*state, cost, now));
-                }
-                decided(state, window.decide(*state, cost, now))
+                keep(state, window.decide(*state, cost, now))
             }
             (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                if count {
-                    return Decision::Allow(window.count(state, cost, now));
-                }
                 window.decide(state, cost, now)
             }
             (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
-                if count {
-                    return Decision::Allow(limit.count(state, cost, hold_id, now));
-                }
                 limit.decide(state, cost, hold_id, now)
             }
             (algorithm, state) => {
                 *state = Self::vacant(algorithm);
                 state.charge(charge, hold_id, now)
+            }
+        }
+    }
+
+    /// Takes `cost` units whether or not the policy would allow it.
+    pub fn count(
+        &mut self,
+        algorithm: &Algorithm,
+        cost: Cost,
+        hold_id: u128,
+        now: Timestamp,
+    ) -> Snapshot {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
+                keep(state, gcra.count(*state, cost, now))
+            }
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                keep(state, bucket.count(*state, cost, now))
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                keep(state, window.count(*state, cost, now))
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.count(state, cost, now)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
+                limit.count(state, cost, hold_id, now)
+            }
+            (algorithm, state) => {
+                *state = Self::vacant(algorithm);
+                state.count(algorithm, cost, hold_id, now)
             }
         }
     }
@@ -158,14 +176,9 @@ impl State {
     }
 }
 
-fn decided<S>(slot: &mut S, (decision, state): (Decision, S)) -> Decision {
+fn keep<A, S>(slot: &mut S, (answer, state): (A, S)) -> A {
     *slot = state;
-    decision
-}
-
-fn counted<S>(slot: &mut S, (snapshot, state): (Snapshot, S)) -> Decision {
-    *slot = state;
-    Decision::Allow(snapshot)
+    answer
 }
 
 /// Answers one request: every charge is taken, or none.

@@ -1,1 +1,31 @@
-//! In-process store.
+//! In-process store and system clock for Tollgate: sync, infallible, bounded; no async runtime.
+//!
+//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`] is what it stands on: any
+//! number of policies, several charges in one request, batches, reservations, a file that survives
+//! a restart.
+//!
+//! Invariants: a call never waits for I/O, never allocates for a key that is known already (GCRA,
+//! leaky bucket, fixed window), and never sweeps; memory stays under [`Capacity`] whatever keys
+//! come; a denied charge writes nothing that another core reads.
+//!
+//! Deliberately absent: growth (the table has its size from the start), background threads, and
+//! the keys themselves (a seeded 128-bit fingerprint stands for each).
+
+mod clock;
+mod hash;
+mod limiter;
+mod packed;
+mod reservations;
+mod slot;
+mod store;
+mod sync;
+mod table;
+mod wide;
+
+#[cfg(feature = "tokio")]
+mod acquire;
+
+pub use clock::SystemClock;
+pub use limiter::Limiter;
+pub use store::{Capacity, DumpError, DumpErrorKind, MemoryStore};
+pub use table::{Pressure, WhenFull};

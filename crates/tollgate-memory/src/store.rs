@@ -1,0 +1,428 @@
+//! The store: decides charges on states in memory, synchronously and without failing.
+
+mod answers;
+mod dump;
+mod request;
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Grant, OnExpiry, Reservation, ReservationId, Reserved,
+    Retry, Settlement, Snapshot, State, Timestamp, Verdict,
+};
+
+use crate::hash::{Fingerprint, Seed};
+use crate::packed::{self, is_packed};
+use crate::reservations::{Entry, Part, Reservations};
+use crate::slot::Content;
+use crate::sync::{AtomicU64, Ordering};
+use crate::table::{Change, Full, Pressure, Table, WhenFull};
+use crate::wide::Wide;
+
+pub use dump::{DumpError, DumpErrorKind};
+
+/// How much a store may hold. All of it is a hard bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Keys with a state of fixed size: GCRA, leaky bucket, fixed window. They take 43 bytes each,
+    /// allocated when the store is made.
+    pub keys: usize,
+    /// Bytes for states of variable size: sliding windows, permits. Allocated as needed.
+    pub wide_bytes: usize,
+    /// Open reservations.
+    pub reservations: usize,
+    /// What happens to a newcomer when every key near it is being limited.
+    pub when_full: WhenFull,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            keys: 100_000,
+            wide_bytes: 64 << 20,
+            reservations: 65_536,
+            when_full: WhenFull::default(),
+        }
+    }
+}
+
+impl Capacity {
+    /// A default store for `keys` keys.
+    #[must_use]
+    pub fn keys(keys: usize) -> Self {
+        Self { keys, ..Self::default() }
+    }
+
+    /// A store that takes at most `bytes`: three quarters for states of fixed size, a quarter for
+    /// the others.
+    #[must_use]
+    pub fn bytes(bytes: usize) -> Self {
+        let per_kilo_slot = Table::bytes(1_024) - Table::bytes(0);
+        let slots = (bytes / 4 * 3).saturating_sub(Table::bytes(0)) / per_kilo_slot * 1_024;
+        Self { keys: slots / 4 * 3, wide_bytes: bytes / 4, ..Self::default() }
+    }
+
+    /// Slots for the keys: a third more than keys, so that nearly every key is at home.
+    const fn slots(self) -> usize {
+        self.keys.saturating_add(self.keys / 3)
+    }
+}
+
+/// States in memory.
+///
+/// ```
+/// use tollgate_core::{Charge, Key, Policy, Timestamp};
+/// use tollgate_memory::{Capacity, MemoryStore};
+///
+/// let store = MemoryStore::new(Capacity::keys(1_000));
+/// let per_user = Policy::parse("per-user", "2/1m")?;
+/// let everyone = Policy::parse("everyone", "1000/1s")?;
+/// let request = [
+///     Charge::new(&per_user, Key::new("alice")?),
+///     Charge::new(&everyone, Key::new("*")?),
+/// ];
+/// let now = Timestamp::from_millis(1_000);
+/// assert!(store.check_all(&request, now).is_allowed());
+/// assert!(store.check_all(&request, now).is_allowed());
+/// let verdict = store.check_all(&request, now);
+/// assert_eq!(verdict.denied_by(), Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryStore {
+    seed: Seed,
+    table: Table,
+    wide: Wide,
+    reservations: Reservations,
+    /// Counts the names given to reservations and permits.
+    named: AtomicU64,
+    capacity: Capacity,
+}
+
+/// Charges whose homes are fetched together: enough to hide one memory latency behind the others.
+const BATCH: usize = 16;
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new(capacity: Capacity) -> Self {
+        Self::with_seed(capacity, Seed::random())
+    }
+
+    fn with_seed(capacity: Capacity, seed: Seed) -> Self {
+        Self {
+            seed,
+            table: Table::new(capacity.slots(), capacity.when_full),
+            wide: Wide::new(capacity.wide_bytes, capacity.when_full),
+            reservations: Reservations::new(capacity.reservations),
+            named: AtomicU64::new(0),
+            capacity,
+        }
+    }
+
+    /// What the store may hold.
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        let mut pressure = self.table.pressure();
+        for shard in self.wide.shards() {
+            pressure.used += shard.entries().len() as u64;
+            pressure.forgotten += shard.forgotten();
+            pressure.refused += shard.refused();
+        }
+        pressure
+    }
+
+    /// Takes the charge if it is allowed.
+    #[inline]
+    #[must_use]
+    pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        self.settle_expired(now);
+        self.check_at(self.fingerprint(charge), charge, now)
+    }
+
+    /// Takes each charge that is allowed, independently of the others, and appends the decisions to
+    /// `out` in order: many requests at once, with their memory latencies overlapped.
+    pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
+        self.settle_expired(now);
+        out.reserve(charges.len());
+        for chunk in charges.chunks(BATCH) {
+            let mut fingerprints = [Fingerprint { tag: 0, place: 0 }; BATCH];
+            for (charge, fingerprint) in chunk.iter().zip(&mut fingerprints) {
+                *fingerprint = self.fingerprint(charge);
+                self.table.prefetch(*fingerprint);
+            }
+            for (charge, fingerprint) in chunk.iter().zip(fingerprints) {
+                out.push(self.check_at(fingerprint, charge, now));
+            }
+        }
+    }
+
+    /// Takes every charge if all are allowed, or none.
+    #[must_use]
+    pub fn check_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
+        match charges {
+            [charge] => Verdict::one(self.check(charge, now)),
+            charges => {
+                self.settle_expired(now);
+                self.request(charges, self.hold_id(charges), now)
+            }
+        }
+    }
+
+    /// What [`Self::check_all`] would answer, with nothing taken.
+    #[must_use]
+    pub fn peek_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
+        self.settle_expired(now);
+        self.peek_request(charges, now)
+    }
+
+    /// What there is to report about a key, with nothing taken.
+    #[must_use]
+    pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
+        self.settle_expired(now);
+        let algorithm = charge.policy.algorithm();
+        self.state(self.fingerprint(charge), algorithm).peek(algorithm, now)
+    }
+
+    /// Takes as many units as there are, up to the cost of the charge.
+    #[must_use]
+    pub fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Grant {
+        self.settle_expired(now);
+        let algorithm = charge.policy.algorithm();
+        let hold_id = self.hold_id(core::slice::from_ref(charge));
+        self.change(self.fingerprint(charge), algorithm, now, |state| {
+            let remaining = state.peek(algorithm, now).remaining();
+            let cost = Grant::affordable(charge.cost, remaining);
+            Grant::new(state.charge(&charge.cost(cost), hold_id, now), cost)
+        })
+        .unwrap_or_else(|full| Grant::new(refuse(algorithm, full, now), Cost::ONE))
+    }
+
+    /// Gives the charge's units back; what is left then.
+    pub fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
+        self.settle_expired(now);
+        let algorithm = charge.policy.algorithm();
+        let fingerprint = self.fingerprint(charge);
+        self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
+        self.state(fingerprint, algorithm).peek(algorithm, now)
+    }
+
+    /// Forgets the charge's key under its policy.
+    pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
+        let fingerprint = self.fingerprint(charge);
+        if !is_packed(charge.policy.algorithm()) {
+            self.wide.lock(Wide::shard_of(fingerprint)).remove(fingerprint);
+        } else if self.table.read(fingerprint).is_some() {
+            let vacate = |_| Change { answer: (), content: Some(Content::VACANT) };
+            // Full only if the key has just been forgotten by itself.
+            let _ = self.table.update(fingerprint, now, vacate);
+        }
+    }
+
+    /// Takes every charge if all are allowed, to be settled later.
+    #[must_use]
+    pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
+        self.settle_expired(now);
+        if let Err(free_at) = self.reservations.room() {
+            let refuse =
+                |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
+            let verdict = Verdict::new(charges.iter().map(refuse).collect());
+            return Reserved { verdict, reservation: None };
+        }
+        let id = self.new_id();
+        let verdict = self.request(charges, id, now);
+        if !verdict.is_allowed() || charges.is_empty() {
+            return Reserved { verdict, reservation: None };
+        }
+        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let part = |charge: &Charge<'_>| Part {
+            fingerprint: self.fingerprint(charge),
+            algorithm: *charge.policy.algorithm(),
+            units: charge.cost.get(),
+            on_expiry: charge.policy.reservation_terms().on_expiry,
+        };
+        let parts = charges.iter().map(part).collect();
+        let expires_at = now.after(expires_after);
+        self.reservations.open(ReservationId(id), Entry { taken_at: now, expires_at, parts });
+        Reserved {
+            verdict,
+            reservation: Some(Reservation { id: ReservationId(id), expires_after }),
+        }
+    }
+
+    /// Settles a reservation at its real costs, one per charge; costs left out are as reserved.
+    pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for (index, part) in entry.parts.iter().enumerate() {
+            let cost = costs.get(index).copied().unwrap_or(part.units);
+            self.settle(id, &entry, part, cost, now);
+        }
+        Settlement::Settled
+    }
+
+    /// Settles a reservation by giving everything back.
+    pub fn cancel(&self, id: ReservationId, now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for part in &entry.parts {
+            self.settle(id, &entry, part, 0, now);
+        }
+        Settlement::Settled
+    }
+
+    #[inline]
+    fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+        self.seed.fingerprint(charge.policy.id(), charge.key.as_bytes())
+    }
+
+    #[inline]
+    fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        if !is_packed(charge.policy.algorithm()) {
+            let hold_id = self.hold_id(core::slice::from_ref(charge));
+            return self.check_wide(fingerprint, charge, hold_id, now);
+        }
+        let decided = self.table.update(fingerprint, now, |words| {
+            let (answer, content) = packed::charge(charge, words, now);
+            Change { answer, content }
+        });
+        decided.unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
+    }
+
+    fn check_wide(
+        &self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        hold_id: u128,
+        now: Timestamp,
+    ) -> Decision {
+        let algorithm = charge.policy.algorithm();
+        self.change(fingerprint, algorithm, now, |state| state.charge(charge, hold_id, now))
+            .unwrap_or_else(|full| refuse(algorithm, full, now))
+    }
+
+    /// Changes one state of any algorithm.
+    fn change<R>(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+        mut change: impl FnMut(&mut State) -> R,
+    ) -> Result<R, Full> {
+        if is_packed(algorithm) {
+            return self.table.update(fingerprint, now, |words| {
+                let mut state = packed::unpack(algorithm, words);
+                let answer = change(&mut state);
+                let after = packed::pack(&state);
+                let snapshot = || state.peek(algorithm, now);
+                let content = (after != words).then(|| packed::content(after, snapshot(), now));
+                Change { answer, content }
+            });
+        }
+        let mut shard = self.wide.lock(Wide::shard_of(fingerprint));
+        let mut state = match shard.get(fingerprint) {
+            Some(state) => state.clone(),
+            None => {
+                shard.make_room(now)?;
+                State::vacant(algorithm)
+            }
+        };
+        let answer = change(&mut state);
+        shard.put(fingerprint, state, algorithm, now);
+        Ok(answer)
+    }
+
+    /// The state as it is.
+    fn state(&self, fingerprint: Fingerprint, algorithm: &Algorithm) -> State {
+        if is_packed(algorithm) {
+            return packed::unpack(algorithm, self.table.read(fingerprint).unwrap_or_default());
+        }
+        let shard = self.wide.lock(Wide::shard_of(fingerprint));
+        shard.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm))
+    }
+
+    fn refund_at(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        units: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        let refund = |state: &mut State| state.refund(algorithm, units, taken_at, now);
+        // A store too full to hold this key has nothing to give back to it.
+        let _ = self.change(fingerprint, algorithm, now, refund);
+    }
+
+    /// Brings one part of a reservation from what was reserved to what it really cost.
+    fn settle(&self, id: ReservationId, entry: &Entry, part: &Part, cost: u64, now: Timestamp) {
+        if let Algorithm::Concurrency(limit) = &part.algorithm {
+            // What is in flight is over, whatever it cost.
+            let release = |state: &mut State| {
+                if let State::Concurrency(state) = state {
+                    limit.release(state, id.0, now);
+                }
+            };
+            let _ = self.change(part.fingerprint, &part.algorithm, now, release);
+        } else if cost < part.units {
+            let back = part.units - cost;
+            self.refund_at(part.fingerprint, &part.algorithm, back, Some(entry.taken_at), now);
+        } else if let Some(extra) = Cost::new(cost - part.units) {
+            let count = |state: &mut State| state.count(&part.algorithm, extra, id.0, now);
+            let _ = self.change(part.fingerprint, &part.algorithm, now, count);
+        }
+    }
+
+    /// Returns the units of expired reservations, if their policy says so.
+    #[inline]
+    fn settle_expired(&self, now: Timestamp) {
+        if self.reservations.may_have_expired(now) {
+            self.settle_expired_now(now);
+        }
+    }
+
+    #[cold]
+    fn settle_expired_now(&self, now: Timestamp) {
+        while let Some(entry) = self.reservations.next_expired(now) {
+            let returned = entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return);
+            // Permits need nothing: their holds expire by themselves.
+            for part in returned.filter(|p| !matches!(p.algorithm, Algorithm::Concurrency(_))) {
+                let taken_at = Some(entry.taken_at);
+                self.refund_at(part.fingerprint, &part.algorithm, part.units, taken_at, now);
+            }
+        }
+    }
+
+    /// A name for what a request holds; only permits need one.
+    fn hold_id(&self, charges: &[Charge<'_>]) -> u128 {
+        let holds =
+            |charge: &Charge<'_>| matches!(charge.policy.algorithm(), Algorithm::Concurrency(_));
+        if charges.iter().any(holds) { self.new_id() } else { 0 }
+    }
+
+    /// A name that was not given before and cannot be guessed.
+    fn new_id(&self) -> u128 {
+        let count = self.named.fetch_add(1, Ordering::Relaxed);
+        let [low, high] = self.seed.hash(count, b"reservation");
+        u128::from(low) | u128::from(high) << 64
+    }
+}
+
+impl core::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MemoryStore").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+/// The denial of a newcomer for which there is no room.
+fn refuse(algorithm: &Algorithm, full: Full, now: Timestamp) -> Decision {
+    let snapshot = State::vacant(algorithm).peek(algorithm, now);
+    let nothing =
+        Snapshot::new(snapshot.limit(), 0, snapshot.reset_after(), full.free_at.since(now));
+    let wait = full.free_at.since(now).max(core::time::Duration::from_nanos(1));
+    Decision::Deny { snapshot: nothing, retry: Retry::After(wait) }
+}

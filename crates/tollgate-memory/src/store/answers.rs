@@ -1,0 +1,51 @@
+//! The store behind the [`Store`] trait: every answer is ready at once.
+
+use tollgate_core::{
+    Answer, Charge, Grant, ReservationId, Reserved, Settlement, Snapshot, Store, Timestamp, Verdict,
+};
+
+use super::MemoryStore;
+
+impl Store for MemoryStore {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        Answer::Ready(Ok(self.check_all(charges, now)))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        Answer::Ready(Ok(self.peek_all(charges, now)))
+    }
+
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
+        Answer::Ready(Ok(self.take(charge, now)))
+    }
+
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
+        Answer::Ready(Ok(self.refund(charge, now)))
+    }
+
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
+        self.reset(charge, now);
+        Answer::Ready(Ok(()))
+    }
+
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
+        Answer::Ready(Ok(self.reserve(charges, now)))
+    }
+
+    fn commit(
+        &self,
+        reservation: ReservationId,
+        costs: &[u64],
+        now: Timestamp,
+    ) -> Answer<'_, Settlement> {
+        Answer::Ready(Ok(self.commit(reservation, costs, now)))
+    }
+
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement> {
+        Answer::Ready(Ok(self.cancel(reservation, now)))
+    }
+
+    fn release(&self, reservation: ReservationId, now: Timestamp) {
+        self.cancel(reservation, now);
+    }
+}

@@ -1,0 +1,281 @@
+//! The store as a file, so that a restart is no amnesty.
+//!
+//! ```text
+//!   magic "TOLLGATE" | version u64                                     16 bytes
+//!   seed 2 x u64 | slots u64 | packed count u64 | wide count u64       40 bytes
+//!   packed: index u64, tag u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
+//!   wide:   tag u64, place u64, vacant_at u64, kind u64, count u64, then per part
+//!             cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
+//!   checksum of all of the above, 2 x u64
+//! ```
+//!
+//! All integers little-endian. The file holds the seed of the fingerprints, which is a secret: it
+//! is made readable by its owner only. Keys themselves are not in it.
+//!
+//! A file is read whole, checked whole, and only then loaded: nothing is ever half loaded. States
+//! go back to the slots they came from, so the capacity must be the one it was written with.
+//! Open reservations are left out: their units stay taken until time brings them back.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use tollgate_core::concurrency::{self, Hold};
+use tollgate_core::sliding_window::{self, Cell};
+use tollgate_core::{State, Timestamp};
+
+use super::{Capacity, MemoryStore};
+use crate::hash::{Fingerprint, Seed};
+use crate::slot::Content;
+use crate::wide::{Entry, Wide};
+
+const MAGIC: &[u8; 8] = b"TOLLGATE";
+const VERSION: u64 = 1;
+const SLIDING_WINDOW: u64 = 1;
+const CONCURRENCY: u64 = 2;
+/// Checksums need no secret: they guard against accidents, not against who can write the file.
+const CHECKSUM_SEED: Seed = Seed([0, 0]);
+
+impl MemoryStore {
+    /// Writes every state that says something at `now` to `path`, which is replaced as a whole.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written; what was there before is left as it was.
+    pub fn dump(&self, path: impl AsRef<Path>, now: Timestamp) -> Result<(), DumpError> {
+        let bytes = self.encode(now);
+        let path = path.as_ref();
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".unfinished");
+        let write = || -> io::Result<()> {
+            let mut options = OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&unfinished, path)
+        };
+        write().map_err(DumpError::io)
+    }
+
+    /// The store that [`Self::dump`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, is not whole, or was written with another capacity.
+    pub fn restore(path: impl AsRef<Path>, capacity: Capacity) -> Result<Self, DumpError> {
+        let bytes = fs::read(path).map_err(DumpError::io)?;
+        let mut reader = Reader::checked(&bytes)?;
+        let seed = Seed([reader.word()?, reader.word()?]);
+        let store = Self::with_seed(capacity, seed);
+        if reader.word()? != store.table.slots() as u64 {
+            return Err(DumpErrorKind::Capacity.into());
+        }
+        let (packed, wide) = (reader.word()?, reader.word()?);
+        for _ in 0..packed {
+            reader.packed(&store)?;
+        }
+        for _ in 0..wide {
+            let entry = reader.wide()?;
+            store.wide.lock(Wide::shard_of(entry.fingerprint)).push(entry);
+        }
+        if reader.rest.is_empty() { Ok(store) } else { Err(DumpErrorKind::Corrupt.into()) }
+    }
+
+    fn encode(&self, now: Timestamp) -> Vec<u8> {
+        let mut packed = Vec::new();
+        let mut packed_count = 0;
+        for (index, view) in self.table.views().filter(|(_, view)| view.vacant_at() > now) {
+            let vacant_at = view.vacant_at().as_nanos();
+            let limited = u64::from(view.is_limited());
+            let [low, high] = view.words;
+            put(&mut packed, &[index as u64, view.tag, vacant_at, limited, low, high]);
+            packed_count += 1;
+        }
+        let mut wide = Vec::new();
+        let mut wide_count = 0;
+        for shard in self.wide.shards() {
+            for entry in shard.entries().iter().filter(|entry| entry.vacant_at > now) {
+                put_wide(&mut wide, entry);
+                wide_count += 1;
+            }
+        }
+        let mut bytes = MAGIC.to_vec();
+        let [low, high] = self.seed.0;
+        let slots = self.table.slots() as u64;
+        put(&mut bytes, &[VERSION, low, high, slots, packed_count, wide_count]);
+        bytes.extend(packed);
+        bytes.extend(wide);
+        let checksum = CHECKSUM_SEED.hash(0, &bytes);
+        put(&mut bytes, &checksum);
+        bytes
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, words: &[u64]) {
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+}
+
+fn put_wide(bytes: &mut Vec<u8>, entry: &Entry) {
+    let Fingerprint { tag, place } = entry.fingerprint;
+    put(bytes, &[tag, place, entry.vacant_at.as_nanos()]);
+    match &entry.state {
+        State::SlidingWindow(state) => {
+            put(bytes, &[SLIDING_WINDOW, state.cells().len() as u64]);
+            state.cells().for_each(|cell| put(bytes, &[cell.tick, cell.units]));
+        }
+        State::Concurrency(state) => {
+            put(bytes, &[CONCURRENCY, state.holds().len() as u64]);
+            for hold in state.holds() {
+                let id = [hold.id as u64, (hold.id >> 64) as u64];
+                put(bytes, &[id[0], id[1], hold.units, hold.expires_at.as_nanos()]);
+            }
+        }
+        _ => unreachable!("only states of variable size are wide"),
+    }
+}
+
+/// What is left of a file whose checksum holds.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn checked(bytes: &'a [u8]) -> Result<Self, DumpError> {
+        let Some((body, checksum)) = bytes.split_last_chunk::<16>() else {
+            return Err(DumpErrorKind::Corrupt.into());
+        };
+        let [low, high] = CHECKSUM_SEED.hash(0, body);
+        if checksum[..8] != low.to_le_bytes() || checksum[8..] != high.to_le_bytes() {
+            return Err(DumpErrorKind::Corrupt.into());
+        }
+        let Some(rest) = body.strip_prefix(MAGIC) else {
+            return Err(DumpErrorKind::Corrupt.into());
+        };
+        let mut reader = Self { rest };
+        if reader.word()? != VERSION {
+            return Err(DumpErrorKind::Version.into());
+        }
+        Ok(reader)
+    }
+
+    fn word(&mut self) -> Result<u64, DumpError> {
+        let (word, rest) =
+            self.rest.split_first_chunk().ok_or(DumpError::from(DumpErrorKind::Corrupt))?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*word))
+    }
+
+    fn packed(&mut self, store: &MemoryStore) -> Result<(), DumpError> {
+        let [index, tag] = [self.word()?, self.word()?];
+        let vacant_at = Timestamp::from_nanos(self.word()?);
+        let limited = self.word()? != 0;
+        let words = [self.word()?, self.word()?];
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        if index >= store.table.slots() || tag == 0 {
+            return Err(DumpErrorKind::Corrupt.into());
+        }
+        store.table.restore(index, tag, Content { words, vacant_at, limited });
+        Ok(())
+    }
+
+    fn wide(&mut self) -> Result<Entry, DumpError> {
+        let fingerprint = Fingerprint { tag: self.word()?, place: self.word()? };
+        let vacant_at = Timestamp::from_nanos(self.word()?);
+        let kind = self.word()?;
+        let count = self.word()?;
+        // Parts are read one by one: a count that lies runs out of file, not of memory.
+        let state = match kind {
+            SLIDING_WINDOW => {
+                let cells: Result<Vec<_>, _> = (0..count).map(|_| self.cell()).collect();
+                State::SlidingWindow(sliding_window::State::from_cells(cells?))
+            }
+            CONCURRENCY => {
+                let holds: Result<Vec<_>, _> = (0..count).map(|_| self.hold()).collect();
+                State::Concurrency(concurrency::State::from_holds(holds?))
+            }
+            _ => return Err(DumpErrorKind::Corrupt.into()),
+        };
+        Ok(Entry::new(fingerprint, state, vacant_at))
+    }
+
+    fn cell(&mut self) -> Result<Cell, DumpError> {
+        Ok(Cell { tick: self.word()?, units: self.word()? })
+    }
+
+    fn hold(&mut self) -> Result<Hold, DumpError> {
+        let id = u128::from(self.word()?) | u128::from(self.word()?) << 64;
+        let units = self.word()?;
+        Ok(Hold { id, units, expires_at: Timestamp::from_nanos(self.word()?) })
+    }
+}
+
+/// Why a store could not be written to or read from a file.
+#[derive(Debug)]
+pub struct DumpError {
+    kind: DumpErrorKind,
+    source: Option<io::Error>,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DumpErrorKind {
+    /// The file cannot be read or written.
+    Io,
+    /// The file is cut short, changed, or no such file at all.
+    Corrupt,
+    /// The file was written by another version.
+    Version,
+    /// The file was written by a store with another number of keys.
+    Capacity,
+}
+
+impl DumpError {
+    fn io(source: io::Error) -> Self {
+        Self { kind: DumpErrorKind::Io, source: Some(source) }
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub const fn kind(&self) -> DumpErrorKind {
+        self.kind
+    }
+
+    /// Whether another try may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.kind == DumpErrorKind::Io
+    }
+}
+
+impl From<DumpErrorKind> for DumpError {
+    fn from(kind: DumpErrorKind) -> Self {
+        Self { kind, source: None }
+    }
+}
+
+impl fmt::Display for DumpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            DumpErrorKind::Io => "the snapshot file cannot be read or written",
+            DumpErrorKind::Corrupt => {
+                "the snapshot file is cut short or damaged: nothing was loaded"
+            }
+            DumpErrorKind::Version => {
+                "the snapshot file was written by another version of Tollgate"
+            }
+            DumpErrorKind::Capacity => {
+                "the snapshot file was written with another capacity: set the same number of keys"
+            }
+        })
+    }
+}
+
+impl std::error::Error for DumpError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}

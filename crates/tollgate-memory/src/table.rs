@@ -1,0 +1,362 @@
+//! The table: a fixed number of slots, found by fingerprint, reused on sight, never grown or swept.
+//!
+//! ```text
+//!   place -> home bucket   | slot | slot | slot | slot |   128 bytes: two cache lines
+//!            next bucket   | slot | slot | slot | slot |   ... up to PROBES buckets in all
+//!   reach[home]: how many buckets past its home a key has ever been put
+//! ```
+//!
+//! All memory is allocated when the table is made: that is the hard bound, and why there is no
+//! growth, no rehashing and no pause. A slot whose state says nothing any more (`vacant_at` has
+//! passed) is taken by the next newcomer that sees it, so there is nothing to sweep.
+//!
+//! When no slot within reach is free, the key nearest to saying nothing is forgotten, but not a key
+//! that is being limited; if all of them are, [`WhenFull`] decides.
+//!
+//! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
+//! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
+//! their index. A stripe is never locked while a slot is.
+
+use tollgate_core::Timestamp;
+
+use crate::hash::Fingerprint;
+use crate::slot::{Content, Locked, Slot, View};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock, prefetch};
+
+/// What to do with a newcomer when every key near it is being limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Deny it until the first of them is free again: no key is forgiven early.
+    #[default]
+    Deny,
+    /// Forget the one nearest to being free: no newcomer is turned away.
+    Forget,
+}
+
+/// How the table is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Slots that hold or have held a key.
+    pub used: u64,
+    /// Keys that were forgotten before their time.
+    pub forgotten: u64,
+    /// Newcomers denied because every key near them was being limited.
+    pub refused: u64,
+}
+
+pub(crate) struct Table {
+    buckets: Box<[Bucket]>,
+    reach: Box<[AtomicU8]>,
+    stripes: Box<[Stripe]>,
+    when_full: WhenFull,
+}
+
+#[repr(align(128))]
+struct Bucket([Slot; SLOTS]);
+
+/// One lock for the newcomers of many homes, on a cache line of its own.
+#[repr(align(64))]
+struct Stripe {
+    lock: Mutex<()>,
+    used: AtomicU64,
+    forgotten: AtomicU64,
+    refused: AtomicU64,
+}
+
+const SLOTS: usize = 4;
+const PROBES: usize = 32;
+#[cfg(not(loom))]
+const STRIPES: usize = 64;
+#[cfg(loom)]
+const STRIPES: usize = 1;
+
+/// What a change to a slot comes to: an answer, and what to write, if anything.
+pub(crate) struct Change<R> {
+    pub(crate) answer: R,
+    pub(crate) content: Option<Content>,
+}
+
+/// No slot was to be had; the first comes free then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) free_at: Timestamp,
+}
+
+impl Table {
+    /// A table of at least `slots` slots.
+    pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
+        let buckets = slots.div_ceil(SLOTS).max(1);
+        let stripe = || Stripe {
+            lock: Mutex::new(()),
+            used: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        Self {
+            buckets: zeroed(buckets),
+            reach: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
+            stripes: (0..STRIPES).map(|_| stripe()).collect(),
+            when_full,
+        }
+    }
+
+    /// The number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.buckets.len() * SLOTS
+    }
+
+    /// Bytes taken by a table of `slots` slots.
+    pub(crate) const fn bytes(slots: usize) -> usize {
+        let buckets = slots.div_ceil(SLOTS);
+        buckets * (size_of::<Bucket>() + size_of::<AtomicU8>()) + STRIPES * size_of::<Stripe>()
+    }
+
+    /// Brings the home of a key closer while something else is done.
+    #[inline]
+    pub(crate) fn prefetch(&self, fingerprint: Fingerprint) {
+        let bucket = &self.buckets[self.home(fingerprint)];
+        prefetch(&bucket.0[0]);
+        prefetch(&bucket.0[SLOTS / 2]);
+    }
+
+    /// The words of a key, if it has any.
+    pub(crate) fn read(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
+        let home = self.home(fingerprint);
+        loop {
+            let view = self.find(fingerprint, home)?.read();
+            if view.tag == fingerprint.tag {
+                return Some(view.words);
+            }
+        }
+    }
+
+    /// Changes the words of a key, which are zero if there is no such key. `change` may be called
+    /// several times; the last call counts. If it writes nothing then nothing is written.
+    #[inline]
+    pub(crate) fn update<R>(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        mut change: impl FnMut([u64; 2]) -> Change<R>,
+    ) -> Result<R, Full> {
+        let home = self.home(fingerprint);
+        loop {
+            let Some(slot) = self.find(fingerprint, home) else {
+                match self.try_insert(fingerprint, home, now, &mut change)? {
+                    Some(answer) => return Ok(answer),
+                    None => continue,
+                }
+            };
+            let view = slot.read();
+            if view.tag != fingerprint.tag {
+                continue;
+            }
+            let Change { answer, content } = change(view.words);
+            let Some(content) = content else { return Ok(answer) };
+            if let Some(locked) = slot.try_lock(view) {
+                locked.write(fingerprint.tag, content);
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Finds or makes a slot for each fingerprint, locks them all in order of their index, and lets
+    /// `change` see and change them. `fingerprints` must be distinct.
+    pub(crate) fn update_all<R>(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+        change: impl FnOnce(&[[u64; 2]]) -> (R, Option<Vec<Content>>),
+    ) -> Result<R, (usize, Full)> {
+        let locked = self.lock_all(fingerprints, now)?;
+        let words: Vec<[u64; 2]> = locked.iter().map(|locked| locked.view().words).collect();
+        let (answer, contents) = change(&words);
+        if let Some(contents) = contents {
+            for ((locked, fingerprint), content) in
+                locked.into_iter().zip(fingerprints).zip(contents)
+            {
+                locked.write(fingerprint.tag, content);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Every slot with its index, as it is now.
+    pub(crate) fn views(&self) -> impl Iterator<Item = (usize, View)> + '_ {
+        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0).map(Slot::read);
+        slots.enumerate().filter(|(_, view)| view.tag != 0)
+    }
+
+    /// Puts a slot back where [`Self::views`] found it. Keys are found up to the full reach then.
+    pub(crate) fn restore(&self, index: usize, tag: u64, content: Content) {
+        self.stripes[0].used.fetch_add(1, Ordering::Relaxed);
+        self.buckets[index / SLOTS].0[index % SLOTS].lock().write(tag, content);
+        for back in 0..PROBES.min(self.buckets.len()) {
+            let home = (index / SLOTS + self.buckets.len() - back) % self.buckets.len();
+            self.reach[home].fetch_max(back as u8, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn pressure(&self) -> Pressure {
+        let sum = |count: fn(&Stripe) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| count(stripe).load(Ordering::Relaxed)).sum()
+        };
+        Pressure {
+            used: sum(|stripe| &stripe.used),
+            forgotten: sum(|stripe| &stripe.forgotten),
+            refused: sum(|stripe| &stripe.refused),
+        }
+    }
+
+    #[inline]
+    fn home(&self, fingerprint: Fingerprint) -> usize {
+        ((u128::from(fingerprint.place) * self.buckets.len() as u128) >> 64) as usize
+    }
+
+    #[inline]
+    fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&Slot> {
+        let within = |bucket: usize| {
+            self.buckets[bucket].0.iter().find(|slot| slot.tag() == fingerprint.tag)
+        };
+        if let Some(slot) = within(home) {
+            return Some(slot);
+        }
+        let reach = usize::from(self.reach[home].load(Ordering::Relaxed));
+        (1..=reach).find_map(|probe| within((home + probe) % self.buckets.len()))
+    }
+
+    /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
+    /// again.
+    #[cold]
+    #[inline(never)]
+    fn try_insert<R>(
+        &self,
+        fingerprint: Fingerprint,
+        home: usize,
+        now: Timestamp,
+        change: &mut impl FnMut([u64; 2]) -> Change<R>,
+    ) -> Result<Option<R>, Full> {
+        let _inserting = lock(&self.stripe(home).lock);
+        if self.find(fingerprint, home).is_some() {
+            return Ok(None);
+        }
+        let (index, view) = self.victim(home, now)?;
+        let Change { answer, content } = change([0; 2]);
+        let Some(content) = content else { return Ok(Some(answer)) };
+        let Some(locked) = self.slot(index).try_lock(view) else { return Ok(None) };
+        self.claim(home, index, view, now);
+        locked.write(fingerprint.tag, content);
+        Ok(Some(answer))
+    }
+
+    /// Notes that a newcomer of `home` takes the slot at `index`, before it can be seen there.
+    fn claim(&self, home: usize, index: usize, view: View, now: Timestamp) {
+        let probe = (index / SLOTS + self.buckets.len() - home) % self.buckets.len();
+        self.reach[home].fetch_max(probe as u8, Ordering::Relaxed);
+        let stripe = self.stripe(home);
+        if view.tag == 0 {
+            stripe.used.fetch_add(1, Ordering::Relaxed);
+        } else if view.vacant_at() > now {
+            stripe.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The slot that a newcomer takes: the first that says nothing, or else the one nearest to it.
+    fn victim(&self, home: usize, now: Timestamp) -> Result<(usize, View), Full> {
+        let mut nearest: Option<(usize, View)> = None;
+        let mut free_at = Timestamp::MAX;
+        for probe in 0..PROBES.min(self.buckets.len()) {
+            let bucket = (home + probe) % self.buckets.len();
+            for (position, slot) in self.buckets[bucket].0.iter().enumerate() {
+                let view = slot.read();
+                let index = bucket * SLOTS + position;
+                if view.tag == 0 || view.vacant_at() <= now {
+                    return Ok((index, view));
+                }
+                free_at = free_at.min(view.vacant_at());
+                let spared = view.is_limited() && self.when_full == WhenFull::Deny;
+                if !spared && nearest.is_none_or(|(_, best)| sooner(view, best)) {
+                    nearest = Some((index, view));
+                }
+            }
+        }
+        nearest.ok_or_else(|| {
+            self.stripe(home).refused.fetch_add(1, Ordering::Relaxed);
+            Full { free_at }
+        })
+    }
+
+    /// Locks all slots in order of their index: in any other order, two requests that name the same
+    /// keys the other way round would wait for each other for ever.
+    fn lock_all(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Result<Vec<Locked<'_>>, (usize, Full)> {
+        loop {
+            let mut order = Vec::with_capacity(fingerprints.len());
+            for (position, fingerprint) in fingerprints.iter().enumerate() {
+                let index = self.ensure(*fingerprint, now).map_err(|full| (position, full))?;
+                order.push((index, position));
+            }
+            order.sort_unstable();
+            let mut locked: Vec<_> = order
+                .iter()
+                .map(|&(index, position)| (position, self.slot(index).lock()))
+                .collect();
+            // Between finding and locking, a newcomer may have taken a slot: then all over again.
+            let held = locked
+                .iter()
+                .all(|(position, locked)| locked.view().tag == fingerprints[*position].tag);
+            if held {
+                locked.sort_unstable_by_key(|(position, _)| *position);
+                return Ok(locked.into_iter().map(|(_, locked)| locked).collect());
+            }
+        }
+    }
+
+    /// The index of the key's slot, which is made if there is none.
+    fn ensure(&self, fingerprint: Fingerprint, now: Timestamp) -> Result<usize, Full> {
+        let home = self.home(fingerprint);
+        loop {
+            if let Some(slot) = self.find(fingerprint, home) {
+                return Ok(self.index(slot));
+            }
+            // A little while ahead, so that nobody takes the slot before it is locked.
+            let vacant_at = now.after(core::time::Duration::from_millis(200));
+            let content = Content { vacant_at, ..Content::VACANT };
+            let mut claim = |_| Change { answer: (), content: Some(content) };
+            self.try_insert(fingerprint, home, now, &mut claim)?;
+        }
+    }
+
+    fn slot(&self, index: usize) -> &Slot {
+        &self.buckets[index / SLOTS].0[index % SLOTS]
+    }
+
+    fn index(&self, slot: &Slot) -> usize {
+        let bytes = core::ptr::from_ref(slot).addr() - self.buckets.as_ptr().addr();
+        bytes / size_of::<Slot>()
+    }
+
+    fn stripe(&self, home: usize) -> &Stripe {
+        &self.stripes[home % self.stripes.len()]
+    }
+}
+
+/// Whether `a` is rather forgotten than `b`.
+fn sooner(a: View, b: View) -> bool {
+    (a.is_limited(), a.vacant_at()) < (b.is_limited(), b.vacant_at())
+}
+
+#[cfg(not(loom))]
+fn zeroed(buckets: usize) -> Box<[Bucket]> {
+    let zeroed = Box::<[Bucket]>::new_zeroed_slice(buckets);
+    // SAFETY: a bucket is made of atomic integers, for which all bits zero is a value.
+    unsafe { zeroed.assume_init() }
+}
+
+#[cfg(loom)]
+fn zeroed(buckets: usize) -> Box<[Bucket]> {
+    (0..buckets).map(|_| Bucket(core::array::from_fn(|_| Slot::new()))).collect()
+}

@@ -1,0 +1,216 @@
+//! States of no fixed size (sliding windows, permits), in shards bounded by bytes.
+//!
+//! Each shard is a vector of entries with an index beside it, under one lock. There is no sweep:
+//! every call looks at the next two entries in turn and drops those that say nothing any more, so
+//! the dead leave as fast as twice the calls come in. A shard that is still over its share forgets
+//! the entry nearest to saying nothing among the next few, never one that is being limited; if all
+//! of those are, the newcomer is turned away.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use tollgate_core::{Algorithm, State, Timestamp, concurrency, sliding_window};
+
+use crate::hash::Fingerprint;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::table::{Full, WhenFull};
+
+pub(crate) struct Wide {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// A part of the keys, under one lock.
+pub(crate) struct Shard {
+    entries: Vec<Entry>,
+    index: HashMap<Fingerprint, u32, BuildHasherDefault<ByPlace>>,
+    bytes: usize,
+    bytes_max: usize,
+    when_full: WhenFull,
+    /// The entry to look at next.
+    hand: usize,
+    forgotten: u64,
+    refused: u64,
+}
+
+pub(crate) struct Entry {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) state: State,
+    pub(crate) vacant_at: Timestamp,
+    pub(crate) limited: bool,
+    bytes: usize,
+}
+
+const SHARDS: usize = 16;
+/// Entries looked at per call, and per search for one to forget.
+const SWEPT: usize = 2;
+const SAMPLED: usize = 16;
+
+impl Wide {
+    pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
+        let shard = |_| Mutex::new(Shard::new(bytes_max / SHARDS, when_full));
+        Self { shards: (0..SHARDS).map(shard).collect() }
+    }
+
+    /// The shards, for calls that need several: lock them in order.
+    pub(crate) fn shard_of(fingerprint: Fingerprint) -> usize {
+        (fingerprint.place >> 60) as usize % SHARDS
+    }
+
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[shard])
+    }
+
+    pub(crate) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(lock)
+    }
+}
+
+impl Shard {
+    fn new(bytes_max: usize, when_full: WhenFull) -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashMap::default(),
+            bytes: 0,
+            bytes_max,
+            when_full,
+            hand: 0,
+            forgotten: 0,
+            refused: 0,
+        }
+    }
+
+    pub(crate) fn get(&self, fingerprint: Fingerprint) -> Option<&State> {
+        let at = *self.index.get(&fingerprint)?;
+        Some(&self.entries[at as usize].state)
+    }
+
+    /// Stores a state; one that says nothing is dropped instead.
+    pub(crate) fn put(
+        &mut self,
+        fingerprint: Fingerprint,
+        state: State,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) {
+        let vacant_at = state.vacant_at(algorithm);
+        let limited = state.peek(algorithm, now).remaining() == 0;
+        self.remove(fingerprint);
+        if vacant_at > now {
+            let bytes = bytes_of(&state);
+            self.push(Entry { fingerprint, state, vacant_at, limited, bytes });
+        }
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.bytes += entry.bytes;
+        self.index.insert(entry.fingerprint, self.entries.len() as u32);
+        self.entries.push(entry);
+    }
+
+    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) {
+        if let Some(&at) = self.index.get(&fingerprint) {
+            self.remove_at(at as usize);
+        }
+    }
+
+    /// Makes sure that one more entry may be stored, or says when it may.
+    pub(crate) fn make_room(&mut self, now: Timestamp) -> Result<(), Full> {
+        self.sweep(now);
+        while self.bytes >= self.bytes_max && !self.entries.is_empty() {
+            self.forget_one(now)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        for _ in 0..SWEPT.min(self.entries.len()) {
+            let at = self.next_hand();
+            if self.entries[at].vacant_at <= now {
+                self.remove_at(at);
+            }
+        }
+    }
+
+    fn forget_one(&mut self, now: Timestamp) -> Result<(), Full> {
+        let mut nearest: Option<(bool, Timestamp, usize)> = None;
+        let mut free_at = Timestamp::MAX;
+        for _ in 0..SAMPLED.min(self.entries.len()) {
+            let at = self.next_hand();
+            let entry = &self.entries[at];
+            free_at = free_at.min(entry.vacant_at);
+            let spared = entry.limited && entry.vacant_at > now && self.when_full == WhenFull::Deny;
+            let rank = (entry.limited, entry.vacant_at, at);
+            if !spared && nearest.is_none_or(|best| rank < best) {
+                nearest = Some(rank);
+            }
+        }
+        let Some((_, vacant_at, at)) = nearest else {
+            self.refused += 1;
+            return Err(Full { free_at });
+        };
+        self.forgotten += u64::from(vacant_at > now);
+        self.remove_at(at);
+        Ok(())
+    }
+
+    fn next_hand(&mut self) -> usize {
+        let at = self.hand % self.entries.len();
+        self.hand = at + 1;
+        at
+    }
+
+    fn remove_at(&mut self, at: usize) {
+        let removed = self.entries.swap_remove(at);
+        self.bytes -= removed.bytes;
+        self.index.remove(&removed.fingerprint);
+        if let Some(moved) = self.entries.get(at) {
+            self.index.insert(moved.fingerprint, at as u32);
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(fingerprint: Fingerprint, state: State, vacant_at: Timestamp) -> Self {
+        let bytes = bytes_of(&state);
+        Self { fingerprint, state, vacant_at, limited: true, bytes }
+    }
+}
+
+/// What a state takes in memory, its place in vector and index included (each up to twice as large
+/// as needed, because they grow by doubling).
+fn bytes_of(state: &State) -> usize {
+    let parts = match state {
+        State::SlidingWindow(state) => 2 * state.cells().len() * size_of::<sliding_window::Cell>(),
+        State::Concurrency(state) => 2 * size_of_val::<[concurrency::Hold]>(state.holds()),
+        _ => 0,
+    };
+    2 * (size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1) + parts
+}
+
+/// A fingerprint is a hash already.
+#[derive(Default)]
+struct ByPlace(u64);
+
+impl Hasher for ByPlace {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 ^= word;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
