@@ -1,0 +1,58 @@
+//! What a response says about the limit, in numbers.
+
+use core::time::Duration;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The server did the work.
+    Accepted,
+    /// The server refused because of a limit: a 429, or what its profile calls one.
+    Limited,
+    /// Anything else, such as a 503: says nothing about the limit unless it carries the fields.
+    Failed,
+}
+
+/// One response, as far as pacing is concerned. Every number may be missing, wrong or absurd.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Answer {
+    /// How the request ended.
+    pub outcome: Outcome,
+    /// Units per period, from the policy field.
+    pub limit: Option<u64>,
+    /// The period, from the policy field.
+    pub period: Option<Duration>,
+    /// Units left after this request, with decimals if the server gives them.
+    pub remaining: Option<f64>,
+    /// Time until the quota is whole again.
+    pub reset_after: Option<Duration>,
+    /// Time until another try is worthwhile.
+    pub retry_after: Option<Duration>,
+}
+
+impl Answer {
+    /// An answer that says nothing but how the request ended.
+    #[must_use]
+    pub const fn bare(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            limit: None,
+            period: None,
+            remaining: None,
+            reset_after: None,
+            retry_after: None,
+        }
+    }
+
+    /// The same answer with `remaining` units left.
+    #[must_use]
+    pub const fn with_remaining(self, remaining: f64) -> Self {
+        Self { remaining: Some(remaining), ..self }
+    }
+
+    /// The same answer with a policy of `limit` units per `period`.
+    #[must_use]
+    pub const fn with_policy(self, limit: u64, period: Duration) -> Self {
+        Self { limit: Some(limit), period: Some(period), ..self }
+    }
+}

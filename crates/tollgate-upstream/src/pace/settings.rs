@@ -1,0 +1,141 @@
+//! What a pacer is told before the first answer.
+
+use core::time::Duration;
+
+use tollgate_core::Quota;
+
+/// How the server's quota comes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Told from the answers: a reset that a bucket could not have means fixed windows.
+    #[default]
+    Detect,
+    /// Continuously, as a token bucket or GCRA.
+    Continuous,
+    /// All at once when a window ends.
+    Window,
+}
+
+/// What a pacer is told before the first answer. The default learns everything.
+///
+/// Clients of one token must agree on all of this, except [`Settings::weight`] and
+/// [`Settings::seed`]: rates are shared in proportion to beliefs.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_core::Quota;
+/// use tollgate_upstream::pace::Settings;
+///
+/// let heroku = Settings::of(Quota::new(4_500, Duration::from_secs(3_600))?).weight(2);
+/// assert_eq!(heroku.quota().map(|quota| quota.units()), Some(4_500));
+/// # Ok::<(), tollgate_core::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    quota: Option<Quota>,
+    refill: Refill,
+    reserve: Option<u64>,
+    weight: u32,
+    pause_max: Duration,
+    only_aimd: bool,
+    seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            quota: None,
+            refill: Refill::Detect,
+            reserve: None,
+            weight: 1,
+            pause_max: Self::PAUSE_MAX,
+            only_aimd: false,
+            seed: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// The longest pause unless set otherwise; twice the quota's period if that is longer, but at
+    /// most a day.
+    pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+
+    /// Settings for a server whose quota is known by hand or from a profile.
+    ///
+    /// A policy field in an answer overrides it.
+    #[must_use]
+    pub fn of(quota: Quota) -> Self {
+        Self { quota: Some(quota), ..Self::default() }
+    }
+
+    /// How the quota comes back.
+    #[must_use]
+    pub const fn refill(self, refill: Refill) -> Self {
+        Self { refill, ..self }
+    }
+
+    /// Units to leave unspent, about one per client that shares the token.
+    ///
+    /// Unset it is a function of the limit (64 of 4,500), good for 48 clients; set it to 128 on
+    /// every client for a hundred. Clients with a larger reserve than others starve.
+    #[must_use]
+    pub const fn reserve(self, units: u64) -> Self {
+        Self { reserve: Some(units), ..self }
+    }
+
+    /// This client's share relative to the others'; zero counts as one.
+    #[must_use]
+    pub const fn weight(self, weight: u32) -> Self {
+        Self { weight: if weight == 0 { 1 } else { weight }, ..self }
+    }
+
+    /// The longest pause, whatever the server asks for. At least a second.
+    #[must_use]
+    pub fn pause_max(self, pause_max: Duration) -> Self {
+        Self { pause_max: pause_max.max(Duration::from_secs(1)), ..self }
+    }
+
+    /// Reacts to 429s only, even if the server says more.
+    ///
+    /// For tokens shared with clients that do the same: beside those a ticket pacer starves.
+    #[must_use]
+    pub const fn only_aimd(self) -> Self {
+        Self { only_aimd: true, ..self }
+    }
+
+    /// Seeds the jitter after a 429, the only random thing here. Processes should differ.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The quota known beforehand.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    pub(super) const fn refill_kind(&self) -> Refill {
+        self.refill
+    }
+
+    pub(super) const fn reserve_units(&self) -> Option<u64> {
+        self.reserve
+    }
+
+    pub(super) const fn weight_factor(&self) -> f64 {
+        self.weight as f64
+    }
+
+    pub(super) const fn pause_limit(&self) -> Duration {
+        self.pause_max
+    }
+
+    pub(super) const fn is_only_aimd(&self) -> bool {
+        self.only_aimd
+    }
+
+    pub(super) const fn jitter_seed(&self) -> u64 {
+        self.seed
+    }
+}
