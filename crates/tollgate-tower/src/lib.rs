@@ -1,1 +1,61 @@
-//! Enforcement in tower services; not built yet (issue 5).
+//! Enforce in any tower service: a layer that limits requests and tells clients the truth.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use tollgate_core::{Limiter, Policy, Store};
+//! use tollgate_tower::{RateLimitLayer, keys::ClientAddress};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (store, clock): (Arc<dyn Store>, Arc<dyn tollgate_core::Clock>) = todo!();
+//! let limiter = Limiter::new([Policy::parse("client", "100/1m burst 20")?], store, clock);
+//! let layer = RateLimitLayer::new(limiter, "client", ClientAddress::peer())?;
+//! # let _ = layer;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What a request goes through
+//!
+//! ```text
+//! request ─► exempt? ─► keys and costs ─► Limiter ─┬─ allow ─► inner service ─► fields, settle
+//!                                                  └─ deny ──► 429 problem+json, or wait
+//! ```
+//!
+//! Invariants:
+//! - Whatever a client sends and whatever a configured function does, each request gets an answer:
+//!   a panic in a key, cost or exemption function is status 500, one in a settling function leaves
+//!   the reserved cost charged, and the process lives on (with `panic = "unwind"`).
+//! - A forwarding header from a peer that is not trusted never chooses the key.
+//! - Several limits on one request are taken together or not at all.
+//! - What was reserved is settled exactly once, also when the client hangs up.
+//!
+//! Deliberately absent: generics over stores, clocks and keys in the public types; reading request
+//! bodies; metrics (see [`Builder::observe`]); a queue for waiting requests (see `tollgate-queue`).
+
+mod answer;
+mod body;
+mod demand;
+mod error;
+mod future;
+mod gate;
+mod guard;
+mod head;
+pub mod keys;
+mod layer;
+mod limit;
+mod refusal;
+mod reply;
+mod service;
+mod settle;
+mod wait;
+
+pub use body::Body;
+pub use error::{LayerError, LayerErrorKind};
+pub use future::ResponseFuture;
+pub use gate::{Observation, Reason};
+pub use head::{Head, ResponseHead};
+pub use layer::{Builder, RateLimitLayer};
+pub use limit::{Limit, Meter, MissingKey};
+pub use refusal::Refusal;
+pub use service::RateLimit;
+pub use tollgate_core::fields::Dialect;

@@ -1,0 +1,103 @@
+//! The body of a response that passed a layer: the inner one, or that of a refusal.
+//!
+//! It is also what holds a permit or an unsettled cost until the last byte is out: a handler has
+//! long returned when a stream is still running.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::settle::Open;
+
+pin_project! {
+    /// A response body; see the [module documentation](self).
+    pub struct Body<R> {
+        #[pin]
+        kind: Kind<R>,
+    }
+}
+
+pin_project! {
+    #[project = KindProj]
+    enum Kind<R> {
+        Plain { #[pin] inner: R },
+        Held { #[pin] inner: R, open: Option<Box<Open>> },
+        Refusal { bytes: Option<Bytes> },
+    }
+}
+
+impl<R> Body<R> {
+    pub(crate) fn plain(inner: R) -> Self {
+        Self { kind: Kind::Plain { inner } }
+    }
+
+    pub(crate) fn held(inner: R, open: Box<Open>) -> Self {
+        Self { kind: Kind::Held { inner, open: Some(open) } }
+    }
+
+    pub(crate) fn refusal(bytes: Bytes) -> Self {
+        Self { kind: Kind::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+    }
+}
+
+impl<R> http_body::Body for Body<R>
+where
+    R: http_body::Body<Data = Bytes>,
+{
+    type Data = Bytes;
+    type Error = R::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+        match self.project().kind.project() {
+            KindProj::Plain { inner } => inner.poll_frame(context),
+            KindProj::Refusal { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            KindProj::Held { inner, open } => {
+                let frame = ready!(inner.poll_frame(context));
+                match &frame {
+                    Some(Ok(frame)) => count(frame, open),
+                    // Dropping it settles it.
+                    Some(Err(_)) | None => *open = None,
+                }
+                Poll::Ready(frame)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Plain { inner } | Kind::Held { inner, .. } => inner.is_end_stream(),
+            Kind::Refusal { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Plain { inner } | Kind::Held { inner, .. } => inner.size_hint(),
+            Kind::Refusal { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}
+
+fn count(frame: &Frame<Bytes>, open: &mut Option<Box<Open>>) {
+    if let (Some(data), Some(open)) = (frame.data_ref(), open) {
+        open.count_bytes(data.remaining());
+    }
+}
+
+impl<R> std::fmt::Debug for Body<R> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self.kind {
+            Kind::Plain { .. } => "Body::Plain",
+            Kind::Held { .. } => "Body::Held",
+            Kind::Refusal { .. } => "Body::Refusal",
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! What one request asks of a layer's limits: a key and a cost for each limit that applies.
+
+use tollgate_core::{Charge, Cost, Key, Policy};
+
+use crate::Head;
+use crate::gate::Reason;
+use crate::guard::guarded;
+use crate::keys::{KEY_BYTES_MAX, KeyBuf, NoKey};
+use crate::limit::{Limit, MissingKey};
+
+/// The most limits of one layer. It bounds what a request can make a store do at once.
+pub(crate) const LIMITS_MAX: usize = 8;
+
+/// No header field can carry this byte, so no client can choose the key of those without one.
+const SHARED_KEY: &[u8] = b"\0no key";
+
+/// A limit with the policy its name stands for.
+pub(crate) struct Gated {
+    pub(crate) policy: Policy,
+    pub(crate) limit: Limit,
+}
+
+/// Which of a layer's limits take part, one bit each, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LimitSet(u8);
+
+impl LimitSet {
+    pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
+        (0..LIMITS_MAX).filter(move |index| self.0 & (1 << index) != 0)
+    }
+}
+
+/// Keys and costs of one request, owned, so that it can be asked again after a wait.
+pub(crate) struct Demand {
+    keys: KeyBuf,
+    entries: [Entry; LIMITS_MAX],
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    limit: u8,
+    key_end: usize,
+    cost: Cost,
+}
+
+impl Demand {
+    /// What `head` asks of `limits`.
+    pub(crate) fn of(limits: &[Gated], head: &Head<'_>) -> Result<Self, Reason> {
+        let vacant = Entry { limit: 0, key_end: 0, cost: Cost::ONE };
+        let mut demand = Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 };
+        for (index, gated) in limits.iter().enumerate() {
+            let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
+            if demand.write_key(&gated.limit, head)? {
+                let key_end = demand.keys.len();
+                demand.entries[demand.len] = Entry { limit: index as u8, key_end, cost };
+                demand.len += 1;
+            }
+        }
+        Ok(demand)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn limits(&self) -> LimitSet {
+        LimitSet(self.entries().iter().fold(0, |set, entry| set | 1 << entry.limit))
+    }
+
+    /// The costs asked, in order.
+    pub(crate) fn costs(&self) -> impl Iterator<Item = u64> {
+        self.entries().iter().map(|entry| entry.cost.get())
+    }
+
+    /// Calls `ask` with the charges on `limits`. One charge needs no allocation.
+    pub(crate) fn with_charges<T>(
+        &self,
+        limits: &[Gated],
+        ask: impl FnOnce(&[Charge<'_>]) -> T,
+    ) -> T {
+        if let [entry] = self.entries() {
+            return ask(&[self.charge(limits, entry, 0)]);
+        }
+        let starts = std::iter::once(0).chain(self.entries().iter().map(|entry| entry.key_end));
+        let charges: Vec<_> = (self.entries().iter().zip(starts))
+            .map(|(entry, start)| self.charge(limits, entry, start))
+            .collect();
+        ask(&charges)
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries[..self.len]
+    }
+
+    fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: usize) -> Charge<'a> {
+        let bytes = &self.keys.bytes()[start..entry.key_end];
+        let key = Key::new(bytes).expect("write_key refuses empty and overlong keys");
+        Charge::new(&limits[usize::from(entry.limit)].policy, key).cost(entry.cost)
+    }
+
+    /// Appends the limit's key; false if the limit does not apply for want of one.
+    fn write_key(&mut self, limit: &Limit, head: &Head<'_>) -> Result<bool, Reason> {
+        let start = self.keys.len();
+        let mut found = limit.key.write_key(head, &mut self.keys);
+        if !(1..=KEY_BYTES_MAX).contains(&(self.keys.len() - start)) {
+            found = found.and(Err(NoKey::Missing));
+        }
+        let Err(missing) = found else { return Ok(true) };
+        self.keys.truncate(start);
+        match (missing, limit.missing) {
+            (NoKey::Panicked, _) => Err(Reason::Panicked),
+            (NoKey::Missing, MissingKey::Deny) => Err(Reason::NoKey),
+            (NoKey::Missing, MissingKey::Skip) => Ok(false),
+            (NoKey::Missing, MissingKey::Share) => {
+                self.keys.push(SHARED_KEY);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// The cost of a limit that applies to `head`.
+fn applicable_cost(limit: &Limit, head: &Head<'_>) -> Result<Option<Cost>, Reason> {
+    if let Some(only_if) = &limit.only_if
+        && !guarded(|| only_if(head)).map_err(|_| Reason::Panicked)?
+    {
+        return Ok(None);
+    }
+    match &limit.cost {
+        None => Ok(Some(Cost::ONE)),
+        Some(cost) => Ok(Cost::new(guarded(|| cost(head)).map_err(|_| Reason::Panicked)?)),
+    }
+}

@@ -1,0 +1,345 @@
+//! The gate that all clones of a service share: it admits a request, refuses it, or says later.
+//!
+//! ```text
+//! head ─► exempt? ─► Demand (keys, costs) ─► store: check or reserve ─┬─ now ──► Pass | Refuse
+//!                                                                     └─ later ─► Later (boxed)
+//! ```
+//!
+//! A store that answers at once takes a request through here without an allocation of ours.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate_core::{
+    Decision, Limiter, OnStoreError, ReservationId, Reserved, StoreError, Timestamp, Verdict,
+};
+
+use crate::answer::{Asked, Kept, ask};
+use crate::demand::{Demand, Gated, LimitSet};
+use crate::guard::guarded;
+use crate::limit::{Predicate, Settle};
+use crate::refusal::Refusals;
+use crate::reply::Reply;
+use crate::settle::Open;
+use crate::wait::{Wait, Waiting};
+use crate::{Head, Meter};
+
+pub(crate) type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
+pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Passage, Refused>> + Send>>;
+
+/// What one limit decided about one request, for metrics and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observation<'a> {
+    /// The policy's name.
+    pub policy: &'a str,
+    /// What it decided.
+    pub decision: Decision,
+    /// Whether the limit only counts: then a denial did not refuse the request.
+    pub shadow: bool,
+    /// Whether a failure policy answered in place of the store.
+    pub degraded: bool,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A policy denied it.
+    Quota,
+    /// It has no key, and a limit demands one.
+    NoKey,
+    /// A function that the layer was configured with panicked.
+    Panicked,
+    /// The store failed, and a policy denies in that case.
+    Store,
+    /// The inner service is busy, and the layer sheds load.
+    Busy,
+}
+
+pub(crate) struct Gate {
+    pub(crate) limiter: Limiter,
+    pub(crate) limits: Box<[Gated]>,
+    pub(crate) shadows: Box<[Gated]>,
+    pub(crate) plan: Plan,
+    pub(crate) reply: Reply,
+    pub(crate) refusals: Refusals,
+    pub(crate) exempt: Vec<Predicate>,
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) sheds: bool,
+    pub(crate) observer: Option<Observer>,
+    pub(crate) outage: Outage,
+}
+
+/// How units are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// At once and for good.
+    Check,
+    /// Reserved, and settled by the response's head.
+    SettleAtHead,
+    /// Reserved, and settled when the response body ends.
+    SettleAtEnd,
+    /// Held until the response body ends, then given back: concurrency.
+    Hold,
+}
+
+impl Plan {
+    pub(crate) fn until_end(self) -> bool {
+        matches!(self, Self::SettleAtEnd | Self::Hold)
+    }
+}
+
+pub(crate) enum Admission {
+    /// No limit applies.
+    Exempt,
+    Pass(Passage),
+    Refuse(Refused),
+    Later(Later),
+}
+
+/// A request that was let through, and what its response must say and settle.
+pub(crate) struct Passage {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) limits: LimitSet,
+    /// `None` if the store failed and the policies allow that.
+    pub(crate) verdict: Option<Verdict>,
+    pub(crate) open: Option<Box<Open>>,
+}
+
+impl Passage {
+    /// The meter a handler may report to, if a limit asks for one.
+    pub(crate) fn meter(&self) -> Option<&Meter> {
+        self.open.as_ref().and_then(|open| open.meter())
+    }
+}
+
+/// A request that was not let through.
+pub(crate) struct Refused {
+    pub(crate) reason: Reason,
+    pub(crate) limits: LimitSet,
+    pub(crate) verdict: Option<Verdict>,
+}
+
+impl From<Reason> for Refused {
+    fn from(reason: Reason) -> Self {
+        Self { reason, limits: LimitSet::default(), verdict: None }
+    }
+}
+
+/// What a store took, by either way of asking.
+struct Taken {
+    verdict: Verdict,
+    reservation: Option<ReservationId>,
+}
+
+impl From<Verdict> for Taken {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, reservation: None }
+    }
+}
+
+impl From<Reserved> for Taken {
+    fn from(reserved: Reserved) -> Self {
+        let reservation = reserved.reservation.map(|reservation| reservation.id);
+        Self { verdict: reserved.verdict, reservation }
+    }
+}
+
+/// A question to the store that takes a while.
+enum Question {
+    Check(Kept<Verdict>),
+    Reserve(Kept<Reserved>),
+}
+
+impl Question {
+    async fn answer(self) -> Result<Taken, StoreError> {
+        match self {
+            Self::Check(kept) => kept.await.map(Taken::from),
+            Self::Reserve(kept) => kept.await.map(Taken::from),
+        }
+    }
+}
+
+type Answered = Result<Result<Taken, StoreError>, Question>;
+type Judged = Result<Result<Passage, Refused>, Question>;
+
+impl Gate {
+    pub(crate) fn admit(self: &Arc<Self>, head: &Head<'_>) -> Admission {
+        let demand = match self.demand(head) {
+            Ok(Some(demand)) => demand,
+            Ok(None) => return Admission::Exempt,
+            Err(reason) => return Admission::Refuse(reason.into()),
+        };
+        match self.ask(&demand) {
+            Err(question) => Admission::Later(self.later(demand, Err(question))),
+            Ok(taken) => match self.judge(&demand, taken) {
+                Ok(passage) => Admission::Pass(passage),
+                Err(refused) if self.waiting.is_some() => {
+                    Admission::Later(self.later(demand, Ok(Err(refused))))
+                }
+                Err(refused) => Admission::Refuse(refused),
+            },
+        }
+    }
+
+    /// What the request asks of the enforced limits; `None` if no limit applies.
+    fn demand(&self, head: &Head<'_>) -> Result<Option<Demand>, Reason> {
+        for exempt in &self.exempt {
+            if guarded(|| exempt(head)).map_err(|_| Reason::Panicked)? {
+                return Ok(None);
+            }
+        }
+        self.shadow(head);
+        Demand::of(&self.limits, head).map(|demand| Some(demand).filter(|some| !some.is_empty()))
+    }
+
+    /// Asks the shadow limits one by one: none may keep another, or the request, from passing.
+    fn shadow(&self, head: &Head<'_>) {
+        for shadow in self.shadows.chunks(1) {
+            let Ok(demand) = Demand::of(shadow, head) else { continue };
+            if demand.is_empty() {
+                continue;
+            }
+            let now = self.limiter.clock().now();
+            let asked = demand.with_charges(shadow, |charges| {
+                ask(self.limiter.store(), |store| store.check(charges, now))
+            });
+            match asked {
+                Asked::Now(Ok(verdict)) => self.observe(shadow, demand.limits(), &verdict, true),
+                Asked::Now(Err(_)) => {}
+                Asked::Later(kept) => detach(kept),
+            }
+        }
+    }
+
+    fn ask(&self, demand: &Demand) -> Answered {
+        let (store, now) = (self.limiter.store(), self.limiter.clock().now());
+        demand.with_charges(&self.limits, |charges| {
+            if self.plan == Plan::Check {
+                return match ask(store, |store| store.check(charges, now)) {
+                    Asked::Now(verdict) => Ok(verdict.map(Taken::from)),
+                    Asked::Later(kept) => Err(Question::Check(kept)),
+                };
+            }
+            match ask(store, |store| store.reserve(charges, now)) {
+                Asked::Now(reserved) => Ok(reserved.map(Taken::from)),
+                Asked::Later(kept) => Err(Question::Reserve(kept)),
+            }
+        })
+    }
+
+    fn judge(
+        self: &Arc<Self>,
+        demand: &Demand,
+        taken: Result<Taken, StoreError>,
+    ) -> Result<Passage, Refused> {
+        let limits = demand.limits();
+        let Taken { verdict, reservation } = match taken {
+            Ok(taken) => taken,
+            Err(_) => return self.judge_outage(limits),
+        };
+        self.outage.over();
+        if self.observer.is_some() {
+            self.observe(&self.limits, limits, &verdict, false);
+        }
+        if !verdict.is_allowed() {
+            return Err(Refused { reason: Reason::Quota, limits, verdict: Some(verdict) });
+        }
+        let open = reservation.map(|id| Box::new(Open::new(self, id, demand)));
+        Ok(Passage { gate: Arc::clone(self), limits, verdict: Some(verdict), open })
+    }
+
+    /// The store failed: each policy says whether that lets a request pass, and for how long.
+    fn judge_outage(self: &Arc<Self>, limits: LimitSet) -> Result<Passage, Refused> {
+        let now = self.limiter.clock().now();
+        let lasted = now.since(self.outage.began(now));
+        let allows = |index: usize| match self.limits[index].policy.store_error() {
+            OnStoreError::Allow { at_most } => lasted <= at_most,
+            OnStoreError::Deny | OnStoreError::Local { .. } => false,
+        };
+        if limits.indices().all(allows) {
+            return Ok(Passage { gate: Arc::clone(self), limits, verdict: None, open: None });
+        }
+        Err(Refused { reason: Reason::Store, limits, verdict: None })
+    }
+
+    /// Finishes a question that takes a while, and waits out denials where that is configured.
+    fn later(self: &Arc<Self>, demand: Demand, mut judged: Judged) -> Later {
+        let gate = Arc::clone(self);
+        Box::pin(async move {
+            let mut wait = gate.waiting.as_ref().map(Waiting::begin);
+            loop {
+                let passed = match judged {
+                    Ok(passed) => passed,
+                    Err(question) => gate.judge(&demand, question.answer().await),
+                };
+                let Err(refused) = passed else { return passed };
+                if !waited_out(wait.as_mut(), &refused).await {
+                    return Err(refused);
+                }
+                judged = gate.ask(&demand).map(|taken| gate.judge(&demand, taken));
+            }
+        })
+    }
+
+    fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {
+        let Some(observer) = &self.observer else { return };
+        for (index, &decision) in set.indices().zip(verdict.decisions()) {
+            let policy = limits[index].policy.name();
+            let degraded = verdict.is_degraded();
+            let observation = Observation { policy, decision, shadow, degraded };
+            // An observer that panics misses an observation; the request is not its business.
+            let _ = guarded(|| observer(&observation));
+        }
+    }
+
+    pub(crate) fn settle_of(&self, index: usize) -> Option<&Settle> {
+        self.limits[index].limit.settle.as_ref()
+    }
+}
+
+/// Waits until the refused request is worth another try; false if it is not to be waited for.
+async fn waited_out(wait: Option<&mut Wait>, refused: &Refused) -> bool {
+    let retry = refused.verdict.as_ref().and_then(Verdict::retry);
+    match (wait, retry) {
+        (Some(wait), Some(retry)) => wait.out(retry).await,
+        _ => false,
+    }
+}
+
+/// Lets an answer nobody waits for finish on the runtime. Without one it is dropped, which a store
+/// survives: a reservation then ends by its policy's terms.
+pub(crate) fn detach<T: Send + 'static>(kept: Kept<T>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(kept);
+    }
+}
+
+/// Since when the store has failed without a break.
+#[derive(Debug)]
+pub(crate) struct Outage(AtomicU64);
+
+impl Outage {
+    const NONE: u64 = u64::MAX;
+
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(Self::NONE))
+    }
+
+    /// When the current outage began: `now`, if there was none.
+    fn began(&self, now: Timestamp) -> Timestamp {
+        let nanos = now.as_nanos();
+        match self.0.compare_exchange(Self::NONE, nanos, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => now,
+            Err(began) => Timestamp::from_nanos(began),
+        }
+    }
+
+    fn over(&self) {
+        // Reading first keeps the cache line shared between cores while all is well.
+        if self.0.load(Ordering::Relaxed) != Self::NONE {
+            self.0.store(Self::NONE, Ordering::Release);
+        }
+    }
+}

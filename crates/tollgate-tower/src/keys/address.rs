@@ -1,0 +1,186 @@
+//! The client's address, told by the connection and by proxies that are trusted.
+//!
+//! ```text
+//! peer (connection) ── trusted? ── no ──────────────────────────► peer is the client
+//!                        │ yes
+//!                        ▼
+//! nearest hop in header ── names no address ────────────────────► last address believed
+//!                        ├ untrusted ───────────────────────────► it is the client
+//!                        └ trusted ──► next hop; none left ─────► farthest hop is the client
+//! ```
+//!
+//! Walking from the right is what makes a forged header harmless: a client can only write to the
+//! left of the address that the first trusted proxy saw it come from.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use http::Extensions;
+
+use super::cidr::{Cidr, masked};
+use super::{KeyBuf, KeySource, NoKey, forwarded};
+use crate::Head;
+
+/// Trusted chains are short; a longer one is an attempt to make us parse.
+const HOPS_MAX: usize = 32;
+
+/// The address of the connection, for servers that are not axum: insert it into each request's
+/// extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// Which header the trusted proxies append to. Only that one is read: a proxy that maintains one
+/// passes the other through as the client wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForwardedBy {
+    /// `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded` of RFC 7239.
+    Forwarded,
+}
+
+/// Limits by the client's address; see the [module documentation](super).
+///
+/// ```
+/// use tollgate_tower::keys::ClientAddress;
+///
+/// let direct = ClientAddress::peer();
+/// let behind_a_balancer = ClientAddress::behind(["10.0.0.0/8".parse()?]);
+/// # let _ = (direct, behind_a_balancer);
+/// # Ok::<(), tollgate_tower::keys::CidrError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ClientAddress {
+    trusted: Vec<Cidr>,
+    header: ForwardedBy,
+    v4_prefix: u8,
+    v6_prefix: u8,
+    peer: fn(&Extensions) -> Option<IpAddr>,
+}
+
+impl ClientAddress {
+    /// The address of the connection, whatever any header says.
+    #[must_use]
+    pub fn peer() -> Self {
+        Self::behind([])
+    }
+
+    /// The address that proxies within `trusted` saw the request come from.
+    #[must_use]
+    pub fn behind(trusted: impl IntoIterator<Item = Cidr>) -> Self {
+        Self {
+            trusted: trusted.into_iter().collect(),
+            header: ForwardedBy::default(),
+            v4_prefix: 32,
+            v6_prefix: 64,
+            peer: attached_peer,
+        }
+    }
+
+    /// Reads the hops from another header than `X-Forwarded-For`.
+    #[must_use]
+    pub fn forwarded_by(self, header: ForwardedBy) -> Self {
+        Self { header, ..self }
+    }
+
+    /// How many leading bits make up the key: by default 32 of IPv4, and 64 of IPv6, because there
+    /// a single customer owns at least that much and could use a fresh address per request.
+    #[must_use]
+    pub fn grouped_by(self, v4_prefix: u8, v6_prefix: u8) -> Self {
+        Self { v4_prefix: v4_prefix.min(32), v6_prefix: v6_prefix.min(128), ..self }
+    }
+
+    /// Finds the connection's address by `peer` instead of in [`PeerAddr`] or axum's `ConnectInfo`.
+    #[must_use]
+    pub fn peer_from(self, peer: fn(&Extensions) -> Option<IpAddr>) -> Self {
+        Self { peer, ..self }
+    }
+
+    /// The client's address, if the connection's is known.
+    #[must_use]
+    pub fn find(&self, head: &Head<'_>) -> Option<IpAddr> {
+        let peer = (self.peer)(head.extensions)?.to_canonical();
+        if !self.trusts(peer) {
+            return Some(peer);
+        }
+        Some(match self.header {
+            ForwardedBy::XForwardedFor => self.walk(peer, forwarded::x_forwarded_for(head.headers)),
+            ForwardedBy::Forwarded => self.walk(peer, forwarded::forwarded(head.headers)),
+        })
+    }
+
+    fn walk(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+        let mut believed = peer;
+        for hop in hops.take(HOPS_MAX) {
+            let Some(hop) = hop else { return believed };
+            believed = hop;
+            if !self.trusts(hop) {
+                return hop;
+            }
+        }
+        believed
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|range| range.contains(address))
+    }
+}
+
+impl KeySource for ClientAddress {
+    fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
+        match self.find(head).ok_or(NoKey::Missing)? {
+            IpAddr::V4(v4) if self.v4_prefix == 32 => push_v4(key, v4.octets()),
+            v4 @ IpAddr::V4(_) => push_range(key, v4, self.v4_prefix),
+            v6 @ IpAddr::V6(_) => push_range(key, v6, self.v6_prefix),
+        }
+        Ok(())
+    }
+}
+
+/// Hand-made because this runs on every request, and formatting machinery costs as much as the
+/// limit check itself.
+fn push_v4(key: &mut KeyBuf, octets: [u8; 4]) {
+    let mut text = [0; 15];
+    let mut len = 0;
+    for (index, octet) in octets.into_iter().enumerate() {
+        if index > 0 {
+            text[len] = b'.';
+            len += 1;
+        }
+        for (place, floor) in [(100, 100), (10, 10), (1, 0)] {
+            if octet >= floor {
+                text[len] = b'0' + octet / place % 10;
+                len += 1;
+            }
+        }
+    }
+    key.push(&text[..len]);
+}
+
+fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
+    // Writing into a buffer in memory cannot fail.
+    let _ = write!(key, "{}/{prefix}", masked(address, prefix));
+}
+
+fn attached_peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    extensions.get::<PeerAddr>().map(|peer| peer.0.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_keys_are_the_address_in_decimal() {
+        for octets in [[0, 0, 0, 0], [255, 255, 255, 255], [10, 9, 100, 1], [192, 0, 2, 99]] {
+            let mut key = KeyBuf::new();
+            push_v4(&mut key, octets);
+            assert_eq!(key.bytes(), std::net::Ipv4Addr::from(octets).to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,128 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use tollgate_core::fields::{Lines, read};
+use tollgate_core::{Algorithm, Clock, Limiter, Policy, Timestamp, VirtualClock};
+use tollgate_sim::conformance::{
+    Ask, Capabilities, Failure, Figure, Figures, Operation, Outcome, Subject, Verb, Wait, run,
+    scenarios,
+};
+use tollgate_tower::keys::from_fn;
+use tollgate_tower::{Dialect, Head, Limit, RateLimitLayer};
+
+use crate::world::{START, call, memory, ok};
+
+/// The charges of a step travel with the request; limits pick their own from it.
+#[derive(Clone)]
+struct Asked(Vec<Ask>);
+
+impl Asked {
+    fn of<'a>(head: &Head<'a>, policy: &str) -> Option<&'a Ask> {
+        let asks: &Self = head.extensions.get()?;
+        asks.0.iter().find(|ask| ask.policy().name() == policy)
+    }
+}
+
+/// The layer, asked by requests and heard by its header fields.
+struct OnLayer {
+    runtime: tokio::runtime::Runtime,
+    clock: Arc<VirtualClock>,
+    limiter: Limiter,
+}
+
+impl OnLayer {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let clock = Arc::new(VirtualClock::at(START));
+        let limiter = Limiter::new([], memory(), clock.clone());
+        Self { runtime, clock, limiter }
+    }
+
+    /// One request through a layer whose limits are those asked, in the order asked.
+    fn respond(&self, asks: &[Ask]) -> http::Response<String> {
+        let builder = RateLimitLayer::builder(self.limiter.clone()).dialect(Dialect::Draft10);
+        let builder = asks.iter().fold(builder, |builder, ask| {
+            let (name, other) = (ask.policy().name().to_owned(), ask.policy().name().to_owned());
+            let key = from_fn(move |head: &Head<'_>| Some(Asked::of(head, &name)?.key().to_vec()));
+            let cost =
+                move |head: &Head<'_>| Asked::of(head, &other).map_or(0, |ask| ask.cost().get());
+            builder.limit(Limit::new(ask.policy().name(), key).cost(cost))
+        });
+        let request = Request::get("/").extension(Asked(asks.to_vec())).body(String::new());
+        let request = request.expect("a request");
+        self.runtime.block_on(call(&ok(builder), request))
+    }
+}
+
+/// Header fields say seconds; a request has one charge per policy; the layer only checks.
+impl Subject for OnLayer {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            verbs: &[Verb::Check],
+            figures: &[Figure::Remaining, Figure::Retry, Figure::NextAfter, Figure::DeniedBy],
+            enforces: |policy| !matches!(policy.algorithm(), Algorithm::Concurrency(_)),
+            charges_max: 8,
+            counts: false,
+            resolution: Duration::from_secs(1),
+            ..Capabilities::FULL
+        }
+    }
+
+    fn begin(&mut self, policies: &[Arc<Policy>], base: Timestamp) -> Result<(), Failure> {
+        self.clock.set(base);
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        let policies = policies.iter().map(|policy| Policy::clone(policy));
+        self.limiter = Limiter::new(policies, memory(), clock);
+        Ok(())
+    }
+
+    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
+        self.clock.set(at);
+        let Operation::Check(asks) = operation else { return Err("cannot".into()) };
+        let response = self.respond(asks);
+        let lines: Lines<'_> = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        let reading = read(&lines, Duration::ZERO);
+        let violated = violated(response.body());
+        let denied_by = violated.first().cloned();
+        let figures = reading.limits.iter().map(|limit| {
+            let denied = limit.policy.as_ref().is_some_and(|name| violated.contains(name));
+            let retry = match (denied, reading.retry_after) {
+                (false, _) => Wait::No,
+                (true, Some(wait)) => Wait::After(wait),
+                (true, None) => Wait::Never,
+            };
+            Figures {
+                remaining: limit.remaining,
+                retry: Some(retry),
+                next_after: Some(limit.more_after.unwrap_or_default()),
+                ..Figures::default()
+            }
+        });
+        let allowed = response.status() == 200;
+        Ok(Outcome {
+            allowed: Some(allowed),
+            denied_by: denied_by.filter(|_| !allowed),
+            figures: figures.collect(),
+            ..Outcome::default()
+        })
+    }
+}
+
+fn violated(body: &str) -> Vec<String> {
+    let problem: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let names = problem["violated-policies"].as_array().cloned().unwrap_or_default();
+    names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_layer_answers_every_scenario_it_can_express() {
+    let scenarios = scenarios().expect("the file reads");
+    let report = run(&mut OnLayer::new(), &scenarios);
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
