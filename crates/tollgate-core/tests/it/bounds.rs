@@ -1,0 +1,182 @@
+//! Never more than the bound, in any window, whatever is asked and whatever the clock does.
+
+use proptest::prelude::*;
+use tollgate_core::fixed_window::Anchor;
+use tollgate_core::{Algorithm, SKEW, Timestamp};
+
+use crate::key::{Act, Beat, Key, START, TICK, algorithm, checks, config, pause, script};
+
+/// Units admitted, and when, in nanoseconds.
+type Admissions = Vec<(u64, u64)>;
+
+/// Plays checks; what was admitted.
+fn admitted(key: &mut Key, checks: &[Beat], start: Timestamp) -> Admissions {
+    let mut now = start;
+    let mut admissions = Vec::new();
+    for beat in checks {
+        now = now.after(beat.pause.of(key.fill()));
+        let Act::Check(units) = beat.act else { continue };
+        if key.check(units, now).is_allowed() {
+            admissions.push((now.as_nanos(), units));
+        }
+    }
+    admissions
+}
+
+/// The most units that may be admitted from one moment to another one `length_ns` later, both
+/// included.
+fn bound(algorithm: &Algorithm, length_ns: u64) -> u128 {
+    let length = u128::from(length_ns);
+    match algorithm {
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            let refilled = length * u128::from(quota.units()) / quota.period().as_nanos();
+            u128::from(quota.burst()) + refilled
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            let drips = length.div_ceil(bucket.interval().as_nanos());
+            u128::from(bucket.size()) + drips * u128::from(bucket.drip_size())
+        }
+        Algorithm::SlidingWindow(window) => {
+            let (period, buckets) = (window.period().as_nanos(), u128::from(window.buckets()));
+            // What all buckets but one cover is looked at whole, whatever the phase.
+            let whole = period * (buckets - 1);
+            let windows =
+                if whole == 0 { length / period + 2 } else { (length * buckets).div_ceil(whole) };
+            per(window.limit(), windows.max(1))
+        }
+        Algorithm::FixedWindow(window) => {
+            // One more than fit: the first may have started just before, and the last ends later.
+            let windows = length / window.quota().period().as_nanos();
+            per(window.quota().units(), windows + 2)
+        }
+        Algorithm::Concurrency(limit) => per(limit.limit(), length / limit.lease().as_nanos() + 1),
+        other => panic!("no bound is known for {other:?}"),
+    }
+}
+
+fn per(units: u64, windows: u128) -> u128 {
+    u128::from(units) * windows
+}
+
+/// Whether the units between any two admissions are within the bound, if the window were
+/// `slack_ns` longer.
+fn within_bounds(algorithm: &Algorithm, admissions: &Admissions, slack_ns: u64) -> bool {
+    (0..admissions.len()).all(|first| {
+        let start_ns = admissions[first].0;
+        let mut units = 0u128;
+        admissions[first..].iter().all(|(at_ns, more)| {
+            units += u128::from(*more);
+            units <= bound(algorithm, at_ns - start_ns + slack_ns)
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn no_window_holds_more_than_its_bound(algorithm in algorithm(), checks in checks()) {
+        let mut key = Key::new(algorithm);
+        let admissions = admitted(&mut key, &checks, START);
+        prop_assert!(within_bounds(&algorithm, &admissions, 0), "{:?}", admissions);
+    }
+
+    #[test]
+    fn no_epoch_window_holds_more_than_its_units(algorithm in algorithm(), checks in checks()) {
+        let Algorithm::FixedWindow(window) = algorithm else { return Ok(()) };
+        prop_assume!(window.anchor() == Anchor::Epoch);
+        let period_ns = window.quota().period().as_nanos() as u64;
+        let admissions = admitted(&mut Key::new(algorithm), &checks, START);
+        for (at_ns, _) in &admissions {
+            let same = admissions.iter().filter(|(other, _)| other / period_ns == at_ns / period_ns);
+            prop_assert!(same.map(|(_, units)| units).sum::<u64>() <= window.quota().units());
+        }
+    }
+
+    /// However long nobody asks, and whatever happened before.
+    #[test]
+    fn idling_earns_no_more_than_the_limit(
+        algorithm in algorithm(), script in script(), idle in prop::collection::vec(pause(), 0..40),
+    ) {
+        let mut key = Key::new(algorithm);
+        let played = key.play(&script, START);
+        let now = idle.iter().fold(played, |now, pause| now.after(pause.of(key.fill())));
+        let mut units = 0;
+        while key.check(1, now).is_allowed() {
+            units += 1;
+            prop_assert!(units <= key.limit());
+        }
+    }
+}
+
+/// A clock that jumps: forward by a pause, or back by one, or back by a nanosecond or two.
+#[derive(Clone, Copy, Debug)]
+enum Jump {
+    Forward,
+    Back,
+    Jitter,
+}
+
+fn jumps() -> impl Strategy<Value = Vec<(Jump, Beat)>> {
+    let jump =
+        prop_oneof![6 => Just(Jump::Forward), 1 => Just(Jump::Back), 2 => Just(Jump::Jitter)];
+    (checks(), prop::collection::vec(jump, 60))
+        .prop_map(|(checks, jumps)| jumps.into_iter().zip(checks).collect())
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// What counts is how far the clock has run forwards in all: going over the same time twice
+    /// earns nothing more than running on would have. Epoch-anchored windows are exempt: whoever
+    /// passes a boundary twice starts a window twice, or would be locked for more than a period.
+    #[test]
+    fn a_clock_that_jumps_back_grants_nothing_twice(
+        algorithm in algorithm(), jumps in jumps(),
+    ) {
+        let epoch = |w: tollgate_core::fixed_window::FixedWindow| w.anchor() == Anchor::Epoch;
+        prop_assume!(!matches!(algorithm, Algorithm::FixedWindow(window) if epoch(window)));
+        let mut key = Key::new(algorithm);
+        let (mut now, mut run_ns, mut admissions) = (START, 0, Vec::new());
+        for (jump, beat) in jumps {
+            let Act::Check(units) = beat.act else { continue };
+            let pause = beat.pause.of(key.fill());
+            let then = match jump {
+                Jump::Forward => now.after(pause),
+                Jump::Back => now.before(pause),
+                Jump::Jitter => now.before(pause.min(SKEW)),
+            };
+            run_ns += then.since(now).as_nanos() as u64;
+            now = then;
+            if key.check(units, now).is_allowed() {
+                admissions.push((run_ns, units));
+            }
+        }
+        let skew_ns = SKEW.as_nanos() as u64;
+        prop_assert!(within_bounds(&algorithm, &admissions, skew_ns), "{:?}", admissions);
+    }
+
+    #[test]
+    fn a_clock_set_back_shows_no_more_and_locks_no_longer_than_a_fill_and_the_skew(
+        algorithm in algorithm(), script in script(), back in pause(), far in any::<bool>(),
+        units in 1..30u64,
+    ) {
+        let mut key = Key::new(algorithm);
+        let before = key.play(&script, START);
+        let shown = key.peek(before).remaining();
+        let now = if far { Timestamp::from_millis(1) } else { before.before(back.of(key.fill())) };
+        prop_assert!(key.peek(now).remaining() <= shown);
+        let lock = key.fill() + SKEW;
+        let decision = key.check(units, now);
+        let snapshot = key.peek(now);
+        prop_assert!(snapshot.reset_after() <= lock, "{:?} > {lock:?}", snapshot.reset_after());
+        if let Some(wait) = decision.retry().and_then(|retry| retry.after()) {
+            prop_assert!(wait <= lock);
+            prop_assert!(key.allows(units, now.after(wait)));
+            prop_assert!(!key.allows(units, now.after(wait).before(TICK)));
+        }
+        let recovered = now.after(lock);
+        prop_assert_eq!(key.peek(recovered), Key::new(algorithm).peek(recovered));
+    }
+}

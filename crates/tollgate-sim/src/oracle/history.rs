@@ -1,0 +1,217 @@
+//! Random histories with the oracle's answers: scenarios that nobody had to write.
+//!
+//! The same seed and mix make the same history, and a shorter history is the beginning of a longer
+//! one, so a failure can be shortened by asking for fewer steps. Times are drawn where answers
+//! change: the oracle is asked along the way, and the next step often falls exactly on a wait that
+//! it named, or one tick of the clock before.
+
+mod draw;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::{Cost, Mode, Policy, Timestamp};
+use tollgate_upstream::pace::Dice;
+
+use super::Oracle;
+use crate::conformance::{
+    Ask, Capabilities, Figures, Operation, Outcome, Scenario, Step, Subject, Verb, Wait,
+};
+
+/// What a history is made of.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// How many steps.
+    pub steps: usize,
+    /// Which algorithms; a policy of each.
+    pub kinds: &'static [Kind],
+    /// How many keys there are for each policy.
+    pub keys: u64,
+    /// What the subject can express: verbs, charges in a request, counting, and its clock.
+    pub capabilities: Capabilities,
+    /// Whether a request may name the same key twice.
+    pub repeats: bool,
+    /// When it starts.
+    pub start: Timestamp,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self {
+            steps: 60,
+            kinds: &Kind::ALL,
+            keys: 2,
+            capabilities: Capabilities { charges_max: 3, ..Capabilities::FULL },
+            repeats: true,
+            start: Timestamp::from_millis(1_700_000_000_000),
+        }
+    }
+}
+
+/// An algorithm, without its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the algorithm of the same name")]
+pub enum Kind {
+    Gcra,
+    LeakyBucket,
+    SlidingWindow,
+    FixedWindow,
+    Concurrency,
+}
+
+impl Kind {
+    /// Every algorithm.
+    pub const ALL: [Self; 5] =
+        [Self::Gcra, Self::LeakyBucket, Self::SlidingWindow, Self::FixedWindow, Self::Concurrency];
+}
+
+/// The history that `seed` names, as a scenario with the oracle's answers as expectations. Its
+/// times are absolute.
+///
+/// # Panics
+///
+/// If the mix has no kinds, no keys or no verbs.
+#[must_use]
+pub fn history(seed: u64, mix: &Mix) -> Scenario {
+    let mut dice = Dice::new(seed).child(0);
+    let policies: Vec<_> = mix.kinds.iter().map(|kind| draw::policy(*kind, &mut dice)).collect();
+    let mut writer = Writer {
+        mix,
+        dice: Dice::new(seed).child(1),
+        oracle: Oracle::new(),
+        policies: policies.into_iter().map(Arc::new).collect(),
+        labels: 0,
+        now: mix.start,
+    };
+    let steps = (0..mix.steps).map(|_| writer.step()).collect();
+    Scenario {
+        name: format!("history {seed}"),
+        tags: vec!["history".to_owned()],
+        policies: writer.policies,
+        align: Duration::from_nanos(1),
+        absolute: true,
+        steps,
+    }
+}
+
+struct Writer<'a> {
+    mix: &'a Mix,
+    dice: Dice,
+    oracle: Oracle,
+    policies: Vec<Arc<Policy>>,
+    labels: u64,
+    now: Timestamp,
+}
+
+impl Writer<'_> {
+    fn step(&mut self) -> Step {
+        let operation = self.operation();
+        let at = self.now;
+        let expect = self.oracle.apply(at, &operation).expect("a history runs forwards");
+        self.now = at.after(self.pause(&operation, &expect));
+        Step { offset_ns: at.as_nanos().into(), operation, expect }
+    }
+
+    fn operation(&mut self) -> Operation {
+        loop {
+            let verb = draw::verb(&mut self.dice);
+            if self.mix.capabilities.verbs.contains(&verb) {
+                return self.operation_of(verb);
+            }
+        }
+    }
+
+    fn operation_of(&mut self, verb: Verb) -> Operation {
+        match verb {
+            Verb::Check => Operation::Check(self.asks(self.mix.capabilities.counts)),
+            Verb::Peek => Operation::Peek(self.asks(self.mix.capabilities.counts)),
+            Verb::Take => Operation::Take(self.ask(false)),
+            Verb::Refund => Operation::Refund(self.ask(false)),
+            Verb::Reset => Operation::Reset(self.ask(false)),
+            Verb::Reserve => {
+                self.labels += 1;
+                Operation::Reserve { label: self.labels.to_string(), asks: self.asks(false) }
+            }
+            Verb::Commit => Operation::Commit { label: self.label(), costs: self.costs() },
+            Verb::Cancel => Operation::Cancel { label: self.label() },
+        }
+    }
+
+    fn asks(&mut self, counts: bool) -> Vec<Ask> {
+        let many = draw::below(&mut self.dice, 4) == 0;
+        let most = if many { self.mix.capabilities.charges_max.min(4) as u64 } else { 1 };
+        let wanted = 1 + draw::below(&mut self.dice, most);
+        let mut asks: Vec<Ask> = Vec::new();
+        for _ in 0..wanted {
+            let ask = self.ask(counts);
+            let known = |other: &Ask| other.policy() == ask.policy() && other.key() == ask.key();
+            if self.mix.repeats || !asks.iter().any(known) {
+                asks.push(ask);
+            }
+        }
+        asks
+    }
+
+    fn ask(&mut self, counts: bool) -> Ask {
+        let policy = draw::one_of(&mut self.dice, &self.policies).clone();
+        let key = format!("key {}", draw::below(&mut self.dice, self.mix.keys));
+        let limit = policy.algorithm().limit();
+        let units = match draw::below(&mut self.dice, 16) {
+            0 => limit,
+            1 => limit.saturating_add(1),
+            2 => limit / 2,
+            3 if limit > 1 => 1 + draw::below(&mut self.dice, limit),
+            4 if draw::below(&mut self.dice, 8) == 0 => u64::MAX,
+            5..=8 => 2,
+            _ => 1,
+        };
+        let counted = counts && draw::below(&mut self.dice, 8) == 0;
+        let mode = if counted { Mode::Count } else { Mode::Enforce };
+        let cost = Cost::new(units).unwrap_or(Cost::ONE);
+        Ask::new(policy, key, cost, mode).expect("the key is short")
+    }
+
+    /// A recent reservation, settled or not, or one that never was.
+    fn label(&mut self) -> String {
+        (self.labels.saturating_sub(draw::below(&mut self.dice, 4))).to_string()
+    }
+
+    fn costs(&mut self) -> Vec<u64> {
+        let some = draw::below(&mut self.dice, 3);
+        (0..some).map(|_| draw::below(&mut self.dice, 5)).collect()
+    }
+
+    /// How long until the next step: often none, often exactly a wait that was just named or a tick
+    /// less, sometimes anything, sometimes long.
+    fn pause(&mut self, operation: &Operation, expect: &Outcome) -> Duration {
+        let tick = self.mix.capabilities.clock.max(Duration::from_nanos(1));
+        let policy = operation.asks().first().map_or(&self.policies[0], |ask| ask.policy());
+        let scale = draw::scale(policy.algorithm());
+        let mut waits: Vec<Duration> = expect.figures.iter().flat_map(waits).collect();
+        waits.extend(expect.expires_after);
+        waits.push(scale / 3);
+        let wait = up(*draw::one_of(&mut self.dice, &waits), tick).min(scale * 4);
+        match draw::below(&mut self.dice, 16) {
+            0..=5 => Duration::ZERO,
+            6..=9 => up(wait, tick),
+            10..=11 => up(wait, tick).saturating_sub(tick),
+            12 => tick,
+            13..=14 => up(scale.mul_f64(self.dice.unit() / 2.0), tick),
+            _ => up(scale.mul_f64(self.dice.unit() * 3.0), tick),
+        }
+    }
+}
+
+fn waits(figures: &Figures) -> Vec<Duration> {
+    let retry = match figures.retry {
+        Some(Wait::After(wait)) => Some(wait),
+        _ => None,
+    };
+    [retry, figures.next_after, figures.reset_after].into_iter().flatten().collect()
+}
+
+/// The first multiple of `tick` that is not before `wait`.
+fn up(wait: Duration, tick: Duration) -> Duration {
+    let nanos = wait.as_nanos().div_ceil(tick.as_nanos()) * tick.as_nanos();
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,61 @@
+//! The leaky bucket, drip after drip.
+
+use num_bigint::BigInt;
+use tollgate_core::leaky_bucket::LeakyBucket;
+
+use super::Model;
+
+#[derive(Clone)]
+pub(super) struct Bucket {
+    size: BigInt,
+    drip_size: BigInt,
+    interval: BigInt,
+    level: BigInt,
+    /// Only a bucket with something in it drips.
+    next_drip: BigInt,
+}
+
+impl Bucket {
+    pub(super) fn new(bucket: &LeakyBucket) -> Self {
+        Self {
+            size: bucket.size().into(),
+            drip_size: bucket.drip_size().into(),
+            interval: bucket.interval().as_nanos().into(),
+            level: BigInt::ZERO,
+            next_drip: BigInt::ZERO,
+        }
+    }
+
+    /// The bucket as it will be.
+    fn at(&self, at: &BigInt) -> Self {
+        let mut bucket = self.clone();
+        while bucket.level > BigInt::ZERO && bucket.next_drip <= *at {
+            bucket.level = (bucket.level - &bucket.drip_size).max(BigInt::ZERO);
+            bucket.next_drip += &bucket.interval;
+        }
+        bucket
+    }
+}
+
+impl Model for Bucket {
+    fn free(&self, at: &BigInt) -> BigInt {
+        &self.size - self.at(at).level
+    }
+
+    fn is_new(&self, at: &BigInt) -> bool {
+        self.at(at).level == BigInt::ZERO
+    }
+
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+        *self = self.at(at);
+        if self.level == BigInt::ZERO {
+            self.next_drip = at + &self.interval;
+        }
+        self.level = (&self.level + units).min(self.size.clone());
+    }
+
+    fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {
+        *self = self.at(at);
+        self.level = (&self.level - units).max(BigInt::ZERO);
+    }
+}

@@ -1,0 +1,72 @@
+//! The sliding window, with every admission kept for ever.
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use tollgate_core::sliding_window::SlidingWindow;
+
+use super::Model;
+
+pub(super) struct Log {
+    limit: BigInt,
+    buckets: BigInt,
+    bucket_ns: BigRational,
+    admissions: Vec<Admission>,
+}
+
+struct Admission {
+    bucket: BigInt,
+    units: BigInt,
+}
+
+impl Log {
+    pub(super) fn new(window: &SlidingWindow) -> Self {
+        let period_ns = BigInt::from(window.period().as_nanos());
+        Self {
+            limit: window.limit().into(),
+            buckets: window.buckets().into(),
+            bucket_ns: BigRational::new(period_ns, window.buckets().into()),
+            admissions: Vec::new(),
+        }
+    }
+
+    /// The bucket that a moment falls into, counted from the epoch.
+    fn bucket(&self, at: &BigInt) -> BigInt {
+        (BigRational::from_integer(at.clone()) / &self.bucket_ns).floor().to_integer()
+    }
+
+    /// What was admitted in the current bucket and those before it that belong to the window.
+    fn counted(&self, at: &BigInt) -> BigInt {
+        let oldest = self.bucket(at) - &self.buckets + 1;
+        let counts = |admission: &&Admission| admission.bucket >= oldest;
+        self.admissions.iter().filter(counts).map(|admission| &admission.units).sum()
+    }
+}
+
+impl Model for Log {
+    fn free(&self, at: &BigInt) -> BigInt {
+        (&self.limit - self.counted(at)).max(BigInt::ZERO)
+    }
+
+    fn is_new(&self, at: &BigInt) -> bool {
+        self.counted(at) == BigInt::ZERO
+    }
+
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+        self.admissions.push(Admission { bucket: self.bucket(at), units: units.clone() });
+    }
+
+    /// From the bucket in which they were taken, or else the oldest that still count.
+    fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt) {
+        let oldest = self.bucket(at) - &self.buckets + 1;
+        let wanted = taken_at.map(|taken_at| self.bucket(taken_at));
+        let mut left = units.clone();
+        let live = self.admissions.iter_mut().filter(|admission| admission.bucket >= oldest);
+        for admission in live {
+            if wanted.as_ref().is_none_or(|wanted| *wanted == admission.bucket) {
+                let back = left.clone().min(admission.units.clone());
+                admission.units -= &back;
+                left -= back;
+            }
+        }
+    }
+}
