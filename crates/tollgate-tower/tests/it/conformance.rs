@@ -1,11 +1,13 @@
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use tollgate_core::fields::{Lines, read};
-use tollgate_core::{Algorithm, Clock, Limiter, Policy, Timestamp, VirtualClock};
+use tollgate_core::fields::{Lines, read, seconds_up};
+use tollgate_core::{Algorithm, Clock, Limiter, Policy, Store, Timestamp, VirtualClock};
 use tollgate_sim::conformance::{
-    Ask, Capabilities, Failure, Figure, Figures, Operation, Outcome, Subject, Verb, Wait, run,
+    Ask, Capabilities, Failure, Figure, Figures, OnStore, Operation, Outcome, Subject, Wait, run,
     scenarios,
 };
 use tollgate_tower::keys::from_fn;
@@ -13,22 +15,20 @@ use tollgate_tower::{Dialect, Head, Limit, RateLimitLayer};
 
 use crate::world::{START, call, memory, ok};
 
-/// The charges of a step travel with the request; limits pick their own from it.
+/// The charges of a step travel with the request; each limit picks its own from it.
 #[derive(Clone)]
 struct Asked(Vec<Ask>);
 
-impl Asked {
-    fn of<'a>(head: &Head<'a>, policy: &str) -> Option<&'a Ask> {
-        let asks: &Self = head.extensions.get()?;
-        asks.0.iter().find(|ask| ask.policy().name() == policy)
-    }
-}
+type SharedStore = Rc<RefCell<Arc<dyn Store>>>;
 
-/// The layer, asked by requests and heard by its header fields.
+/// The layer, asked by requests and heard by its header fields. What a request cannot ask (peeks,
+/// refunds, reservations) is asked of the store behind it, as an operator would beside the traffic.
 struct OnLayer {
     runtime: tokio::runtime::Runtime,
     clock: Arc<VirtualClock>,
     limiter: Limiter,
+    store: SharedStore,
+    beside: Box<dyn Subject>,
 }
 
 impl OnLayer {
@@ -36,17 +36,21 @@ impl OnLayer {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let clock = Arc::new(VirtualClock::at(START));
         let limiter = Limiter::new([], memory(), clock.clone());
-        Self { runtime, clock, limiter }
+        let store: SharedStore = Rc::new(RefCell::new(memory()));
+        let same = Rc::clone(&store);
+        let beside = Box::new(OnStore::new(move || Arc::clone(&*same.borrow())));
+        Self { runtime, clock, limiter, store, beside }
     }
 
     /// One request through a layer whose limits are those asked, in the order asked.
     fn respond(&self, asks: &[Ask]) -> http::Response<String> {
         let builder = RateLimitLayer::builder(self.limiter.clone()).dialect(Dialect::Draft10);
-        let builder = asks.iter().fold(builder, |builder, ask| {
-            let (name, other) = (ask.policy().name().to_owned(), ask.policy().name().to_owned());
-            let key = from_fn(move |head: &Head<'_>| Some(Asked::of(head, &name)?.key().to_vec()));
-            let cost =
-                move |head: &Head<'_>| Asked::of(head, &other).map_or(0, |ask| ask.cost().get());
+        let asked = |head: &Head<'_>, index: usize| {
+            head.extensions.get::<Asked>().and_then(|asked| asked.0.get(index).cloned())
+        };
+        let builder = asks.iter().enumerate().fold(builder, |builder, (index, ask)| {
+            let key = from_fn(move |head: &Head<'_>| Some(asked(head, index)?.key().to_vec()));
+            let cost = move |head: &Head<'_>| asked(head, index).map_or(0, |ask| ask.cost().get());
             builder.limit(Limit::new(ask.policy().name(), key).cost(cost))
         });
         let request = Request::get("/").extension(Asked(asks.to_vec())).body(String::new());
@@ -55,11 +59,10 @@ impl OnLayer {
     }
 }
 
-/// Header fields say seconds; a request has one charge per policy; the layer only checks.
+/// Header fields say whole seconds, and neither a reset nor a limit; a permit ends with its request.
 impl Subject for OnLayer {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            verbs: &[Verb::Check],
             figures: &[Figure::Remaining, Figure::Retry, Figure::NextAfter, Figure::DeniedBy],
             enforces: |policy| !matches!(policy.algorithm(), Algorithm::Concurrency(_)),
             charges_max: 8,
@@ -72,14 +75,18 @@ impl Subject for OnLayer {
     fn begin(&mut self, policies: &[Arc<Policy>], base: Timestamp) -> Result<(), Failure> {
         self.clock.set(base);
         let clock: Arc<dyn Clock> = self.clock.clone();
+        *self.store.borrow_mut() = memory();
+        self.beside.begin(policies, base)?;
         let policies = policies.iter().map(|policy| Policy::clone(policy));
-        self.limiter = Limiter::new(policies, memory(), clock);
+        self.limiter = Limiter::new(policies, Arc::clone(&*self.store.borrow()), clock);
         Ok(())
     }
 
     fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
         self.clock.set(at);
-        let Operation::Check(asks) = operation else { return Err("cannot".into()) };
+        let Operation::Check(asks) = operation else {
+            return self.beside.apply(at, operation).map(in_whole_seconds);
+        };
         let response = self.respond(asks);
         let lines: Lines<'_> = response
             .headers()
@@ -111,6 +118,21 @@ impl Subject for OnLayer {
             ..Outcome::default()
         })
     }
+}
+
+/// What the store says to the nanosecond, as coarse as the header fields say it.
+fn in_whole_seconds(outcome: Outcome) -> Outcome {
+    let up = |wait: Duration| Duration::from_secs(seconds_up(wait));
+    let figures = outcome.figures.into_iter().map(|figures| Figures {
+        retry: figures.retry.map(|retry| match retry {
+            Wait::After(wait) => Wait::After(up(wait)),
+            other => other,
+        }),
+        next_after: figures.next_after.map(up),
+        ..figures
+    });
+    let expires_after = outcome.expires_after.map(up);
+    Outcome { figures: figures.collect(), expires_after, ..outcome }
 }
 
 fn violated(body: &str) -> Vec<String> {

@@ -6,6 +6,8 @@ mod bad_input;
 mod concurrency;
 /// The conformance scenarios of tollgate-sim, asked through HTTP.
 mod conformance;
+/// The examples, run to their end.
+mod examples;
 /// Which limits apply, what they cost, what is exempt, what shadows do.
 mod limits;
 /// The header table of seed 002, through a server.
