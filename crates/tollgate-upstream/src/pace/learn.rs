@@ -107,7 +107,8 @@ impl Pacer {
         let spent = self.forget_seen(sent);
         self.watch_reset(resets_ns, spent);
         let level = self.level(remaining, answer.reset_after);
-        let sample = Sample { id: sent.id, sent_ns: sent.sent_ns, level, resets_ns };
+        let (id, sent_ns, cost) = (sent.id, sent.sent_ns, sent.cost as f64);
+        let sample = Sample { id, sent_ns, level, cost, resets_ns };
         self.learn_motion(&sample, now_ns);
         self.sample = Some(sample);
         self.restretch(answer.outcome, level);
@@ -136,11 +137,11 @@ impl Pacer {
 
     /// Drops the requests that an answer to `sent` reflects; their units.
     fn forget_seen(&mut self, sent: Sent) -> f64 {
-        let mut spent = 0.0;
+        let mut spent = 0;
         while self.unseen.front().is_some_and(|unseen| unseen.id <= sent.id) {
-            spent += self.unseen.pop_front().map_or(0.0, |unseen| unseen.cost);
+            spent += self.unseen.pop_front().map_or(0, |unseen| unseen.cost);
         }
-        spent
+        spent as f64
     }
 
     fn watch_reset(&mut self, resets_ns: Option<u64>, spent: f64) {

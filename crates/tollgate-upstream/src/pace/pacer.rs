@@ -37,6 +37,7 @@ pub enum Law {
 pub struct Sent {
     pub(super) id: u64,
     pub(super) sent_ns: u64,
+    pub(super) cost: u64,
 }
 
 /// The level that an answer reported.
@@ -47,15 +48,9 @@ pub(super) struct Sample {
     pub(super) sent_ns: u64,
     /// Units left, less the even spending of the budget if the quota comes in windows.
     pub(super) level: f64,
-    pub(super) resets_ns: Option<u64>,
-}
-
-/// An own request that the newest sample does not reflect.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unseen {
-    pub(super) id: u64,
-    pub(super) sent_ns: u64,
+    /// What its own request cost.
     pub(super) cost: f64,
+    pub(super) resets_ns: Option<u64>,
 }
 
 /// The pacer of one process for one token: a state machine that is told the time.
@@ -87,7 +82,8 @@ pub struct Pacer {
     pub(super) settings: Settings,
     pub(super) plan: Option<Plan>,
     pub(super) sample: Option<Sample>,
-    pub(super) unseen: VecDeque<Unseen>,
+    /// Own requests that the newest sample does not reflect.
+    pub(super) unseen: VecDeque<Sent>,
     pub(super) next_id: u64,
     pub(super) last_send: Option<(u64, f64)>,
     pub(super) hold_ns: u64,
@@ -169,15 +165,15 @@ impl Pacer {
     /// Takes note that a request of `cost` leaves now.
     pub fn on_send(&mut self, cost: Cost, now: Timestamp) -> Sent {
         self.settle_clock(now);
-        let (id, sent_ns, cost) = (self.next_id, now.as_nanos(), cost.get() as f64);
+        let sent = Sent { id: self.next_id, sent_ns: now.as_nanos(), cost: cost.get() };
         self.next_id += 1;
-        self.last_send = Some((sent_ns, cost));
+        self.last_send = Some((sent.sent_ns, sent.cost as f64));
         self.nudge = 1.0;
         if self.unseen.len() == UNSEEN_MAX {
             self.unseen.pop_front();
         }
-        self.unseen.push_back(Unseen { id, sent_ns, cost });
-        Sent { id, sent_ns }
+        self.unseen.push_back(sent);
+        sent
     }
 
     /// The rule in force.
@@ -231,7 +227,10 @@ impl Pacer {
         let excess = self.excess(plan, sample, now_ns);
         // While a burst is under way its answers come a round trip late: brake for that long.
         let braking = if excess > 0.0 { self.drift.min(0.0) * self.round_trip_ns } else { 0.0 };
-        let depth = reserve - (sample.level - excess + braking);
+        // A request of several units has the slot of its first one: seen after all of them, the
+        // level would make whoever spends in large pieces wait longer than the others.
+        let level = sample.level + (sample.cost - 1.0);
+        let depth = reserve - (level - excess + braking);
         let cost = self.last_send.map_or(1.0, |(_, cost)| cost);
         self.nudge * plan.spacing(depth) * plan.unit_ns * cost / self.settings.weight_factor()
     }
@@ -244,16 +243,21 @@ impl Pacer {
         if self.unseen.is_empty() {
             return 0.0;
         }
-        let sent: f64 = self.unseen.iter().map(|unseen| unseen.cost).sum();
+        let sent = self.unseen_units();
         let units = now_ns.saturating_sub(sample.sent_ns) as f64 / plan.unit_ns;
         let round = (plan.reserve + self.stretch - sample.level).max(1.0);
         (sent - units / round).max(0.0)
     }
 
+    /// Own units that the newest sample does not reflect.
+    fn unseen_units(&self) -> f64 {
+        self.unseen.iter().map(|sent| sent.cost).sum::<u64>() as f64
+    }
+
     /// What is left spread over the time left.
     fn spread_ns(&self, sample: &Sample, now_ns: u64) -> f64 {
         let left_ns = sample.resets_ns.unwrap_or(0).saturating_sub(now_ns) as f64;
-        let sent: f64 = self.unseen.iter().map(|unseen| unseen.cost).sum();
+        let sent = self.unseen_units();
         let cost = self.last_send.map_or(1.0, |(_, cost)| cost);
         left_ns * cost / ((sample.level - sent).max(0.0) + 1.0)
     }

@@ -134,7 +134,8 @@ fn a_request_of_four_units_is_followed_by_four_intervals() {
     let interval = |cost| {
         let mut pacer = heroku();
         let sent = pacer.on_send(Cost::new(cost).unwrap(), at(S));
-        pacer.on_response(sent, &accepted(40.0), at(S));
+        let level = 41.0 - cost as f64;
+        pacer.on_response(sent, &accepted(level), at(S));
         pacer.may_send_at(Cost::ONE, at(S)).as_nanos() - S
     };
     assert_eq!(interval(4), 4 * interval(1));

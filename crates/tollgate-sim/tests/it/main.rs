@@ -1,0 +1,16 @@
+//! The simulator and, in it, the strategies: behaviour over simulated days.
+
+// What seed 004 wanted to test and could not: its list, by name.
+mod behaviour;
+// The same seed, the same bits.
+mod determinism;
+// The published figures of the seed's successor gem.
+mod gem;
+// Ticket pacing where little goes as planned: faults, clocks, noise, beliefs, unequal clients.
+mod robustness;
+// Scenario files: what is read and what is refused.
+mod scenario_files;
+// Ticket pacing held to its promises, on seeds that it was not tuned on.
+mod ticket;
+// What the tests above share: who was accepted when.
+mod log;
