@@ -130,16 +130,16 @@ fn giants() -> Vec<Algorithm> {
         giants.push(FixedWindow::new(quota, Anchor::Epoch).into());
         giants.push(FixedWindow::new(quota, Anchor::FirstRequest).into());
         let buckets = SlidingWindow::CELLS_MAX.min(quota.period().as_nanos() as u64);
-        giants.push(SlidingWindow::new(quota, buckets).unwrap().into());
+        giants.push(SlidingWindow::new(quota, buckets).expect("in bounds").into());
         giants.extend(SlidingWindow::exact(quota).ok().map(Algorithm::from));
     }
     for (size, drip_size, interval) in
         [(units, units, period), (units, 1, tick), (1, units, period), (1, 1, tick)]
     {
-        giants.push(LeakyBucket::new(size, drip_size, interval).unwrap().into());
+        giants.push(LeakyBucket::new(size, drip_size, interval).expect("in bounds").into());
     }
     for (limit, lease) in [(1, tick), (Concurrency::LIMIT_MAX, period)] {
-        giants.push(Concurrency::new(limit, lease).unwrap().into());
+        giants.push(Concurrency::new(limit, lease).expect("in bounds").into());
     }
     giants
 }
