@@ -1,0 +1,99 @@
+//! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
+//!
+//! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
+//! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen by
+//! callers and a flood of different ones must not stay.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tollgate_core::gcra::Gcra;
+use tollgate_core::{Policy, Quota, QuotaError};
+
+/// How many different policies are kept per thread.
+const KEPT: usize = 1_024;
+
+/// A policy's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    /// Units that an idle key may take at once.
+    pub burst: u64,
+    /// Units per period.
+    pub count: u64,
+    /// The period.
+    pub period_ns: u64,
+}
+
+/// Policies by their numbers.
+#[derive(Debug, Default)]
+pub struct AdHoc {
+    last: Option<(Numbers, Rc<Policy>)>,
+    kept: HashMap<Numbers, Rc<Policy>>,
+}
+
+impl AdHoc {
+    /// The name of every policy made here.
+    pub const NAME: &'static str = "ad-hoc";
+
+    /// The policy with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// If they make no quota.
+    pub fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+        if let Some((last, policy)) = &self.last
+            && *last == numbers
+        {
+            return Ok(Rc::clone(policy));
+        }
+        let policy = match self.kept.get(&numbers) {
+            Some(policy) => Rc::clone(policy),
+            None => self.build(numbers)?,
+        };
+        self.last = Some((numbers, Rc::clone(&policy)));
+        Ok(policy)
+    }
+
+    fn build(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+        let Numbers { burst, count, period_ns } = numbers;
+        let quota = Quota::with_burst(count, Duration::from_nanos(period_ns), burst)?;
+        let policy = Policy::new(Self::NAME, Gcra::new(quota));
+        let policy = Rc::new(policy.expect("the name is printable ASCII"));
+        if self.kept.len() == KEPT {
+            self.kept.clear();
+        }
+        self.kept.insert(numbers, Rc::clone(&policy));
+        Ok(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_are_one_policy_and_the_list_is_bounded() {
+        let mut adhoc = AdHoc::default();
+        let numbers = |burst| Numbers { burst, count: 1, period_ns: 1_000_000_000 };
+        let first = adhoc.policy(numbers(5)).unwrap();
+        let second = adhoc.policy(numbers(6)).unwrap();
+        assert!(Rc::ptr_eq(&first, &adhoc.policy(numbers(5)).unwrap()));
+        assert_ne!(first.id(), second.id());
+        for burst in 1..5_000 {
+            adhoc.policy(numbers(burst)).unwrap();
+        }
+        assert!(adhoc.kept.len() <= KEPT);
+        assert_eq!(adhoc.policy(numbers(5)).unwrap().id(), first.id());
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused_not_wrapped() {
+        let mut adhoc = AdHoc::default();
+        for (burst, count, period_ns) in
+            [(u64::MAX, 1, 1), (1, u64::MAX, 1), (1, 1, u64::MAX), (4_294_967_295, 1, 1 << 61)]
+        {
+            assert!(adhoc.policy(Numbers { burst, count, period_ns }).is_err());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Who may do what: tokens with roles.
+//!
+//! Without tokens everybody may do everything, which is why the service then listens on loopback
+//! only. A token is compared with every known one in constant time, so that neither its bytes nor
+//! which of them matched can be learnt from how long it takes. Tokens are never printed.
+
+use std::fmt;
+
+use subtle::ConstantTimeEq;
+
+/// What a token permits. Each role includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Look: peek, metrics, readiness detail.
+    Read,
+    /// Decide: check, refund, reserve, commit, cancel.
+    Check,
+    /// Everything: reset, reload, top keys.
+    Admin,
+}
+
+impl Role {
+    /// The role of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "read" => Some(Self::Read),
+            "check" => Some(Self::Check),
+            "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+}
+
+/// The tokens that are known.
+#[derive(Clone, Default)]
+pub struct Auth {
+    tokens: Vec<(Box<[u8]>, Role)>,
+}
+
+impl Auth {
+    /// Adds a token; an empty one is ignored, since it would let everybody in.
+    pub fn add(&mut self, token: &str, role: Role) {
+        if !token.is_empty() {
+            self.tokens.push((token.as_bytes().into(), role));
+        }
+    }
+
+    /// Whether no token is needed.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The role of somebody who has shown no token.
+    #[must_use]
+    pub fn role_without_token(&self) -> Option<Role> {
+        self.is_open().then_some(Role::Admin)
+    }
+
+    /// The role that `token` gives; of equal tokens, the highest.
+    #[must_use]
+    pub fn role(&self, token: &[u8]) -> Option<Role> {
+        if self.is_open() {
+            return Some(Role::Admin);
+        }
+        let mut found = None;
+        for (known, role) in &self.tokens {
+            // No early exit: the time must not tell which token matched.
+            if bool::from(known.ct_eq(token)) {
+                found = found.max(Some(*role));
+            }
+        }
+        found
+    }
+
+    /// The role of a request with this `Authorization` field.
+    #[must_use]
+    pub fn role_of_field(&self, authorization: Option<&[u8]>) -> Option<Role> {
+        let Some(field) = authorization else { return self.role_without_token() };
+        let (scheme, token) = field.split_at_checked(7)?;
+        if !scheme.eq_ignore_ascii_case(b"bearer ") {
+            return self.role_without_token();
+        }
+        self.role(token.trim_ascii())
+    }
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Auth({} tokens)", self.tokens.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auth() -> Auth {
+        let mut auth = Auth::default();
+        auth.add("reader", Role::Read);
+        auth.add("boss", Role::Admin);
+        auth.add("", Role::Admin);
+        auth
+    }
+
+    #[test]
+    fn a_token_gives_its_role_and_a_wrong_one_nothing() {
+        let auth = auth();
+        assert_eq!(auth.role(b"reader"), Some(Role::Read));
+        assert_eq!(auth.role_of_field(Some(b"Bearer boss")), Some(Role::Admin));
+        assert_eq!(auth.role_of_field(Some(b"bearer  reader ")), Some(Role::Read));
+        for field in
+            [None, Some(&b"Bearer "[..]), Some(b"Bearer bos"), Some(b"Basic boss"), Some(b"x")]
+        {
+            assert_eq!(auth.role_of_field(field), None, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everybody_may_do_everything() {
+        assert_eq!(Auth::default().role_of_field(None), Some(Role::Admin));
+        assert_eq!(Auth::default().role(b"anything"), Some(Role::Admin));
+    }
+
+    #[test]
+    fn tokens_are_never_printed() {
+        assert_eq!(format!("{:?}", auth()), "Auth(2 tokens)");
+    }
+}

@@ -1,0 +1,293 @@
+//! Buffers that connections borrow while they have something to say.
+//!
+//! An idle connection holds none: it takes one when bytes arrive and gives it back when all of them
+//! are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. A request
+//! once begun has a deadline that a trickle of bytes does not move.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::{io, mem};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::drain::Stop;
+use crate::metrics::Front;
+use crate::worker::Worker;
+
+/// What one read takes at most, and so how long a pipeline is decided as one batch.
+const READ_BYTES: usize = 64 * 1024;
+/// Output is written once it is this long, even if there are more requests to answer: a client that
+/// sends and never reads must not make it grow.
+pub const WRITE_BYTES: usize = 64 * 1024;
+/// Buffers kept per thread; more are freed.
+const KEPT: usize = 64;
+
+/// Buffers between two uses.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+}
+
+/// Bytes received and not yet dealt with.
+#[derive(Debug, Default)]
+pub struct Input {
+    /// Either empty or fully initialised: reading into it never clears it first.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// When the request whose start is here must be complete.
+    deadline: Option<Instant>,
+}
+
+impl Input {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Forgets the first `used` bytes.
+    pub fn consume(&mut self, used: usize) {
+        self.start = self.end.min(self.start + used);
+        if used > 0 {
+            self.deadline = None;
+        }
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// The bytes as a vector of their own, for somebody else to read.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes()[..].to_vec()
+    }
+
+    /// Makes room for another read: moves what is left to the front, and grows if that is not enough.
+    fn make_room(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.bytes.len() - self.end < READ_BYTES / 2 {
+            self.bytes.resize(self.bytes.len() + READ_BYTES, 0);
+        }
+    }
+}
+
+impl Worker {
+    /// Waits for more input; whether there is any and the connection goes on.
+    ///
+    /// # Errors
+    ///
+    /// If the stream fails.
+    pub async fn receive<S>(
+        &self,
+        stream: &mut S,
+        input: &mut Input,
+        stop: &mut Stop,
+        front: Front,
+    ) -> io::Result<bool>
+    where
+        S: AsyncRead + Unpin,
+    {
+        let limits = &self.service.settings().limits;
+        // Between requests a client may be silent; within one it may not.
+        let is_begun = !input.is_empty();
+        let read = async {
+            match limits.idle_after {
+                _ if is_begun => {
+                    let soon = || Instant::now() + limits.slow_client_after;
+                    let deadline = *input.deadline.get_or_insert_with(soon);
+                    timeout_at(deadline, self.read(stream, input)).await
+                }
+                Some(patience) => timeout(patience, self.read(stream, input)).await,
+                None => Ok(self.read(stream, input).await),
+            }
+        };
+        let read = tokio::select! {
+            biased;
+            read = read => read,
+            () = stop.stopped(), if !is_begun => return Ok(false),
+        };
+        match read {
+            Ok(read) => Ok(read? > 0),
+            Err(_) => {
+                self.service.metrics().front(front).timed_out.add(1);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Writes all of `output` and empties it; whether the client took it in time.
+    ///
+    /// # Errors
+    ///
+    /// If the stream fails.
+    pub async fn send<S>(
+        &self,
+        stream: &mut S,
+        output: &mut Vec<u8>,
+        front: Front,
+    ) -> io::Result<bool>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        if output.is_empty() {
+            return Ok(true);
+        }
+        let patience = self.service.settings().limits.slow_client_after;
+        let Ok(written) = timeout(patience, self.write(stream, output)).await else {
+            self.service.metrics().front(front).timed_out.add(1);
+            return Ok(false);
+        };
+        output.clear();
+        written.map(|()| true)
+    }
+
+    /// Waits for bytes and reads them into `input`; how many, zero at the end of the stream.
+    ///
+    /// While there are none, and nothing is left over, `input` holds no memory.
+    ///
+    /// # Errors
+    ///
+    /// If the stream fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: either bytes were read and this is ready, or none were.
+    pub async fn read<S>(&self, stream: &mut S, input: &mut Input) -> io::Result<usize>
+    where
+        S: AsyncRead + Unpin,
+    {
+        poll_fn(|context| {
+            if input.bytes.is_empty() {
+                input.bytes = self.take_input();
+            }
+            if !input.is_empty() {
+                input.make_room();
+            }
+            let mut room = ReadBuf::new(&mut input.bytes[input.end..]);
+            let polled = Pin::new(&mut *stream).poll_read(context, &mut room);
+            let read = room.filled().len();
+            input.end += read;
+            if input.is_empty() {
+                self.give_input(mem::take(&mut input.bytes));
+            }
+            match polled {
+                Poll::Ready(result) => Poll::Ready(result.map(|()| read)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Writes all of `output`.
+    ///
+    /// # Errors
+    ///
+    /// If the stream fails or takes no more.
+    pub async fn write<S>(&self, stream: &mut S, output: &[u8]) -> io::Result<()>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        let mut written = 0;
+        while written < output.len() {
+            let rest = &output[written..];
+            let count = poll_fn(|context| Pin::new(&mut *stream).poll_write(context, rest)).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            written += count;
+        }
+        // A plain socket has nothing to flush; TLS may hold the last record back.
+        poll_fn(|context| Pin::new(&mut *stream).poll_flush(context)).await
+    }
+
+    /// Gives an input's memory back if nothing is left in it.
+    pub fn rest(&self, input: &mut Input) {
+        if input.is_empty() && !input.bytes.is_empty() {
+            self.give_input(mem::take(&mut input.bytes));
+        }
+    }
+
+    /// An empty output.
+    #[must_use]
+    pub fn take_output(&self) -> Vec<u8> {
+        let kept = self.buffers.borrow_mut().outputs.pop();
+        kept.unwrap_or_else(|| Vec::with_capacity(READ_BYTES / 8))
+    }
+
+    /// Gives an output back.
+    pub fn give_output(&self, mut output: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.outputs.len() < KEPT && output.capacity() <= 4 * WRITE_BYTES {
+            output.clear();
+            buffers.outputs.push(output);
+        }
+    }
+
+    fn take_input(&self) -> Vec<u8> {
+        let kept = self.buffers.borrow_mut().inputs.pop();
+        kept.unwrap_or_else(|| vec![0; READ_BYTES])
+    }
+
+    fn give_input(&self, input: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.inputs.len() < KEPT && input.len() == READ_BYTES {
+            buffers.inputs.push(input);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::tests::service;
+
+    #[tokio::test]
+    async fn an_idle_connection_holds_no_buffer() {
+        let worker = Worker::new(service());
+        let (mut ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut input = Input::default();
+        {
+            let waiting = worker.read(&mut ours, &mut input);
+            tokio::select! {
+                biased;
+                _ = waiting => panic!("nothing was sent"),
+                () = std::future::ready(()) => {}
+            }
+        }
+        assert_eq!(input.bytes.capacity(), 0);
+        worker.write(&mut theirs, b"abc").await.unwrap();
+        assert_eq!(worker.read(&mut ours, &mut input).await.unwrap(), 3);
+        input.consume(2);
+        worker.write(&mut theirs, b"def").await.unwrap();
+        worker.read(&mut ours, &mut input).await.unwrap();
+        assert_eq!(input.bytes(), b"cdef");
+        input.consume(4);
+        worker.rest(&mut input);
+        assert_eq!(input.bytes.capacity(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_frame_longer_than_one_read_arrives_whole() {
+        let worker = Worker::new(service());
+        let (mut ours, mut theirs) = tokio::io::duplex(1 << 22);
+        let sent: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
+        worker.write(&mut theirs, &sent).await.unwrap();
+        drop(theirs);
+        let mut input = Input::default();
+        while worker.read(&mut ours, &mut input).await.unwrap() > 0 {}
+        assert!(input.bytes() == sent);
+    }
+}

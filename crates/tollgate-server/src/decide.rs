@@ -1,0 +1,286 @@
+//! Decisions: asks in, verdicts out, with lists, shadow mode, counts and failures applied.
+//!
+//! The one way from every front to the store. Nothing is charged unless every enforced charge of a
+//! request is allowed; charges in shadow mode are decided on their own after that, so that a policy
+//! on trial can never take part in a denial:
+//!
+//! ```text
+//!   asks --+-- banned --------------> denied, the rest only looked at
+//!          +-- enforced, together --> denied: the rest only looked at
+//!          |                          allowed: then each
+//!          +-- shadow, one by one --> allowed whatever was decided
+//!          +-- exempt --------------> allowed, the store not asked
+//! ```
+
+use std::time::Instant;
+
+use tollgate_core::{
+    Answer, Charge, Decision, ErrorKind, ReservationId, Reserved, Retry, Settlement, Snapshot,
+    StoreError, Timestamp, Verdict,
+};
+
+use crate::rules::{Ask, Treatment};
+use crate::worker::Worker;
+
+/// The answer to one ask of a batch.
+pub type Decided = Result<Verdict, StoreError>;
+
+impl Worker {
+    /// Answers independent asks, each on its own, as one batch.
+    pub async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
+        let started = Instant::now();
+        let now = self.service.clock().now();
+        answers.clear();
+        match self.service.memory() {
+            Some(memory) => {
+                let asked = asks.iter().filter(|ask| ask.is_asked());
+                let charges: Vec<Charge<'_>> = asked.map(|ask| ask.charge).collect();
+                let mut decisions = Vec::with_capacity(charges.len());
+                memory.check_batch(&charges, now, &mut decisions);
+                let mut decisions = decisions.into_iter();
+                answers.extend(asks.iter().map(|ask| {
+                    let decided = if ask.is_asked() { decisions.next() } else { None };
+                    Ok(Verdict::one(decided.unwrap_or_else(|| ask.unasked())))
+                }));
+            }
+            None => self.check_each_shared(asks, now, answers).await,
+        }
+        for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
+            self.judge(std::slice::from_ref(ask), answer);
+        }
+        self.count(asks, answers);
+        self.service.metrics().decision_seconds.observe(started.elapsed());
+    }
+
+    /// Answers one request: every charge is taken, or none.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails and its policy does not answer in its place.
+    pub async fn check(&self, asks: &[Ask<'_>]) -> Decided {
+        if let [ask] = asks
+            && ask.treatment != Treatment::Ban
+        {
+            let mut answers = Vec::with_capacity(1);
+            self.check_each(std::slice::from_ref(ask), &mut answers).await;
+            return answers.pop().unwrap_or_else(|| Err(no_answer()));
+        }
+        let started = Instant::now();
+        let now = self.service.clock().now();
+        let mut answer = self.check_together(asks, now).await;
+        self.judge(asks, &mut answer);
+        self.count_verdict(asks, &answer);
+        self.service.metrics().decision_seconds.observe(started.elapsed());
+        answer
+    }
+
+    /// What [`Self::check`] would answer, with nothing taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`].
+    pub async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
+        let now = self.service.clock().now();
+        let mut answer = self.peek_all(asks, now).await;
+        self.judge(asks, &mut answer);
+        answer
+    }
+
+    /// Gives the charge's units back.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn refund(&self, ask: &Ask<'_>) -> Result<Snapshot, StoreError> {
+        if !ask.is_asked() {
+            return Ok(ask.unasked().snapshot());
+        }
+        let now = self.service.clock().now();
+        self.told(self.service.store().refund(&ask.charge, now)).await
+    }
+
+    /// Forgets the charge's key under its policy.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
+        let now = self.service.clock().now();
+        self.told(self.service.store().reset(&ask.charge, now)).await
+    }
+
+    /// Takes every charge if all are allowed, to be settled later. Shadow mode does not apply: there
+    /// would be nothing to settle.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
+        let now = self.service.clock().now();
+        if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
+            let verdict = self.peek_all(asks, now).await?;
+            return Ok(Reserved { verdict, reservation: None });
+        }
+        let charges: Vec<Charge<'_>> = asks.iter().map(|ask| ask.charge).collect();
+        let reserved = self.told(self.service.store().reserve(&charges, now)).await?;
+        self.count_decisions(asks, &reserved.verdict);
+        Ok(reserved)
+    }
+
+    /// Settles a reservation at its real costs.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn commit(&self, id: ReservationId, costs: &[u64]) -> Result<Settlement, StoreError> {
+        let now = self.service.clock().now();
+        self.told(self.service.store().commit(id, costs, now)).await
+    }
+
+    /// Settles a reservation by giving everything back.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
+        let now = self.service.clock().now();
+        self.told(self.service.store().cancel(id, now)).await
+    }
+
+    async fn check_each_shared(
+        &self,
+        asks: &[Ask<'_>],
+        now: Timestamp,
+        answers: &mut Vec<Decided>,
+    ) {
+        // All are put to the store before the first is awaited: they share its round trip.
+        let store = self.service.store();
+        let under_way: Vec<_> = asks
+            .iter()
+            .map(|ask| ask.is_asked().then(|| store.check(&[ask.charge], now)))
+            .collect();
+        for (ask, answer) in asks.iter().zip(under_way) {
+            answers.push(match answer {
+                Some(answer) => answer.await,
+                None => Ok(Verdict::one(ask.unasked())),
+            });
+        }
+    }
+
+    async fn check_together(&self, asks: &[Ask<'_>], now: Timestamp) -> Decided {
+        if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
+            return self.peek_all(asks, now).await;
+        }
+        let store = self.service.store();
+        let enforced = treated(asks, Treatment::Enforce);
+        let verdict = match enforced.is_empty() {
+            true => Verdict::new(Vec::new()),
+            false => store.check(&enforced, now).await?,
+        };
+        let degraded = verdict.is_degraded();
+        let mut decided = verdict.decisions().iter().copied();
+        let mut decisions = Vec::with_capacity(asks.len());
+        for ask in asks {
+            decisions.push(match ask.treatment {
+                Treatment::Enforce => decided.next().ok_or_else(no_answer)?,
+                Treatment::Exempt | Treatment::Ban => ask.unasked(),
+                Treatment::Shadow if verdict.is_allowed() => {
+                    first(&store.check(&[ask.charge], now).await?)?
+                }
+                Treatment::Shadow => first(&store.peek(&[ask.charge], now).await?)?,
+            });
+        }
+        let verdict = Verdict::new(decisions);
+        Ok(if degraded { verdict.degraded() } else { verdict })
+    }
+
+    async fn peek_all(&self, asks: &[Ask<'_>], now: Timestamp) -> Decided {
+        let charges: Vec<Charge<'_>> =
+            asks.iter().filter(|ask| ask.is_asked()).map(|ask| ask.charge).collect();
+        if charges.is_empty() {
+            return Ok(Verdict::new(asks.iter().map(|ask| ask.unasked()).collect()));
+        }
+        let peeked = self.service.store().peek(&charges, now).await?;
+        let mut seen = peeked.decisions().iter().copied();
+        let decisions = asks.iter().map(|ask| {
+            if ask.is_asked() { seen.next().ok_or_else(no_answer) } else { Ok(ask.unasked()) }
+        });
+        let verdict = Verdict::new(decisions.collect::<Result<_, _>>()?);
+        Ok(if peeked.is_degraded() { verdict.degraded() } else { verdict })
+    }
+
+    /// Applies to a verdict what its asks say: shadow denials become allowances, and a failure of
+    /// the store is told where a policy wants it told.
+    fn judge(&self, asks: &[Ask<'_>], answer: &mut Decided) {
+        if let Ok(verdict) = answer
+            && !verdict.is_allowed()
+        {
+            let mut shadowed = false;
+            for (ask, decision) in asks.iter().zip(verdict.decisions()) {
+                if ask.treatment == Treatment::Shadow && !decision.is_allowed() {
+                    ask.tally.shadow_denied.add(1);
+                    shadowed = true;
+                }
+            }
+            if shadowed {
+                *verdict = unshadowed(asks, verdict);
+            }
+        }
+        let told = asks.iter().any(|ask| ask.unavailable_on_store_error);
+        self.tell_failure(told, answer);
+    }
+
+    fn tell_failure(&self, told: bool, answer: &mut Decided) {
+        if told && answer.as_ref().is_ok_and(Verdict::is_degraded) {
+            *answer = Err(StoreError::new(ErrorKind::Unavailable, "the store does not answer"));
+        }
+        if let Err(error) = answer {
+            self.service.metrics().store_error(error.kind());
+        }
+    }
+
+    async fn told<T: Unpin>(&self, answer: Answer<'_, T>) -> Result<T, StoreError> {
+        answer.await.inspect_err(|error| self.service.metrics().store_error(error.kind()))
+    }
+}
+
+impl Ask<'_> {
+    /// Whether the store is asked at all.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
+    }
+
+    /// What is answered without the store.
+    fn unasked(&self) -> Decision {
+        let limit = self.charge.policy.algorithm().limit();
+        let snapshot =
+            |remaining| Snapshot::new(limit, remaining, Default::default(), Default::default());
+        match self.treatment {
+            Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
+            _ => Decision::Allow(snapshot(limit)),
+        }
+    }
+}
+
+fn treated<'a>(asks: &[Ask<'a>], treatment: Treatment) -> Vec<Charge<'a>> {
+    asks.iter().filter(|ask| ask.treatment == treatment).map(|ask| ask.charge).collect()
+}
+
+fn unshadowed(asks: &[Ask<'_>], verdict: &Verdict) -> Verdict {
+    let decisions =
+        asks.iter().zip(verdict.decisions()).map(|(ask, decision)| match ask.treatment {
+            Treatment::Shadow => Decision::Allow(decision.snapshot()),
+            _ => *decision,
+        });
+    let allowed = Verdict::new(decisions.collect());
+    if verdict.is_degraded() { allowed.degraded() } else { allowed }
+}
+
+fn first(verdict: &Verdict) -> Result<Decision, StoreError> {
+    verdict.decisions().first().copied().ok_or_else(no_answer)
+}
+
+fn no_answer() -> StoreError {
+    StoreError::new(ErrorKind::Misuse, "the store answered fewer charges than it was asked")
+}

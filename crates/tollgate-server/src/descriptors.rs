@@ -1,0 +1,210 @@
+//! Descriptor rules: which limit Envoy's lists of keys and values ask for.
+//!
+//! A domain is a tree; a descriptor walks it entry by entry and must end at a node with a limit:
+//!
+//! ```text
+//!   domain "edge"
+//!   └─ path = /login   limit 5/minute                   [(path, /login)]           -> 5/minute
+//!      └─ user         limit 2/minute, per value        [(path, /login), (user, x)] -> 2/minute
+//! ```
+//!
+//! At each level an exact value is tried first, then wildcards in the order of the file, then the
+//! bare key, as envoyproxy/ratelimit does. The walk does not go back: a branch once taken is taken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_core::Policy;
+
+use crate::metrics::Tally;
+use crate::pattern::Pattern;
+
+/// The rules of one domain.
+#[derive(Debug, Default)]
+pub struct Domain {
+    name: String,
+    root: Node,
+}
+
+/// A place in the tree.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// The limit for descriptors that end here.
+    pub limit: Option<Limit>,
+    exact: HashMap<String, HashMap<String, Node>>,
+    wildcards: Vec<(String, Pattern, Node)>,
+    bare: HashMap<String, Node>,
+}
+
+/// What holds for the descriptors that end at a node.
+#[derive(Debug)]
+pub struct Limit {
+    /// The policy; `None` for no limit at all.
+    pub policy: Option<Policy>,
+    /// Whether everything is denied: a limit of zero.
+    pub deny_all: bool,
+    /// Decide and count, but never deny.
+    pub shadow: bool,
+    /// Denies only together with every other limit in this mode.
+    pub quota_mode: bool,
+    /// Say that the store is unavailable rather than answer in its place.
+    pub unavailable_on_store_error: bool,
+    /// All values that a wildcard matches share one count.
+    pub share_threshold: bool,
+    /// The name by which other limits replace it.
+    pub name: Option<String>,
+    /// The names of limits that do not count if this one matches in the same request.
+    pub replaces: Vec<String>,
+    /// Where its decisions are counted.
+    pub tally: Arc<Tally>,
+}
+
+/// A limit found, and the key to count under.
+#[derive(Debug)]
+pub struct Found<'a> {
+    /// The limit.
+    pub limit: &'a Limit,
+    /// Who is limited: the values of the descriptor, or its wildcards where these are shared.
+    pub key: Vec<u8>,
+}
+
+/// Stands between values in a key. Values are text, so it cannot be part of one that matters.
+const SEPARATOR: u8 = 0x1f;
+
+impl Domain {
+    /// The rules of the domain `name`.
+    #[must_use]
+    pub const fn new(name: String, root: Node) -> Self {
+        Self { name, root }
+    }
+
+    /// The domain's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limit for a descriptor with these entries.
+    #[must_use]
+    pub fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
+        let mut node = &self.root;
+        // For each entry the pattern that matched, if the value itself need not be kept.
+        let mut wildcards = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let (next, wildcard) = node.next(key, value)?;
+            wildcards.push(wildcard);
+            node = next;
+        }
+        let limit = node.limit.as_ref()?;
+        let mut bytes = Vec::with_capacity(64);
+        for ((key, value), wildcard) in entries.iter().zip(wildcards) {
+            let is_shared = limit.share_threshold && wildcard;
+            for part in [key, if is_shared { &"*" } else { value }] {
+                bytes.extend_from_slice(part.as_bytes());
+                bytes.push(SEPARATOR);
+            }
+        }
+        Some(Found { limit, key: bytes })
+    }
+}
+
+impl Node {
+    /// Adds a branch; false if the same one is there already.
+    #[must_use]
+    pub fn add(&mut self, key: &str, value: Option<&str>, node: Self) -> bool {
+        match value {
+            None => self.bare.insert(key.to_owned(), node).is_none(),
+            Some(value) if value.contains('*') => {
+                let pattern = Pattern::new(value);
+                let same = |(k, p, _): &(String, Pattern, Self)| k == key && *p == pattern;
+                let is_new = !self.wildcards.iter().any(same);
+                self.wildcards.push((key.to_owned(), pattern, node));
+                is_new
+            }
+            Some(value) => {
+                let values = self.exact.entry(key.to_owned()).or_default();
+                values.insert(value.to_owned(), node).is_none()
+            }
+        }
+    }
+
+    /// The branch for an entry, and whether a wildcard led there.
+    fn next(&self, key: &str, value: &str) -> Option<(&Self, bool)> {
+        if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
+            return Some((node, false));
+        }
+        let wildcard = self
+            .wildcards
+            .iter()
+            .find(|(name, pattern, _)| name == key && pattern.matches(value.as_bytes()));
+        match wildcard {
+            Some((_, _, node)) => Some((node, true)),
+            None => self.bare.get(key).map(|node| (node, false)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(quota: &str) -> Node {
+        Node { limit: Some(limit(quota)), ..Node::default() }
+    }
+
+    fn limit(quota: &str) -> Limit {
+        Limit {
+            policy: Some(Policy::parse("p", quota).unwrap()),
+            deny_all: false,
+            shadow: false,
+            quota_mode: false,
+            unavailable_on_store_error: false,
+            share_threshold: false,
+            name: None,
+            replaces: Vec::new(),
+            tally: Arc::default(),
+        }
+    }
+
+    fn domain() -> Domain {
+        let mut root = Node::default();
+        let mut login = leaf("5/m");
+        assert!(login.add("user", None, leaf("2/m")));
+        assert!(root.add("path", Some("/login"), login));
+        let mut shared = leaf("7/m");
+        shared.limit.as_mut().unwrap().share_threshold = true;
+        assert!(root.add("path", Some("/a*"), shared));
+        assert!(root.add("path", Some("/*"), leaf("8/m")));
+        assert!(root.add("path", None, leaf("9/m")));
+        Domain::new("edge".to_owned(), root)
+    }
+
+    fn found(entries: &[(&str, &str)]) -> Option<(u64, Vec<u8>)> {
+        let domain = domain();
+        let found = domain.find(entries)?;
+        Some((found.limit.policy.as_ref()?.algorithm().limit(), found.key))
+    }
+
+    #[test]
+    fn exact_values_come_before_wildcards_before_bare_keys() {
+        let limit = |value: &str| found(&[("path", value)]).map(|(limit, _)| limit);
+        assert_eq!(limit("/login"), Some(5));
+        assert_eq!(limit("/about"), Some(7));
+        assert_eq!(limit("/x"), Some(8));
+        assert_eq!(limit("plain"), Some(9));
+    }
+
+    #[test]
+    fn the_depth_must_match_and_unknown_keys_have_no_limit() {
+        assert_eq!(found(&[("path", "/login"), ("user", "ada")]).unwrap().0, 2);
+        assert_eq!(found(&[("path", "/login"), ("user", "ada"), ("x", "y")]), None);
+        assert_eq!(found(&[("verb", "GET")]), None);
+        assert_eq!(found(&[]), None);
+    }
+
+    #[test]
+    fn values_are_counted_apart_unless_a_wildcard_shares() {
+        assert_ne!(found(&[("path", "/x")]), found(&[("path", "/y")]));
+        assert_eq!(found(&[("path", "/a1")]), found(&[("path", "/a2")]));
+    }
+}

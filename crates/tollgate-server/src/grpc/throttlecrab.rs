@@ -1,0 +1,55 @@
+//! `throttlecrab.RateLimiter/Throttle`.
+
+use tollgate_core::fields::seconds_up;
+use tollgate_core::{Charge, Cost, Decision, Key};
+
+use super::messages::{ThrottleRequest, ThrottleResponse};
+use super::status::{Code, Status};
+use crate::adhoc::Numbers;
+use crate::rls::Refusal;
+use crate::rules::Ask;
+use crate::worker::Worker;
+
+/// The path of the method.
+pub(super) const PATH: &str = "/throttlecrab.RateLimiter/Throttle";
+
+/// Answers a call. A quantity of 0, which is also one left out, is taken for 1.
+pub(super) async fn throttle(
+    worker: &Worker,
+    message: &ThrottleRequest,
+) -> Result<ThrottleResponse, Status> {
+    let invalid = |text: &str| Status::new(Code::InvalidArgument, text);
+    let positive = |number: i32| u64::try_from(number).ok().filter(|&number| number > 0);
+    let period_ns = positive(message.period).map(|period| period * 1_000_000_000);
+    let numbers = positive(message.max_burst).zip(positive(message.count_per_period));
+    let ((burst, count), period_ns) = numbers
+        .zip(period_ns)
+        .ok_or_else(|| invalid("max_burst, count_per_period and period must be positive"))?;
+    let quantity = u64::try_from(message.quantity);
+    let quantity = quantity.map_err(|_| invalid("quantity cannot be negative"))?;
+    let policy = worker.adhoc.borrow_mut().policy(Numbers { burst, count, period_ns });
+    let policy = policy.map_err(|error| invalid(&error.to_string()))?;
+    let key = Key::new(message.key.as_bytes()).map_err(|error| invalid(&error.to_string()))?;
+    let ask = Ask {
+        charge: Charge::new(&policy, key).cost(Cost::new(quantity).unwrap_or(Cost::ONE)),
+        treatment: worker.service.rules().treatment(key.as_bytes(), false),
+        unavailable_on_store_error: false,
+        tally: worker.service.adhoc_tally(),
+    };
+    let verdict =
+        worker.check(&[ask]).await.map_err(|error| Status::from(Refusal::Store(error)))?;
+    Ok(response(&verdict.decisions()[0]))
+}
+
+fn response(decision: &Decision) -> ThrottleResponse {
+    let clamp = |number: u64| i32::try_from(number).unwrap_or(i32::MAX);
+    let snapshot = decision.snapshot();
+    let retry = decision.retry().map(|retry| retry.after().map_or(u64::MAX, seconds_up));
+    ThrottleResponse {
+        allowed: decision.is_allowed(),
+        limit: clamp(snapshot.limit()),
+        remaining: clamp(snapshot.remaining()),
+        retry_after: clamp(retry.unwrap_or(0)),
+        reset_after: clamp(seconds_up(snapshot.reset_after())),
+    }
+}

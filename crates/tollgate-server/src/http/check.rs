@@ -1,0 +1,138 @@
+//! `POST /v1/check`, `/v1/peek` and `/v1/check-batch`.
+
+use tollgate_core::Verdict;
+use tollgate_core::fields::Problem;
+
+use super::json::{BatchBody, CheckBody, push_verdict, read};
+use super::problem::Trouble;
+use super::reply::Reply;
+use super::request::Request;
+use crate::rules::Ask;
+use crate::worker::Worker;
+
+/// `POST /v1/check`: takes every charge if all are allowed.
+pub(super) async fn check(
+    worker: &Worker,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let status = deny_status(request)?;
+    let body: CheckBody<'_> = read(request.body)?;
+    let rules = worker.service.rules();
+    let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
+    let verdict = worker.check(&asks).await?;
+    write(worker, &asks, &verdict, status, reply);
+    Ok(())
+}
+
+/// `POST /v1/peek`: what a check would answer. Looking is never denied: the status is 200.
+pub(super) async fn peek(
+    worker: &Worker,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let body: CheckBody<'_> = read(request.body)?;
+    let rules = worker.service.rules();
+    let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
+    let verdict = worker.peek(&asks).await?;
+    write(worker, &asks, &verdict, 200, reply);
+    Ok(())
+}
+
+/// `POST /v1/check-batch`: independent requests, each decided on its own. The status is 200: the
+/// answers differ.
+pub(super) async fn check_batch(
+    worker: &Worker,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let most = worker.service.settings().limits.pipeline_max;
+    let body: BatchBody<'_> = read(request.body)?;
+    if body.requests.len() > most {
+        return Err(Trouble::Bad(format!("more than {most} requests in one batch")));
+    }
+    let rules = worker.service.rules();
+    let charges_max = worker.service.settings().limits.charges_max;
+    // All are read before the first is decided: a malformed one must not leave half a batch taken.
+    let requests: Vec<Vec<Ask<'_>>> = body
+        .requests
+        .iter()
+        .map(|body| body.asks(&rules, charges_max))
+        .collect::<Result<_, _>>()?;
+    reply.body.extend_from_slice(b"{\"answers\":[");
+    if requests.iter().all(|asks| asks.len() == 1) {
+        check_singles(worker, &requests.concat(), reply).await?;
+    } else {
+        for (index, asks) in requests.iter().enumerate() {
+            let verdict = worker.check(asks).await?;
+            push_answer(index, &verdict, asks, reply);
+        }
+    }
+    reply.body.extend_from_slice(b"]}");
+    Ok(())
+}
+
+async fn check_singles(
+    worker: &Worker,
+    asks: &[Ask<'_>],
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let mut answers = Vec::with_capacity(asks.len());
+    worker.check_each(asks, &mut answers).await;
+    for (index, (ask, answer)) in asks.iter().zip(answers).enumerate() {
+        push_answer(index, &answer?, std::slice::from_ref(ask), reply);
+    }
+    Ok(())
+}
+
+fn push_answer(index: usize, verdict: &Verdict, asks: &[Ask<'_>], reply: &mut Reply) {
+    if index > 0 {
+        reply.body.push(b',');
+    }
+    push_verdict(&mut reply.body, verdict, asks);
+    reply.body.push(b'}');
+}
+
+/// Writes a verdict as the reply; denied with `deny_status`.
+pub(super) fn write(
+    worker: &Worker,
+    asks: &[Ask<'_>],
+    verdict: &Verdict,
+    deny_status: u16,
+    reply: &mut Reply,
+) {
+    add_limits(worker, asks, verdict, reply);
+    push_verdict(&mut reply.body, verdict, asks);
+    if !verdict.is_allowed() {
+        reply.status = deny_status;
+        push_problem(verdict, asks, deny_status, reply);
+    }
+    reply.body.push(b'}');
+}
+
+/// A denial is a problem too: the members of RFC 9457 stand beside the verdict's.
+fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Reply) {
+    let denied =
+        asks.iter().zip(verdict.decisions()).filter(|(_, decision)| !decision.is_allowed());
+    let violated = denied.map(|(ask, _)| ask.charge.policy.name());
+    let problem = Problem::QuotaExceeded.body(status, violated);
+    let members = problem.trim_start_matches('{').trim_end_matches('}');
+    reply.body.push(b',');
+    reply.body.extend_from_slice(members.as_bytes());
+    reply.content_type = Problem::CONTENT_TYPE;
+}
+
+/// Adds the rate-limit header fields in the configured dialect.
+pub(super) fn add_limits(worker: &Worker, asks: &[Ask<'_>], verdict: &Verdict, reply: &mut Reply) {
+    let service = &worker.service;
+    let epoch_ns = service.clock().now().as_nanos();
+    reply.add_limits(service.settings().dialect, asks, verdict, epoch_ns);
+}
+
+/// The status of a denial: `?deny_status=403` for proxies that know no other.
+pub(super) fn deny_status(request: &Request<'_>) -> Result<u16, Trouble> {
+    let Some(text) = request.parameter("deny_status") else { return Ok(429) };
+    let status: Option<u16> = text.parse().ok();
+    let status = status.filter(|status| *status == 200 || (400..=599).contains(status));
+    status.ok_or_else(|| Trouble::Bad("deny_status must be 200 or 400 to 599".to_owned()))
+}

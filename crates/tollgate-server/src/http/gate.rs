@@ -1,0 +1,48 @@
+//! `GET|POST /v1/gate/{policy}`: forward authentication for nginx, Traefik and Caddy.
+//!
+//! The proxy asks before it lets a request through; the key comes from the request's own header
+//! fields, as the policy says: a named field, or the client's address behind trusted proxies.
+
+use tollgate_core::{Cost, Key};
+
+use super::check::{deny_status, write};
+use super::problem::Trouble;
+use super::reply::Reply;
+use super::request::{Request, decoded};
+use crate::net::{address_key, client_address};
+use crate::rules::{GateKey, Rule};
+use crate::worker::Worker;
+
+/// Answers for the policy named in the path.
+pub(super) async fn gate(
+    worker: &Worker,
+    segment: &str,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let status = deny_status(request)?;
+    let rules = worker.service.rules();
+    let name = decoded(segment).ok_or(Trouble::NotFound)?;
+    let rule = rules.rule(&name);
+    let rule = rule.ok_or_else(|| Trouble::UnknownPolicy(name.clone().into_owned()))?;
+    let key = key(worker, rule, request)?;
+    let key = Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
+    let asks = [rules.ask_rule(rule, key, Cost::ONE)];
+    let verdict = worker.check(&asks).await?;
+    write(worker, &asks, &verdict, status, reply);
+    Ok(())
+}
+
+fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, Trouble> {
+    match &rule.options().gate_key {
+        GateKey::Header(name) => {
+            let missing = || Trouble::Bad(format!("the header field {name} is missing"));
+            request.fields.field(name).map(<[u8]>::to_vec).ok_or_else(missing)
+        }
+        GateKey::Address => {
+            let trusted = &worker.service.settings().trusted_proxies;
+            let forwarded = request.fields.field("x-forwarded-for");
+            Ok(address_key(client_address(request.peer, forwarded, trusted)).into_bytes())
+        }
+    }
+}

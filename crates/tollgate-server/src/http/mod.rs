@@ -1,0 +1,33 @@
+//! HTTP/1.1 and HTTP/2 with JSON: any language, any proxy.
+//!
+//! ```text
+//!   bytes -> connection (HTTP/1.1, by hand) --+
+//!         \-> fallback (hyper: HTTP/2, chunks) -+-> Request -> routes -> Reply -> bytes
+//! ```
+//!
+//! The plain HTTP/1.1 request that every client sends a million times is read and answered here,
+//! several pipelined ones in one write. Anything else (HTTP/2, chunked bodies, `Expect`, `Upgrade`)
+//! goes to hyper together with the bytes read so far; both ways meet in [`routes`].
+
+mod amend;
+mod check;
+mod compat;
+mod connection;
+mod fallback;
+mod gate;
+pub mod json;
+mod ops;
+mod problem;
+mod reply;
+mod request;
+mod routes;
+mod settle;
+
+pub use connection::serve;
+pub(crate) use fallback::LocalExecutor;
+pub use reply::Reply;
+pub use request::{Fields, Request};
+pub use routes::answer;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! What operators ask: health, readiness, metrics, top keys, reload, the OpenAPI document.
+//!
+//! `/healthz` says that the process runs, `/readyz` that it wants work: not while it drains. A
+//! refused reload does not make it unready, since the old rules still hold, but shows in the detail.
+
+use serde_json::json;
+
+use super::problem::Trouble;
+use super::reply::Reply;
+use super::request::Request;
+use crate::auth::Role;
+use crate::metrics::Exposition;
+use crate::process;
+use crate::reload;
+use crate::service::Service;
+use crate::top::Ranking;
+use crate::worker::Worker;
+
+const OPENAPI: &str = include_str!("../../openapi.json");
+const TOP_DEFAULT: usize = 20;
+const TOP_MAX: usize = 100;
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The method and role that a path needs; `None` if there is nothing there. Probes need no role.
+pub(super) fn needs(path: &str) -> Option<(&'static str, Option<Role>)> {
+    Some(match path {
+        "/healthz" | "/health" | "/healthcheck" | "/readyz" | "/openapi.json" => ("GET", None),
+        "/metrics" => ("GET", Some(Role::Read)),
+        "/admin/top" | "/admin/rules" => ("GET", Some(Role::Admin)),
+        "/admin/reload" => ("POST", Some(Role::Admin)),
+        _ => return None,
+    })
+}
+
+/// Answers for one of the paths.
+pub(super) async fn answer(
+    worker: &Worker,
+    path: &str,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    let service = &worker.service;
+    match path {
+        "/readyz" => readiness(service, request, reply),
+        "/openapi.json" => reply.body.extend_from_slice(OPENAPI.as_bytes()),
+        "/metrics" => {
+            reply.content_type = Exposition::CONTENT_TYPE;
+            reply.body.extend_from_slice(exposition(service).as_bytes());
+        }
+        "/admin/top" => top(service, request, reply)?,
+        "/admin/rules" => rules(service, reply),
+        "/admin/reload" => {
+            reload::reload(service).await.map_err(Trouble::Reload)?;
+            reply.body.extend_from_slice(b"{\"reloaded\":true}");
+        }
+        _ => {
+            reply.content_type = TEXT;
+            reply.body.extend_from_slice(b"OK");
+        }
+    }
+    Ok(())
+}
+
+fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
+    let is_ready = !service.is_draining();
+    let auth = &service.settings().auth;
+    let may_read = auth.role_of_field(request.fields.field("authorization")).is_some();
+    let detail = service.reload_error().filter(|_| may_read);
+    reply.status = if is_ready { 200 } else { 503 };
+    let body = json!({
+        "ready": is_ready,
+        "draining": service.is_draining(),
+        "config": if service.reload_error().is_some() { "stale" } else { "current" },
+        "config_error": detail,
+    });
+    reply.body.extend_from_slice(body.to_string().as_bytes());
+}
+
+fn top(service: &Service, request: &Request<'_>, reply: &mut Reply) -> Result<(), Trouble> {
+    let wrong = || Trouble::Bad(format!("n must be 1 to {TOP_MAX}"));
+    let most = match request.parameter("n") {
+        Some(text) => text.parse().ok().filter(|n| (1..=TOP_MAX).contains(n)).ok_or_else(wrong)?,
+        None => TOP_DEFAULT,
+    };
+    let (allowed, denied) = service.top(most);
+    let listed = |ranking: Ranking| -> Vec<_> {
+        let entry = |(key, count): (Vec<u8>, u64)| json!({"key": key.escape_ascii().to_string(), "count": count});
+        ranking.into_iter().map(entry).collect()
+    };
+    let body = json!({"allowed": listed(allowed), "denied": listed(denied)});
+    reply.body.extend_from_slice(body.to_string().as_bytes());
+    Ok(())
+}
+
+fn rules(service: &Service, reply: &mut Reply) {
+    let rules = service.rules();
+    let policies: Vec<_> = rules
+        .rules()
+        .iter()
+        .map(|rule| {
+            let algorithm = rule.policy().algorithm();
+            let window_ms = algorithm.window().map(|(_, window)| window.as_millis() as u64);
+            json!({
+                "policy": rule.policy().name(),
+                "limit": algorithm.limit(),
+                "units": algorithm.window().map(|(units, _)| units),
+                "window_ms": window_ms,
+                "shadow": rule.options().shadow || rules.is_shadow(),
+            })
+        })
+        .collect();
+    let mut domains: Vec<&str> = rules.domains().map(|domain| domain.name()).collect();
+    domains.sort_unstable();
+    let body = json!({"policies": policies, "domains": domains, "shadow": rules.is_shadow()});
+    reply.body.extend_from_slice(body.to_string().as_bytes());
+}
+
+fn exposition(service: &Service) -> String {
+    let mut text = Exposition::default();
+    text.family("tollgate_build_info", "gauge", "The version that runs.");
+    text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    text.family("tollgate_draining", "gauge", "Whether the service is about to stop.");
+    text.sample(&[], f64::from(u8::from(service.is_draining())));
+    service.metrics().write(&mut text);
+    if let Some(memory) = service.memory() {
+        let pressure = memory.pressure();
+        text.family("tollgate_keys", "gauge", "Keys with a state in memory.");
+        text.sample(&[], pressure.used as f64);
+        text.family("tollgate_keys_forgotten_total", "counter", "Evicted under pressure.");
+        text.sample(&[], pressure.forgotten as f64);
+        text.family("tollgate_keys_refused_total", "counter", "Newcomers refused: no room.");
+        text.sample(&[], pressure.refused as f64);
+    }
+    process::write(&mut text);
+    text.finish()
+}

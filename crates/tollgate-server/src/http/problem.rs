@@ -1,0 +1,79 @@
+//! Problems in `application/problem+json` (RFC 9457).
+
+use serde_json::json;
+
+use super::reply::Reply;
+use tollgate_core::StoreError;
+use tollgate_core::fields::Problem;
+
+/// Why a request has no ordinary answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The request is malformed.
+    Bad(String),
+    /// No token, or a wrong one.
+    Unauthorized,
+    /// The token does not permit it.
+    Forbidden,
+    /// There is nothing at this path.
+    NotFound,
+    /// A policy that does not exist.
+    UnknownPolicy(String),
+    /// Another method is needed.
+    Method(&'static str),
+    /// The body is too long.
+    TooLarge,
+    /// The client took too long.
+    Slow,
+    /// The store failed.
+    Store(StoreError),
+    /// The rules on disk are wrong; those in force stay.
+    Reload(String),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Trouble {
+    /// Makes this the reply.
+    pub(super) fn write(self, reply: &mut Reply) {
+        reply.clear();
+        reply.content_type = Problem::CONTENT_TYPE;
+        let (status, title, detail) = self.parts();
+        reply.status = status;
+        match &self {
+            Self::Unauthorized => reply.fields.push(("WWW-Authenticate", "Bearer".to_owned())),
+            Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
+            Self::Store(_) => {
+                let problem = Problem::TemporaryReducedCapacity;
+                let body = json!({
+                    "type": problem.type_uri(), "title": problem.title(), "status": status,
+                    "detail": detail, "violated-policies": [],
+                });
+                return reply.body.extend_from_slice(body.to_string().as_bytes());
+            }
+            _ => {}
+        }
+        let body =
+            json!({"type": "about:blank", "title": title, "status": status, "detail": detail});
+        reply.body.extend_from_slice(body.to_string().as_bytes());
+    }
+
+    fn parts(&self) -> (u16, &'static str, String) {
+        match self {
+            Self::Bad(detail) => (400, "Bad Request", detail.clone()),
+            Self::Unauthorized => (401, "Unauthorized", "a bearer token is needed".to_owned()),
+            Self::Forbidden => (403, "Forbidden", "this token does not permit it".to_owned()),
+            Self::NotFound => (404, "Not Found", "see /openapi.json for what there is".to_owned()),
+            Self::UnknownPolicy(name) => (404, "Not Found", format!("no policy is named {name:?}")),
+            Self::Method(allow) => (405, "Method Not Allowed", format!("right would be {allow}")),
+            Self::TooLarge => (413, "Content Too Large", "the body is too long".to_owned()),
+            Self::Slow => (408, "Request Timeout", "the request took too long".to_owned()),
+            Self::Store(error) => (503, "Service Unavailable", error.to_string()),
+            Self::Reload(detail) => (409, "Conflict", detail.clone()),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A reply on its way: status, header fields, body.
+
+use tollgate_core::fields::{Denied, Dialect, Report, Standing};
+use tollgate_core::{Decision, Verdict};
+
+use crate::rules::Ask;
+
+/// A reply.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The status code.
+    pub status: u16,
+    /// The media type of the body.
+    pub content_type: &'static str,
+    /// Header fields beside those about the body.
+    pub fields: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    scratch: String,
+}
+
+/// The media type of JSON.
+pub(super) const JSON: &str = "application/json";
+
+impl Reply {
+    /// Empties the reply for the next request; its memory stays.
+    pub fn clear(&mut self) {
+        self.status = 200;
+        self.content_type = JSON;
+        self.fields.clear();
+        self.body.clear();
+    }
+
+    /// Adds the rate-limit header fields of a verdict on `asks`.
+    pub fn add_limits(
+        &mut self,
+        dialect: Dialect,
+        asks: &[Ask<'_>],
+        verdict: &Verdict,
+        epoch_ns: u64,
+    ) {
+        let (one, many);
+        let standings: &[Standing<'_>] = match (asks, verdict.decisions()) {
+            ([ask], [decision]) => {
+                one = [standing(ask, decision)];
+                &one
+            }
+            _ => {
+                let pairs = asks.iter().zip(verdict.decisions());
+                many = pairs.map(|(ask, decision)| standing(ask, decision)).collect::<Vec<_>>();
+                &many
+            }
+        };
+        let retry = verdict.retry().and_then(|retry| retry.after());
+        let denied = verdict.denied_by().map(|by| Denied { by, retry });
+        let epoch = std::time::Duration::from_nanos(epoch_ns);
+        let report = Report { standings, denied, epoch };
+        let Self { fields, scratch, .. } = self;
+        dialect.emit(&report, scratch, |field, value| {
+            fields.push((field.name(), value.to_owned()));
+        });
+    }
+}
+
+fn standing<'a>(ask: &Ask<'a>, decision: &Decision) -> Standing<'a> {
+    Standing::new(ask.charge.policy, decision.snapshot())
+}

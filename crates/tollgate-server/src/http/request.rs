@@ -1,0 +1,96 @@
+//! A request, wherever it was read from.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// A request whose body is all there.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The path, without the query.
+    pub path: &'a str,
+    /// The query, if any.
+    pub query: Option<&'a str>,
+    /// The header fields.
+    pub fields: &'a dyn Fields,
+    /// The body.
+    pub body: &'a [u8],
+    /// Who sent it; loopback for a Unix socket.
+    pub peer: IpAddr,
+}
+
+/// Header fields by name.
+pub trait Fields {
+    /// The first value of the field of this lower-case name.
+    fn field(&self, name: &str) -> Option<&[u8]>;
+}
+
+impl Fields for http::HeaderMap {
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        self.get(name).map(http::HeaderValue::as_bytes)
+    }
+}
+
+impl Fields for &[httparse::Header<'_>] {
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        self.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The value of a parameter of the query, percent-decoding left out.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&'a str> {
+        let pairs = self.query?.split('&');
+        pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v)
+    }
+}
+
+/// A path segment with its percent-escapes decoded; `None` if they are broken.
+pub(super) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(Cow::Borrowed(segment));
+    }
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let [high, low, after @ ..] = rest else { return None };
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// Splits a request target into path and query; an absolute form loses its authority.
+pub(super) fn split_target(target: &str) -> (&str, Option<&str>) {
+    let target = match target.split_once("://") {
+        Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |at| &rest[at..]),
+        _ => target,
+    };
+    match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_split_and_segments_decoded() {
+        assert_eq!(split_target("/a?b=1"), ("/a", Some("b=1")));
+        assert_eq!(split_target("http://x/a"), ("/a", None));
+        assert_eq!(split_target("http://x"), ("/", None));
+        assert_eq!(split_target("/r?u=http://x/y"), ("/r", Some("u=http://x/y")));
+        assert_eq!(decoded("a%20b").as_deref(), Some("a b"));
+        assert_eq!((decoded("%2"), decoded("%zz"), decoded("%ff")), (None, None, None));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which path is answered by what, and who may ask.
+
+use super::problem::Trouble;
+use super::reply::Reply;
+use super::request::Request;
+use super::{amend, check, compat, gate, ops, settle};
+use crate::auth::Role;
+use crate::metrics::Front;
+use crate::worker::Worker;
+
+/// Answers a request.
+pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
+    reply.clear();
+    if let Err(trouble) = route(worker, request, reply).await {
+        worker.service.metrics().front(Front::Http).rejected.add(1);
+        trouble.write(reply);
+    }
+}
+
+async fn route(worker: &Worker, request: &Request<'_>, reply: &mut Reply) -> Result<(), Trouble> {
+    // The likeliest first: the paths are compared one by one.
+    match request.path {
+        "/v1/check" => {
+            permit(worker, request, "POST", Role::Check)?;
+            check::check(worker, request, reply).await
+        }
+        "/throttle" => {
+            permit(worker, request, "POST", Role::Check)?;
+            compat::throttle(worker, request, reply).await
+        }
+        path if path.starts_with("/v1/") => route_v1(worker, path, request, reply).await,
+        "/json" => {
+            permit(worker, request, "POST", Role::Check)?;
+            compat::json(worker, request, reply).await
+        }
+        path => {
+            let (method, role) = ops::needs(path).ok_or(Trouble::NotFound)?;
+            if let Some(role) = role {
+                permit(worker, request, method, role)?;
+            }
+            ops::answer(worker, path, request, reply).await
+        }
+    }
+}
+
+async fn route_v1(
+    worker: &Worker,
+    path: &str,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
+    if let Some(policy) = path.strip_prefix("/v1/gate/") {
+        let method = if request.method == "POST" { "POST" } else { "GET" };
+        permit(worker, request, method, Role::Check)?;
+        return gate::gate(worker, policy, request, reply).await;
+    }
+    let role = match path {
+        "/v1/peek" => Role::Read,
+        "/v1/reset" => Role::Admin,
+        _ => Role::Check,
+    };
+    permit(worker, request, "POST", role)?;
+    match path {
+        "/v1/peek" => check::peek(worker, request, reply).await,
+        "/v1/check-batch" => check::check_batch(worker, request, reply).await,
+        "/v1/refund" => amend::refund(worker, request, reply).await,
+        "/v1/reset" => amend::reset(worker, request, reply).await,
+        "/v1/reserve" => settle::reserve(worker, request, reply).await,
+        "/v1/commit" => settle::commit(worker, request, reply).await,
+        "/v1/cancel" => settle::cancel(worker, request, reply).await,
+        _ => Err(Trouble::NotFound),
+    }
+}
+
+/// Whether the request has the method, and its token the role, that the path needs.
+fn permit(
+    worker: &Worker,
+    request: &Request<'_>,
+    method: &'static str,
+    role: Role,
+) -> Result<(), Trouble> {
+    let auth = &worker.service.settings().auth;
+    if !auth.is_open() {
+        match auth.role_of_field(request.fields.field("authorization")) {
+            None => return Err(Trouble::Unauthorized),
+            Some(has) if has < role => return Err(Trouble::Forbidden),
+            Some(_) => {}
+        }
+    }
+    let is_head = request.method == "HEAD" && method == "GET";
+    if request.method == method || is_head { Ok(()) } else { Err(Trouble::Method(method)) }
+}

@@ -1,0 +1,52 @@
+//! A histogram of durations with fixed buckets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Exposition;
+
+/// Upper bounds in nanoseconds: from what a decision in memory takes to what a lost store takes.
+const BOUNDS_NS: [u64; 10] = [
+    1_000,
+    5_000,
+    25_000,
+    100_000,
+    500_000,
+    1_000_000,
+    5_000_000,
+    25_000_000,
+    100_000_000,
+    1_000_000_000,
+];
+
+/// Durations counted by bucket.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Writes the samples of the family that was begun in `text`.
+    pub fn write(&self, text: &mut Exposition) {
+        let mut count = 0;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            count += bucket.load(Ordering::Relaxed);
+            let bound = match BOUNDS_NS.get(index) {
+                Some(&nanos) => (nanos as f64 / 1e9).to_string(),
+                None => "+Inf".to_owned(),
+            };
+            text.sample_of("_bucket", &[("le", &bound)], count as f64);
+        }
+        text.sample_of("_sum", &[], self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9);
+        text.sample_of("_count", &[], count as f64);
+    }
+}

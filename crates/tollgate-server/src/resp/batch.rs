@@ -1,0 +1,260 @@
+//! A pipeline as one batch: commands in, replies out, single checks decided together.
+//!
+//! ```text
+//!   CL.THROTTLE  CL.THROTTLE  TOLL.CHECK | PING | CL.THROTTLE        the pipeline
+//!   '----------- one run -------------'   alone   '- next run -'
+//! ```
+//!
+//! A run is put to the store as one batch, so that the latencies of its keys overlap. Any other
+//! command first ends the run: replies come in order, and a command sees what those before it did.
+
+use std::rc::Rc;
+
+use tollgate_core::{Charge, Cost, Key, Policy};
+
+use super::check::{self, Kind};
+use super::encode::Encoder;
+use super::parse::{Bounds, Frame, ProtocolError, parse};
+use super::session::Session;
+use super::throttle::{Dialect, Plan};
+use super::{amend, settle};
+use crate::auth::Role;
+use crate::buffers::WRITE_BYTES;
+use crate::decide::Decided;
+use crate::rules::{Ask, Rules};
+use crate::worker::Worker;
+
+/// One check of a run.
+#[derive(Debug)]
+pub(super) struct Item<'a> {
+    /// The form of the answer.
+    pub reply: Reply,
+    /// Where the policy comes from.
+    pub source: Source<'a>,
+    /// Who asks.
+    pub key: Key<'a>,
+    /// How much.
+    pub cost: Cost,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reply {
+    /// Five integers.
+    Throttle(Dialect),
+    /// `TOLL.CHECK`'s.
+    Toll,
+}
+
+/// Where a policy comes from.
+#[derive(Debug)]
+pub(super) enum Source<'a> {
+    /// From the request.
+    AdHoc(Rc<Policy>),
+    /// From the rules, treatment included.
+    Named(Ask<'a>),
+}
+
+/// How far a batch came.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Bytes of the input dealt with.
+    pub used: usize,
+    /// Whether the input may hold another whole command: the batch was full.
+    pub more: bool,
+    /// Why the framing is broken, if it is.
+    pub broken: Option<ProtocolError>,
+}
+
+impl Item<'_> {
+    /// What to ask of the store.
+    pub(super) fn ask<'b>(&'b self, worker: &'b Worker, rules: &Rules) -> Ask<'b> {
+        match &self.source {
+            Source::Named(ask) => *ask,
+            Source::AdHoc(policy) => Ask {
+                charge: Charge::new(policy, self.key).cost(self.cost),
+                treatment: rules.treatment(self.key.as_bytes(), false),
+                unavailable_on_store_error: false,
+                tally: worker.service.adhoc_tally(),
+            },
+        }
+    }
+}
+
+/// Answers the commands at the start of `input`, as many as there are and one batch may hold.
+pub(super) async fn answer(
+    worker: &Worker,
+    session: &mut Session,
+    input: &[u8],
+    out: &mut Vec<u8>,
+) -> Progress {
+    let limits = &worker.service.settings().limits;
+    let bounds = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
+    let rules = worker.service.rules();
+    let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
+    let mut progress = Progress { used: 0, more: true, broken: None };
+    let mut args = Vec::with_capacity(8);
+    for _ in 0..limits.pipeline_max {
+        if session.is_closing() || out.len() >= WRITE_BYTES {
+            break;
+        }
+        match parse(&input[progress.used..], &bounds, &mut args) {
+            Ok(Frame::Command { used }) => progress.used += used,
+            Ok(Frame::Partial) => {
+                progress.more = false;
+                break;
+            }
+            Err(error) => {
+                progress.broken = Some(error);
+                break;
+            }
+        }
+        batch.command(&args, session, out).await;
+    }
+    batch.flush(session, out).await;
+    progress
+}
+
+struct Batch<'a> {
+    worker: &'a Worker,
+    rules: &'a Rules,
+    run: Vec<Item<'a>>,
+    answers: Vec<Decided>,
+}
+
+impl<'a> Batch<'a> {
+    async fn command(&mut self, args: &[&'a [u8]], session: &mut Session, out: &mut Vec<u8>) {
+        let Some(&name) = args.first() else { return };
+        if let Some(dialect) = Dialect::named(name)
+            && session.may(Role::Check)
+        {
+            return self.throttle(dialect, args, session, out).await;
+        }
+        if let Some(kind) = Kind::named(name)
+            && session.may(kind.role())
+        {
+            return self.toll(kind, args, session, out).await;
+        }
+        self.flush(session, out).await;
+        self.alone(name, args, session, out).await;
+    }
+
+    async fn throttle(
+        &mut self,
+        dialect: Dialect,
+        args: &[&'a [u8]],
+        session: &Session,
+        out: &mut Vec<u8>,
+    ) {
+        let plan = dialect.plan(args, self.worker);
+        if let Ok(Plan::Check(item)) = plan {
+            return self.run.push(item);
+        }
+        self.flush(session, out).await;
+        let mut encoder = Encoder::new(out, session.version());
+        let answer = match plan {
+            Err(text) => return self.refuse(&text, &mut encoder),
+            Ok(Plan::Refund(item)) => self.worker.refund(&item.ask(self.worker, self.rules)).await,
+            Ok(Plan::Peek(item) | Plan::Check(item)) => {
+                let asks = [item.ask(self.worker, self.rules)];
+                self.worker.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
+            }
+        };
+        match answer {
+            Ok(snapshot) => dialect.encode_snapshot(snapshot, &mut encoder),
+            Err(error) => encoder.error(&dialect.error(&error.to_string())),
+        }
+    }
+
+    async fn toll(&mut self, kind: Kind, args: &[&'a [u8]], session: &Session, out: &mut Vec<u8>) {
+        let charges_max = self.worker.service.settings().limits.charges_max;
+        let asks = check::asks(&args[1..], self.rules, charges_max);
+        if let (Kind::Check, Ok(asks)) = (kind, &asks)
+            && let [ask] = asks[..]
+        {
+            let Charge { key, cost, .. } = ask.charge;
+            return self.run.push(Item {
+                reply: Reply::Toll,
+                source: Source::Named(ask),
+                key,
+                cost,
+            });
+        }
+        self.flush(session, out).await;
+        let mut encoder = Encoder::new(out, session.version());
+        match asks {
+            Ok(asks) => kind.apply(&asks, self.worker, &mut encoder).await,
+            Err(text) => self.refuse(&text, &mut encoder),
+        }
+    }
+
+    /// Commands that are never part of a run.
+    async fn alone(
+        &mut self,
+        name: &[u8],
+        args: &[&'a [u8]],
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) {
+        if session.is_command(name) {
+            return session.apply(name, args, self.worker, out);
+        }
+        let mut encoder = Encoder::new(out, session.version());
+        if let Some(text) = session.refusal(needed_role(name)) {
+            return self.refuse(text, &mut encoder);
+        }
+        let outcome = if let Some(command) = settle::Command::named(name) {
+            command.apply(args, self.worker, &mut encoder).await
+        } else if let Some(command) = amend::Command::named(name) {
+            command.apply(args, self.worker, self.rules, &mut encoder).await
+        } else {
+            Err(format!("ERR unknown command '{}'", shown(name)))
+        };
+        if let Err(text) = outcome {
+            self.refuse(&text, &mut encoder);
+        }
+    }
+
+    /// Decides the run and writes its replies.
+    async fn flush(&mut self, session: &Session, out: &mut Vec<u8>) {
+        if self.run.is_empty() {
+            return;
+        }
+        let asks: Vec<Ask<'_>> =
+            self.run.iter().map(|item| item.ask(self.worker, self.rules)).collect();
+        self.worker.check_each(&asks, &mut self.answers).await;
+        let mut encoder = Encoder::new(out, session.version());
+        for ((item, ask), answer) in self.run.iter().zip(&asks).zip(&self.answers) {
+            match (item.reply, answer) {
+                (Reply::Throttle(dialect), Ok(verdict)) => {
+                    dialect.encode(&verdict.decisions()[0], &mut encoder);
+                }
+                (Reply::Throttle(dialect), Err(error)) => {
+                    encoder.error(&dialect.error(&error.to_string()));
+                }
+                (Reply::Toll, Ok(verdict)) => {
+                    check::encode(verdict, std::slice::from_ref(ask), &mut encoder);
+                }
+                (Reply::Toll, Err(error)) => encoder.error(&format!("ERR {error}")),
+            }
+        }
+        drop(asks);
+        self.run.clear();
+    }
+
+    fn refuse(&self, text: &str, encoder: &mut Encoder<'_>) {
+        let metrics = self.worker.service.metrics();
+        metrics.front(crate::metrics::Front::Resp).rejected.add(1);
+        encoder.error(text);
+    }
+}
+
+/// The role that a command needs; an unknown command is told as such only to those who may ask.
+fn needed_role(name: &[u8]) -> Role {
+    if name.eq_ignore_ascii_case(b"TOLL.RESET") { Role::Admin } else { Role::Check }
+}
+
+/// A name as an error may show it: short and on one line.
+fn shown(name: &[u8]) -> String {
+    name[..name.len().min(64)].escape_ascii().to_string()
+}

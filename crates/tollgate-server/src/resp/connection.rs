@@ -1,0 +1,66 @@
+//! One connection: read, answer, write, until somebody has enough.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::batch;
+use super::encode::{Encoder, Version};
+use super::session::Session;
+use crate::buffers::Input;
+use crate::drain::Stop;
+use crate::metrics::Front;
+use crate::worker::Worker;
+
+/// Serves a client until it leaves, misbehaves, or the service stops.
+///
+/// # Errors
+///
+/// If the stream fails.
+pub async fn serve<S>(worker: &Worker, mut stream: S, id: u64, mut stop: Stop) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut session = Session::new(id, worker);
+    let mut input = Input::default();
+    while worker.receive(&mut stream, &mut input, &mut stop, Front::Resp).await? {
+        let mut out = worker.take_output();
+        let goes_on = answer(worker, &mut session, &mut stream, &mut input, &mut out).await;
+        worker.give_output(out);
+        worker.rest(&mut input);
+        if !goes_on? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Answers everything that has been read; whether the connection goes on.
+async fn answer<S>(
+    worker: &Worker,
+    session: &mut Session,
+    stream: &mut S,
+    input: &mut Input,
+    out: &mut Vec<u8>,
+) -> io::Result<bool>
+where
+    S: AsyncWrite + Unpin,
+{
+    loop {
+        let progress = batch::answer(worker, session, input.bytes(), out).await;
+        input.consume(progress.used);
+        if let Some(error) = progress.broken {
+            worker.service.metrics().front(Front::Resp).rejected.add(1);
+            Encoder::new(out, Version::Two).error(&format!("ERR {error}"));
+        }
+        if !worker.send(stream, out, Front::Resp).await? {
+            return Ok(false);
+        }
+        if progress.broken.is_some() || session.is_closing() {
+            return Ok(false);
+        }
+        if !progress.more || input.is_empty() {
+            return Ok(true);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! RESP2 and RESP3: any Redis client can ask.
+//!
+//! ```text
+//!   bytes -> parse -> commands -> runs of single checks, decided as one batch -> replies -> write
+//! ```
+//!
+//! **Invariants.** Replies are in the order of the commands. Everything read at once is answered in
+//! one write, up to a bound on commands and bytes. A malformed command is answered with an error of
+//! its own and nothing is charged for it; malformed framing ends the connection after the error,
+//! because no one knows where the next command would start.
+
+mod amend;
+mod batch;
+mod check;
+mod connection;
+pub mod encode;
+pub mod parse;
+mod session;
+mod settle;
+mod throttle;
+
+pub use connection::serve;
+
+#[cfg(test)]
+mod tests;

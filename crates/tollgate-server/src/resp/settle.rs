@@ -1,0 +1,110 @@
+//! `TOLL.RESERVE`, `TOLL.COMMIT` and `TOLL.CANCEL`: take now, settle later.
+//!
+//! ```text
+//!   TOLL.RESERVE policy key [COST n] ...   -> TOLL.CHECK's four fields, reservation or nil, expires_after_ms
+//!   TOLL.COMMIT reservation [cost ...]     -> 1 settled, 0 unknown: settled before, or expired
+//!   TOLL.CANCEL reservation                -> 1 settled, 0 unknown
+//! ```
+
+use tollgate_core::{ReservationId, Settlement, StoreError};
+
+use super::check::{asks, encode_summary, name};
+use super::encode::{Encoder, Version};
+use super::parse::integer;
+use crate::reservation_name;
+use crate::wait::millis_up;
+use crate::worker::Worker;
+
+/// Which of the commands was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Command {
+    /// `TOLL.RESERVE`.
+    Reserve,
+    /// `TOLL.COMMIT`.
+    Commit,
+    /// `TOLL.CANCEL`.
+    Cancel,
+}
+
+impl Command {
+    /// The command of this name.
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        let is = |command: &[u8]| name.eq_ignore_ascii_case(command);
+        match () {
+            () if is(b"TOLL.RESERVE") => Some(Self::Reserve),
+            () if is(b"TOLL.COMMIT") => Some(Self::Commit),
+            () if is(b"TOLL.CANCEL") => Some(Self::Cancel),
+            () => None,
+        }
+    }
+
+    /// Does it and writes the answer; the text of the error otherwise.
+    pub(super) async fn apply(
+        self,
+        args: &[&[u8]],
+        worker: &Worker,
+        encoder: &mut Encoder<'_>,
+    ) -> Result<(), String> {
+        match self {
+            Self::Reserve => reserve(&args[1..], worker, encoder).await,
+            Self::Commit => {
+                let (id, costs) = settlement(args)?;
+                settled(worker.commit(id, &costs).await, encoder)
+            }
+            Self::Cancel => {
+                let (id, costs) = settlement(args)?;
+                if !costs.is_empty() {
+                    return Err("ERR wrong number of arguments; reservation expected".to_owned());
+                }
+                settled(worker.cancel(id).await, encoder)
+            }
+        }
+    }
+}
+
+async fn reserve(args: &[&[u8]], worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
+    let rules = worker.service.rules();
+    let asks = asks(args, &rules, worker.service.settings().limits.charges_max)?;
+    let reserved = worker.reserve(&asks).await.map_err(|error| failure(&error))?;
+    if encoder.version() == Version::Three {
+        encoder.map(6);
+    } else {
+        encoder.array(6);
+    }
+    encode_summary(&reserved.verdict, &asks, encoder);
+    name(encoder, "reservation");
+    match reserved.reservation {
+        Some(reservation) => encoder.bulk(reservation_name::text(reservation.id).as_bytes()),
+        None => encoder.null(),
+    }
+    name(encoder, "expires_after_ms");
+    match reserved.reservation {
+        Some(reservation) => encoder.unsigned(millis_up(reservation.expires_after)),
+        None => encoder.null(),
+    }
+    Ok(())
+}
+
+fn settlement(args: &[&[u8]]) -> Result<(ReservationId, Vec<u64>), String> {
+    let [_, id, costs @ ..] = args else {
+        return Err("ERR wrong number of arguments; reservation expected".to_owned());
+    };
+    let id = std::str::from_utf8(id).ok().and_then(reservation_name::parse);
+    let id = id.ok_or("ERR a reservation is named by 32 hexadecimal digits")?;
+    let cost = |text: &&[u8]| integer(text).and_then(|cost| u64::try_from(cost).ok());
+    let costs: Option<Vec<u64>> = costs.iter().map(cost).collect();
+    Ok((id, costs.ok_or("ERR costs are whole numbers from 0")?))
+}
+
+fn settled(
+    settlement: Result<Settlement, StoreError>,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), String> {
+    let settlement = settlement.map_err(|error| failure(&error))?;
+    encoder.integer(i64::from(settlement == Settlement::Settled));
+    Ok(())
+}
+
+fn failure(error: &StoreError) -> String {
+    format!("ERR {error}")
+}

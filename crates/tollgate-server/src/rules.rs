@@ -1,0 +1,290 @@
+//! The rules in force: policies by name, keys with a quota of their own, lists, descriptors.
+//!
+//! Built once from configuration and swapped as a whole on a reload; nothing here changes while a
+//! request looks at it. A name and a key become an [`Ask`] in [`Rules::ask`], the only place that
+//! decides how a key is treated:
+//!
+//! ```text
+//! banned?  -> Treatment::Ban      denied without asking the store
+//! exempt?  -> Treatment::Exempt   allowed without asking the store
+//! own?     -> the key's own policy in place of the general one
+//! shadow?  -> Treatment::Shadow   counted and decided, never denied
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_core::{Charge, Cost, Key, KeyError, Policy};
+
+use crate::descriptors::Domain;
+use crate::metrics::Tally;
+use crate::pattern::{KeyList, Pattern};
+
+/// The rules in force.
+#[derive(Debug, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    by_name: HashMap<String, usize>,
+    domains: HashMap<String, Domain>,
+    lists: Lists,
+    shadow: bool,
+}
+
+/// Keys that are treated alike whatever their counts.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// Keys that are never limited.
+    pub unlimited: KeyList,
+    /// Keys that are always denied.
+    pub banned: KeyList,
+}
+
+/// One policy and everything said about it.
+#[derive(Debug)]
+pub struct Rule {
+    policy: Policy,
+    tally: Arc<Tally>,
+    options: RuleOptions,
+}
+
+/// What may be said about a policy beyond the policy itself.
+#[derive(Debug, Default)]
+pub struct RuleOptions {
+    /// Decide and count, but never deny.
+    pub shadow: bool,
+    /// Say that the store is unavailable rather than answer in its place.
+    pub unavailable_on_store_error: bool,
+    /// Keys with a quota of their own, first match first.
+    pub own: Vec<(Pattern, Policy)>,
+    /// Lists for this policy alone.
+    pub lists: Lists,
+    /// Where `/v1/gate` takes the key from.
+    pub gate_key: GateKey,
+}
+
+/// Where `/v1/gate` takes the key from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GateKey {
+    /// The address of the client: of the peer, or of the last untrusted hop in `X-Forwarded-For`.
+    #[default]
+    Address,
+    /// A header field, by its lower-case name.
+    Header(String),
+}
+
+/// How a key is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// As the policy decides.
+    Enforce,
+    /// Decided and counted, never denied.
+    Shadow,
+    /// Never limited, nothing counted.
+    Exempt,
+    /// Always denied, nothing counted.
+    Ban,
+}
+
+/// One charge with how its key is treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// What to charge.
+    pub charge: Charge<'a>,
+    /// How the key is treated.
+    pub treatment: Treatment,
+    /// Whether a failing store is told to the caller.
+    pub unavailable_on_store_error: bool,
+    /// Where the decision is counted.
+    pub tally: &'a Tally,
+}
+
+/// Why a name and a key are not an [`Ask`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskError {
+    /// No policy has this name.
+    UnknownPolicy,
+    /// The bytes are no key.
+    Key(KeyError),
+}
+
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownPolicy => f.write_str("no policy has this name"),
+            Self::Key(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl Rules {
+    /// Rules from their parts. Of policies with one name, the last counts.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>, domains: Vec<Domain>, lists: Lists, shadow: bool) -> Self {
+        let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
+        let by_name = rules.iter().enumerate().map(name).collect();
+        let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
+        Self { rules, by_name, domains: domains.collect(), lists, shadow }
+    }
+
+    /// The rules, in the order of the configuration.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule for the policy of this name.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.by_name.get(name).map(|&index| &self.rules[index])
+    }
+
+    /// The descriptor rules of this domain.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// The domains that have descriptor rules.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// Whether nothing is denied, only counted.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// What to ask for `key` under the policy named `policy`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such policy, or the bytes are no key.
+    pub fn ask<'a>(
+        &'a self,
+        policy: &[u8],
+        key: &'a [u8],
+        cost: Cost,
+    ) -> Result<Ask<'a>, AskError> {
+        let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
+        let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
+        let key = Key::new(key).map_err(AskError::Key)?;
+        Ok(self.ask_rule(rule, key, cost))
+    }
+
+    /// What to ask for `key` under `rule`.
+    #[must_use]
+    pub fn ask_rule<'a>(&'a self, rule: &'a Rule, key: Key<'a>, cost: Cost) -> Ask<'a> {
+        let bytes = key.as_bytes();
+        let listed = rule.options.lists.treatment(bytes);
+        let shadow = rule.options.shadow;
+        Ask {
+            treatment: listed.unwrap_or_else(|| self.treatment(bytes, shadow)),
+            unavailable_on_store_error: rule.options.unavailable_on_store_error,
+            charge: Charge::new(rule.policy_for(bytes), key).cost(cost),
+            tally: &rule.tally,
+        }
+    }
+
+    /// How `key` is treated under a policy that is in shadow mode, or not.
+    #[must_use]
+    pub fn treatment(&self, key: &[u8], shadow: bool) -> Treatment {
+        match self.lists.treatment(key) {
+            Some(treatment) => treatment,
+            None if shadow || self.shadow => Treatment::Shadow,
+            None => Treatment::Enforce,
+        }
+    }
+}
+
+impl Lists {
+    fn treatment(&self, key: &[u8]) -> Option<Treatment> {
+        if self.banned.contains(key) {
+            return Some(Treatment::Ban);
+        }
+        self.unlimited.contains(key).then_some(Treatment::Exempt)
+    }
+}
+
+impl Rule {
+    /// The rule for `policy`, counted in `tally`.
+    #[must_use]
+    pub const fn new(policy: Policy, tally: Arc<Tally>, options: RuleOptions) -> Self {
+        Self { policy, tally, options }
+    }
+
+    /// The policy that holds for keys without one of their own.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What else is said about it.
+    #[must_use]
+    pub const fn options(&self) -> &RuleOptions {
+        &self.options
+    }
+
+    fn policy_for(&self, key: &[u8]) -> &Policy {
+        let own = self.options.own.iter().find(|(pattern, _)| pattern.matches(key));
+        own.map_or(&self.policy, |(_, policy)| policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(options: RuleOptions, lists: Lists, shadow: bool) -> Rules {
+        let policy = Policy::parse("api", "10/s").unwrap();
+        let rule = Rule::new(policy, Arc::default(), options);
+        Rules::new(vec![rule], Vec::new(), lists, shadow)
+    }
+
+    fn treatment(rules: &Rules, key: &str) -> Treatment {
+        rules.ask(b"api", key.as_bytes(), Cost::ONE).unwrap().treatment
+    }
+
+    #[test]
+    fn a_key_may_have_its_own_quota() {
+        let own = vec![(Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap())];
+        let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
+        let limit = |key: &str| {
+            let ask = rules.ask(b"api", key.as_bytes(), Cost::ONE).unwrap();
+            ask.charge.policy.algorithm().limit()
+        };
+        assert_eq!((limit("ada"), limit("vip-1")), (10, 99));
+    }
+
+    #[test]
+    fn a_ban_beats_an_exemption_and_both_beat_shadow() {
+        let lists = Lists {
+            unlimited: ["good*", "evil-1"].into_iter().collect(),
+            banned: ["evil*"].into_iter().collect(),
+        };
+        let rules = rules(RuleOptions::default(), lists, true);
+        assert_eq!(treatment(&rules, "evil-1"), Treatment::Ban);
+        assert_eq!(treatment(&rules, "good"), Treatment::Exempt);
+        assert_eq!(treatment(&rules, "ada"), Treatment::Shadow);
+    }
+
+    #[test]
+    fn a_policys_own_lists_come_first() {
+        let own = Lists { unlimited: ["evil"].into_iter().collect(), ..Lists::default() };
+        let global = Lists { banned: ["evil"].into_iter().collect(), ..Lists::default() };
+        let rules = rules(RuleOptions { lists: own, ..RuleOptions::default() }, global, false);
+        assert_eq!(treatment(&rules, "evil"), Treatment::Exempt);
+    }
+
+    #[test]
+    fn what_is_no_policy_or_no_key_is_refused() {
+        let rules = rules(RuleOptions::default(), Lists::default(), false);
+        let refused = |policy: &[u8], key: &[u8]| rules.ask(policy, key, Cost::ONE).unwrap_err();
+        assert_eq!(refused(b"web", b"k"), AskError::UnknownPolicy);
+        assert_eq!(refused(b"\xff", b"k"), AskError::UnknownPolicy);
+        assert_eq!(refused(b"api", b""), AskError::Key(KeyError::Empty));
+        assert_eq!(refused(b"api", &[0; 65_537]), AskError::Key(KeyError::TooLong));
+    }
+}

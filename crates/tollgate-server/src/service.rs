@@ -1,0 +1,206 @@
+//! The service: rules, store, clock, counts and settings that every front shares.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tollgate_core::{Clock, Store};
+use tollgate_memory::MemoryStore;
+
+use crate::adhoc::AdHoc;
+use crate::metrics::{Metrics, Tally};
+use crate::rules::Rules;
+use crate::settings::Settings;
+use crate::top::{Ranking, Top, ranking};
+
+/// Where states live.
+#[derive(Clone)]
+pub enum Backing {
+    /// In this process.
+    Memory(Arc<MemoryStore>),
+    /// Elsewhere, shared with other processes.
+    Shared(Arc<dyn Store>),
+}
+
+/// What every front shares.
+pub struct Service {
+    rules: ArcSwap<Rules>,
+    store: Arc<dyn Store>,
+    memory: Option<Arc<MemoryStore>>,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    adhoc_tally: Arc<Tally>,
+    settings: Settings,
+    draining: AtomicBool,
+    reload_error: Mutex<Option<String>>,
+    tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
+}
+
+/// The most frequent keys of one worker.
+#[derive(Debug, Default)]
+pub struct Tops {
+    allowed: Top,
+    denied: Top,
+}
+
+impl Tops {
+    /// Counts a decision on `key`.
+    #[inline]
+    pub fn see(&mut self, is_allowed: bool, key: &[u8]) {
+        if is_allowed { self.allowed.see(key) } else { self.denied.see(key) }
+    }
+}
+
+impl Service {
+    /// A service with these rules, states in `backing`, time by `clock`.
+    #[must_use]
+    pub fn new(
+        rules: impl FnOnce(&Metrics) -> Rules,
+        backing: Backing,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
+        let metrics = Metrics::default();
+        let (store, memory): (Arc<dyn Store>, _) = match backing {
+            Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory)),
+            Backing::Shared(store) => (store, None),
+        };
+        metrics.reloaded(clock.now());
+        Self {
+            rules: ArcSwap::from_pointee(rules(&metrics)),
+            store,
+            memory,
+            adhoc_tally: metrics.tally("", AdHoc::NAME),
+            metrics,
+            clock,
+            settings,
+            draining: AtomicBool::new(false),
+            reload_error: Mutex::default(),
+            tops: Mutex::default(),
+        }
+    }
+
+    /// The rules in force. Load them once per request, or once per batch.
+    #[must_use]
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the
+    /// store under the policy's own identity.
+    pub fn replace_rules(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+        self.metrics.reloaded(self.clock.now());
+        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Notes that a reload was refused; the rules in force stay.
+    pub fn refuse_reload(&self, error: String) {
+        self.metrics.reloads_failed.add(1);
+        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// Why the last reload was refused, if it was.
+    #[must_use]
+    pub fn reload_error(&self) -> Option<String> {
+        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The store, if it is in this process.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemoryStore> {
+        self.memory.as_deref()
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Where decisions on ad hoc policies are counted.
+    #[must_use]
+    pub fn adhoc_tally(&self) -> &Tally {
+        &self.adhoc_tally
+    }
+
+    /// Limits and other settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Says that no new work should come: `/readyz` fails from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether the service is about to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// The most frequent keys: allowed, denied.
+    #[must_use]
+    pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+        let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
+        let locked: Vec<_> = workers
+            .iter()
+            .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most);
+        let denied = ranking(locked.iter().map(|tops| &tops.denied), most);
+        (allowed, denied)
+    }
+
+    /// A top list for one more worker.
+    pub(crate) fn new_tops(&self) -> Arc<Mutex<Tops>> {
+        let tops = Arc::default();
+        self.tops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tops));
+        tops
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tollgate_core::{Policy, Timestamp, VirtualClock};
+    use tollgate_memory::Capacity;
+
+    use super::*;
+    use crate::rules::{Lists, Rule, RuleOptions};
+
+    /// A service in memory with the policy `api`, five per second, at a time that stands still.
+    pub(crate) fn service() -> Arc<Service> {
+        service_at(Arc::new(VirtualClock::at(Timestamp::from_millis(1_000_000))))
+    }
+
+    /// The same with a clock of the caller's.
+    pub(crate) fn service_at(clock: Arc<VirtualClock>) -> Arc<Service> {
+        let rules = |metrics: &Metrics| {
+            let policy = Policy::parse("api", "5/s").unwrap();
+            let rule = Rule::new(policy, metrics.tally("", "api"), RuleOptions::default());
+            Rules::new(vec![rule], Vec::new(), Lists::default(), false)
+        };
+        let memory = Arc::new(MemoryStore::new(Capacity::keys(1_000)));
+        Arc::new(Service::new(rules, Backing::Memory(memory), clock, Settings::default()))
+    }
+}

@@ -1,0 +1,54 @@
+//! Bounds on everything a client can make the service hold or wait for, and who may ask.
+
+use std::time::Duration;
+
+use tollgate_core::fields::Dialect;
+
+use crate::auth::Auth;
+use crate::net::Network;
+
+/// Everything about the service that is not a rule.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Bounds.
+    pub limits: Limits,
+    /// Who may ask.
+    pub auth: Auth,
+    /// Which header fields answers carry.
+    pub dialect: Dialect,
+    /// Peers whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<Network>,
+}
+
+/// Bounds on connections and requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections open at once, over all fronts; more are closed at once.
+    pub connections_max: usize,
+    /// The longest RESP command, in bytes.
+    pub frame_bytes_max: usize,
+    /// Commands of one pipeline decided as one batch; a longer pipeline is answered in parts.
+    pub pipeline_max: usize,
+    /// The longest HTTP body or gRPC message, in bytes.
+    pub body_bytes_max: usize,
+    /// Charges in one request, and requests in one HTTP batch.
+    pub charges_max: usize,
+    /// How long a client may take to finish a request it has begun, and to read an answer.
+    pub slow_client_after: Duration,
+    /// How long a connection may stay idle; `None` for as long as it likes.
+    pub idle_after: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 20_000,
+            frame_bytes_max: 1 << 20,
+            pipeline_max: 1_024,
+            body_bytes_max: 1 << 20,
+            charges_max: 64,
+            slow_client_after: Duration::from_secs(10),
+            idle_after: None,
+        }
+    }
+}
