@@ -1,1 +1,29 @@
-//! Shared store on Redis and Valkey; not built yet (issue 3).
+//! Shared store on Redis and Valkey: one round trip, cluster-safe, honest under failure.
+
+mod address;
+mod amount;
+mod batch;
+mod bytes;
+mod dial;
+mod failure;
+mod flight;
+mod job;
+mod layout;
+mod link;
+mod local;
+mod names;
+mod outage;
+mod remembered;
+mod replay;
+mod request;
+mod router;
+mod script;
+mod settings;
+mod share;
+mod status;
+mod store;
+mod terms;
+
+pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
+pub use status::Status;
+pub use store::RedisStore;

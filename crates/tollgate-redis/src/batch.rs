@@ -1,0 +1,193 @@
+//! Requests that are answered by one run of a script, on the states of one slot.
+
+use std::collections::HashMap;
+
+use redis::{Cmd, Value};
+use tollgate_core::{ErrorKind, State, StoreError, Timestamp};
+
+use crate::amount::{moment, pair};
+use crate::bytes::put_double;
+use crate::layout;
+use crate::replay::{Board, Reply};
+use crate::request::{Op, Request};
+use crate::script::{Script, bit, script};
+
+/// What one request was answered, when, and on which states.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) reply: Reply,
+    /// The server's time.
+    pub(crate) now: Timestamp,
+    /// The states of a denied request, part by part.
+    pub(crate) states: Vec<State>,
+}
+
+/// How a batch is asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// The time to decide at; the server's own if `None`.
+    pub(crate) at: Option<Timestamp>,
+    /// How long the store remembers the answer, for a caller who may have to ask again.
+    pub(crate) remember_ms: Option<u64>,
+}
+
+/// One run of a script.
+pub(crate) struct Batch {
+    script: &'static Script,
+    keys: Vec<Vec<u8>>,
+    arguments: [Vec<u8>; 4],
+    /// For each request, the numbers of its parts' states.
+    places: Vec<Vec<usize>>,
+    /// A part of some request for each state.
+    owners: Vec<(usize, usize)>,
+}
+
+impl Batch {
+    /// A run that answers `requests`, all of them in one slot.
+    pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Self {
+        let mut plan = Plan::default();
+        let places: Vec<Vec<usize>> = requests
+            .iter()
+            .enumerate()
+            .map(|(index, request)| plan.place(index, request))
+            .collect();
+        let states = plan.keys.len();
+        let mut keys: Vec<Vec<u8>> = plan.keys.iter().map(|key| key.to_vec()).collect();
+        let slot = layout::slot(keys.first().map_or(&[][..], |key| key));
+        let mut encoded = Vec::with_capacity(requests.len() * 48);
+        for (request, places) in requests.iter().zip(&places) {
+            let record = request.has_record().then(|| {
+                keys.push(layout::record_key(prefix, 'r', slot, request.id));
+                keys.len() as u64
+            });
+            let mut numbers = places.iter();
+            let mut place = || numbers.next().map_or(0, |number| *number as u64 + 1);
+            request.encode(&mut encoded, &mut place, record);
+        }
+        let remembered = manner.remember_ms.map(|ms| ms.to_string().into_bytes());
+        if let (Some(_), [request, ..]) = (&remembered, requests) {
+            keys.push(layout::record_key(prefix, 'q', slot, request.id));
+        }
+        debug_assert!(states <= usize::from(u16::MAX), "batches are bounded");
+        let arguments = [time(manner.at), plan.spec, encoded, remembered.unwrap_or_default()];
+        Self { script: script(plan.kinds), keys, arguments, places, owners: plan.owners }
+    }
+
+    /// The command by the script's name, or with its source where the server does not know it.
+    pub(crate) fn command(&self, with_source: bool) -> Cmd {
+        let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
+        command.arg(if with_source { &self.script.source } else { &self.script.sha });
+        command.arg(self.keys.len());
+        self.keys.iter().for_each(|key| {
+            command.arg(key.as_slice());
+        });
+        self.arguments.iter().for_each(|argument| {
+            command.arg(argument.as_slice());
+        });
+        command
+    }
+
+    /// What the server's answer means for each request.
+    pub(crate) fn outcomes(
+        &self,
+        requests: &[&Request],
+        answer: Value,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        match self.read(requests, answer) {
+            Some(outcomes) => outcomes,
+            None => {
+                let strange = || Err(refused("the store's answer does not read"));
+                requests.iter().map(|_| strange()).collect()
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        requests: &[&Request],
+        answer: Value,
+    ) -> Option<Vec<Result<Outcome, StoreError>>> {
+        let Value::Array(fields) = answer else { return None };
+        let [Value::Int(us), Value::Int(ns), Value::BulkString(digits), values @ ..] = &fields[..]
+        else {
+            return None;
+        };
+        let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
+        let mut board = Board::new(now);
+        for ((request, part), value) in self.owners.iter().zip(values) {
+            let Value::BulkString(value) = value else { return None };
+            board.add(&requests[*request].parts[*part].terms, value)?;
+        }
+        let answers = requests.iter().zip(&self.places).zip(digits);
+        let outcomes: Vec<_> = answers
+            .map(|((request, places), digit)| outcome(&mut board, request, places, *digit, now))
+            .collect();
+        (outcomes.len() == requests.len()).then_some(outcomes)
+    }
+}
+
+/// The distinct states of a batch.
+#[derive(Default)]
+struct Plan<'a> {
+    keys: Vec<&'a [u8]>,
+    numbers: HashMap<&'a [u8], usize>,
+    owners: Vec<(usize, usize)>,
+    spec: Vec<u8>,
+    kinds: u8,
+}
+
+impl<'a> Plan<'a> {
+    fn place(&mut self, index: usize, request: &'a Request) -> Vec<usize> {
+        let parts = request.parts.iter().enumerate();
+        let place = |(number, part): (usize, &'a crate::request::Part)| {
+            if let Some(known) = self.numbers.get(&part.key[..]) {
+                return *known;
+            }
+            self.numbers.insert(&part.key, self.keys.len());
+            self.keys.push(&part.key);
+            self.owners.push((index, number));
+            self.spec.extend_from_slice(&part.terms.spec);
+            self.kinds |= bit(part.terms.kind);
+            self.keys.len() - 1
+        };
+        parts.map(place).collect()
+    }
+}
+
+fn time(at: Option<Timestamp>) -> Vec<u8> {
+    let mut time = Vec::new();
+    if let Some(at) = at {
+        pair(at.as_nanos()).iter().for_each(|limb| put_double(&mut time, *limb));
+    }
+    time
+}
+
+fn outcome(
+    board: &mut Board,
+    request: &Request,
+    places: &[usize],
+    digit: u8,
+    now: Timestamp,
+) -> Result<Outcome, StoreError> {
+    if digit == b'2' {
+        return Err(refused("somebody else's data is at one of the keys; nothing was overwritten"));
+    }
+    let before: Vec<State> = match request.op {
+        Op::Check if digit == b'0' => places.iter().map(|n| board.state(*n).clone()).collect(),
+        _ => Vec::new(),
+    };
+    let reply = board.play(request, places, digit == b'1');
+    let agreed = match &reply {
+        Reply::Verdict(verdict) => verdict.is_allowed() == (digit == b'1'),
+        Reply::Grant(grant) => (grant.granted > 0) == (digit == b'1'),
+        Reply::Snapshot(_) | Reply::Reset | Reply::Settlement(_) => true,
+    };
+    if !agreed {
+        return Err(refused("script and core disagree; is another version writing these keys?"));
+    }
+    Ok(Outcome { reply, now, states: before })
+}
+
+fn refused(message: &str) -> StoreError {
+    StoreError::new(ErrorKind::Refused, message)
+}

@@ -1,0 +1,45 @@
+//! Bytes that scripts read and write: little endian, packed, no padding.
+
+/// Reads what a script packed.
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    /// An unsigned integer of `len` bytes, at most 8.
+    pub(crate) fn number(&mut self, len: usize) -> Option<u64> {
+        let bytes = self.take(len)?;
+        Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+
+    /// The name of a reservation.
+    pub(crate) fn id(&mut self) -> Option<u128> {
+        self.take(16)?.try_into().ok().map(u128::from_be_bytes)
+    }
+
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(len)?;
+        self.0 = tail;
+        Some(head)
+    }
+}
+
+/// Appends a number as a double, exact below 2^53.
+pub(crate) fn put_double(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&(number as f64).to_le_bytes());
+}
+
+/// Appends the lowest `len` bytes of a number.
+pub(crate) fn put_number(out: &mut Vec<u8>, number: u64, len: usize) {
+    out.extend_from_slice(&number.to_le_bytes()[..len]);
+}

@@ -1,0 +1,87 @@
+//! How one server is found and connected to.
+
+use redis::ConnectionInfo;
+use redis::aio::MultiplexedConnection;
+use tollgate_core::{ErrorKind, StoreError};
+
+use crate::address::{at, classify, connect, unavailable};
+use crate::settings::Settings;
+
+/// How one server is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Dial {
+    /// It stands at this address.
+    Fixed(ConnectionInfo),
+    /// The sentinels know.
+    Sentinel { sentinels: Vec<ConnectionInfo>, name: String, primary: ConnectionInfo },
+}
+
+impl Dial {
+    /// Finds the server, connects, and makes sure that it may be written to.
+    pub(crate) async fn connect(
+        &self,
+        settings: &Settings,
+    ) -> Result<MultiplexedConnection, StoreError> {
+        let info = match self {
+            Self::Fixed(info) => info.clone(),
+            Self::Sentinel { sentinels, name, primary } => {
+                let (host, port) = ask_sentinels(sentinels, name, settings).await?;
+                at(primary, &host, port)
+            }
+        };
+        let mut connection = connect(&info, settings).await?;
+        let role = role(&mut connection);
+        match tokio::time::timeout(settings.connect_timeout, role).await {
+            Ok(role) => role.map(|()| connection),
+            Err(_) => Err(unavailable("the store accepts connections and does not answer")),
+        }
+    }
+}
+
+/// Whether the server answers, and is not a replica, which would refuse every write.
+async fn role(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    match redis::cmd("ROLE").query_async::<Vec<redis::Value>>(connection).await {
+        Ok(role) => match role.first() {
+            Some(redis::Value::BulkString(role)) if role == b"slave" => Err(StoreError::new(
+                ErrorKind::Refused,
+                "the server is a read-only replica; name its primary",
+            )),
+            _ => Ok(()),
+        },
+        // A user who may not ask for the role may still run scripts.
+        Err(error) if error.code() == Some("NOPERM") => Ok(()),
+        Err(error) => Err(classify(error)),
+    }
+}
+
+async fn ask_sentinels(
+    sentinels: &[ConnectionInfo],
+    name: &str,
+    settings: &Settings,
+) -> Result<(String, u16), StoreError> {
+    let mut last = unavailable("no sentinel is named");
+    for sentinel in sentinels {
+        match ask_sentinel(sentinel, name, settings).await {
+            Ok(address) => return Ok(address),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn ask_sentinel(
+    sentinel: &ConnectionInfo,
+    name: &str,
+    settings: &Settings,
+) -> Result<(String, u16), StoreError> {
+    let mut connection = connect(sentinel, settings).await?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("get-master-addr-by-name").arg(name);
+    let answer = command.query_async::<Option<(String, u16)>>(&mut connection);
+    match tokio::time::timeout(settings.connect_timeout, answer).await {
+        Ok(Ok(Some(address))) => Ok(address),
+        Ok(Ok(None)) => Err(unavailable("the sentinels know no primary of this name")),
+        Ok(Err(error)) => Err(classify(error)),
+        Err(_) => Err(unavailable("a sentinel does not answer")),
+    }
+}

@@ -1,0 +1,38 @@
+//! Reservations that this process made, so that settling them takes no look at their records.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+use tollgate_core::{Reservation, ReservationId};
+
+use crate::request::Part;
+
+/// The charges of open reservations, at most as many as it was made for: the rest is looked up.
+pub(crate) struct Remembered {
+    open: Mutex<HashMap<ReservationId, (Instant, Vec<Part>)>>,
+    max: usize,
+}
+
+impl Remembered {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { open: Mutex::default(), max }
+    }
+
+    pub(crate) fn put(&self, reservation: Reservation, parts: Vec<Part>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= self.max {
+            let now = Instant::now();
+            open.retain(|_, (expires_at, _)| *expires_at > now);
+        }
+        let expires_at = Instant::now().checked_add(reservation.expires_after);
+        if let (true, Some(expires_at)) = (open.len() < self.max, expires_at) {
+            open.insert(reservation.id, (expires_at, parts));
+        }
+    }
+
+    pub(crate) fn take(&self, id: ReservationId) -> Option<Vec<Part>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&id).map(|(_, parts)| parts)
+    }
+}

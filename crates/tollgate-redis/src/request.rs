@@ -1,0 +1,218 @@
+//! One request to the store, owned, and its encoding for the script.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
+
+use crate::amount::{Amount, nanos, pair};
+use crate::bytes::{Reader, put_double, put_number};
+use crate::layout;
+use crate::terms::{Terms, algorithm, numbers, parse_moment};
+
+/// What is asked, of which states.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    /// Names what the request holds: a reservation, a permit, or the request itself.
+    pub(crate) id: u128,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Check,
+    Peek,
+    Take,
+    Refund,
+    Reset,
+    Reserve {
+        expires_after: Duration,
+    },
+    /// At these costs; none means that everything is given back.
+    Settle {
+        costs: Option<Vec<u64>>,
+    },
+}
+
+/// One charge.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The name of the state in the store.
+    pub(crate) key: Vec<u8>,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) units: u64,
+    pub(crate) mode: Mode,
+    pub(crate) on_store_error: OnStoreError,
+    /// Whether a reservation's units come back when it expires.
+    pub(crate) returns: bool,
+}
+
+/// How a part is settled.
+pub(crate) enum Settling {
+    /// Gives units back.
+    Back(u64),
+    /// Takes units, allowed or not.
+    Extra(u64),
+    /// Ends what is in flight.
+    Release,
+}
+
+impl Request {
+    /// The slot of the first state; all of a request's states share it in a cluster.
+    pub(crate) fn slot(&self) -> u16 {
+        self.parts.first().map_or(0, |part| layout::slot(&part.key))
+    }
+
+    /// Whether the request reads or writes a reservation's record.
+    pub(crate) fn has_record(&self) -> bool {
+        matches!(self.op, Op::Reserve { .. } | Op::Settle { .. })
+    }
+
+    /// Appends the request; `place` says part by part which number its state has among the keys,
+    /// `record` which number the reservation's record has.
+    pub(crate) fn encode(
+        &self,
+        out: &mut Vec<u8>,
+        place: &mut dyn FnMut() -> u64,
+        record: Option<u64>,
+    ) {
+        put_number(out, self.op.code(), 1);
+        put_number(out, self.parts.len() as u64, 2);
+        out.extend_from_slice(&self.id.to_be_bytes());
+        for (index, part) in self.parts.iter().enumerate() {
+            put_number(out, place(), 2);
+            let (mode, amount) = self.mode_and_amount(index, part);
+            put_number(out, mode, 1);
+            amount.iter().for_each(|limb| put_double(out, *limb));
+        }
+        match &self.op {
+            Op::Take => self.encode_powers(out),
+            Op::Reserve { expires_after } => {
+                pair(nanos(*expires_after)).iter().for_each(|limb| put_double(out, *limb));
+                put_number(out, record.unwrap_or_default(), 2);
+                let written = self.record();
+                put_number(out, written.len() as u64, 4);
+                out.extend_from_slice(&written);
+            }
+            Op::Settle { .. } => put_number(out, record.unwrap_or_default(), 2),
+            Op::Check | Op::Peek | Op::Refund | Op::Reset => {}
+        }
+    }
+
+    /// How one part is settled at its real cost.
+    pub(crate) fn settling(&self, index: usize, part: &Part) -> Settling {
+        let Op::Settle { costs } = &self.op else { return Settling::Back(0) };
+        if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
+            return Settling::Release;
+        }
+        let cost = match costs {
+            None => 0,
+            Some(costs) => costs.get(index).copied().unwrap_or(part.units),
+        };
+        if cost <= part.units {
+            Settling::Back(part.units - cost)
+        } else {
+            Settling::Extra(cost - part.units)
+        }
+    }
+
+    fn mode_and_amount(&self, index: usize, part: &Part) -> (u64, Amount) {
+        match &self.op {
+            Op::Settle { .. } => match self.settling(index, part) {
+                Settling::Back(units) => (0, part.terms.amount(units)),
+                Settling::Extra(units) => (1, part.terms.amount(units)),
+                Settling::Release => (2, [0; 3]),
+            },
+            Op::Take => {
+                let wanted = part.units.min(part.terms.algorithm().limit());
+                (u64::from(part.mode == Mode::Count), [wanted, 0, 0])
+            }
+            Op::Refund | Op::Reset => (0, part.terms.amount(part.units)),
+            Op::Check | Op::Peek | Op::Reserve { .. } => {
+                let counted = part.mode == Mode::Count;
+                // One above the limit is denied like anything above it, and its sums stay exact.
+                let most = part.terms.algorithm().limit().saturating_add(1);
+                let units = if counted { part.units } else { part.units.min(most) };
+                let mode = u64::from(counted) + if part.returns { 2 } else { 0 };
+                (mode, part.terms.amount(units))
+            }
+        }
+    }
+
+    /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
+    fn encode_powers(&self, out: &mut Vec<u8>) {
+        let Some(part) = self.parts.first() else { return };
+        let wanted = part.units.min(part.terms.algorithm().limit());
+        let powers = match part.terms.algorithm() {
+            Algorithm::Gcra(_) => u64::from(wanted.ilog2()) + 1,
+            _ => 0,
+        };
+        put_number(out, powers, 1);
+        for power in 0..powers {
+            part.terms.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
+        }
+    }
+
+    /// What another process needs to settle this reservation.
+    fn record(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_number(&mut out, self.parts.len() as u64, 2);
+        for part in &self.parts {
+            put_number(&mut out, part.key.len() as u64, 4);
+            out.extend_from_slice(&part.key);
+            put_number(&mut out, part.units, 8);
+            put_number(&mut out, u64::from(part.returns), 1);
+            let numbers = numbers(part.terms.algorithm());
+            numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
+        }
+        out
+    }
+}
+
+impl Op {
+    fn code(&self) -> u64 {
+        match self {
+            Self::Check => 1,
+            Self::Peek => 2,
+            Self::Take => 3,
+            Self::Refund => 4,
+            Self::Reset => 5,
+            Self::Reserve { .. } => 6,
+            Self::Settle { .. } => 7,
+        }
+    }
+}
+
+/// The parts that a reservation's record names; `None` if it is not of our making.
+pub(crate) fn parse_record(record: &[u8]) -> Option<(Timestamp, Vec<Part>)> {
+    let mut reader = Reader::new(record);
+    let expires_at = parse_moment(&mut reader)?;
+    parse_moment(&mut reader)?;
+    let count = reader.number(2)?;
+    let part = |_| {
+        let len = usize::try_from(reader.number(4)?).ok()?;
+        let key = reader.take(len)?.to_vec();
+        let (units, returns) = (reader.number(8)?, reader.byte()? == 1);
+        let mut numbers = [0; 4];
+        for number in &mut numbers {
+            *number = reader.number(8)?;
+        }
+        let policy = tollgate_core::Policy::new("reserved", algorithm(numbers)?).ok()?;
+        let terms = Arc::new(Terms::new(&policy));
+        let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
+        Some(Part { key, terms, units, mode, on_store_error, returns })
+    };
+    Some((expires_at, (0..count).map(part).collect::<Option<_>>()?))
+}
+
+/// The slot that a reservation's name carries in its upper bits.
+pub(crate) const fn slot_of(id: ReservationId) -> u16 {
+    (id.0 >> 112) as u16
+}
+
+/// A reservation's name in `slot`, from random bits.
+pub(crate) const fn name_in(slot: u16, random: u128) -> u128 {
+    (random & (u128::MAX >> 16)) | (slot as u128) << 112
+}

@@ -1,0 +1,169 @@
+//! The store: turns charges into requests, and answers into verdicts.
+
+mod answers;
+mod ask;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::runtime::Handle;
+use tollgate_core::{Charge, OnExpiry, Policy, StoreError};
+
+use crate::address::{Address, misuse, unavailable};
+use crate::layout;
+use crate::local::LocalShares;
+use crate::names::Names;
+use crate::remembered::Remembered;
+use crate::request::{Op, Part, Request};
+use crate::router::Router;
+use crate::settings::Settings;
+use crate::status::Status;
+use crate::terms::Terms;
+
+/// Limits shared through Redis or Valkey. Clones share everything.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
+/// use tollgate_redis::{RedisStore, Settings};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1", Settings::default()).await?;
+/// let policy = Policy::parse("api", "100/1m")?;
+/// // The time is the server's own; the one given is not looked at.
+/// let verdict = store.check(&[Charge::new(&policy, Key::new("alice")?)], Timestamp::MIN).await?;
+/// assert!(verdict.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    router: Arc<Router>,
+    settings: Arc<Settings>,
+    terms: RwLock<HashMap<u64, Arc<Terms>>>,
+    names: Names,
+    reservations: Remembered,
+    local: LocalShares,
+    runtime: Handle,
+    /// Whether to decide at the caller's time instead of the server's; only tests do.
+    obeys_caller: bool,
+}
+
+/// The most charges in one request.
+const CHARGES_MAX: usize = 256;
+/// The most policies whose terms are kept; more are worked out each time.
+const TERMS_MAX: usize = 4_096;
+
+impl RedisStore {
+    /// Connects to the store at `url`: `redis://`, `rediss://`, `redis+unix://`,
+    /// `redis+sentinel://host:port,…/name` or `redis+cluster://host:port,…`.
+    ///
+    /// # Errors
+    ///
+    /// If the URL or the settings do not make sense, the store refuses the credentials or is a
+    /// replica, or cannot be reached (unless [`Settings::start_without`]), or there is no tokio
+    /// runtime.
+    pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
+        Self::start(url, settings, false).await
+    }
+
+    /// A store that decides at the time it is given, for comparing it with others.
+    #[doc(hidden)]
+    pub async fn connect_with_callers_time(
+        url: &str,
+        settings: Settings,
+    ) -> Result<Self, StoreError> {
+        Self::start(url, settings, true).await
+    }
+
+    /// How the store is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::of(&self.inner.router)
+    }
+
+    async fn start(url: &str, settings: Settings, obeys_caller: bool) -> Result<Self, StoreError> {
+        let runtime = Handle::try_current()
+            .map_err(|error| misuse("the store needs a tokio runtime").caused_by(error))?;
+        if settings.prefix.contains(['{', '}']) {
+            return Err(misuse("the prefix must not contain braces: they would choose the slot"));
+        }
+        let settings = Arc::new(settings);
+        let router = Router::start(Address::parse(url)?, Arc::clone(&settings)).await?;
+        let inner = Inner {
+            router,
+            terms: RwLock::default(),
+            names: Names::new(),
+            reservations: Remembered::new(settings.local_keys_max),
+            local: LocalShares::new(settings.local_keys_max),
+            runtime,
+            obeys_caller,
+            settings,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl Inner {
+    /// The request that charges make.
+    fn request(&self, op: Op, charges: &[Charge<'_>]) -> Result<Request, StoreError> {
+        if charges.len() > CHARGES_MAX {
+            return Err(misuse("a request has at most 256 charges"));
+        }
+        let parts = charges.iter().map(|charge| self.part(charge)).collect();
+        Ok(Request { op, id: self.names.next(), parts })
+    }
+
+    fn part(&self, charge: &Charge<'_>) -> Part {
+        let policy = charge.policy;
+        Part {
+            key: layout::state_key(&self.settings.prefix, policy.id(), charge.key.as_bytes()),
+            terms: self.terms(policy),
+            units: charge.cost.get(),
+            mode: charge.mode,
+            on_store_error: policy.store_error(),
+            returns: policy.reservation_terms().on_expiry == OnExpiry::Return,
+        }
+    }
+
+    fn terms(&self, policy: &Policy) -> Arc<Terms> {
+        let known = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(terms) = known.get(&policy.id()) {
+            return Arc::clone(terms);
+        }
+        drop(known);
+        let terms = Arc::new(Terms::new(policy));
+        let mut known = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < TERMS_MAX {
+            known.insert(policy.id(), Arc::clone(&terms));
+        }
+        terms
+    }
+
+    /// In a cluster all charges must share a slot.
+    fn one_slot(&self, request: &Request) -> Result<(), StoreError> {
+        let slot = request.slot();
+        let is_astray = |part: &Part| layout::slot(&part.key) != slot;
+        if self.router.is_cluster() && request.parts.iter().any(is_astray) {
+            return Err(misuse(
+                "the charges are in different slots of the cluster and cannot be decided together; \
+                 give their keys one hash tag, as in {tenant}, or let the policies go across slots",
+            ));
+        }
+        Ok(())
+    }
+
+    fn shut_down() -> StoreError {
+        unavailable("the store is being shut down")
+    }
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("status", &self.status()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! The store behind the [`Store`] trait.
+
+use std::time::Duration;
+
+use tollgate_core::{
+    Algorithm, Answer, Charge, Grant, Reservation, ReservationId, Reserved, Settlement, Snapshot,
+    Store, StoreError, Timestamp, Verdict,
+};
+
+use super::ask::strange_answer;
+use super::{Inner, RedisStore};
+use crate::batch::Outcome;
+use crate::replay::Reply;
+use crate::request::{Op, Request, name_in};
+
+impl Store for RedisStore {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        self.verdict(Op::Check, charges, now)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        self.verdict(Op::Peek, charges, now)
+    }
+
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
+        let request = self.inner.request(Op::Take, std::slice::from_ref(charge));
+        self.pending(request, move |inner, request| inner.take(request, now))
+    }
+
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
+        let request = self.inner.request(Op::Refund, std::slice::from_ref(charge));
+        self.pending(request, move |inner, request| inner.refund(request, now))
+    }
+
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
+        let request = self.inner.request(Op::Reset, std::slice::from_ref(charge));
+        self.pending(request, move |inner, request| inner.reset(request, now))
+    }
+
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
+        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let request = self.inner.request(Op::Reserve { expires_after }, charges);
+        self.pending(request, move |inner, request| inner.reserve(request, now))
+    }
+
+    fn commit(
+        &self,
+        reservation: ReservationId,
+        costs: &[u64],
+        now: Timestamp,
+    ) -> Answer<'_, Settlement> {
+        let costs = costs.to_vec();
+        Answer::Pending(Box::pin(self.inner.settle(reservation, Some(costs), now)))
+    }
+
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement> {
+        Answer::Pending(Box::pin(self.inner.settle(reservation, None, now)))
+    }
+
+    fn release(&self, reservation: ReservationId, now: Timestamp) {
+        let inner = std::sync::Arc::clone(&self.inner);
+        self.inner.runtime.spawn(async move {
+            // A release that is lost is made good when the reservation expires.
+            let _ = inner.settle(reservation, None, now).await;
+        });
+    }
+}
+
+impl RedisStore {
+    fn verdict(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        if charges.is_empty() {
+            return Answer::Ready(Ok(Verdict::new(Vec::new())));
+        }
+        let request = self.inner.request(op, charges);
+        self.pending(request, move |inner, request| inner.verdict(request, now))
+    }
+
+    /// The answer that `ask` will give to the request, or why there is no request.
+    fn pending<'a, T, F>(
+        &'a self,
+        request: Result<Request, StoreError>,
+        ask: impl FnOnce(&'a Inner, Request) -> F,
+    ) -> Answer<'a, T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'a,
+    {
+        match request.and_then(|request| self.inner.one_slot(&request).map(|()| request)) {
+            Ok(request) => Answer::Pending(Box::pin(ask(&self.inner, request))),
+            Err(error) => Answer::Ready(Err(error)),
+        }
+    }
+}
+
+impl Inner {
+    async fn verdict(&self, request: Request, now: Timestamp) -> Result<Verdict, StoreError> {
+        match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => Ok(verdict),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => self.degrade(&request, trouble),
+        }
+    }
+
+    async fn take(&self, request: Request, now: Timestamp) -> Result<Grant, StoreError> {
+        match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Grant(grant), .. }) => Ok(grant),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => self.degrade_grant(&request, trouble),
+        }
+    }
+
+    async fn refund(&self, request: Request, now: Timestamp) -> Result<Snapshot, StoreError> {
+        match self.ask(request, now).await {
+            Ok(Outcome { reply: Reply::Snapshot(snapshot), .. }) => Ok(snapshot),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => Err(trouble.error),
+        }
+    }
+
+    async fn reset(&self, request: Request, now: Timestamp) -> Result<(), StoreError> {
+        match self.ask(request, now).await {
+            Ok(Outcome { reply: Reply::Reset, .. }) => Ok(()),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => Err(trouble.error),
+        }
+    }
+
+    async fn reserve(&self, request: Request, now: Timestamp) -> Result<Reserved, StoreError> {
+        let Op::Reserve { expires_after } = request.op else { return Err(strange_answer()) };
+        if request.parts.is_empty() {
+            return Ok(Reserved { verdict: Verdict::new(Vec::new()), reservation: None });
+        }
+        let id = name_in(request.slot(), request.id);
+        let mut request = Request { id, ..request };
+        for part in &mut request.parts {
+            part.returns &= !expires_by_itself(part.terms.algorithm(), expires_after);
+        }
+        let verdict = match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => verdict,
+            Ok(_) => return Err(strange_answer()),
+            Err(trouble) => self.degrade(&request, trouble)?,
+        };
+        if !verdict.is_allowed() {
+            return Ok(Reserved { verdict, reservation: None });
+        }
+        let reservation = Reservation { id: ReservationId(id), expires_after };
+        if !verdict.is_degraded() {
+            self.reservations.put(reservation, request.parts);
+        }
+        Ok(Reserved { verdict, reservation: Some(reservation) })
+    }
+}
+
+/// Whether what is in flight ends with the reservation anyway.
+fn expires_by_itself(algorithm: &Algorithm, expires_after: Duration) -> bool {
+    matches!(algorithm, Algorithm::Concurrency(limit) if limit.lease() <= expires_after)
+}

@@ -1,0 +1,132 @@
+//! Asking: one request to its server, within the budget of time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tollgate_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
+
+use super::Inner;
+use crate::address::unavailable;
+use crate::batch::{Manner, Outcome};
+use crate::failure::{degraded_grant, degraded_verdict};
+use crate::job::{Job, Ticket, Trouble, unknown};
+use crate::layout;
+use crate::replay::Reply;
+use crate::request::{Op, Part, Request, parse_record, slot_of};
+
+impl Inner {
+    /// Asks the store, and waits for the answer no longer than the budget.
+    pub(super) async fn ask(&self, request: Request, at: Timestamp) -> Result<Outcome, Trouble> {
+        let (answer, receive) = oneshot::channel();
+        let ticket = Arc::new(Ticket::default());
+        let slot = request.slot();
+        let manner =
+            Manner { at: self.obeys_caller.then_some(at), remember_ms: self.remember_ms(&request) };
+        let job = Job {
+            request,
+            manner,
+            slot,
+            ticket: Arc::clone(&ticket),
+            answer,
+            hops: 0,
+            asking: false,
+        };
+        self.router.submit(job);
+        tokio::select! {
+            biased;
+            outcome = receive => outcome.unwrap_or_else(|_| Err(Trouble::store(Self::shut_down()))),
+            () = self.budget() => {
+                if let Some(link) = self.router.link(slot) {
+                    link.outage.failed();
+                }
+                Err(Trouble::store(ticket.abandon()))
+            }
+        }
+    }
+
+    /// What the policies answer in place of a store that is in trouble.
+    pub(super) fn degrade(
+        &self,
+        request: &Request,
+        trouble: Trouble,
+    ) -> Result<Verdict, StoreError> {
+        if !trouble.degrades {
+            return Err(trouble.error);
+        }
+        Ok(degraded_verdict(request, &self.local, self.outage_lasted(request)))
+    }
+
+    /// The same for a partial grant.
+    pub(super) fn degrade_grant(
+        &self,
+        request: &Request,
+        trouble: Trouble,
+    ) -> Result<Grant, StoreError> {
+        if !trouble.degrades {
+            return Err(trouble.error);
+        }
+        Ok(degraded_grant(request, &self.local, self.outage_lasted(request)))
+    }
+
+    /// Settles a reservation, whoever made it.
+    pub(super) async fn settle(
+        &self,
+        id: ReservationId,
+        costs: Option<Vec<u64>>,
+        at: Timestamp,
+    ) -> Result<Settlement, StoreError> {
+        let parts = match self.reservations.take(id) {
+            Some(parts) => Some(parts),
+            None => self.fetch(id).await?,
+        };
+        let Some(parts) = parts else { return Ok(Settlement::Unknown) };
+        let request = Request { op: Op::Settle { costs }, id: id.0, parts };
+        match self.ask(request, at).await {
+            Ok(Outcome { reply: Reply::Settlement(settlement), .. }) => Ok(settlement),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => Err(trouble.error),
+        }
+    }
+
+    /// The parts of a reservation that another process made, from its record.
+    async fn fetch(&self, id: ReservationId) -> Result<Option<Vec<Part>>, StoreError> {
+        let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
+        let down = || unavailable("the store is down; it is being probed");
+        let link = self.router.link(slot_of(id)).ok_or_else(down)?;
+        let (mut connection, _) = link.current().ok_or_else(down)?;
+        let mut command = redis::cmd("GET");
+        command.arg(key);
+        let record = tokio::select! {
+            biased;
+            record = command.query_async::<Option<Vec<u8>>>(&mut connection) => record,
+            () = self.budget() => return Err(unavailable("the store did not answer in time")),
+        };
+        let record = record.map_err(|error| {
+            unavailable("the reservation could not be looked up").caused_by(error)
+        })?;
+        Ok(record.and_then(|record| parse_record(&record)).map(|(_, parts)| parts))
+    }
+
+    /// How long the server of a request has been failing.
+    fn outage_lasted(&self, request: &Request) -> Duration {
+        self.router.link(request.slot()).map_or(Duration::MAX, |link| link.outage.lasted())
+    }
+
+    fn remember_ms(&self, request: &Request) -> Option<u64> {
+        let remembered = self.settings.ask_again && request.op != Op::Peek;
+        remembered.then(|| u64::try_from(self.settings.remember.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The budget of time, kept by the runtime that the store was made in: whoever awaits an answer
+    /// need not run in one.
+    fn budget(&self) -> Sleep {
+        let _runtime = self.runtime.enter();
+        tokio::time::sleep(self.settings.timeout)
+    }
+}
+
+pub(super) fn strange_answer() -> StoreError {
+    unknown("the store answered something else than was asked")
+}

@@ -1,0 +1,209 @@
+//! The conformance file and random histories: decisions equal to the core's, charge for charge.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::runtime::Runtime;
+use tollgate_core::{Charge, Grant, Policy, ReservationId, Reserved, Store, Timestamp};
+use tollgate_redis::{RedisStore, Settings};
+use tollgate_sim::conformance::{
+    Ask, Failure, Figures, OnCore, Operation, Outcome, Scenario, Subject, run, scenarios,
+};
+use tollgate_sim::oracle::{Mix, history};
+
+use crate::server::{Engine, full};
+
+/// A store on a real server that decides at the times it is given.
+pub struct OnServer {
+    url: String,
+    runtime: Runtime,
+    store: RedisStore,
+    reservations: HashMap<String, ReservationId>,
+    /// Settles with a store that has not made the reservation.
+    settles_elsewhere: bool,
+    elsewhere: RedisStore,
+}
+
+impl OnServer {
+    pub fn new(url: &str) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let prefix = fresh_prefix();
+        let store = runtime.block_on(connect(url, &prefix));
+        let elsewhere = runtime.block_on(connect(url, &prefix));
+        let reservations = HashMap::new();
+        let url = url.to_owned();
+        Self { url, runtime, store, reservations, settles_elsewhere: false, elsewhere }
+    }
+
+    pub fn settling_elsewhere(self) -> Self {
+        Self { settles_elsewhere: true, ..self }
+    }
+
+    fn reservation(&self, label: &str) -> ReservationId {
+        self.reservations.get(label).copied().unwrap_or(ReservationId(0))
+    }
+
+    fn settler(&self) -> &RedisStore {
+        if self.settles_elsewhere { &self.elsewhere } else { &self.store }
+    }
+
+    fn reserved(&mut self, label: &str, reserved: Reserved, operation: &Operation) -> Outcome {
+        let outcome = Outcome::of_verdict(&reserved.verdict, operation);
+        let Some(reservation) = reserved.reservation else { return outcome };
+        self.reservations.insert(label.to_owned(), reservation.id);
+        Outcome { expires_after: Some(reservation.expires_after), ..outcome }
+    }
+}
+
+async fn connect(url: &str, prefix: &str) -> RedisStore {
+    let timeout = std::time::Duration::from_secs(20);
+    let settings = Settings { prefix: prefix.to_owned(), timeout, ..Settings::default() };
+    RedisStore::connect_with_callers_time(url, settings).await.unwrap()
+}
+
+fn fresh_prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("conf{}:", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Subject for OnServer {
+    fn begin(&mut self, _policies: &[Arc<Policy>], _base: Timestamp) -> Result<(), Failure> {
+        let prefix = fresh_prefix();
+        self.store = self.runtime.block_on(connect(&self.url, &prefix));
+        self.elsewhere = self.runtime.block_on(connect(&self.url, &prefix));
+        self.reservations.clear();
+        Ok(())
+    }
+
+    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
+        let store = self.store.clone();
+        let runtime = self.runtime.handle().clone();
+        match operation {
+            Operation::Check(asks) => {
+                let verdict = runtime.block_on(store.check(&charges(asks), at))?;
+                Ok(Outcome::of_verdict(&verdict, operation))
+            }
+            Operation::Peek(asks) => {
+                let verdict = runtime.block_on(store.peek(&charges(asks), at))?;
+                Ok(Outcome::of_verdict(&verdict, operation))
+            }
+            Operation::Take(ask) => {
+                Ok(granted(runtime.block_on(store.take(&ask.charge(), at))?, ask))
+            }
+            Operation::Refund(ask) => {
+                Ok(Outcome::of_snapshot(runtime.block_on(store.refund(&ask.charge(), at))?))
+            }
+            Operation::Reset(ask) => {
+                runtime.block_on(store.reset(&ask.charge(), at))?;
+                Ok(Outcome::default())
+            }
+            Operation::Reserve { label, asks } => {
+                let reserved = runtime.block_on(store.reserve(&charges(asks), at))?;
+                Ok(self.reserved(label, reserved, operation))
+            }
+            Operation::Commit { label, costs } => {
+                let id = self.reservation(label);
+                let settled = runtime.block_on(self.settler().commit(id, costs, at))?;
+                Ok(Outcome::of_settlement(settled))
+            }
+            Operation::Cancel { label } => {
+                let id = self.reservation(label);
+                let settled = runtime.block_on(self.settler().cancel(id, at))?;
+                Ok(Outcome::of_settlement(settled))
+            }
+        }
+    }
+}
+
+fn charges(asks: &[Ask]) -> Vec<Charge<'_>> {
+    asks.iter().map(Ask::charge).collect()
+}
+
+fn granted(grant: Grant, ask: &Ask) -> Outcome {
+    let denied = !grant.decision.is_allowed();
+    Outcome {
+        allowed: Some(!denied),
+        denied_by: denied.then(|| ask.policy().name().to_owned()),
+        figures: vec![Figures::from(&grant.decision)],
+        granted: Some(grant.granted),
+        ..Outcome::default()
+    }
+}
+
+#[test]
+fn the_conformance_file_holds_on_a_real_server() {
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url());
+        let report = run(&mut subject, &scenarios().unwrap());
+        assert!(report.passed(), "{engine:?}: {report}");
+    }
+}
+
+#[test]
+fn reservations_may_be_settled_by_a_process_that_did_not_make_them() {
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url()).settling_elsewhere();
+        let report = run(&mut subject, &scenarios().unwrap());
+        assert!(report.passed(), "{engine:?}: {report}");
+    }
+}
+
+#[test]
+fn random_histories_are_answered_as_the_oracle_answers_them() {
+    let histories: u64 = if full() { 5_000 } else { 250 };
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url());
+        let scenarios: Vec<_> =
+            (0..histories).map(|seed| history(seed, &single_charges())).collect();
+        let report = run(&mut subject, &scenarios);
+        assert!(report.passed(), "{engine:?}: {report}");
+        assert_eq!(report.ran.len() as u64, histories);
+    }
+}
+
+/// What the oracle judges: it takes several charges on one key for one, and the core does not.
+fn single_charges() -> Mix {
+    Mix { repeats: false, ..Mix::default() }
+}
+
+#[test]
+fn histories_in_which_time_runs_backwards_are_answered_as_the_core_answers_them() {
+    let histories: u64 = if full() { 2_000 } else { 100 };
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url());
+        for seed in 0..histories {
+            let scenario = shuffled_time(history(seed, &Mix::default()), seed);
+            let mut core = OnCore::new();
+            core.begin(&scenario.policies, Timestamp::MIN).unwrap();
+            subject.begin(&scenario.policies, Timestamp::MIN).unwrap();
+            for step in &scenario.steps {
+                let at = step.at(Timestamp::MIN);
+                let expected = core.apply(at, &step.operation).unwrap();
+                let answered = subject.apply(at, &step.operation).unwrap();
+                assert_eq!(answered, expected, "{engine:?}, history {seed}, {step}");
+            }
+        }
+    }
+}
+
+/// The same history with its clock set back now and then, by up to ten seconds, and without
+/// reservations: an expired one stays expired in a map and does not in a store with a clock.
+fn shuffled_time(mut scenario: Scenario, seed: u64) -> Scenario {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut back_ns = 0;
+    scenario.steps.retain(|step| {
+        use tollgate_sim::conformance::Verb;
+        !matches!(step.operation.verb(), Verb::Reserve | Verb::Commit | Verb::Cancel)
+    });
+    for step in &mut scenario.steps {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if state % 8 == 0 {
+            back_ns = i128::from(state % 10_000_000_000);
+        }
+        step.offset_ns -= back_ns;
+    }
+    scenario
+}
