@@ -6,6 +6,8 @@ mod behaviour;
 mod determinism;
 // The published figures of the seed's successor gem.
 mod gem;
+// Charts, tables and the report, compared with golden files.
+mod pictures;
 // Ticket pacing where little goes as planned: faults, clocks, noise, beliefs, unequal clients.
 mod robustness;
 // Scenario files: what is read and what is refused.

@@ -45,7 +45,7 @@ fn round_trips_from_10_ms_to_2_s_share_equally() {
         format!("[[clients]]\nthreads = 5\nlatency = {{ constant = {{ time = '{time}' }} }}\n")
     };
     let times = ["10ms", "50ms", "200ms", "500ms", "1s", "2s"];
-    let text: String = times.iter().map(|time| client(time)).collect();
+    let text: String = times.iter().map(client).collect();
     stays_fair(&scenario(&format!("length = '6h'\n{text}")), 0.999, 6);
 }
 
