@@ -1,1 +1,27 @@
-fn main() {}
+//! The binary `tollgate`: arguments to calls, nothing else.
+
+mod demo;
+mod simulate;
+
+use clap::Parser;
+
+/// Both sides of a rate limit in one system.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Simulate(simulate::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Demo(args) => demo::run(args),
+        Command::Simulate(args) => simulate::run(args),
+    }
+}

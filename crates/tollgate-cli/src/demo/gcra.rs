@@ -1,0 +1,192 @@
+//! `tollgate demo gcra`: the parent that starts the server and the client processes.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tollgate_core::Quota;
+
+use super::server::Server;
+use super::tally::{Line, Tally};
+
+/// Seed 004's quota: 4,500 per hour.
+const UNITS: u64 = 4_500;
+const PERIOD: Duration = Duration::from_secs(3_600);
+const PROCESSES_MAX: u32 = 100;
+const THREADS_MAX: u32 = 1_000;
+
+/// How many clients, how fast, how long.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Client processes; also TOLLGATE_PROCESSES
+    #[arg(long)]
+    processes: Option<u32>,
+    /// Threads in each; also TOLLGATE_THREADS
+    #[arg(long)]
+    threads: Option<u32>,
+    /// Simulated minutes to run for
+    #[arg(long, default_value_t = 30.0)]
+    minutes: f64,
+    /// Simulated seconds in a real one: at 60 the quota is 4,500 per minute
+    #[arg(long, default_value_t = 60.0)]
+    scale: f64,
+    /// Units in the bucket at the start
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// Real milliseconds that the server takes to answer
+    #[arg(long, default_value_t = 5)]
+    delay_ms: u64,
+    /// Print only the summary
+    #[arg(long)]
+    quiet: bool,
+    /// Print only the summary, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the demo and prints what came of it.
+pub(super) fn run(args: Args) -> Result<()> {
+    let plan = Plan::new(&args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let tally = runtime.block_on(demo(&plan, !args.quiet && !args.json))?;
+    let summary =
+        tally.summary(args.start as f64 + plan.simulated_s() / PERIOD.as_secs_f64() * UNITS as f64);
+    let text =
+        if args.json { serde_json::to_string(&summary)? + "\n" } else { format!("\n{summary}") };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")
+}
+
+/// The arguments, checked.
+struct Plan {
+    processes: u32,
+    threads: u32,
+    quota: Quota,
+    scale: f64,
+    length: Duration,
+    start: u64,
+    delay: Duration,
+}
+
+impl Plan {
+    fn new(args: &Args) -> Result<Self> {
+        let processes = count(args.processes, "TOLLGATE_PROCESSES", 2, PROCESSES_MAX)?;
+        let threads = count(args.threads, "TOLLGATE_THREADS", 5, THREADS_MAX)?;
+        if !(1.0..=10_000.0).contains(&args.scale) {
+            bail!("--scale must be between 1 and 10000");
+        }
+        if args.start > UNITS {
+            bail!("--start must be at most {UNITS}");
+        }
+        let length = Duration::try_from_secs_f64(args.minutes * 60.0 / args.scale)
+            .ok()
+            .filter(|length| (1..=86_400_000).contains(&length.as_millis()))
+            .context("--minutes must be above 0, and at most a real day")?;
+        Ok(Self {
+            processes,
+            threads,
+            quota: Quota::new(UNITS, PERIOD.div_f64(args.scale))?,
+            scale: args.scale,
+            length,
+            start: args.start,
+            delay: Duration::from_millis(args.delay_ms),
+        })
+    }
+
+    fn simulated_s(&self) -> f64 {
+        self.length.as_secs_f64() * self.scale
+    }
+
+    fn command(&self, url: &str) -> Result<Command> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        command
+            .args(["demo", "gcra-client", "--url", url])
+            .args(["--threads", &self.threads.to_string()])
+            .args(["--quota", &self.quota.to_string()])
+            .args(["--scale", &self.scale.to_string()])
+            .args(["--millis", &self.length.as_millis().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        Ok(command)
+    }
+}
+
+/// The number from the command line, else from the environment, else the usual one.
+fn count(given: Option<u32>, variable: &str, usual: u32, most: u32) -> Result<u32> {
+    let number = match (given, std::env::var(variable)) {
+        (Some(number), _) => number,
+        (None, Ok(text)) => {
+            text.parse().with_context(|| format!("{variable}={text} is not a number"))?
+        }
+        (None, Err(_)) => usual,
+    };
+    if number == 0 || number > most {
+        bail!("processes must be 1 to {PROCESSES_MAX}, threads 1 to {THREADS_MAX}; got {number}");
+    }
+    Ok(number)
+}
+
+async fn demo(plan: &Plan, live: bool) -> Result<Tally> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("no free loopback port")?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    let mut clients = Vec::new();
+    for _ in 0..plan.processes {
+        clients.push(Client::start(plan, &url).await?);
+    }
+    // The bucket starts to fill when the clients are ready, not while they are being started.
+    tokio::spawn(Server::new(plan.quota, plan.start, plan.delay).serve(listener));
+    let (sender, mut lines) = mpsc::channel(1_024);
+    let readers: Vec<_> =
+        clients.into_iter().map(|client| tokio::spawn(client.forward(sender.clone()))).collect();
+    drop(sender);
+    let mut tally = Tally::default();
+    while let Some(line) = lines.recv().await {
+        tally.add(&line);
+        if live {
+            writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")?;
+        }
+    }
+    for reader in readers {
+        reader.await??;
+    }
+    Ok(tally)
+}
+
+/// A client process that is ready to begin.
+struct Client {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Client {
+    async fn start(plan: &Plan, url: &str) -> Result<Self> {
+        let mut child = plan.command(url)?.spawn().context("cannot start a client process")?;
+        let stdout = child.stdout.take().context("a client without standard output")?;
+        let mut lines = BufReader::new(stdout).lines();
+        match lines.next_line().await? {
+            Some(line) if line == "ready" => Ok(Self { child, lines }),
+            other => bail!("a client process began with {other:?}"),
+        }
+    }
+
+    /// Lets the process begin and hands on its lines until it ends.
+    async fn forward(mut self, sender: mpsc::Sender<Line>) -> Result<()> {
+        let mut stdin = self.child.stdin.take().context("a client without standard input")?;
+        stdin.write_all(b"go\n").await.context("a client process is gone")?;
+        while let Some(text) = self.lines.next_line().await? {
+            if let Some(line) = Line::parse(&text)
+                && sender.send(line).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+        let status = self.child.wait().await?;
+        if status.success() { Ok(()) } else { bail!("a client process ended with {status}") }
+    }
+}

@@ -1,0 +1,148 @@
+//! `tollgate serve`: the service, from flags, environment and files.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use tollgate_memory::{Capacity, MemoryStore, SystemClock};
+use tollgate_redis::RedisStore;
+use tollgate_server::config::{Config, LogFormat, Overrides};
+use tollgate_server::metrics::{Front, Metrics};
+use tollgate_server::run::until_told;
+use tollgate_server::server::Server;
+use tollgate_server::service::{Backing, Origin, Service};
+
+/// Serve limits over HTTP, gRPC and RESP.
+///
+/// A flag beats the environment (TOLLGATE_HTTP, TOLLGATE_STORE, ...), which beats the files. A token
+/// is taken from TOLLGATE_TOKEN or from a file, never from a flag.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; may be given repeatedly
+    #[arg(short, long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+
+    /// Where HTTP listens: address:port, unix:/path or off [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "WHERE")]
+    http: Option<String>,
+
+    /// Where gRPC listens [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "WHERE")]
+    grpc: Option<String>,
+
+    /// Where RESP listens [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "WHERE")]
+    resp: Option<String>,
+
+    /// memory, or the URL of a Redis or Valkey that all nodes of a fleet share
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Memory for states, in bytes [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    memory_bytes: Option<usize>,
+
+    /// Threads that serve [default: one per processor]
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<usize>,
+
+    /// Listen to other machines although no token is needed
+    #[arg(long)]
+    listen_public: bool,
+
+    /// Deny nothing, only count what would have been denied
+    #[arg(long)]
+    shadow: bool,
+
+    /// Write states there every minute and at the end, and start from them
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+
+    /// text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+}
+
+impl Args {
+    fn overrides(&self) -> Result<Overrides> {
+        let flags = Overrides {
+            http: self.http.clone(),
+            grpc: self.grpc.clone(),
+            resp: self.resp.clone(),
+            store: self.store.clone(),
+            token: None,
+            memory_bytes: self.memory_bytes,
+            workers: self.workers,
+            listen_public: self.listen_public.then_some(true),
+            shadow: self.shadow.then_some(true),
+            log_format: self.log_format.clone(),
+        };
+        Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
+    }
+}
+
+/// Serves until a signal says stop.
+pub(crate) fn run(args: Args) -> Result<()> {
+    // States on a shared store are fetched by this runtime; connections have threads of their own.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<()> {
+    let overrides = args.overrides()?;
+    let metrics = Metrics::default();
+    let config = Config::load(&args.config, &overrides, &metrics)?;
+    tollgate_server::logs::start(config.log == LogFormat::Json);
+    let backing = backing(&config, args.snapshot.as_ref()).await?;
+    let Config { rules, settings, listen, tls, workers, drain, .. } = config;
+    let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
+    let origin = Origin { files: args.config, overrides };
+    let service = Service::new(rules, metrics, backing, Arc::new(SystemClock::new()), settings);
+    let service = Arc::new(service.with_origin(origin));
+    let server = Server::start(service, &listen, tls.as_ref(), workers)?;
+    announce(&server, example.as_deref())?;
+    until_told(server, drain, args.snapshot).await?;
+    Ok(())
+}
+
+async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<Backing> {
+    if let Some(url) = &config.store {
+        let settings = tollgate_redis::Settings::default();
+        // The URL may hold a password: it is not repeated.
+        let store = RedisStore::connect(url, settings).await.context("the store")?;
+        return Ok(Backing::Shared(Arc::new(store)));
+    }
+    let capacity = Capacity::bytes(config.memory_bytes);
+    let memory = match snapshot.filter(|path| path.exists()) {
+        Some(path) => MemoryStore::restore(path, capacity)
+            .with_context(|| format!("the snapshot {}", path.display()))?,
+        None => MemoryStore::new(capacity),
+    };
+    Ok(Backing::Memory(Arc::new(memory)))
+}
+
+fn announce(server: &Server, policy: Option<&str>) -> Result<()> {
+    let policy = policy.unwrap_or("POLICY");
+    let mut out = std::io::stdout().lock();
+    if let Some(endpoint) = server.endpoint(Front::Http) {
+        let body = format!(r#"{{"policy":"{policy}","key":"ada"}}"#);
+        writeln!(out, "HTTP  {endpoint}   curl -d '{body}' http://{endpoint}/v1/check")?;
+    }
+    if let Some(endpoint) = server.endpoint(Front::Grpc) {
+        let service = "envoy.service.ratelimit.v3.RateLimitService";
+        writeln!(out, "gRPC  {endpoint}   grpcurl -plaintext {endpoint} describe {service}")?;
+    }
+    if let Some(endpoint) = server.endpoint(Front::Resp) {
+        let text = endpoint.to_string();
+        let at = match text.rsplit_once(':') {
+            Some(("unix", path)) => format!("-s {path}"),
+            Some((_, port)) => format!("-p {port}"),
+            None => String::new(),
+        };
+        writeln!(out, "RESP  {endpoint}   redis-cli {at} TOLL.CHECK {policy} ada")?;
+    }
+    out.flush()?;
+    Ok(())
+}
