@@ -30,7 +30,7 @@ use std::time::Duration;
 use num_bigint::BigInt;
 use tollgate_core::{Algorithm, Mode, OnExpiry, Policy, Settlement, Timestamp};
 
-pub use history::{Kind, Mix, history};
+pub use history::{Kind, Mix, history, judge};
 
 use crate::conformance::{Ask, Capabilities, Failure, Figures, Operation, Outcome, Subject, Wait};
 

@@ -12,14 +12,16 @@ use tollgate_core::{Algorithm, Quota, Retry, Timestamp};
 
 use crate::key::{Key, START, config};
 
-/// Asks for `units` over and over until `periods` periods have passed, waiting exactly as told;
-/// the units admitted.
+/// Asks for `units` over and over for `length`, waiting exactly as told; the units admitted.
 fn saturate(key: &mut Key, units: u64, start: Timestamp, length: Duration) -> u128 {
     let (mut now, end, mut admitted) = (start, start.after(length), 0);
     while now < end {
         match key.check(units, now).retry() {
             None => admitted += u128::from(units),
-            Some(Retry::After(wait)) => now = now.after(wait),
+            Some(Retry::After(wait)) => {
+                assert!(!wait.is_zero(), "{:?} denies and says to come at once", key.algorithm);
+                now = now.after(wait);
+            }
             Some(Retry::Never) => panic!("{units} units can never be had of {:?}", key.algorithm),
         }
     }

@@ -1,31 +1,23 @@
 //! Random histories on the core, charge for charge as the oracle answers them.
 
-use tollgate_sim::conformance::{OnCore, Scenario, Subject, run, scenarios};
-use tollgate_sim::oracle::{Kind, Mix, Oracle, history};
+use tollgate_core::Settlement;
+use tollgate_sim::conformance::{OnCore, Scenario, Step, Verb, Wait, run, scenarios};
+use tollgate_sim::oracle::{Kind, Mix, Oracle, history, judge};
 
 use crate::size::sized;
 
-/// The first mismatch of the shortest beginning of a history that has one.
-fn judge(subject: &mut dyn Subject, seed: u64, mix: &Mix) {
-    let whole = history(seed, mix);
-    let report = run(subject, std::slice::from_ref(&whole));
-    if let Some(first) = report.mismatches.first() {
-        let steps: Vec<String> =
-            whole.steps[..=first.step].iter().map(|step| format!("{step}")).collect();
-        panic!("{first}\npolicies {:#?}\nafter\n{}", whole.policies, steps.join("\n"));
-    }
-}
-
 fn judge_many(mix: &Mix, seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        judge(&mut OnCore::new(), seed, mix);
-        judge(&mut OnCore::forgetful(), seed, mix);
+        let history = history(seed, mix);
+        for mut core in [OnCore::new(), OnCore::forgetful()] {
+            judge(&mut core, &history).unwrap_or_else(|difference| panic!("{difference}"));
+        }
     }
 }
 
 fn one_kind(kind: &'static [Kind]) {
     let mix = Mix { kinds: kind, keys: 1, repeats: false, ..Mix::default() };
-    judge_many(&mix, 0..sized(40, 4_000));
+    judge_many(&mix, 0..sized(60, 4_000));
 }
 
 #[test]
@@ -75,4 +67,24 @@ fn a_shorter_history_is_the_beginning_of_a_longer_one() {
     let short = shown(history(7, &Mix { steps: 20, ..Mix::default() }));
     assert_eq!(long[..20], short);
     assert_ne!(long, shown(history(8, &Mix::default())));
+}
+
+/// A history that never denies, or never lets a reservation expire, would prove little.
+#[test]
+fn histories_try_everything() {
+    let steps: Vec<Step> = (0..60).flat_map(|seed| history(seed, &Mix::default()).steps).collect();
+    let count = |is: &dyn Fn(&Step) -> bool| steps.iter().filter(|step| is(step)).count();
+    for verb in Verb::ALL {
+        assert!(count(&|step| step.operation.verb() == verb) > 50, "{verb:?} is rare");
+    }
+    assert!(count(&|step| step.expect.allowed == Some(true)) > 1_500);
+    assert!(count(&|step| step.expect.allowed == Some(false)) > 500);
+    assert!(count(&|step| step.expect.settlement == Some(Settlement::Settled)) > 100);
+    assert!(count(&|step| step.expect.settlement == Some(Settlement::Unknown)) > 100);
+    let waits = |step: &Step, wait: fn(&Wait) -> bool| {
+        step.expect.figures.iter().filter_map(|figures| figures.retry).any(|retry| wait(&retry))
+    };
+    assert!(count(&|step| waits(step, |wait| *wait == Wait::Never)) > 100);
+    assert!(count(&|step| waits(step, |wait| matches!(wait, Wait::After(_)))) > 300);
+    assert!(count(&|step| step.expect.figures.len() > 1) > 300);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, Mode, OnExpiry, Policy, Settlement, State, Timestamp,
+    Algorithm, Charge, Cost, Decision, Grant, OnExpiry, Policy, Settlement, State, Timestamp,
     Verdict, decide_all,
 };
 
@@ -118,24 +118,23 @@ impl OnCore {
     /// Settles at the costs that `cost` says, given each ask and its index.
     fn settle(&mut self, open: &Open, cost: impl Fn(usize, &Ask) -> u64, now: Timestamp) {
         for (index, ask) in open.asks.iter().enumerate() {
-            let (reserved, real) = (ask.cost().get(), cost(index, ask));
+            let (algorithm, reserved) = (ask.policy().algorithm(), ask.cost().get());
+            let real = cost(index, ask);
             let state = self.state(ask);
             if let (Algorithm::Concurrency(limit), State::Concurrency(holds)) =
-                (ask.policy().algorithm(), &mut *state)
+                (algorithm, &mut *state)
             {
                 // Settled, the units are no longer in flight, whatever they cost.
                 limit.release(holds, open.hold_id, now);
             } else if real < reserved {
-                let algorithm = ask.policy().algorithm();
                 state.refund(algorithm, reserved - real, Some(open.taken_at), now);
             } else if let Some(more) = Cost::new(real - reserved) {
-                let counted = Charge { cost: more, mode: Mode::Count, ..ask.charge() };
-                let _ = state.charge(&counted, 0, now);
+                let _ = state.count(algorithm, more, open.hold_id, now);
             }
         }
     }
 
-    /// Settles what expired, as its policies say, and forgets what says nothing.
+    /// Settles what expired, as its policies say.
     fn catch_up(&mut self, now: Timestamp) {
         let expired = self.reservations.extract_if(.., |_, open| open.expires_at <= now);
         for (_, open) in expired.collect::<Vec<_>>() {

@@ -15,7 +15,7 @@ use tollgate_upstream::pace::Dice;
 
 use super::Oracle;
 use crate::conformance::{
-    Ask, Capabilities, Figures, Operation, Outcome, Scenario, Step, Subject, Verb, Wait,
+    Ask, Capabilities, Figures, Operation, Outcome, Scenario, Step, Subject, Verb, Wait, run,
 };
 
 /// What a history is made of.
@@ -38,7 +38,7 @@ pub struct Mix {
 impl Default for Mix {
     fn default() -> Self {
         Self {
-            steps: 60,
+            steps: 80,
             kinds: &Kind::ALL,
             keys: 2,
             capabilities: Capabilities { charges_max: 3, ..Capabilities::FULL },
@@ -74,12 +74,15 @@ impl Kind {
 #[must_use]
 pub fn history(seed: u64, mix: &Mix) -> Scenario {
     let mut dice = Dice::new(seed).child(0);
-    let policies: Vec<_> = mix.kinds.iter().map(|kind| draw::policy(*kind, &mut dice)).collect();
+    let era = draw::era(&mut dice);
+    let policies = mix.kinds.iter().map(|kind| Arc::new(draw::policy(*kind, era, &mut dice)));
+    let policies: Vec<_> = policies.collect();
     let mut writer = Writer {
         mix,
         dice: Dice::new(seed).child(1),
         oracle: Oracle::new(),
-        policies: policies.into_iter().map(Arc::new).collect(),
+        hot: draw::one_of(&mut dice, &policies).clone(),
+        policies,
         labels: 0,
         now: mix.start,
     };
@@ -94,11 +97,26 @@ pub fn history(seed: u64, mix: &Mix) -> Scenario {
     }
 }
 
+/// The first answer of `subject` to a history that is not the oracle's, with what led to it.
+///
+/// # Errors
+///
+/// If there is one.
+pub fn judge(subject: &mut dyn Subject, scenario: &Scenario) -> Result<(), String> {
+    let report = run(subject, std::slice::from_ref(scenario));
+    let Some(first) = report.mismatches.first() else {
+        return if report.passed() { Ok(()) } else { Err(report.to_string()) };
+    };
+    let led = scenario.steps[..=first.step].iter().map(|step| format!("\n    {step}"));
+    Err(format!("{first}\nunder {:#?}\nafter{}", scenario.policies, led.collect::<String>()))
+}
+
 struct Writer<'a> {
     mix: &'a Mix,
     dice: Dice,
     oracle: Oracle,
     policies: Vec<Arc<Policy>>,
+    hot: Arc<Policy>,
     labels: u64,
     now: Timestamp,
 }
@@ -152,28 +170,36 @@ impl Writer<'_> {
         asks
     }
 
+    /// One charge, of the hot policy and the hot key more often than not: what is spread evenly
+    /// over many keys is seldom denied.
     fn ask(&mut self, counts: bool) -> Ask {
-        let policy = draw::one_of(&mut self.dice, &self.policies).clone();
-        let key = format!("key {}", draw::below(&mut self.dice, self.mix.keys));
+        let hot = draw::below(&mut self.dice, 2) == 0;
+        let any = draw::one_of(&mut self.dice, &self.policies).clone();
+        let policy = if hot { self.hot.clone() } else { any };
+        let key = draw::below(&mut self.dice, self.mix.keys * 3).saturating_sub(self.mix.keys * 2);
         let limit = policy.algorithm().limit();
-        let units = match draw::below(&mut self.dice, 16) {
-            0 => limit,
-            1 => limit.saturating_add(1),
-            2 => limit / 2,
-            3 if limit > 1 => 1 + draw::below(&mut self.dice, limit),
-            4 if draw::below(&mut self.dice, 8) == 0 => u64::MAX,
-            5..=8 => 2,
-            _ => 1,
-        };
-        let counted = counts && draw::below(&mut self.dice, 8) == 0;
+        let units = self.units(limit);
+        // Sums of counted units stop at what a `u64` holds, and there the core is not exact.
+        let counted = counts && units <= limit && draw::below(&mut self.dice, 8) == 0;
         let mode = if counted { Mode::Count } else { Mode::Enforce };
         let cost = Cost::new(units).unwrap_or(Cost::ONE);
-        Ask::new(policy, key, cost, mode).expect("the key is short")
+        Ask::new(policy, format!("key {key}"), cost, mode).expect("the key is short")
+    }
+
+    fn units(&mut self, limit: u64) -> u64 {
+        match draw::below(&mut self.dice, 16) {
+            0 => limit,
+            1..=4 => limit / 2 + 1,
+            5..=7 => 1 + draw::below(&mut self.dice, limit),
+            8 => *draw::one_of(&mut self.dice, &[limit, limit, limit + 1, u64::MAX]),
+            _ => 1 + draw::below(&mut self.dice, limit.min(2)),
+        }
     }
 
     /// A recent reservation, settled or not, or one that never was.
     fn label(&mut self) -> String {
-        (self.labels.saturating_sub(draw::below(&mut self.dice, 4))).to_string()
+        let back = draw::one_of(&mut self.dice, &[0, 0, 0, 1, 1, 2, 5]);
+        self.labels.saturating_sub(*back).to_string()
     }
 
     fn costs(&mut self) -> Vec<u64> {
@@ -192,11 +218,11 @@ impl Writer<'_> {
         waits.push(scale / 3);
         let wait = up(*draw::one_of(&mut self.dice, &waits), tick).min(scale * 4);
         match draw::below(&mut self.dice, 16) {
-            0..=5 => Duration::ZERO,
-            6..=9 => up(wait, tick),
-            10..=11 => up(wait, tick).saturating_sub(tick),
-            12 => tick,
-            13..=14 => up(scale.mul_f64(self.dice.unit() / 2.0), tick),
+            0..=7 => Duration::ZERO,
+            8..=10 => up(wait, tick),
+            11..=12 => up(wait, tick).saturating_sub(tick),
+            13 => tick,
+            14 => up(scale.mul_f64(self.dice.unit() / 8.0), tick),
             _ => up(scale.mul_f64(self.dice.unit() * 3.0), tick),
         }
     }

@@ -24,12 +24,12 @@ pub(super) fn one_of<'a, T>(dice: &mut Dice, choices: &'a [T]) -> &'a T {
 pub(super) fn verb(dice: &mut Dice) -> Verb {
     match below(dice, 32) {
         0..=13 => Verb::Check,
-        14..=16 => Verb::Peek,
-        17..=19 => Verb::Take,
-        20..=22 => Verb::Refund,
-        23 => Verb::Reset,
-        24..=27 => Verb::Reserve,
-        28..=29 => Verb::Commit,
+        14..=15 => Verb::Peek,
+        16..=18 => Verb::Take,
+        19..=20 => Verb::Refund,
+        21 => Verb::Reset,
+        22..=26 => Verb::Reserve,
+        27..=29 => Verb::Commit,
         _ => Verb::Cancel,
     }
 }
@@ -49,8 +49,8 @@ pub(super) fn scale(algorithm: &Algorithm) -> Duration {
     }
 }
 
-pub(super) fn policy(kind: Kind, dice: &mut Dice) -> Policy {
-    let algorithm = algorithm(kind, dice);
+pub(super) fn policy(kind: Kind, era: Duration, dice: &mut Dice) -> Policy {
+    let algorithm = algorithm(kind, era, dice);
     let policy = Policy::new(format!("{kind:?}"), algorithm).expect("the name is printable");
     let on_expiry = *one_of(dice, &[OnExpiry::Return, OnExpiry::Keep]);
     // A whole number of milliseconds, so that stores with coarser clocks can keep to it.
@@ -59,36 +59,35 @@ pub(super) fn policy(kind: Kind, dice: &mut Dice) -> Policy {
     policy.reservations(ReservationTerms { ttl, on_expiry })
 }
 
-fn algorithm(kind: Kind, dice: &mut Dice) -> Algorithm {
+fn algorithm(kind: Kind, era: Duration, dice: &mut Dice) -> Algorithm {
     let valid = "drawn numbers are within bounds";
     match kind {
-        Kind::Gcra => Algorithm::from(quota(dice)),
+        Kind::Gcra => Algorithm::from(quota(era, dice)),
         Kind::FixedWindow => {
             let anchor = *one_of(dice, &[Anchor::Epoch, Anchor::FirstRequest]);
-            FixedWindow::new(quota(dice), anchor).into()
+            FixedWindow::new(quota(era, dice), anchor).into()
         }
         Kind::SlidingWindow => {
-            let (quota, buckets) = (quota(dice), 1 + below(dice, 12));
+            let (quota, buckets) = (quota(era, dice), 1 + below(dice, 12));
             let exact = SlidingWindow::exact(quota).ok().filter(|_| below(dice, 3) == 0);
             exact.unwrap_or(SlidingWindow::new(quota, buckets).expect(valid)).into()
         }
         Kind::LeakyBucket => {
             let (size, drip_size) = (1 + below(dice, 20), 1 + below(dice, 4));
-            LeakyBucket::new(size, drip_size, period(dice)).expect(valid).into()
+            LeakyBucket::new(size, drip_size, period(era, dice)).expect(valid).into()
         }
         Kind::Concurrency => {
-            Concurrency::new(1 + below(dice, 6), period(dice)).expect(valid).into()
+            Concurrency::new(1 + below(dice, 6), period(era, dice)).expect(valid).into()
         }
     }
 }
 
-fn quota(dice: &mut Dice) -> Quota {
-    let units = match below(dice, 8) {
-        0 => 1,
-        1 => 1_000_000,
-        2 => Quota::UNITS_MAX,
-        3 => 1 + below(dice, 1_000),
-        _ => 1 + below(dice, 8),
+fn quota(era: Duration, dice: &mut Dice) -> Quota {
+    let units = match below(dice, 12) {
+        0 => 1_000_000,
+        1 => Quota::UNITS_MAX,
+        2 => 1 + below(dice, 1_000),
+        _ => 1 + below(dice, 6),
     };
     let burst = match below(dice, 4) {
         0 => 1 + below(dice, units),
@@ -96,17 +95,27 @@ fn quota(dice: &mut Dice) -> Quota {
         2 if units < Quota::UNITS_MAX / 2 => units + below(dice, 3),
         _ => units,
     };
-    Quota::with_burst(units, period(dice), burst).expect("drawn numbers are within bounds")
+    Quota::with_burst(units, period(era, dice), burst).expect("drawn numbers are within bounds")
 }
 
-fn period(dice: &mut Dice) -> Duration {
-    let thirty_days = Duration::from_secs(30 * 86_400);
+/// The time over which a history's policies work. They share it: a pause that matters to one that
+/// works in months would otherwise be the end of everything for one that works in microseconds.
+pub(super) fn era(dice: &mut Dice) -> Duration {
     match below(dice, 8) {
-        0 => Duration::from_nanos(13 + below(dice, 1_000)),
-        1 => Duration::from_nanos(1 + below(dice, 2_000_000_000)),
-        2 => thirty_days,
+        0 => Duration::from_nanos(30 + below(dice, 1_000)),
+        1 => Duration::from_nanos(30 + below(dice, 2_000_000_000)),
+        2 => Duration::from_secs(30 * 86_400),
         3 => Duration::from_mins(1),
         4 => Duration::from_millis(1 + below(dice, 100)),
         _ => Duration::from_secs(1),
+    }
+}
+
+fn period(era: Duration, dice: &mut Dice) -> Duration {
+    match below(dice, 4) {
+        0 => era,
+        1 => era / 2,
+        2 => era * 2,
+        _ => era + Duration::from_nanos(below(dice, 100)),
     }
 }
