@@ -29,7 +29,49 @@ pin_project! {
     }
 }
 
+/// Turns the body of a limited response into the type that the service answers with.
+pub trait Bodies<R> {
+    /// That type.
+    type Limited;
+
+    /// The body as that type.
+    fn limited(body: Body<R>) -> Self::Limited;
+}
+
+/// Answers with [`Body`], whatever the inner service answers with.
+#[derive(Debug, Clone, Copy)]
+pub struct AnyBody;
+
+impl<R> Bodies<R> for AnyBody {
+    type Limited = Body<R>;
+
+    #[inline]
+    fn limited(body: Body<R>) -> Body<R> {
+        body
+    }
+}
+
+/// Answers with axum's own body, which saves axum from boxing ours on every request.
+#[cfg(feature = "axum")]
+#[derive(Debug, Clone, Copy)]
+pub struct AxumBody;
+
+#[cfg(feature = "axum")]
+impl Bodies<axum::body::Body> for AxumBody {
+    type Limited = axum::body::Body;
+
+    #[inline]
+    fn limited(body: Body<axum::body::Body>) -> axum::body::Body {
+        match body.kind {
+            Kind::Plain { inner } => inner,
+            Kind::Refusal { bytes } => bytes.unwrap_or_default().into(),
+            held @ Kind::Held { .. } => axum::body::Body::new(Body { kind: held }),
+        }
+    }
+}
+
 impl<R> Body<R> {
+    #[inline]
     pub(crate) fn plain(inner: R) -> Self {
         Self { kind: Kind::Plain { inner } }
     }

@@ -40,24 +40,30 @@ pub(crate) struct Demand {
 #[derive(Clone, Copy)]
 struct Entry {
     limit: u8,
-    key_end: usize,
+    /// Eight keys of [`KEY_BYTES_MAX`] fit easily.
+    key_end: u32,
     cost: Cost,
 }
 
 impl Demand {
-    /// What `head` asks of `limits`.
-    pub(crate) fn of(limits: &[Gated], head: &Head<'_>) -> Result<Self, Reason> {
+    /// A demand for nothing.
+    #[inline]
+    pub(crate) const fn new() -> Self {
         let vacant = Entry { limit: 0, key_end: 0, cost: Cost::ONE };
-        let mut demand = Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 };
+        Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 }
+    }
+
+    /// Adds what `head` asks of `limits`. Filled in place: returning it would copy it twice.
+    pub(crate) fn fill(&mut self, limits: &[Gated], head: &Head<'_>) -> Result<(), Reason> {
         for (index, gated) in limits.iter().enumerate() {
             let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
-            if demand.write_key(&gated.limit, head)? {
-                let key_end = demand.keys.len();
-                demand.entries[demand.len] = Entry { limit: index as u8, key_end, cost };
-                demand.len += 1;
+            if self.write_key(&gated.limit, head)? {
+                let key_end = self.keys.len() as u32;
+                self.entries[self.len] = Entry { limit: index as u8, key_end, cost };
+                self.len += 1;
             }
         }
-        Ok(demand)
+        Ok(())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -74,6 +80,7 @@ impl Demand {
     }
 
     /// Calls `ask` with the charges on `limits`. One charge needs no allocation.
+    #[inline]
     pub(crate) fn with_charges<T>(
         &self,
         limits: &[Gated],
@@ -93,8 +100,9 @@ impl Demand {
         &self.entries[..self.len]
     }
 
-    fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: usize) -> Charge<'a> {
-        let bytes = &self.keys.bytes()[start..entry.key_end];
+    #[inline]
+    fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
+        let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
         let key = Key::new(bytes).expect("write_key refuses empty and overlong keys");
         Charge::new(&limits[usize::from(entry.limit)].policy, key).cost(entry.cost)
     }
@@ -121,6 +129,7 @@ impl Demand {
 }
 
 /// The cost of a limit that applies to `head`.
+#[inline]
 fn applicable_cost(limit: &Limit, head: &Head<'_>) -> Result<Option<Cost>, Reason> {
     if let Some(only_if) = &limit.only_if
         && !guarded(|| only_if(head)).map_err(|_| Reason::Panicked)?

@@ -1,7 +1,9 @@
 //! The future of a limited request: passing, refused, or still to be decided.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::gate::{Gate, Later, Passage};
-use crate::{Body, Head, ResponseHead};
+use crate::{Bodies, Body, Head, ResponseHead};
 
 pin_project! {
     /// The response to come.
@@ -19,12 +21,13 @@ pin_project! {
     ///
     /// Dropping it drops the inner call. Units already taken stay taken; a reserved cost stays
     /// charged, and a permit is given back.
-    pub struct ResponseFuture<S, B>
+    pub struct ResponseFuture<S, B, W>
     where
         S: Service<Request<B>>,
     {
         #[pin]
         state: State<S, B>,
+        bodies: PhantomData<fn() -> W>,
     }
 }
 
@@ -43,31 +46,35 @@ pin_project! {
 /// A request that waits for its decision, and the service that will get it.
 struct Deferred<S, B> {
     decision: Later,
-    gate: std::sync::Arc<Gate>,
+    gate: Arc<Gate>,
     service: S,
     request: Option<Request<B>>,
 }
 
-impl<S, B> ResponseFuture<S, B>
+impl<S, B, W> ResponseFuture<S, B, W>
 where
     S: Service<Request<B>>,
 {
+    fn new(state: State<S, B>) -> Self {
+        Self { state, bodies: PhantomData }
+    }
+
     pub(crate) fn passing(inner: S::Future, passage: Option<Passage>) -> Self {
-        Self { state: State::Passing { inner, passage } }
+        Self::new(State::Passing { inner, passage })
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+        Self::new(State::Refused { response: Some(response) })
     }
 
     pub(crate) fn deciding(
         decision: Later,
-        gate: std::sync::Arc<Gate>,
+        gate: Arc<Gate>,
         service: S,
         request: Request<B>,
     ) -> Self {
         let deferred = Box::new(Deferred { decision, gate, service, request: Some(request) });
-        Self { state: State::Deciding { deferred } }
+        Self::new(State::Deciding { deferred })
     }
 }
 
@@ -82,11 +89,12 @@ where
     service.call(request)
 }
 
-impl<S, B, R> Future for ResponseFuture<S, B>
+impl<S, B, R, W> Future for ResponseFuture<S, B, W>
 where
     S: Service<Request<B>, Response = Response<R>>,
+    W: Bodies<R>,
 {
-    type Output = Result<Response<Body<R>>, S::Error>;
+    type Output = Result<Response<W::Limited>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -94,11 +102,12 @@ where
             let next = match state.as_mut().project() {
                 StateProj::Passing { inner, passage } => {
                     let response = ready!(inner.poll(context))?;
-                    return Poll::Ready(Ok(finish(response, passage.take())));
+                    return Poll::Ready(Ok(finish::<R, W>(response, passage.take())));
                 }
                 StateProj::Refused { response } => {
                     let response = response.take().expect("polled after it was ready");
-                    return Poll::Ready(Ok(response.map(Body::refusal)));
+                    let limited = |bytes| W::limited(Body::refusal(bytes));
+                    return Poll::Ready(Ok(response.map(limited)));
                 }
                 StateProj::Deciding { deferred } => ready!(deferred.poll_decision(context)),
             };
@@ -128,19 +137,20 @@ where
 }
 
 /// Writes the header fields of a response and settles, or arranges to settle, what it cost.
-fn finish<R>(mut response: Response<R>, passage: Option<Passage>) -> Response<Body<R>> {
-    let Some(Passage { gate, limits, verdict, open }) = passage else {
-        return response.map(Body::plain);
+fn finish<R, W: Bodies<R>>(
+    mut response: Response<R>,
+    passage: Option<Passage>,
+) -> Response<W::Limited> {
+    let plain = |body| W::limited(Body::plain(body));
+    let Some(Passage { gate, limits, told, open }) = passage else {
+        return response.map(plain);
     };
-    if let Some(verdict) = &verdict {
-        let clock = &**gate.limiter.clock();
-        gate.reply.write(&gate.limits, limits, verdict, clock, response.headers_mut());
-    }
-    let Some(mut open) = open else { return response.map(Body::plain) };
+    gate.tell(limits, told.snapshots(), None, response.headers_mut());
+    let Some(mut open) = open else { return response.map(plain) };
     open.begin_response(&ResponseHead::of(&response));
     if gate.plan.until_end() {
-        return response.map(|body| Body::held(body, open));
+        return response.map(|body| W::limited(Body::held(body, open)));
     }
     drop(open);
-    response.map(Body::plain)
+    response.map(plain)
 }

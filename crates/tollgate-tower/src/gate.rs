@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{
-    Decision, Limiter, OnStoreError, ReservationId, Reserved, StoreError, Timestamp, Verdict,
+    Decision, Limiter, OnStoreError, ReservationId, Reserved, Snapshot, StoreError, Timestamp,
+    Verdict,
 };
 
 use crate::answer::{Asked, Kept, ask};
@@ -99,12 +100,39 @@ pub(crate) enum Admission {
 }
 
 /// A request that was let through, and what its response must say and settle.
+///
+/// Kept small: it travels with the inner future, which frameworks move several times.
 pub(crate) struct Passage {
     pub(crate) gate: Arc<Gate>,
     pub(crate) limits: LimitSet,
-    /// `None` if the store failed and the policies allow that.
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) told: Told,
     pub(crate) open: Option<Box<Open>>,
+}
+
+/// What there is to tell a client whose request passed.
+pub(crate) enum Told {
+    /// Nothing: the store failed and the policies allow that, or the dialect is silent.
+    Nothing,
+    One(Snapshot),
+    Many(Box<[Snapshot]>),
+}
+
+impl Told {
+    #[inline]
+    fn new(verdict: &Verdict) -> Self {
+        match verdict.decisions() {
+            [decision] => Self::One(decision.snapshot()),
+            decisions => Self::Many(decisions.iter().map(Decision::snapshot).collect()),
+        }
+    }
+
+    pub(crate) fn snapshots(&self) -> &[Snapshot] {
+        match self {
+            Self::Nothing => &[],
+            Self::One(snapshot) => std::slice::from_ref(snapshot),
+            Self::Many(snapshots) => snapshots,
+        }
+    }
 }
 
 impl Passage {
@@ -166,11 +194,12 @@ type Judged = Result<Result<Passage, Refused>, Question>;
 
 impl Gate {
     pub(crate) fn admit(self: &Arc<Self>, head: &Head<'_>) -> Admission {
-        let demand = match self.demand(head) {
-            Ok(Some(demand)) => demand,
-            Ok(None) => return Admission::Exempt,
+        let mut demand = Demand::new();
+        match self.fill(&mut demand, head) {
+            Ok(()) if demand.is_empty() => return Admission::Exempt,
+            Ok(()) => {}
             Err(reason) => return Admission::Refuse(reason.into()),
-        };
+        }
         match self.ask(&demand) {
             Err(question) => Admission::Later(self.later(demand, Err(question))),
             Ok(taken) => match self.judge(&demand, taken) {
@@ -183,22 +212,25 @@ impl Gate {
         }
     }
 
-    /// What the request asks of the enforced limits; `None` if no limit applies.
-    fn demand(&self, head: &Head<'_>) -> Result<Option<Demand>, Reason> {
+    /// Fills in what the request asks of the enforced limits: nothing if it is exempt.
+    #[inline]
+    fn fill(&self, demand: &mut Demand, head: &Head<'_>) -> Result<(), Reason> {
         for exempt in &self.exempt {
             if guarded(|| exempt(head)).map_err(|_| Reason::Panicked)? {
-                return Ok(None);
+                return Ok(());
             }
         }
-        self.shadow(head);
-        Demand::of(&self.limits, head).map(|demand| Some(demand).filter(|some| !some.is_empty()))
+        if !self.shadows.is_empty() {
+            self.shadow(head);
+        }
+        demand.fill(&self.limits, head)
     }
 
     /// Asks the shadow limits one by one: none may keep another, or the request, from passing.
     fn shadow(&self, head: &Head<'_>) {
         for shadow in self.shadows.chunks(1) {
-            let Ok(demand) = Demand::of(shadow, head) else { continue };
-            if demand.is_empty() {
+            let mut demand = Demand::new();
+            if demand.fill(shadow, head).is_err() || demand.is_empty() {
                 continue;
             }
             let now = self.limiter.clock().now();
@@ -213,6 +245,7 @@ impl Gate {
         }
     }
 
+    #[inline]
     fn ask(&self, demand: &Demand) -> Answered {
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         demand.with_charges(&self.limits, |charges| {
@@ -229,6 +262,7 @@ impl Gate {
         })
     }
 
+    #[inline]
     fn judge(
         self: &Arc<Self>,
         demand: &Demand,
@@ -246,8 +280,9 @@ impl Gate {
         if !verdict.is_allowed() {
             return Err(Refused { reason: Reason::Quota, limits, verdict: Some(verdict) });
         }
+        let told = if self.reply.is_silent() { Told::Nothing } else { Told::new(&verdict) };
         let open = reservation.map(|id| Box::new(Open::new(self, id, demand)));
-        Ok(Passage { gate: Arc::clone(self), limits, verdict: Some(verdict), open })
+        Ok(Passage { gate: Arc::clone(self), limits, told, open })
     }
 
     /// The store failed: each policy says whether that lets a request pass, and for how long.
@@ -259,7 +294,8 @@ impl Gate {
             OnStoreError::Deny | OnStoreError::Local { .. } => false,
         };
         if limits.indices().all(allows) {
-            return Ok(Passage { gate: Arc::clone(self), limits, verdict: None, open: None });
+            let told = Told::Nothing;
+            return Ok(Passage { gate: Arc::clone(self), limits, told, open: None });
         }
         Err(Refused { reason: Reason::Store, limits, verdict: None })
     }

@@ -72,11 +72,13 @@ pub struct KeyBuf {
 impl KeyBuf {
     const INLINE: usize = 64;
 
+    #[inline]
     pub(crate) const fn new() -> Self {
         Self { inline: [0; Self::INLINE], len: 0, spilled: Vec::new() }
     }
 
     /// Appends bytes.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         if !self.spilled.is_empty() {
@@ -104,6 +106,7 @@ impl KeyBuf {
         }
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.spilled.is_empty() { &self.inline[..self.len] } else { &self.spilled }
     }

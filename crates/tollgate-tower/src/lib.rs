@@ -49,7 +49,9 @@ mod service;
 mod settle;
 mod wait;
 
-pub use body::Body;
+#[cfg(feature = "axum")]
+pub use body::AxumBody;
+pub use body::{AnyBody, Bodies, Body};
 pub use error::{LayerError, LayerErrorKind};
 pub use future::ResponseFuture;
 pub use gate::{Observation, Reason};

@@ -1,12 +1,13 @@
 //! The response to a request that is refused: status, body, and the truth in header fields.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tollgate_core::Decision;
-use tollgate_core::fields::Problem;
+use tollgate_core::fields::{Denied, Problem};
 
 use crate::Head;
 use crate::gate::{Gate, Reason, Refused};
@@ -45,17 +46,21 @@ impl Gate {
         let refusal = Refusal { reason: refused.reason, status, violated: &violated, retry };
         let mut response = self.refusals.respond(&refusal, head.is_grpc());
         if let Some(verdict) = &refused.verdict {
-            let (clock, headers) = (&**self.limiter.clock(), response.headers_mut());
-            self.reply.write(&self.limits, refused.limits, verdict, clock, headers);
+            let snapshots: Vec<_> = verdict.decisions().iter().map(Decision::snapshot).collect();
+            let denied = verdict.denied_by().map(|by| Denied { by, retry });
+            self.tell(refused.limits, &snapshots, denied, response.headers_mut());
         }
         response
     }
 
+    /// The policies that denied, the one to wait for longest first.
     fn violated(&self, refused: &Refused) -> Vec<&str> {
         let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
-        let denied = |(_, decision): &(usize, &Decision)| !decision.is_allowed();
         let decided = refused.limits.indices().zip(decisions);
-        decided.filter(denied).map(|(index, _)| self.limits[index].policy.name()).collect()
+        let denied = decided.filter_map(|(index, decision)| Some((decision.retry()?, index)));
+        let mut denied: Vec<_> = denied.collect();
+        denied.sort_by_key(|&(retry, _)| Reverse(retry));
+        denied.iter().map(|&(_, index)| self.limits[index].policy.name()).collect()
     }
 }
 

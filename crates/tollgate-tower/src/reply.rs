@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate_core::Snapshot;
 use tollgate_core::fields::{Denied, Dialect, Field, Report, Standing};
-use tollgate_core::{Clock, Decision, Snapshot, Verdict};
 
 use crate::demand::{Gated, LimitSet};
+use crate::gate::Gate;
 
 /// Header names by [`Field`], made once: making one costs as much as a lookup.
 static NAMES: [HeaderName; Field::ALL.len()] =
@@ -42,42 +43,13 @@ impl Reply {
         Self { dialect, policies }
     }
 
-    /// Writes what `verdict` on the limits in `set` says.
-    pub(crate) fn write(
-        &self,
-        limits: &[Gated],
-        set: LimitSet,
-        verdict: &Verdict,
-        clock: &dyn Clock,
-        headers: &mut HeaderMap,
-    ) {
-        if self.dialect == Dialect::Off {
-            return;
-        }
-        let standing = |(index, decision): (usize, &Decision)| {
-            Standing::new(&limits[index].policy, decision.snapshot())
-        };
-        let mut standings = set.indices().zip(verdict.decisions()).map(standing);
-        let epoch = match self.dialect {
-            Dialect::XRateLimitEpoch => Duration::from_nanos(clock.now().as_nanos()),
-            _ => Duration::ZERO,
-        };
-        let denied = verdict
-            .denied_by()
-            .map(|by| Denied { by, retry: verdict.retry().and_then(|retry| retry.after()) });
-        // Most requests are one charge, which needs no list.
-        if verdict.decisions().len() == 1 {
-            let only = standings.next();
-            self.emit(&Report { standings: only.as_slice(), denied, epoch }, limits, headers);
-        } else {
-            let all: Vec<_> = standings.collect();
-            self.emit(&Report { standings: &all, denied, epoch }, limits, headers);
-        }
+    pub(crate) fn is_silent(&self) -> bool {
+        self.dialect == Dialect::Off
     }
 
-    fn emit(&self, report: &Report<'_>, limits: &[Gated], headers: &mut HeaderMap) {
+    fn emit(&self, report: &Report<'_>, limits: usize, headers: &mut HeaderMap) {
         LINE.with_borrow_mut(|line| match &self.policies {
-            Some(policies) if report.standings.len() == limits.len() => {
+            Some(policies) if report.standings.len() == limits => {
                 headers.append(&NAMES[Field::RateLimitPolicy as usize], policies.clone());
                 let put = |field, text: &str| put(self.dialect, headers, field, text);
                 self.dialect.emit_standings(report, line, put);
@@ -87,6 +59,39 @@ impl Reply {
                 self.dialect.emit(report, line, put);
             }
         });
+    }
+}
+
+impl Gate {
+    /// Writes how the limits in `set` stand into `headers`.
+    pub(crate) fn tell(
+        &self,
+        set: LimitSet,
+        snapshots: &[Snapshot],
+        denied: Option<Denied>,
+        headers: &mut HeaderMap,
+    ) {
+        if self.reply.is_silent() || snapshots.is_empty() {
+            return;
+        }
+        let epoch = match self.reply.dialect {
+            Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
+            _ => Duration::ZERO,
+        };
+        let standing = |(index, &snapshot): (usize, &Snapshot)| {
+            Standing::new(&self.limits[index].policy, snapshot)
+        };
+        let mut standings = set.indices().zip(snapshots).map(standing);
+        // Most requests are one charge, which needs no list.
+        if snapshots.len() == 1 {
+            let only = standings.next();
+            let report = Report { standings: only.as_slice(), denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        } else {
+            let all: Vec<_> = standings.collect();
+            let report = Report { standings: &all, denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        }
     }
 }
 

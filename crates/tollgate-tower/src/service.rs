@@ -1,5 +1,6 @@
 //! The service a layer wraps around another.
 
+use std::marker::PhantomData;
 use std::mem::replace;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,20 +10,20 @@ use tower_service::Service;
 
 use crate::future::call;
 use crate::gate::{Admission, Gate, Reason, Refused};
-use crate::{Body, Head, ResponseFuture};
+use crate::{AnyBody, Bodies, Head, ResponseFuture};
 
 /// A service behind a [`RateLimitLayer`](crate::RateLimitLayer). Clones share all limits.
-#[derive(Clone)]
-pub struct RateLimit<S> {
+pub struct RateLimit<S, W = AnyBody> {
     inner: S,
     gate: Arc<Gate>,
     /// Only read where load is shed: elsewhere `poll_ready` does not return before it is true.
     inner_is_ready: bool,
+    bodies: PhantomData<fn() -> W>,
 }
 
-impl<S> RateLimit<S> {
+impl<S, W> RateLimit<S, W> {
     pub(crate) fn new(inner: S, gate: Arc<Gate>) -> Self {
-        Self { inner, gate, inner_is_ready: false }
+        Self { inner, gate, inner_is_ready: false, bodies: PhantomData }
     }
 
     /// The service inside.
@@ -31,13 +32,20 @@ impl<S> RateLimit<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for RateLimit<S>
+impl<S: Clone, W> Clone for RateLimit<S, W> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), Arc::clone(&self.gate))
+    }
+}
+
+impl<S, B, R, W> Service<Request<B>> for RateLimit<S, W>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
+    W: Bodies<R>,
 {
-    type Response = Response<Body<R>>;
+    type Response = Response<W::Limited>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, B>;
+    type Future = ResponseFuture<S, B, W>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         let ready = self.inner.poll_ready(context)?;
@@ -70,7 +78,7 @@ where
     }
 }
 
-impl<S> std::fmt::Debug for RateLimit<S> {
+impl<S, W> std::fmt::Debug for RateLimit<S, W> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("RateLimit").finish_non_exhaustive()
     }

@@ -322,14 +322,21 @@ fn push_separator(line: &mut String) {
 /// Appends an RFC 9651 String. What it cannot hold becomes `_`: a name must not break the field.
 fn push_string(line: &mut String, text: &str) {
     line.push('"');
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => line.extend(['\\', char]),
-            ' '..='~' => line.push(char),
-            _ => line.push('_'),
-        }
+    // Names of policies are plain; this runs on every response.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        line.push_str(text);
+    } else {
+        text.chars().for_each(|char| push_escaped(line, char));
     }
     line.push('"');
+}
+
+fn push_escaped(line: &mut String, char: char) {
+    match char {
+        '"' | '\\' => line.extend(['\\', char]),
+        ' '..='~' => line.push(char),
+        _ => line.push('_'),
+    }
 }
 
 fn put_number(field: Field, n: u64, line: &mut String, put: &mut impl FnMut(Field, &str)) {

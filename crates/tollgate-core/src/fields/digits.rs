@@ -34,7 +34,7 @@ pub(super) fn push_number(out: &mut String, n: u64) {
             break;
         }
     }
-    out.extend(digits[start..].iter().map(|&digit| char::from(digit)));
+    out.push_str(core::str::from_utf8(&digits[start..]).expect("digits are ASCII"));
 }
 
 /// Appends `n` clamped to what an RFC 9651 Integer can say.

@@ -56,7 +56,8 @@ pub struct ClientAddress {
     header: ForwardedBy,
     v4_prefix: u8,
     v6_prefix: u8,
-    peer: fn(&Extensions) -> Option<IpAddr>,
+    /// `None` looks where servers usually attach it, without an indirect call.
+    peer: Option<fn(&Extensions) -> Option<IpAddr>>,
 }
 
 impl ClientAddress {
@@ -74,7 +75,7 @@ impl ClientAddress {
             header: ForwardedBy::default(),
             v4_prefix: 32,
             v6_prefix: 64,
-            peer: attached_peer,
+            peer: None,
         }
     }
 
@@ -94,20 +95,29 @@ impl ClientAddress {
     /// Finds the connection's address by `peer` instead of in [`PeerAddr`] or axum's `ConnectInfo`.
     #[must_use]
     pub fn peer_from(self, peer: fn(&Extensions) -> Option<IpAddr>) -> Self {
-        Self { peer, ..self }
+        Self { peer: Some(peer), ..self }
     }
 
     /// The client's address, if the connection's is known.
     #[must_use]
+    #[inline]
     pub fn find(&self, head: &Head<'_>) -> Option<IpAddr> {
-        let peer = (self.peer)(head.extensions)?.to_canonical();
-        if !self.trusts(peer) {
+        let peer = match self.peer {
+            None => attached_peer(head.extensions)?,
+            Some(peer) => peer(head.extensions)?,
+        };
+        let peer = peer.to_canonical();
+        if self.trusted.is_empty() || !self.trusts(peer) {
             return Some(peer);
         }
-        Some(match self.header {
+        Some(self.find_behind(peer, head))
+    }
+
+    fn find_behind(&self, peer: IpAddr, head: &Head<'_>) -> IpAddr {
+        match self.header {
             ForwardedBy::XForwardedFor => self.walk(peer, forwarded::x_forwarded_for(head.headers)),
             ForwardedBy::Forwarded => self.walk(peer, forwarded::forwarded(head.headers)),
-        })
+        }
     }
 
     fn walk(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
@@ -138,24 +148,37 @@ impl KeySource for ClientAddress {
     }
 }
 
-/// Hand-made because this runs on every request, and formatting machinery costs as much as the
-/// limit check itself.
-fn push_v4(key: &mut KeyBuf, octets: [u8; 4]) {
-    let mut text = [0; 15];
-    let mut len = 0;
-    for (index, octet) in octets.into_iter().enumerate() {
-        if index > 0 {
-            text[len] = b'.';
-            len += 1;
-        }
-        for (place, floor) in [(100, 100), (10, 10), (1, 0)] {
-            if octet >= floor {
-                text[len] = b'0' + octet / place % 10;
-                len += 1;
-            }
-        }
+/// The decimal digits of every octet, and how many there are.
+static OCTETS: [([u8; 3], u8); 256] = {
+    let mut octets = [([0; 3], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits =
+            [(octet / 100) as u8 + b'0', (octet / 10 % 10) as u8 + b'0', (octet % 10) as u8 + b'0'];
+        octets[octet] = match octet {
+            0..10 => ([digits[2], 0, 0], 1),
+            10..100 => ([digits[1], digits[2], 0], 2),
+            _ => (digits, 3),
+        };
+        octet += 1;
     }
-    key.push(&text[..len]);
+    octets
+};
+
+/// Hand-made because this runs on every request, and the formatting machinery costs as much as the
+/// limit check itself.
+#[inline]
+fn push_v4(key: &mut KeyBuf, octets: [u8; 4]) {
+    let mut text = [b'.'; 18];
+    let mut len = 0;
+    for octet in octets {
+        let (digits, count) = OCTETS[usize::from(octet)];
+        text[len..len + 3].copy_from_slice(&digits);
+        len += usize::from(count);
+        text[len] = b'.';
+        len += 1;
+    }
+    key.push(&text[..len - 1]);
 }
 
 fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
@@ -163,6 +186,7 @@ fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
     let _ = write!(key, "{}/{prefix}", masked(address, prefix));
 }
 
+#[inline]
 fn attached_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {

@@ -1,17 +1,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Request;
-use tollgate_core::fields::{Lines, read, seconds_up};
-use tollgate_core::{Algorithm, Clock, Limiter, Policy, Store, Timestamp, VirtualClock};
+use tollgate_core::fields::{Lines, retry_after, seconds_up, sf};
+use tollgate_core::{Algorithm, Clock, Decision, Limiter, Policy, Store, Timestamp, VirtualClock};
 use tollgate_sim::conformance::{
     Ask, Capabilities, Failure, Figure, Figures, OnStore, Operation, Outcome, Subject, Wait, run,
     scenarios,
 };
 use tollgate_tower::keys::from_fn;
-use tollgate_tower::{Dialect, Head, Limit, RateLimitLayer};
+use tollgate_tower::{Head, Limit, RateLimitLayer};
 
 use crate::world::{START, call, memory, ok};
 
@@ -43,8 +43,11 @@ impl OnLayer {
     }
 
     /// One request through a layer whose limits are those asked, in the order asked.
-    fn respond(&self, asks: &[Ask]) -> http::Response<String> {
-        let builder = RateLimitLayer::builder(self.limiter.clone()).dialect(Dialect::Draft10);
+    fn respond(&self, asks: &[Ask], seen: Arc<Mutex<Vec<Decision>>>) -> http::Response<String> {
+        let builder = RateLimitLayer::builder(self.limiter.clone());
+        let builder = builder.observe(move |observation| {
+            seen.lock().expect("not poisoned").push(observation.decision);
+        });
         let asked = |head: &Head<'_>, index: usize| {
             head.extensions.get::<Asked>().and_then(|asked| asked.0.get(index).cloned())
         };
@@ -87,42 +90,62 @@ impl Subject for OnLayer {
         let Operation::Check(asks) = operation else {
             return self.beside.apply(at, operation).map(in_whole_seconds);
         };
-        let response = self.respond(asks);
+        let decisions = Arc::new(Mutex::new(Vec::new()));
+        let response = self.respond(asks, Arc::clone(&decisions));
+        let decisions = decisions.lock().expect("not poisoned").clone();
+        let allowed = response.status() == 200;
         let lines: Lines<'_> = response
             .headers()
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_bytes()))
             .collect();
-        let reading = read(&lines, Duration::ZERO);
-        let violated = violated(response.body());
-        let denied_by = violated.first().cloned();
-        let figures = reading.limits.iter().map(|limit| {
-            let denied = limit.policy.as_ref().is_some_and(|name| violated.contains(name));
-            let retry = match (denied, reading.retry_after) {
-                (false, _) => Wait::No,
-                (true, Some(wait)) => Wait::After(wait),
-                (true, None) => Wait::Never,
-            };
-            Figures {
-                remaining: limit.remaining,
-                retry: Some(retry),
-                next_after: Some(limit.more_after.unwrap_or_default()),
-                ..Figures::default()
-            }
+        // All charges wait for the one that waits longest, which is what a client is told.
+        let longest = decisions.iter().filter_map(|decision| decision.retry()).max();
+        let told = retry_after(&lines, Duration::ZERO);
+        if told != longest.and_then(|retry| retry.after()).map(up) {
+            return Err(format!("Retry-After says {told:?}, the decisions {longest:?}").into());
+        }
+        let standings = standings(&lines);
+        if standings.len() != decisions.len() {
+            return Err("RateLimit does not name every charge".into());
+        }
+        let figures = standings.into_iter().zip(&decisions).map(|((remaining, more), decision)| {
+            let retry = Some(decision.retry().into());
+            Figures { remaining, retry, next_after: Some(more), ..Figures::default() }
         });
-        let allowed = response.status() == 200;
-        Ok(Outcome {
+        Ok(in_whole_seconds(Outcome {
             allowed: Some(allowed),
-            denied_by: denied_by.filter(|_| !allowed),
+            denied_by: violated(response.body()).into_iter().next(),
             figures: figures.collect(),
             ..Outcome::default()
-        })
+        }))
     }
+}
+
+/// What remains and when there is more, by charge. In order and not by name: a request may charge
+/// one policy for several keys.
+fn standings(lines: &Lines<'_>) -> Vec<(Option<u64>, Duration)> {
+    let list = lines.joined("ratelimit").and_then(|text| sf::list(&text)).expect("a List");
+    let number = |params: &sf::Params, key: &str| match sf::param(params, key) {
+        Some(&sf::Bare::Integer(number)) => u64::try_from(number).ok(),
+        _ => None,
+    };
+    let standing = |member: &sf::Member| match member {
+        sf::Member::Item(_, params) => {
+            let more = Duration::from_secs(number(params, "t").unwrap_or_default());
+            (number(params, "r"), more)
+        }
+        sf::Member::Inner(..) => panic!("not an Item"),
+    };
+    list.iter().map(standing).collect()
+}
+
+fn up(wait: Duration) -> Duration {
+    Duration::from_secs(seconds_up(wait))
 }
 
 /// What the store says to the nanosecond, as coarse as the header fields say it.
 fn in_whole_seconds(outcome: Outcome) -> Outcome {
-    let up = |wait: Duration| Duration::from_secs(seconds_up(wait));
     let figures = outcome.figures.into_iter().map(|figures| Figures {
         retry: figures.retry.map(|retry| match retry {
             Wait::After(wait) => Wait::After(up(wait)),
@@ -145,6 +168,10 @@ fn violated(body: &str) -> Vec<String> {
 fn the_layer_answers_every_scenario_it_can_express() {
     let scenarios = scenarios().expect("the file reads");
     let report = run(&mut OnLayer::new(), &scenarios);
-    println!("{report}");
     assert!(report.passed(), "{report}");
+    // The rest needs counting without enforcing, or permits that outlive their request.
+    let skipped = report.skipped.iter().all(|(_, reason)| {
+        reason.starts_with("cannot enforce") || reason.starts_with("cannot count")
+    });
+    assert!(skipped && report.ran.len() > 4 * report.skipped.len(), "{report}");
 }
