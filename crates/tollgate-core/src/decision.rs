@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::Timestamp;
+
 /// What is reported about one key under one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -40,6 +42,12 @@ impl Snapshot {
     #[must_use]
     pub const fn reset_after(self) -> Duration {
         Duration::from_nanos(self.reset_after_ns)
+    }
+
+    /// When the key is as good as new, if this was reported at `now`.
+    #[must_use]
+    pub const fn reset_at(self, now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(now.as_nanos().saturating_add(self.reset_after_ns))
     }
 
     /// How long until more units remain than now; zero if all of them do.

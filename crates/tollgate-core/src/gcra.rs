@@ -27,6 +27,8 @@
 //!
 //! [`SKEW`]: crate::SKEW
 
+mod word;
+
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -40,6 +42,8 @@ pub struct Gcra {
     unit: u64,
     /// What a full bucket holds, in ticks.
     capacity: u128,
+    /// How far beyond empty a racing thread may find the bucket, in ticks.
+    skew: u128,
 }
 
 /// The theoretical arrival time, in nanoseconds × units. The default is an idle key.
@@ -71,8 +75,9 @@ impl Gcra {
     pub const fn new(quota: Quota) -> Self {
         let common = gcd(quota.units(), quota.period_ns());
         let unit = quota.period_ns() / common;
+        let scale = quota.units() / common;
         let capacity = quota.burst() as u128 * unit as u128;
-        Self { quota, scale: quota.units() / common, unit, capacity }
+        Self { quota, scale, unit, capacity, skew: SKEW.as_nanos() * scale as u128 }
     }
 
     /// The quota.
@@ -133,8 +138,10 @@ impl Gcra {
     /// The state, or an empty bucket if `state` was made before the clock was set back.
     #[inline]
     pub(crate) fn repair(&self, state: State, now: Timestamp) -> State {
-        let latest = self.ticks(now.after(SKEW)) + self.capacity;
-        if state.tat > latest { self.state(self.capacity, now) } else { state }
+        if self.used(state, now) > self.capacity + self.skew {
+            return self.state(self.capacity, now);
+        }
+        state
     }
 
     /// Ticks by which the bucket is short of full.
@@ -150,15 +157,15 @@ impl Gcra {
 
     #[inline]
     fn snapshot(&self, used: u128) -> Snapshot {
-        let remaining = divide(self.capacity.saturating_sub(used), self.unit);
-        let missing = (u128::from(self.quota.burst() - remaining)) * u128::from(self.unit);
-        // One more unit is whole once `used` has shrunk to what one unit fewer would occupy.
-        let next = used.saturating_sub(missing.saturating_sub(u128::from(self.unit)));
+        let (remaining, part) = divide(self.capacity.saturating_sub(used), self.unit);
+        // A part of the next unit is there already; none is coming if all of them are there.
+        let missing = if used == 0 { 0 } else { u128::from(self.unit - part) };
+        let overdrawn = used.saturating_sub(self.capacity);
         Snapshot {
             limit: self.quota.burst(),
             remaining,
             reset_after_ns: self.nanos(used),
-            next_after_ns: if missing == 0 { 0 } else { self.nanos(next) },
+            next_after_ns: self.nanos(missing + overdrawn),
         }
     }
 
@@ -173,17 +180,18 @@ impl Gcra {
         if self.scale == 1 {
             return u64::try_from(ticks).unwrap_or(u64::MAX);
         }
-        divide(ticks + u128::from(self.scale - 1), self.scale)
+        divide(ticks + u128::from(self.scale - 1), self.scale).0
     }
 }
 
-/// `dividend / divisor`, at most [`u64::MAX`], fast where both are one word.
+/// Quotient (at most [`u64::MAX`]) and remainder, fast where the dividend is one word.
 #[inline]
-fn divide(dividend: u128, divisor: u64) -> u64 {
-    match u64::try_from(dividend) {
-        Ok(word) => word / divisor,
-        Err(_) => u64::try_from(dividend / u128::from(divisor)).unwrap_or(u64::MAX),
+fn divide(dividend: u128, divisor: u64) -> (u64, u64) {
+    if let Ok(word) = u64::try_from(dividend) {
+        return (word / divisor, word % divisor);
     }
+    let wide = u128::from(divisor);
+    (u64::try_from(dividend / wide).unwrap_or(u64::MAX), (dividend % wide) as u64)
 }
 
 const fn gcd(a: u64, b: u64) -> u64 {

@@ -15,6 +15,8 @@ mod clock;
 mod hash;
 mod limiter;
 mod packed;
+#[cfg(not(loom))]
+mod pages;
 mod reservations;
 mod slot;
 mod store;

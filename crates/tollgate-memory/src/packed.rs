@@ -1,49 +1,71 @@
-//! States of two words: how they are decided, and what a slot is told about them.
+//! States of fixed size: which table they belong to, and what a slot is told about them.
 
+use tollgate_core::gcra::{self, Gcra};
 use tollgate_core::{
-    Algorithm, Charge, Decision, Mode, Snapshot, State, Timestamp, fixed_window, gcra, leaky_bucket,
+    Algorithm, Charge, Cost, Decision, Snapshot, State, Timestamp, fixed_window, leaky_bucket,
 };
 
-use crate::slot::Content;
+use crate::slot::{Content, Narrow};
 
-/// Whether the states of `algorithm` fit into two words.
+/// Where the states of a policy live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One word: a moment in time.
+    Narrow,
+    /// Two words.
+    Double,
+    /// Any size.
+    Wide,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn of(algorithm: &Algorithm, now: Timestamp) -> Self {
+        match algorithm {
+            Algorithm::Gcra(gcra) if is_narrow(gcra, now) => Self::Narrow,
+            Algorithm::Gcra(_) | Algorithm::LeakyBucket(_) | Algorithm::FixedWindow(_) => {
+                Self::Double
+            }
+            _ => Self::Wide,
+        }
+    }
+}
+
+/// Whether arrival times are whole nanoseconds, and in the range of a narrow slot.
 #[inline]
-pub(crate) const fn is_packed(algorithm: &Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Gcra(_) | Algorithm::LeakyBucket(_) | Algorithm::FixedWindow(_))
+pub(crate) fn is_narrow(gcra: &Gcra, now: Timestamp) -> bool {
+    now < gcra.word_until(Narrow::END)
 }
 
 /// Decides a charge on packed words: the answer, and what to write if anything has changed.
-#[inline]
 pub(crate) fn charge(
     charge: &Charge<'_>,
     words: [u64; 2],
     now: Timestamp,
 ) -> (Decision, Option<Content>) {
-    let (decision, after) = match (charge.policy.algorithm(), charge.mode) {
-        (Algorithm::Gcra(gcra), Mode::Enforce) => {
-            let (decision, after) = gcra.decide(gcra::State::from_words(words), charge.cost, now);
-            (decision, after.to_words())
-        }
-        _ => charge_any(charge, words, now),
-    };
+    let mut state = unpack(charge.policy.algorithm(), words);
+    let decision = state.charge(charge, 0, now);
+    let after = pack(&state);
     (decision, (after != words).then(|| content(after, decision.snapshot(), now)))
 }
 
-/// What is less often asked takes the way that serves every algorithm.
-fn charge_any(charge: &Charge<'_>, words: [u64; 2], now: Timestamp) -> (Decision, [u64; 2]) {
-    let mut state = unpack(charge.policy.algorithm(), words);
-    let decision = state.charge(charge, 0, now);
-    (decision, pack(&state))
+/// The same for what is asked most: GCRA in one word.
+#[inline]
+pub(crate) fn charge_word(
+    gcra: &Gcra,
+    cost: Cost,
+    words: [u64; 2],
+    now: Timestamp,
+) -> (Decision, Option<Content>) {
+    let [before, _] = words;
+    let (decision, after) = gcra.decide_word(before, cost, now);
+    (decision, (after != before).then(|| content([after, 0], decision.snapshot(), now)))
 }
 
 /// What a slot holds after `snapshot` was reported of it at `now`.
 #[inline]
 pub(crate) fn content(words: [u64; 2], snapshot: Snapshot, now: Timestamp) -> Content {
-    Content {
-        words,
-        vacant_at: now.after(snapshot.reset_after()),
-        limited: snapshot.remaining() == 0,
-    }
+    Content { words, vacant_at: snapshot.reset_at(now), limited: snapshot.remaining() == 0 }
 }
 
 /// The state that `words` stand for.

@@ -5,14 +5,14 @@ mod dump;
 mod request;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, OnExpiry, Reservation, ReservationId, Reserved,
+    Algorithm, Charge, Cost, Decision, Grant, Mode, OnExpiry, Reservation, ReservationId, Reserved,
     Retry, Settlement, Snapshot, State, Timestamp, Verdict,
 };
 
-use crate::hash::{Fingerprint, Seed};
-use crate::packed::{self, is_packed};
+use crate::hash::{Fingerprint, Seed, siphash};
+use crate::packed::{self, Place};
 use crate::reservations::{Entry, Part, Reservations};
-use crate::slot::Content;
+use crate::slot::{Double, Narrow, Slot};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Change, Full, Pressure, Table, WhenFull};
 use crate::wide::Wide;
@@ -22,11 +22,13 @@ pub use dump::{DumpError, DumpErrorKind};
 /// How much a store may hold. All of it is a hard bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Keys with a state of fixed size: GCRA, leaky bucket, fixed window. They take 43 bytes each,
-    /// allocated when the store is made.
+    /// Keys under GCRA with a unit worth a whole number of nanoseconds, which is nearly every quota
+    /// that people write: 22 bytes each.
     pub keys: usize,
-    /// Bytes for states of variable size: sliding windows, permits. Allocated as needed.
-    pub wide_bytes: usize,
+    /// Keys under other GCRA quotas, leaky buckets and fixed windows: 43 bytes each.
+    pub wide_keys: usize,
+    /// Bytes for states of variable size: sliding windows, permits.
+    pub variable_bytes: usize,
     /// Open reservations.
     pub reservations: usize,
     /// What happens to a newcomer when every key near it is being limited.
@@ -35,35 +37,45 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Self {
-        Self {
-            keys: 100_000,
-            wide_bytes: 64 << 20,
-            reservations: 65_536,
-            when_full: WhenFull::default(),
-        }
+        Self::keys(100_000)
     }
 }
 
 impl Capacity {
-    /// A default store for `keys` keys.
+    /// Room for `keys` keys under GCRA, as many in wide slots, 64 MiB of states of variable size and
+    /// 65,536 reservations. What is not used costs address space, not memory.
     #[must_use]
-    pub fn keys(keys: usize) -> Self {
-        Self { keys, ..Self::default() }
+    pub const fn keys(keys: usize) -> Self {
+        Self {
+            keys,
+            wide_keys: keys,
+            variable_bytes: 64 << 20,
+            reservations: 65_536,
+            when_full: WhenFull::Deny,
+        }
     }
 
-    /// A store that takes at most `bytes`: three quarters for states of fixed size, a quarter for
-    /// the others.
+    /// At most `bytes` for states: half for keys under GCRA, a quarter for wide slots, a quarter for
+    /// states of variable size.
     #[must_use]
     pub fn bytes(bytes: usize) -> Self {
-        let per_kilo_slot = Table::bytes(1_024) - Table::bytes(0);
-        let slots = (bytes / 4 * 3).saturating_sub(Table::bytes(0)) / per_kilo_slot * 1_024;
-        Self { keys: slots / 4 * 3, wide_bytes: bytes / 4, ..Self::default() }
+        Self {
+            keys: keys_within::<Narrow>(bytes / 2),
+            wide_keys: keys_within::<Double>(bytes / 4),
+            variable_bytes: bytes / 4,
+            ..Self::default()
+        }
     }
+}
 
-    /// Slots for the keys: a third more than keys, so that nearly every key is at home.
-    const fn slots(self) -> usize {
-        self.keys.saturating_add(self.keys / 3)
-    }
+/// Slots for `keys`: a third more, so that nearly every key is at home.
+const fn slots(keys: usize) -> usize {
+    keys.saturating_add(keys / 3)
+}
+
+fn keys_within<S: Slot>(bytes: usize) -> usize {
+    let per_slots = Table::<S>::bytes(1_024) - Table::<S>::bytes(0);
+    bytes.saturating_sub(Table::<S>::bytes(0)) / per_slots * 1_024 / 4 * 3
 }
 
 /// States in memory.
@@ -88,7 +100,8 @@ impl Capacity {
 /// ```
 pub struct MemoryStore {
     seed: Seed,
-    table: Table,
+    narrow: Table<Narrow>,
+    double: Table<Double>,
     wide: Wide,
     reservations: Reservations,
     /// Counts the names given to reservations and permits.
@@ -109,8 +122,9 @@ impl MemoryStore {
     fn with_seed(capacity: Capacity, seed: Seed) -> Self {
         Self {
             seed,
-            table: Table::new(capacity.slots(), capacity.when_full),
-            wide: Wide::new(capacity.wide_bytes, capacity.when_full),
+            narrow: Table::new(slots(capacity.keys), capacity.when_full),
+            double: Table::new(slots(capacity.wide_keys), capacity.when_full),
+            wide: Wide::new(capacity.variable_bytes, capacity.when_full),
             reservations: Reservations::new(capacity.reservations),
             named: AtomicU64::new(0),
             capacity,
@@ -126,7 +140,12 @@ impl MemoryStore {
     /// How full it is.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
-        let mut pressure = self.table.pressure();
+        let [narrow, double] = [self.narrow.pressure(), self.double.pressure()];
+        let mut pressure = Pressure {
+            used: narrow.used + double.used,
+            forgotten: narrow.forgotten + double.forgotten,
+            refused: narrow.refused + double.refused,
+        };
         for shard in self.wide.shards() {
             pressure.used += shard.entries().len() as u64;
             pressure.forgotten += shard.forgotten();
@@ -152,7 +171,7 @@ impl MemoryStore {
             let mut fingerprints = [Fingerprint { tag: 0, place: 0 }; BATCH];
             for (charge, fingerprint) in chunk.iter().zip(&mut fingerprints) {
                 *fingerprint = self.fingerprint(charge);
-                self.table.prefetch(*fingerprint);
+                self.prefetch(*fingerprint, charge.policy.algorithm(), now);
             }
             for (charge, fingerprint) in chunk.iter().zip(fingerprints) {
                 out.push(self.check_at(fingerprint, charge, now));
@@ -184,7 +203,7 @@ impl MemoryStore {
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
-        self.state(self.fingerprint(charge), algorithm).peek(algorithm, now)
+        self.state(self.fingerprint(charge), algorithm, now).peek(algorithm, now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
@@ -207,18 +226,16 @@ impl MemoryStore {
         let algorithm = charge.policy.algorithm();
         let fingerprint = self.fingerprint(charge);
         self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
-        self.state(fingerprint, algorithm).peek(algorithm, now)
+        self.state(fingerprint, algorithm, now).peek(algorithm, now)
     }
 
     /// Forgets the charge's key under its policy.
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
         let fingerprint = self.fingerprint(charge);
-        if !is_packed(charge.policy.algorithm()) {
-            self.wide.lock(Wide::shard_of(fingerprint)).remove(fingerprint);
-        } else if self.table.read(fingerprint).is_some() {
-            let vacate = |_| Change { answer: (), content: Some(Content::VACANT) };
-            // Full only if the key has just been forgotten by itself.
-            let _ = self.table.update(fingerprint, now, vacate);
+        match Place::of(charge.policy.algorithm(), now) {
+            Place::Narrow => self.narrow.vacate(fingerprint, now),
+            Place::Double => self.double.vacate(fingerprint, now),
+            Place::Wide => self.wide.lock(Wide::shard_of(fingerprint)).remove(fingerprint),
         }
     }
 
@@ -281,28 +298,55 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        if !is_packed(charge.policy.algorithm()) {
-            let hold_id = self.hold_id(core::slice::from_ref(charge));
-            return self.check_wide(fingerprint, charge, hold_id, now);
+    fn prefetch(&self, fingerprint: Fingerprint, algorithm: &Algorithm, now: Timestamp) {
+        match Place::of(algorithm, now) {
+            Place::Narrow => self.narrow.prefetch(fingerprint),
+            Place::Double => self.double.prefetch(fingerprint),
+            Place::Wide => {}
         }
-        let decided = self.table.update(fingerprint, now, |words| {
+    }
+
+    #[inline]
+    fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        let decided = match (charge.policy.algorithm(), charge.mode) {
+            (Algorithm::Gcra(gcra), Mode::Enforce) if packed::is_narrow(gcra, now) => {
+                self.narrow.update(fingerprint, now, |words| {
+                    let (answer, content) = packed::charge_word(gcra, charge.cost, words, now);
+                    Change { answer, content }
+                })
+            }
+            _ => self.check_any(fingerprint, charge, now),
+        };
+        decided.unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
+    }
+
+    #[inline(never)]
+    fn check_any(
+        &self,
+        fingerprint: Fingerprint,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<Decision, Full> {
+        let decide = |words| {
             let (answer, content) = packed::charge(charge, words, now);
             Change { answer, content }
-        });
-        decided.unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
+        };
+        match Place::of(charge.policy.algorithm(), now) {
+            Place::Narrow => self.narrow.update(fingerprint, now, decide),
+            Place::Double => self.double.update(fingerprint, now, decide),
+            Place::Wide => self.check_wide(fingerprint, charge, now),
+        }
     }
 
     fn check_wide(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
-        hold_id: u128,
         now: Timestamp,
-    ) -> Decision {
+    ) -> Result<Decision, Full> {
+        let hold_id = self.hold_id(core::slice::from_ref(charge));
         let algorithm = charge.policy.algorithm();
         self.change(fingerprint, algorithm, now, |state| state.charge(charge, hold_id, now))
-            .unwrap_or_else(|full| refuse(algorithm, full, now))
     }
 
     /// Changes one state of any algorithm.
@@ -313,36 +357,32 @@ impl MemoryStore {
         now: Timestamp,
         mut change: impl FnMut(&mut State) -> R,
     ) -> Result<R, Full> {
-        if is_packed(algorithm) {
-            return self.table.update(fingerprint, now, |words| {
-                let mut state = packed::unpack(algorithm, words);
-                let answer = change(&mut state);
-                let after = packed::pack(&state);
-                let snapshot = || state.peek(algorithm, now);
-                let content = (after != words).then(|| packed::content(after, snapshot(), now));
-                Change { answer, content }
-            });
+        let place = Place::of(algorithm, now);
+        if place == Place::Wide {
+            return self.wide.change(fingerprint, algorithm, now, change);
         }
-        let mut shard = self.wide.lock(Wide::shard_of(fingerprint));
-        let mut state = match shard.get(fingerprint) {
-            Some(state) => state.clone(),
-            None => {
-                shard.make_room(now)?;
-                State::vacant(algorithm)
-            }
+        let change = |words| {
+            let mut state = packed::unpack(algorithm, words);
+            let answer = change(&mut state);
+            let after = packed::pack(&state);
+            let snapshot = || state.peek(algorithm, now);
+            let content = (after != words).then(|| packed::content(after, snapshot(), now));
+            Change { answer, content }
         };
-        let answer = change(&mut state);
-        shard.put(fingerprint, state, algorithm, now);
-        Ok(answer)
+        match place {
+            Place::Narrow => self.narrow.update(fingerprint, now, change),
+            _ => self.double.update(fingerprint, now, change),
+        }
     }
 
     /// The state as it is.
-    fn state(&self, fingerprint: Fingerprint, algorithm: &Algorithm) -> State {
-        if is_packed(algorithm) {
-            return packed::unpack(algorithm, self.table.read(fingerprint).unwrap_or_default());
-        }
-        let shard = self.wide.lock(Wide::shard_of(fingerprint));
-        shard.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm))
+    fn state(&self, fingerprint: Fingerprint, algorithm: &Algorithm, now: Timestamp) -> State {
+        let words = match Place::of(algorithm, now) {
+            Place::Narrow => self.narrow.read(fingerprint),
+            Place::Double => self.double.read(fingerprint),
+            Place::Wide => return self.wide.read(fingerprint, algorithm),
+        };
+        packed::unpack(algorithm, words.unwrap_or_default())
     }
 
     fn refund_at(
@@ -407,7 +447,7 @@ impl MemoryStore {
     /// A name that was not given before and cannot be guessed.
     fn new_id(&self) -> u128 {
         let count = self.named.fetch_add(1, Ordering::Relaxed);
-        let [low, high] = self.seed.hash(count, b"reservation");
+        let [low, high] = siphash(self.seed.words, count, b"reservation");
         u128::from(low) | u128::from(high) << 64
     }
 }

@@ -1,7 +1,7 @@
 //! The table: a fixed number of slots, found by fingerprint, reused on sight, never grown or swept.
 //!
 //! ```text
-//!   place -> home bucket   | slot | slot | slot | slot |   128 bytes: two cache lines
+//!   place -> home bucket   | slot | slot | slot | slot |   one cache line, or two
 //!            next bucket   | slot | slot | slot | slot |   ... up to PROBES buckets in all
 //!   reach[home]: how many buckets past its home a key has ever been put
 //! ```
@@ -15,11 +15,13 @@
 //!
 //! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
 //! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
-//! their index. A stripe is never locked while a slot is.
+//! their index. A stripe is not locked while a slot of the same table is.
 
 use tollgate_core::Timestamp;
 
 use crate::hash::Fingerprint;
+#[cfg(not(loom))]
+use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock, prefetch};
 
@@ -44,15 +46,28 @@ pub struct Pressure {
     pub refused: u64,
 }
 
-pub(crate) struct Table {
-    buckets: Box<[Bucket]>,
+pub(crate) struct Table<S> {
+    buckets: Buckets<S>,
     reach: Box<[AtomicU8]>,
     stripes: Box<[Stripe]>,
     when_full: WhenFull,
 }
 
-#[repr(align(128))]
-struct Bucket([Slot; SLOTS]);
+#[repr(align(64))]
+struct Bucket<S>([S; SLOTS]);
+
+impl<S: Slot> Bucket<S> {
+    /// The slot with this tag. All tags are compared before any branch: which slot it is cannot be
+    /// predicted, that it is one of them can, and so the processor goes on while memory is slow.
+    #[inline]
+    fn find(&self, tag: u64) -> Option<&S> {
+        let mut found = 0u32;
+        for (position, slot) in self.0.iter().enumerate() {
+            found |= u32::from(slot.tag() == tag) << position;
+        }
+        (found != 0).then(|| &self.0[found.trailing_zeros() as usize % SLOTS])
+    }
+}
 
 /// One lock for the newcomers of many homes, on a cache line of its own.
 #[repr(align(64))]
@@ -82,7 +97,7 @@ pub(crate) struct Full {
     pub(crate) free_at: Timestamp,
 }
 
-impl Table {
+impl<S: Slot> Table<S> {
     /// A table of at least `slots` slots.
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
         let buckets = slots.div_ceil(SLOTS).max(1);
@@ -108,7 +123,7 @@ impl Table {
     /// Bytes taken by a table of `slots` slots.
     pub(crate) const fn bytes(slots: usize) -> usize {
         let buckets = slots.div_ceil(SLOTS);
-        buckets * (size_of::<Bucket>() + size_of::<AtomicU8>()) + STRIPES * size_of::<Stripe>()
+        buckets * (size_of::<Bucket<S>>() + size_of::<AtomicU8>()) + STRIPES * size_of::<Stripe>()
     }
 
     /// Brings the home of a key closer while something else is done.
@@ -116,7 +131,9 @@ impl Table {
     pub(crate) fn prefetch(&self, fingerprint: Fingerprint) {
         let bucket = &self.buckets[self.home(fingerprint)];
         prefetch(&bucket.0[0]);
-        prefetch(&bucket.0[SLOTS / 2]);
+        if size_of::<Bucket<S>>() > 64 {
+            prefetch(&bucket.0[SLOTS / 2]);
+        }
     }
 
     /// The words of a key, if it has any.
@@ -153,44 +170,31 @@ impl Table {
             }
             let Change { answer, content } = change(view.words);
             let Some(content) = content else { return Ok(answer) };
-            if let Some(locked) = slot.try_lock(view) {
-                locked.write(fingerprint.tag, content);
+            if slot.try_write(view, fingerprint.tag, content) {
                 return Ok(answer);
             }
         }
     }
 
-    /// Finds or makes a slot for each fingerprint, locks them all in order of their index, and lets
-    /// `change` see and change them. `fingerprints` must be distinct.
-    pub(crate) fn update_all<R>(
-        &self,
-        fingerprints: &[Fingerprint],
-        now: Timestamp,
-        change: impl FnOnce(&[[u64; 2]]) -> (R, Option<Vec<Content>>),
-    ) -> Result<R, (usize, Full)> {
-        let locked = self.lock_all(fingerprints, now)?;
-        let words: Vec<[u64; 2]> = locked.iter().map(|locked| locked.view().words).collect();
-        let (answer, contents) = change(&words);
-        if let Some(contents) = contents {
-            for ((locked, fingerprint), content) in
-                locked.into_iter().zip(fingerprints).zip(contents)
-            {
-                locked.write(fingerprint.tag, content);
-            }
+    /// Makes a key say nothing, if it is there.
+    pub(crate) fn vacate(&self, fingerprint: Fingerprint, now: Timestamp) {
+        if self.read(fingerprint).is_some() {
+            let vacate = |_| Change { answer: (), content: Some(Content::VACANT) };
+            // Full only if the key has just been forgotten by itself.
+            let _ = self.update(fingerprint, now, vacate);
         }
-        Ok(answer)
     }
 
     /// Every slot with its index, as it is now.
     pub(crate) fn views(&self) -> impl Iterator<Item = (usize, View)> + '_ {
-        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0).map(Slot::read);
+        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0).map(S::read);
         slots.enumerate().filter(|(_, view)| view.tag != 0)
     }
 
     /// Puts a slot back where [`Self::views`] found it. Keys are found up to the full reach then.
     pub(crate) fn restore(&self, index: usize, tag: u64, content: Content) {
         self.stripes[0].used.fetch_add(1, Ordering::Relaxed);
-        self.buckets[index / SLOTS].0[index % SLOTS].lock().write(tag, content);
+        Locked::new(self.slot(index)).write(tag, content);
         for back in 0..PROBES.min(self.buckets.len()) {
             let home = (index / SLOTS + self.buckets.len() - back) % self.buckets.len();
             self.reach[home].fetch_max(back as u8, Ordering::Relaxed);
@@ -214,15 +218,18 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&Slot> {
-        let within = |bucket: usize| {
-            self.buckets[bucket].0.iter().find(|slot| slot.tag() == fingerprint.tag)
-        };
-        if let Some(slot) = within(home) {
+    fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
+        let bucket = &self.buckets[home];
+        if let Some(slot) = bucket.find(fingerprint.tag) {
             return Some(slot);
         }
+        self.find_beyond(fingerprint, home)
+    }
+
+    fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
         let reach = usize::from(self.reach[home].load(Ordering::Relaxed));
-        (1..=reach).find_map(|probe| within((home + probe) % self.buckets.len()))
+        let bucket = |probe| &self.buckets[(home + probe) % self.buckets.len()];
+        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
     }
 
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
@@ -243,20 +250,25 @@ impl Table {
         let (index, view) = self.victim(home, now)?;
         let Change { answer, content } = change([0; 2]);
         let Some(content) = content else { return Ok(Some(answer)) };
-        let Some(locked) = self.slot(index).try_lock(view) else { return Ok(None) };
-        self.claim(home, index, view, now);
-        locked.write(fingerprint.tag, content);
+        // Before the key can be seen there: who looks for it must look far enough.
+        self.extend_reach(home, index);
+        if !self.slot(index).try_write(view, fingerprint.tag, content) {
+            return Ok(None);
+        }
+        self.note_claim(home, view, now);
         Ok(Some(answer))
     }
 
-    /// Notes that a newcomer of `home` takes the slot at `index`, before it can be seen there.
-    fn claim(&self, home: usize, index: usize, view: View, now: Timestamp) {
+    fn extend_reach(&self, home: usize, index: usize) {
         let probe = (index / SLOTS + self.buckets.len() - home) % self.buckets.len();
         self.reach[home].fetch_max(probe as u8, Ordering::Relaxed);
+    }
+
+    fn note_claim(&self, home: usize, view: View, now: Timestamp) {
         let stripe = self.stripe(home);
         if view.tag == 0 {
             stripe.used.fetch_add(1, Ordering::Relaxed);
-        } else if view.vacant_at() > now {
+        } else if view.vacant_at > now {
             stripe.forgotten.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -270,11 +282,11 @@ impl Table {
             for (position, slot) in self.buckets[bucket].0.iter().enumerate() {
                 let view = slot.read();
                 let index = bucket * SLOTS + position;
-                if view.tag == 0 || view.vacant_at() <= now {
+                if view.tag == 0 || view.vacant_at <= now {
                     return Ok((index, view));
                 }
-                free_at = free_at.min(view.vacant_at());
-                let spared = view.is_limited() && self.when_full == WhenFull::Deny;
+                free_at = free_at.min(view.vacant_at);
+                let spared = view.limited && self.when_full == WhenFull::Deny;
                 if !spared && nearest.is_none_or(|(_, best)| sooner(view, best)) {
                     nearest = Some((index, view));
                 }
@@ -286,13 +298,14 @@ impl Table {
         })
     }
 
-    /// Locks all slots in order of their index: in any other order, two requests that name the same
-    /// keys the other way round would wait for each other for ever.
-    fn lock_all(
+    /// Finds or makes a slot for each of the distinct `fingerprints` and locks them all, in order of
+    /// their index: in any other order, two requests that name the same keys the other way round
+    /// would wait for each other for ever. Fails with the position of the one without room.
+    pub(crate) fn lock_all(
         &self,
         fingerprints: &[Fingerprint],
         now: Timestamp,
-    ) -> Result<Vec<Locked<'_>>, (usize, Full)> {
+    ) -> Result<Vec<Locked<'_, S>>, (usize, Full)> {
         loop {
             let mut order = Vec::with_capacity(fingerprints.len());
             for (position, fingerprint) in fingerprints.iter().enumerate() {
@@ -302,7 +315,7 @@ impl Table {
             order.sort_unstable();
             let mut locked: Vec<_> = order
                 .iter()
-                .map(|&(index, position)| (position, self.slot(index).lock()))
+                .map(|&(index, position)| (position, Locked::new(self.slot(index))))
                 .collect();
             // Between finding and locking, a newcomer may have taken a slot: then all over again.
             let held = locked
@@ -322,21 +335,19 @@ impl Table {
             if let Some(slot) = self.find(fingerprint, home) {
                 return Ok(self.index(slot));
             }
-            // A little while ahead, so that nobody takes the slot before it is locked.
-            let vacant_at = now.after(core::time::Duration::from_millis(200));
-            let content = Content { vacant_at, ..Content::VACANT };
+            let content = Content { vacant_at: now, ..Content::VACANT };
             let mut claim = |_| Change { answer: (), content: Some(content) };
             self.try_insert(fingerprint, home, now, &mut claim)?;
         }
     }
 
-    fn slot(&self, index: usize) -> &Slot {
+    fn slot(&self, index: usize) -> &S {
         &self.buckets[index / SLOTS].0[index % SLOTS]
     }
 
-    fn index(&self, slot: &Slot) -> usize {
+    fn index(&self, slot: &S) -> usize {
         let bytes = core::ptr::from_ref(slot).addr() - self.buckets.as_ptr().addr();
-        bytes / size_of::<Slot>()
+        bytes / size_of::<S>()
     }
 
     fn stripe(&self, home: usize) -> &Stripe {
@@ -346,17 +357,20 @@ impl Table {
 
 /// Whether `a` is rather forgotten than `b`.
 fn sooner(a: View, b: View) -> bool {
-    (a.is_limited(), a.vacant_at()) < (b.is_limited(), b.vacant_at())
+    (a.limited, a.vacant_at) < (b.limited, b.vacant_at)
 }
 
 #[cfg(not(loom))]
-fn zeroed(buckets: usize) -> Box<[Bucket]> {
-    let zeroed = Box::<[Bucket]>::new_zeroed_slice(buckets);
-    // SAFETY: a bucket is made of atomic integers, for which all bits zero is a value.
-    unsafe { zeroed.assume_init() }
+type Buckets<S> = Pages<Bucket<S>>;
+
+#[cfg(not(loom))]
+fn zeroed<S>(buckets: usize) -> Buckets<S> {
+    Pages::zeroed(buckets)
 }
 
+// SAFETY: slots are made of atomic integers, for which all bits zero is a value.
+#[cfg(not(loom))]
+unsafe impl<S> Zeroable for Bucket<S> {}
+
 #[cfg(loom)]
-fn zeroed(buckets: usize) -> Box<[Bucket]> {
-    (0..buckets).map(|_| Bucket(core::array::from_fn(|_| Slot::new()))).collect()
-}
+type Buckets<S> = Box<[Bucket<S>]>;

@@ -56,6 +56,33 @@ impl Wide {
         (fingerprint.place >> 60) as usize % SHARDS
     }
 
+    /// The state of a key as it is.
+    pub(crate) fn read(&self, fingerprint: Fingerprint, algorithm: &Algorithm) -> State {
+        let shard = self.lock(Self::shard_of(fingerprint));
+        shard.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm))
+    }
+
+    /// Changes the state of one key.
+    pub(crate) fn change<R>(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+        mut change: impl FnMut(&mut State) -> R,
+    ) -> Result<R, Full> {
+        let mut shard = self.lock(Self::shard_of(fingerprint));
+        let mut state = match shard.get(fingerprint) {
+            Some(state) => state.clone(),
+            None => {
+                shard.make_room(now)?;
+                State::vacant(algorithm)
+            }
+        };
+        let answer = change(&mut state);
+        shard.put(fingerprint, state, algorithm, now);
+        Ok(answer)
+    }
+
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         lock(&self.shards[shard])
     }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   magic "TOLLGATE" | version u64                                     16 bytes
-//!   seed 2 x u64 | slots u64 | packed count u64 | wide count u64       40 bytes
-//!   packed: index u64, tag u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
-//!   wide:   tag u64, place u64, vacant_at u64, kind u64, count u64, then per part
-//!             cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
+//!   seed 2 x u64                                                       16 bytes
+//!   narrow table, double table: slots u64, count u64, then per used slot
+//!             index u64, tag u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
+//!   wide: count u64, then per entry
+//!             tag u64, place u64, vacant_at u64, kind u64, count u64, then per part
+//!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
 //!   checksum of all of the above, 2 x u64
 //! ```
 //!
@@ -27,8 +29,9 @@ use tollgate_core::sliding_window::{self, Cell};
 use tollgate_core::{State, Timestamp};
 
 use super::{Capacity, MemoryStore};
-use crate::hash::{Fingerprint, Seed};
-use crate::slot::Content;
+use crate::hash::{Fingerprint, Seed, siphash};
+use crate::slot::{Content, Slot};
+use crate::table::Table;
 use crate::wide::{Entry, Wide};
 
 const MAGIC: &[u8; 8] = b"TOLLGATE";
@@ -36,7 +39,7 @@ const VERSION: u64 = 1;
 const SLIDING_WINDOW: u64 = 1;
 const CONCURRENCY: u64 = 2;
 /// Checksums need no secret: they guard against accidents, not against who can write the file.
-const CHECKSUM_SEED: Seed = Seed([0, 0]);
+const CHECKSUM_KEY: [u64; 2] = [0, 0];
 
 impl MemoryStore {
     /// Writes every state that says something at `now` to `path`, which is replaced as a whole.
@@ -68,16 +71,11 @@ impl MemoryStore {
     pub fn restore(path: impl AsRef<Path>, capacity: Capacity) -> Result<Self, DumpError> {
         let bytes = fs::read(path).map_err(DumpError::io)?;
         let mut reader = Reader::checked(&bytes)?;
-        let seed = Seed([reader.word()?, reader.word()?]);
+        let seed = Seed::new([reader.word()?, reader.word()?]);
         let store = Self::with_seed(capacity, seed);
-        if reader.word()? != store.table.slots() as u64 {
-            return Err(DumpErrorKind::Capacity.into());
-        }
-        let (packed, wide) = (reader.word()?, reader.word()?);
-        for _ in 0..packed {
-            reader.packed(&store)?;
-        }
-        for _ in 0..wide {
+        reader.table(&store.narrow)?;
+        reader.table(&store.double)?;
+        for _ in 0..reader.word()? {
             let entry = reader.wide()?;
             store.wide.lock(Wide::shard_of(entry.fingerprint)).push(entry);
         }
@@ -85,32 +83,33 @@ impl MemoryStore {
     }
 
     fn encode(&self, now: Timestamp) -> Vec<u8> {
-        let mut packed = Vec::new();
-        let mut packed_count = 0;
-        for (index, view) in self.table.views().filter(|(_, view)| view.vacant_at() > now) {
-            let vacant_at = view.vacant_at().as_nanos();
-            let limited = u64::from(view.is_limited());
-            let [low, high] = view.words;
-            put(&mut packed, &[index as u64, view.tag, vacant_at, limited, low, high]);
-            packed_count += 1;
-        }
-        let mut wide = Vec::new();
-        let mut wide_count = 0;
+        let mut bytes = MAGIC.to_vec();
+        put(&mut bytes, &[VERSION, self.seed.words[0], self.seed.words[1]]);
+        put_table(&mut bytes, &self.narrow, now);
+        put_table(&mut bytes, &self.double, now);
+        let count_at = bytes.len();
+        put(&mut bytes, &[0]);
+        let mut count = 0u64;
         for shard in self.wide.shards() {
             for entry in shard.entries().iter().filter(|entry| entry.vacant_at > now) {
-                put_wide(&mut wide, entry);
-                wide_count += 1;
+                put_wide(&mut bytes, entry);
+                count += 1;
             }
         }
-        let mut bytes = MAGIC.to_vec();
-        let [low, high] = self.seed.0;
-        let slots = self.table.slots() as u64;
-        put(&mut bytes, &[VERSION, low, high, slots, packed_count, wide_count]);
-        bytes.extend(packed);
-        bytes.extend(wide);
-        let checksum = CHECKSUM_SEED.hash(0, &bytes);
+        bytes[count_at..count_at + 8].copy_from_slice(&count.to_le_bytes());
+        let checksum = siphash(CHECKSUM_KEY, 0, &bytes);
         put(&mut bytes, &checksum);
         bytes
+    }
+}
+
+fn put_table<S: Slot>(bytes: &mut Vec<u8>, table: &Table<S>, now: Timestamp) {
+    let saying: Vec<_> = table.views().filter(|(_, view)| view.vacant_at > now).collect();
+    put(bytes, &[table.slots() as u64, saying.len() as u64]);
+    for (index, view) in saying {
+        let [low, high] = view.words;
+        let vacant_at = view.vacant_at.as_nanos();
+        put(bytes, &[index as u64, view.tag, vacant_at, view.limited.into(), low, high]);
     }
 }
 
@@ -147,7 +146,7 @@ impl<'a> Reader<'a> {
         let Some((body, checksum)) = bytes.split_last_chunk::<16>() else {
             return Err(DumpErrorKind::Corrupt.into());
         };
-        let [low, high] = CHECKSUM_SEED.hash(0, body);
+        let [low, high] = siphash(CHECKSUM_KEY, 0, body);
         if checksum[..8] != low.to_le_bytes() || checksum[8..] != high.to_le_bytes() {
             return Err(DumpErrorKind::Corrupt.into());
         }
@@ -168,16 +167,21 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(*word))
     }
 
-    fn packed(&mut self, store: &MemoryStore) -> Result<(), DumpError> {
-        let [index, tag] = [self.word()?, self.word()?];
-        let vacant_at = Timestamp::from_nanos(self.word()?);
-        let limited = self.word()? != 0;
-        let words = [self.word()?, self.word()?];
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        if index >= store.table.slots() || tag == 0 {
-            return Err(DumpErrorKind::Corrupt.into());
+    fn table<S: Slot>(&mut self, table: &Table<S>) -> Result<(), DumpError> {
+        if self.word()? != table.slots() as u64 {
+            return Err(DumpErrorKind::Capacity.into());
         }
-        store.table.restore(index, tag, Content { words, vacant_at, limited });
+        for _ in 0..self.word()? {
+            let index = usize::try_from(self.word()?).unwrap_or(usize::MAX);
+            let tag = self.word()?;
+            let vacant_at = Timestamp::from_nanos(self.word()?);
+            let limited = self.word()? != 0;
+            let words = [self.word()?, self.word()?];
+            if index >= table.slots() || tag == 0 {
+                return Err(DumpErrorKind::Corrupt.into());
+            }
+            table.restore(index, tag, Content { words, vacant_at, limited });
+        }
         Ok(())
     }
 

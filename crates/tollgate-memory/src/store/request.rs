@@ -1,67 +1,54 @@
 //! Several charges in one request: found, locked in a fixed order, decided together.
 //!
-//! The order is: shards of wide states by number, then slots of packed states by index. Everybody
-//! who holds more than one lock takes them in this order, so nobody waits in a circle.
+//! The order is: shards of wide states by number, narrow slots by index, double slots by index.
+//! Everybody who holds more than one lock takes them in this order, so nobody waits in a circle.
 
 use tollgate_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, decide_all};
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
-use crate::packed::{self, is_packed};
-use crate::slot::Content;
+use crate::packed::{self, Place};
+use crate::slot::{Locked, Slot};
 use crate::sync::MutexGuard;
-use crate::table::Full;
+use crate::table::{Full, Table};
 use crate::wide::{Shard, Wide};
 
-/// The distinct states that a request is about: packed ones first, then wide ones.
+/// The distinct states that a request is about: by place, in the order in which they are locked.
 struct Plan<'a> {
-    packed: Vec<Fingerprint>,
-    wide: Vec<Fingerprint>,
-    /// The algorithm of each state, in the same order.
-    algorithms: Vec<&'a Algorithm>,
+    states: Vec<(Fingerprint, &'a Algorithm, Place)>,
     /// For each charge, the number of its state.
     slots: Vec<usize>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(store: &MemoryStore, charges: &[Charge<'a>]) -> Self {
-        let mut plan = Plan {
-            packed: Vec::new(),
-            wide: Vec::new(),
-            algorithms: Vec::new(),
-            slots: Vec::new(),
-        };
-        let fingerprints: Vec<_> = charges.iter().map(|charge| store.fingerprint(charge)).collect();
-        for wide in [false, true] {
-            for (charge, fingerprint) in charges.iter().zip(&fingerprints) {
+    fn new(store: &MemoryStore, charges: &[Charge<'a>], now: Timestamp) -> Self {
+        let asked: Vec<_> = charges
+            .iter()
+            .map(|charge| {
                 let algorithm = charge.policy.algorithm();
-                if is_packed(algorithm) != wide {
-                    plan.add(*fingerprint, algorithm);
+                (store.fingerprint(charge), algorithm, Place::of(algorithm, now))
+            })
+            .collect();
+        let mut states = Vec::with_capacity(asked.len());
+        // Charges are few: looking through them beats a map.
+        for place in [Place::Wide, Place::Narrow, Place::Double] {
+            for state in asked.iter().filter(|state| state.2 == place) {
+                if !states.contains(state) {
+                    states.push(*state);
                 }
             }
         }
-        // Charges are few: looking through them beats a map.
-        let number = |fingerprint| plan.states().position(|known| known == fingerprint);
-        plan.slots = fingerprints.into_iter().filter_map(number).collect();
-        plan
+        let number = |state| states.iter().position(|known| known == state);
+        let slots = asked.iter().filter_map(number).collect();
+        Self { states, slots }
     }
 
-    fn states(&self) -> impl Iterator<Item = Fingerprint> {
-        self.packed.iter().chain(&self.wide).copied()
-    }
-
-    fn add(&mut self, fingerprint: Fingerprint, algorithm: &'a Algorithm) {
-        if self.states().any(|known| known == fingerprint) {
-            return;
-        }
-        let states = if is_packed(algorithm) { &mut self.packed } else { &mut self.wide };
-        states.push(fingerprint);
-        self.algorithms.push(algorithm);
-    }
-
-    /// Wide states with their algorithms.
-    fn wide(&self) -> impl Iterator<Item = (Fingerprint, &'a Algorithm)> {
-        self.wide.iter().copied().zip(self.algorithms[self.packed.len()..].iter().copied())
+    /// The numbers and fingerprints of the states in one place.
+    fn of(&self, place: Place) -> impl Iterator<Item = (usize, Fingerprint, &'a Algorithm)> + '_ {
+        let numbered = self.states.iter().enumerate();
+        numbered
+            .filter(move |(_, state)| state.2 == place)
+            .map(|(number, &(fingerprint, algorithm, _))| (number, fingerprint, algorithm))
     }
 }
 
@@ -70,37 +57,40 @@ type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
-        let plan = Plan::new(self, charges);
-        let mut shards = self.lock_shards(&plan);
-        let mut wide = Vec::new();
-        let decided = load_wide(&plan, &mut shards, now).and_then(|loaded| {
-            self.table.update_all(&plan.packed, now, |words| {
-                let mut states = unpack_all(&plan, words);
-                states.extend(loaded);
-                let verdict = decide_all(charges, &plan.slots, &mut states, hold_id, now);
-                wide = states.split_off(plan.packed.len());
-                (verdict, contents(&plan, words, &states, now))
-            })
-        });
-        match decided {
-            Ok(verdict) => {
-                store_wide(&plan, &mut shards, wide, now);
-                verdict
-            }
-            Err((number, full)) => {
-                drop(shards);
-                self.refuse_request(charges, &plan, number, full, now)
-            }
-        }
+        let plan = Plan::new(self, charges, now);
+        self.decide(&plan, charges, hold_id, now)
+            .unwrap_or_else(|(number, full)| self.refuse_request(charges, &plan, number, full, now))
+    }
+
+    /// Locks everything, decides, writes; or says which state has no room.
+    fn decide(
+        &self,
+        plan: &Plan<'_>,
+        charges: &[Charge<'_>],
+        hold_id: u128,
+        now: Timestamp,
+    ) -> Result<Verdict, (usize, Full)> {
+        let mut shards = self.lock_shards(plan);
+        let mut states = load_wide(plan, &mut shards, now)?;
+        let narrow = lock_slots(&self.narrow, plan, Place::Narrow, now)?;
+        unpack_into(&mut states, plan, &narrow);
+        let double = lock_slots(&self.double, plan, Place::Double, now)?;
+        unpack_into(&mut states, plan, &double);
+        let verdict = decide_all(charges, &plan.slots, &mut states, hold_id, now);
+        store_wide(plan, &mut shards, &states, now);
+        write_slots(plan, Place::Narrow, narrow, &states, now);
+        write_slots(plan, Place::Double, double, &states, now);
+        Ok(verdict)
     }
 
     /// What [`Self::request`] would answer. Nothing is locked for long: each state is consistent in
     /// itself, the request as a whole a look at things in motion.
     pub(super) fn peek_request(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let plan = Plan::new(self, charges);
-        let states = plan.states().zip(&plan.algorithms);
-        let before: Vec<State> =
-            states.map(|(key, algorithm)| self.state(key, algorithm)).collect();
+        let plan = Plan::new(self, charges, now);
+        let read = |&(key, algorithm, _): &(Fingerprint, &Algorithm, Place)| {
+            self.state(key, algorithm, now)
+        };
+        let before: Vec<State> = plan.states.iter().map(read).collect();
         let verdict = decide_all(charges, &plan.slots, &mut before.clone(), 0, now);
         if !verdict.is_allowed() {
             return verdict;
@@ -112,7 +102,8 @@ impl MemoryStore {
     }
 
     fn lock_shards(&self, plan: &Plan<'_>) -> Shards<'_> {
-        let mut numbers: Vec<usize> = plan.wide.iter().copied().map(Wide::shard_of).collect();
+        let mut numbers: Vec<usize> =
+            plan.of(Place::Wide).map(|(_, fingerprint, _)| Wide::shard_of(fingerprint)).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers.into_iter().map(|number| (number, self.wide.lock(number))).collect()
@@ -137,26 +128,40 @@ impl MemoryStore {
     }
 }
 
-fn unpack_all(plan: &Plan<'_>, words: &[[u64; 2]]) -> Vec<State> {
-    let pairs = words.iter().zip(&plan.algorithms);
-    pairs.map(|(words, algorithm)| packed::unpack(algorithm, *words)).collect()
+fn lock_slots<'t, S: Slot>(
+    table: &'t Table<S>,
+    plan: &Plan<'_>,
+    place: Place,
+    now: Timestamp,
+) -> Result<Vec<Locked<'t, S>>, (usize, Full)> {
+    let (numbers, fingerprints): (Vec<usize>, Vec<Fingerprint>) =
+        plan.of(place).map(|(number, fingerprint, _)| (number, fingerprint)).unzip();
+    table.lock_all(&fingerprints, now).map_err(|(position, full)| (numbers[position], full))
 }
 
-/// What to write into the packed slots; `None` if nothing has changed.
-fn contents(
+/// Appends the states of locked slots: they come next in the order of the plan.
+fn unpack_into<S: Slot>(states: &mut Vec<State>, plan: &Plan<'_>, locked: &[Locked<'_, S>]) {
+    for locked in locked {
+        let (_, algorithm, _) = plan.states[states.len()];
+        states.push(packed::unpack(algorithm, locked.view().words));
+    }
+}
+
+/// Writes the slots that have changed; the others are unlocked as they were.
+fn write_slots<S: Slot>(
     plan: &Plan<'_>,
-    words: &[[u64; 2]],
+    place: Place,
+    locked: Vec<Locked<'_, S>>,
     states: &[State],
     now: Timestamp,
-) -> Option<Vec<Content>> {
-    let after: Vec<[u64; 2]> = states.iter().map(packed::pack).collect();
-    if after == words {
-        return None;
+) {
+    for (locked, (number, fingerprint, algorithm)) in locked.into_iter().zip(plan.of(place)) {
+        let words = packed::pack(&states[number]);
+        if words != locked.view().words {
+            let snapshot = states[number].peek(algorithm, now);
+            locked.write(fingerprint.tag, packed::content(words, snapshot, now));
+        }
     }
-    let snapshots =
-        states.iter().zip(&plan.algorithms).map(|(state, algorithm)| state.peek(algorithm, now));
-    let pairs = after.into_iter().zip(snapshots);
-    Some(pairs.map(|(words, snapshot)| packed::content(words, snapshot, now)).collect())
 }
 
 fn load_wide(
@@ -164,22 +169,22 @@ fn load_wide(
     shards: &mut Shards<'_>,
     now: Timestamp,
 ) -> Result<Vec<State>, (usize, Full)> {
-    let load = |(number, (fingerprint, algorithm)): (usize, (Fingerprint, &Algorithm))| {
+    let load = |(number, fingerprint, algorithm): (usize, Fingerprint, &Algorithm)| {
         let shard = shard_mut(shards, fingerprint);
         if let Some(state) = shard.get(fingerprint) {
             return Ok(state.clone());
         }
-        shard.make_room(now).map_err(|full| (plan.packed.len() + number, full))?;
+        shard.make_room(now).map_err(|full| (number, full))?;
         Ok(State::vacant(algorithm))
     };
-    plan.wide().enumerate().map(load).collect()
+    plan.of(Place::Wide).map(load).collect()
 }
 
-fn store_wide(plan: &Plan<'_>, shards: &mut Shards<'_>, states: Vec<State>, now: Timestamp) {
-    for ((fingerprint, algorithm), state) in plan.wide().zip(states) {
+fn store_wide(plan: &Plan<'_>, shards: &mut Shards<'_>, states: &[State], now: Timestamp) {
+    for (number, fingerprint, algorithm) in plan.of(Place::Wide) {
         let shard = shard_mut(shards, fingerprint);
-        if shard.get(fingerprint) != Some(&state) {
-            shard.put(fingerprint, state, algorithm, now);
+        if shard.get(fingerprint) != Some(&states[number]) {
+            shard.put(fingerprint, states[number].clone(), algorithm, now);
         }
     }
 }

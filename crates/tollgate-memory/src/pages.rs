@@ -1,0 +1,94 @@
+//! Memory for the table: zeroed, and on huge pages where the system has them.
+//!
+//! A random look into tens of megabytes misses the translation cache as well as the data caches;
+//! with pages of 2 MiB it misses only the latter. Asking for them is advice, and must come before
+//! the first touch: hence a mapping of our own and not the allocator's, which would zero it. Where
+//! the advice is not taken, nothing but time is lost.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+/// A slice of zeroed values that stays where it is.
+pub(crate) struct Pages<T> {
+    values: NonNull<T>,
+    len: usize,
+    /// Unmapped when dropped.
+    _mapping: Mapping,
+}
+
+/// Types for which all bits zero is a value, and that need no drop.
+///
+/// # Safety
+///
+/// The implementer promises just that.
+pub(crate) unsafe trait Zeroable {}
+
+const HUGE: usize = 2 << 20;
+
+impl<T: Zeroable> Pages<T> {
+    /// `len` zeroed values.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no memory for them.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let bytes = len.checked_mul(size_of::<T>()).expect("a table fits into the address space");
+        let mapping = Mapping::zeroed(bytes);
+        Self { values: mapping.huge_start().cast(), len, _mapping: mapping }
+    }
+}
+
+impl<T> Deref for Pages<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `values` points to `len` values, zeroed and so valid, aligned to 2 MiB, that live
+        // as long as the mapping.
+        unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len) }
+    }
+}
+
+// SAFETY: the memory is owned, and shared only as `&[T]`.
+unsafe impl<T: Send> Send for Pages<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Pages<T> {}
+
+/// Pages from the system, with room to align them.
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn zeroed(bytes: usize) -> Self {
+        let bytes = bytes.checked_add(HUGE).expect("a table fits into the address space");
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        assert!(start != libc::MAP_FAILED, "no memory for a table of {bytes} bytes");
+        let start = NonNull::new(start.cast()).expect("a mapping is not at address zero");
+        let mapping = Self { start, bytes };
+        #[cfg(target_os = "linux")]
+        // SAFETY: the range is ours; the advice changes no byte of it. A refusal is no error.
+        unsafe {
+            libc::madvise(mapping.huge_start().as_ptr().cast(), bytes - HUGE, libc::MADV_HUGEPAGE);
+        }
+        mapping
+    }
+
+    /// The first multiple of 2 MiB within the mapping.
+    fn huge_start(&self) -> NonNull<u8> {
+        let skip = self.start.as_ptr().align_offset(HUGE);
+        // SAFETY: the mapping is longer than 2 MiB, and the skip shorter.
+        unsafe { self.start.add(skip) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `zeroed` with this length; whoever borrowed it borrowed the owner.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,100 @@
+//! A slot of 16 bytes for a state that is one moment: GCRA's arrival time in nanoseconds.
+//!
+//! ```text
+//!   tag   which key, 0 = never used
+//!   word  | locked | limited | moment: 62 bits, until the year 2116 |
+//! ```
+//!
+//! The moment is the state, the time at which the slot is vacant, and its own version: a charge
+//! moves it forward, and a newcomer never leaves the word as it was, so a word that has not changed
+//! belongs to the key that it belonged to.
+
+use tollgate_core::Timestamp;
+
+use super::{Content, Slot, View};
+use crate::sync::{AtomicU64, Ordering, fence, pause};
+
+pub(crate) struct Narrow {
+    tag: AtomicU64,
+    word: AtomicU64,
+}
+
+const LOCKED: u64 = 1 << 63;
+const LIMITED: u64 = 1 << 62;
+
+impl Narrow {
+    /// The first moment that does not fit.
+    pub(crate) const END: u64 = LIMITED;
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { tag: AtomicU64::new(0), word: AtomicU64::new(0) }
+    }
+}
+
+impl Slot for Narrow {
+    #[inline]
+    fn tag(&self) -> u64 {
+        self.tag.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn read(&self) -> View {
+        let mut spins = 0;
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let tag = self.tag.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if word & LOCKED == 0 && self.word.load(Ordering::Relaxed) == word {
+                let moment = word & (LIMITED - 1);
+                let (vacant_at, limited) = (Timestamp::from_nanos(moment), word & LIMITED != 0);
+                return View { tag, words: [moment, 0], vacant_at, limited, seen: word };
+            }
+            pause(&mut spins);
+        }
+    }
+
+    #[inline]
+    fn try_write(&self, seen: View, tag: u64, content: Content) -> bool {
+        if tag == seen.tag {
+            let word = word_of(content);
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            return self.word.compare_exchange(seen.seen, word, success, failure).is_ok();
+        }
+        let locked = self.try_lock(seen);
+        if locked {
+            self.write_locked(seen, tag, content);
+        }
+        locked
+    }
+
+    fn try_lock(&self, seen: View) -> bool {
+        let locked = seen.seen | LOCKED;
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        let held = self.word.compare_exchange(seen.seen, locked, success, failure).is_ok();
+        // A reader that sees one of our stores must see the lock too.
+        fence(Ordering::Release);
+        held
+    }
+
+    fn write_locked(&self, seen: View, tag: u64, content: Content) {
+        let mut word = word_of(content);
+        if tag != seen.tag {
+            self.tag.store(tag, Ordering::Relaxed);
+            // Whoever still holds the old key's word must not take it for this one's.
+            word += u64::from(word == seen.seen);
+        }
+        self.word.store(word, Ordering::Release);
+    }
+
+    fn unlock(&self, seen: View) {
+        self.word.store(seen.seen, Ordering::Release);
+    }
+}
+
+#[inline]
+fn word_of(content: Content) -> u64 {
+    // A slot that is claimed before its state is known says so by its time alone.
+    let moment = content.words[0].max(content.vacant_at.as_nanos()).min(Narrow::END - 1);
+    moment | if content.limited { LIMITED } else { 0 }
+}

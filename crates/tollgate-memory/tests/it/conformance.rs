@@ -1,0 +1,30 @@
+//! The memory store answers as the scenarios say and as the oracle does.
+
+use std::sync::Arc;
+
+use tollgate_core::Store;
+use tollgate_memory::{Capacity, MemoryStore};
+use tollgate_sim::conformance::{OnStore, run, scenarios};
+use tollgate_sim::oracle::{Mix, history, judge};
+
+fn store() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(Capacity::keys(1_000)))
+}
+
+#[test]
+fn the_store_answers_every_scenario() {
+    let scenarios = scenarios().unwrap();
+    let report = run(&mut OnStore::new(store), &scenarios);
+    assert!(report.passed(), "{report}");
+    assert_eq!(report.ran.len(), scenarios.len());
+}
+
+#[test]
+fn the_store_answers_random_histories_as_the_oracle_does() {
+    let full = std::env::var("TOLLGATE_FULL").is_ok_and(|value| value == "1");
+    let mix = Mix { repeats: false, ..Mix::default() };
+    for seed in 0..if full { 5_000 } else { 100 } {
+        let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
+        verdict.unwrap_or_else(|difference| panic!("{difference}"));
+    }
+}
