@@ -32,3 +32,17 @@ async fn llm_tokens_does_what_it_says() {
 async fn tonic_does_what_it_says() {
     tonic_calls::run().await.expect("it runs");
 }
+
+/// It starts copies of itself, so it must run as a program. `cargo test` builds it; where only this
+/// test binary was built there is nothing to run, which is said.
+#[test]
+fn redis_two_processes_does_what_it_says() {
+    let tests = std::env::current_exe().expect("a path");
+    let program = tests.ancestors().nth(2).expect("a folder").join("examples/redis_two_processes");
+    if !program.exists() {
+        println!("skipped: {} is not built", program.display());
+        return;
+    }
+    let output = std::process::Command::new(program).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}; is redis-server installed?");
+}
