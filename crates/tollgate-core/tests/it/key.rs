@@ -163,15 +163,15 @@ pub(crate) fn script() -> impl Strategy<Value = Vec<Beat>> {
 /// Any algorithm whose bounds can be reached by a short script.
 pub(crate) fn algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
-        quota(1..=20).prop_map(|quota| Gcra::new(quota).into()),
+        quota().prop_map(|quota| Gcra::new(quota).into()),
         (1..=20u64, 1..=5u64, period()).prop_map(|(size, drip_size, interval)| {
             LeakyBucket::new(size, drip_size, interval).expect("small numbers").into()
         }),
-        (quota(1..=20), 1..=13u64).prop_map(|(quota, buckets)| {
+        (quota(), 1..=13u64).prop_map(|(quota, buckets)| {
             SlidingWindow::new(quota, buckets).expect("few buckets").into()
         }),
-        quota(1..=20).prop_map(|quota| SlidingWindow::exact(quota).expect("few units").into()),
-        (quota(1..=20), any::<bool>()).prop_map(|(quota, epoch)| {
+        quota().prop_map(|quota| SlidingWindow::exact(quota).expect("few units").into()),
+        (quota(), any::<bool>()).prop_map(|(quota, epoch)| {
             let anchor = if epoch { Anchor::Epoch } else { Anchor::FirstRequest };
             FixedWindow::new(quota, anchor).into()
         }),
@@ -181,8 +181,8 @@ pub(crate) fn algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 /// A quota of few units, so that its bounds are reached, and of a period that rarely divides.
-fn quota(units: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Quota> {
-    (units, period(), 1..=25u64).prop_map(|(units, period, burst)| {
+pub(crate) fn quota() -> impl Strategy<Value = Quota> {
+    (1..=20u64, period(), 1..=25u64).prop_map(|(units, period, burst)| {
         Quota::with_burst(units, period, burst).expect("small numbers")
     })
 }
