@@ -31,7 +31,7 @@ pub(crate) struct Kept<T> {
 }
 
 /// Asks `store`, and keeps it if the answer takes a while.
-#[inline]
+#[inline(always)]
 pub(crate) fn ask<T>(
     store: &Arc<dyn Store>,
     question: impl for<'a> FnOnce(&'a dyn Store) -> Answer<'a, T>,

@@ -80,7 +80,7 @@ impl Demand {
     }
 
     /// Calls `ask` with the charges on `limits`. One charge needs no allocation.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_charges<T>(
         &self,
         limits: &[Gated],

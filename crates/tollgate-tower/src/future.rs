@@ -55,10 +55,12 @@ impl<S, B, W> ResponseFuture<S, B, W>
 where
     S: Service<Request<B>>,
 {
+    #[inline(always)]
     fn new(state: State<S, B>) -> Self {
         Self { state, bodies: PhantomData }
     }
 
+    #[inline(always)]
     pub(crate) fn passing(inner: S::Future, passage: Option<Passage>) -> Self {
         Self::new(State::Passing { inner, passage })
     }
@@ -79,6 +81,10 @@ where
 }
 
 /// Calls the inner service with a request that passed.
+///
+/// Inlined, like what it is used by: requests and futures are large, and each call that is not
+/// copies them once more.
+#[inline(always)]
 pub(crate) fn call<S, B>(service: &mut S, mut request: Request<B>, passage: &Passage) -> S::Future
 where
     S: Service<Request<B>>,

@@ -193,6 +193,7 @@ type Answered = Result<Result<Taken, StoreError>, Question>;
 type Judged = Result<Result<Passage, Refused>, Question>;
 
 impl Gate {
+    #[inline]
     pub(crate) fn admit(self: &Arc<Self>, head: &Head<'_>) -> Admission {
         let mut demand = Demand::new();
         match self.fill(&mut demand, head) {
@@ -213,7 +214,7 @@ impl Gate {
     }
 
     /// Fills in what the request asks of the enforced limits: nothing if it is exempt.
-    #[inline]
+    #[inline(always)]
     fn fill(&self, demand: &mut Demand, head: &Head<'_>) -> Result<(), Reason> {
         for exempt in &self.exempt {
             if guarded(|| exempt(head)).map_err(|_| Reason::Panicked)? {
@@ -245,7 +246,7 @@ impl Gate {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ask(&self, demand: &Demand) -> Answered {
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         demand.with_charges(&self.limits, |charges| {
@@ -262,7 +263,7 @@ impl Gate {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn judge(
         self: &Arc<Self>,
         demand: &Demand,
@@ -286,6 +287,7 @@ impl Gate {
     }
 
     /// The store failed: each policy says whether that lets a request pass, and for how long.
+    #[cold]
     fn judge_outage(self: &Arc<Self>, limits: LimitSet) -> Result<Passage, Refused> {
         let now = self.limiter.clock().now();
         let lasted = now.since(self.outage.began(now));
@@ -301,6 +303,7 @@ impl Gate {
     }
 
     /// Finishes a question that takes a while, and waits out denials where that is configured.
+    #[cold]
     fn later(self: &Arc<Self>, demand: Demand, mut judged: Judged) -> Later {
         let gate = Arc::clone(self);
         Box::pin(async move {
