@@ -1,5 +1,6 @@
 //! The binary `tollgate`: arguments to calls, nothing else.
 
+mod check;
 mod demo;
 mod simulate;
 
@@ -15,12 +16,14 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Check(check::Args),
     Demo(demo::Args),
     Simulate(simulate::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
+        Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Simulate(args) => simulate::run(args),
     }

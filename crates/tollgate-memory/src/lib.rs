@@ -15,7 +15,7 @@ mod clock;
 mod hash;
 mod limiter;
 mod packed;
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 mod pages;
 mod reservations;
 mod slot;

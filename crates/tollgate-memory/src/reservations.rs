@@ -5,11 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Mutex;
 
 use tollgate_core::{Algorithm, OnExpiry, ReservationId, Timestamp};
 
 use crate::hash::Fingerprint;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Ordering, lock};
 
 pub(crate) struct Reservations {
     open: Mutex<Open>,
@@ -79,7 +80,7 @@ impl Reservations {
     }
 
     /// Takes the next expired reservation out.
-    pub(crate) fn next_expired(&self, now: Timestamp) -> Option<Entry> {
+    pub(crate) fn next_expired(&self, now: Timestamp) -> Option<(ReservationId, Entry)> {
         let mut open = lock(&self.open);
         let entry = loop {
             let Reverse((expires_at, id)) = *open.by_expiry.peek()?;
@@ -88,7 +89,7 @@ impl Reservations {
             }
             open.by_expiry.pop();
             if let Some(entry) = open.by_id.remove(&id) {
-                break Some(entry);
+                break Some((id, entry));
             }
         };
         self.note_next(&mut open);

@@ -15,7 +15,7 @@ pub(crate) use double::Double;
 pub(crate) use narrow::Narrow;
 
 /// A slot. All zero is a slot that was never used.
-pub(crate) trait Slot {
+pub(crate) trait Slot: Zeroed {
     /// The tag, which may change at any time.
     fn tag(&self) -> u64;
 
@@ -34,6 +34,16 @@ pub(crate) trait Slot {
     /// Unlocks a slot as it was.
     fn unlock(&self, seen: View);
 }
+
+/// Loom's atomics are not made of zeroed memory, so there a slot is made by its default.
+#[cfg(tollgate_loom)]
+pub(crate) trait Zeroed: Default {}
+#[cfg(tollgate_loom)]
+impl<S: Default> Zeroed for S {}
+#[cfg(not(tollgate_loom))]
+pub(crate) trait Zeroed {}
+#[cfg(not(tollgate_loom))]
+impl<S> Zeroed for S {}
 
 /// What a reader saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

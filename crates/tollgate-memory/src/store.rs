@@ -427,12 +427,9 @@ impl MemoryStore {
 
     #[cold]
     fn settle_expired_now(&self, now: Timestamp) {
-        while let Some(entry) = self.reservations.next_expired(now) {
-            let returned = entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return);
-            // Permits need nothing: their holds expire by themselves.
-            for part in returned.filter(|p| !matches!(p.algorithm, Algorithm::Concurrency(_))) {
-                let taken_at = Some(entry.taken_at);
-                self.refund_at(part.fingerprint, &part.algorithm, part.units, taken_at, now);
+        while let Some((id, entry)) = self.reservations.next_expired(now) {
+            for part in entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return) {
+                self.settle(id, &entry, part, 0, now);
             }
         }
     }

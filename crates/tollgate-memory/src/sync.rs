@@ -1,20 +1,15 @@
-//! Atomics, or loom's in their place when it explores every interleaving.
+//! Atomics, or loom's in their place when it explores every interleaving of the tables.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::Mutex;
-#[cfg(loom)]
+#[cfg(tollgate_loom)]
+pub(crate) use loom::sync::Mutex as StripeLock;
+#[cfg(tollgate_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-pub(crate) use std::sync::Mutex;
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
+pub(crate) use std::sync::Mutex as StripeLock;
+#[cfg(not(tollgate_loom))]
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-use std::sync::PoisonError;
-
-#[cfg(loom)]
-pub(crate) use loom::sync::MutexGuard;
-#[cfg(not(loom))]
-pub(crate) use std::sync::MutexGuard;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks; what a panicking thread left behind is as good as before, since states are written whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -23,7 +18,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Waits a moment for another thread: busily at first, then giving the core away, because the
 /// holder of a lock may be waiting for just this core.
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 #[inline]
 pub(crate) fn pause(spins: &mut u32) {
     *spins += 1;
@@ -34,7 +29,7 @@ pub(crate) fn pause(spins: &mut u32) {
     }
 }
 
-#[cfg(loom)]
+#[cfg(tollgate_loom)]
 pub(crate) fn pause(_: &mut u32) {
     loom::thread::yield_now();
 }

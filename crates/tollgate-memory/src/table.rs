@@ -20,10 +20,10 @@
 use tollgate_core::Timestamp;
 
 use crate::hash::Fingerprint;
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Slot, View};
-use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering, lock, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
 
 /// What to do with a newcomer when every key near it is being limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,17 +72,20 @@ impl<S: Slot> Bucket<S> {
 /// One lock for the newcomers of many homes, on a cache line of its own.
 #[repr(align(64))]
 struct Stripe {
-    lock: Mutex<()>,
+    lock: StripeLock<()>,
     used: AtomicU64,
     forgotten: AtomicU64,
     refused: AtomicU64,
 }
 
+#[cfg(not(tollgate_loom))]
 const SLOTS: usize = 4;
+#[cfg(tollgate_loom)]
+const SLOTS: usize = 1;
 const PROBES: usize = 32;
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 const STRIPES: usize = 64;
-#[cfg(loom)]
+#[cfg(tollgate_loom)]
 const STRIPES: usize = 1;
 
 /// What a change to a slot comes to: an answer, and what to write, if anything.
@@ -102,7 +105,7 @@ impl<S: Slot> Table<S> {
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
         let buckets = slots.div_ceil(SLOTS).max(1);
         let stripe = || Stripe {
-            lock: Mutex::new(()),
+            lock: StripeLock::new(()),
             used: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -243,7 +246,8 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         change: &mut impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<Option<R>, Full> {
-        let _inserting = lock(&self.stripe(home).lock);
+        let stripe = self.stripe(home).lock.lock();
+        let _inserting = stripe.unwrap_or_else(std::sync::PoisonError::into_inner);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
@@ -347,7 +351,8 @@ impl<S: Slot> Table<S> {
 
     fn index(&self, slot: &S) -> usize {
         let bytes = core::ptr::from_ref(slot).addr() - self.buckets.as_ptr().addr();
-        bytes / size_of::<S>()
+        let (bucket, within) = (bytes / size_of::<Bucket<S>>(), bytes % size_of::<Bucket<S>>());
+        bucket * SLOTS + within / size_of::<S>()
     }
 
     fn stripe(&self, home: usize) -> &Stripe {
@@ -360,17 +365,27 @@ fn sooner(a: View, b: View) -> bool {
     (a.limited, a.vacant_at) < (b.limited, b.vacant_at)
 }
 
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 type Buckets<S> = Pages<Bucket<S>>;
 
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 fn zeroed<S>(buckets: usize) -> Buckets<S> {
     Pages::zeroed(buckets)
 }
 
 // SAFETY: slots are made of atomic integers, for which all bits zero is a value.
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 unsafe impl<S> Zeroable for Bucket<S> {}
 
-#[cfg(loom)]
+#[cfg(tollgate_loom)]
 type Buckets<S> = Box<[Bucket<S>]>;
+
+#[cfg(tollgate_loom)]
+fn zeroed<S: Slot>(buckets: usize) -> Buckets<S> {
+    (0..buckets).map(|_| Bucket(core::array::from_fn(|_| S::default()))).collect()
+}
+
+#[cfg(all(test, tollgate_loom))]
+mod loom_tests;
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests;

@@ -8,11 +8,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Mutex, MutexGuard};
 
 use tollgate_core::{Algorithm, State, Timestamp, concurrency, sliding_window};
 
 use crate::hash::Fingerprint;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::lock;
 use crate::table::{Full, WhenFull};
 
 pub(crate) struct Wide {
@@ -71,13 +72,7 @@ impl Wide {
         mut change: impl FnMut(&mut State) -> R,
     ) -> Result<R, Full> {
         let mut shard = self.lock(Self::shard_of(fingerprint));
-        let mut state = match shard.get(fingerprint) {
-            Some(state) => state.clone(),
-            None => {
-                shard.make_room(now)?;
-                State::vacant(algorithm)
-            }
-        };
+        let mut state = shard.load(fingerprint, algorithm, now)?;
         let answer = change(&mut state);
         shard.put(fingerprint, state, algorithm, now);
         Ok(answer)
@@ -140,9 +135,23 @@ impl Shard {
         }
     }
 
-    /// Makes sure that one more entry may be stored, or says when it may.
-    pub(crate) fn make_room(&mut self, now: Timestamp) -> Result<(), Full> {
+    /// The state of a key, to be changed and put back; a newcomer's only if there is room for it.
+    pub(crate) fn load(
+        &mut self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) -> Result<State, Full> {
         self.sweep(now);
+        if let Some(state) = self.get(fingerprint) {
+            return Ok(state.clone());
+        }
+        self.make_room(now)?;
+        Ok(State::vacant(algorithm))
+    }
+
+    /// Makes sure that one more entry may be stored, or says when it may.
+    fn make_room(&mut self, now: Timestamp) -> Result<(), Full> {
         while self.bytes >= self.bytes_max && !self.entries.is_empty() {
             self.forget_one(now)?;
         }

@@ -11,6 +11,7 @@ use tollgate_core::Timestamp;
 use super::{Content, Slot, View};
 use crate::sync::{AtomicU64, Ordering, fence, pause};
 
+#[cfg_attr(tollgate_loom, derive(Default))]
 pub(crate) struct Double {
     tag: AtomicU64,
     control: AtomicU64,
@@ -24,12 +25,6 @@ const VERSION_MASK: u64 = ((1 << 24) - 1) << 2;
 const GRAIN_SHIFT: u32 = 26;
 
 impl Double {
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { tag: zero(), control: zero(), words: [zero(), zero()] }
-    }
-
     fn load(&self, control: u64) -> View {
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
         View {

@@ -14,6 +14,7 @@ use tollgate_core::Timestamp;
 use super::{Content, Slot, View};
 use crate::sync::{AtomicU64, Ordering, fence, pause};
 
+#[cfg_attr(tollgate_loom, derive(Default))]
 pub(crate) struct Narrow {
     tag: AtomicU64,
     word: AtomicU64,
@@ -25,11 +26,6 @@ const LIMITED: u64 = 1 << 62;
 impl Narrow {
     /// The first moment that does not fit.
     pub(crate) const END: u64 = LIMITED;
-
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self { tag: AtomicU64::new(0), word: AtomicU64::new(0) }
-    }
 }
 
 impl Slot for Narrow {

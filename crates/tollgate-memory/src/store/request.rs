@@ -3,13 +3,14 @@
 //! The order is: shards of wide states by number, narrow slots by index, double slots by index.
 //! Everybody who holds more than one lock takes them in this order, so nobody waits in a circle.
 
+use std::sync::MutexGuard;
+
 use tollgate_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, decide_all};
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
 use crate::packed::{self, Place};
 use crate::slot::{Locked, Slot};
-use crate::sync::MutexGuard;
 use crate::table::{Full, Table};
 use crate::wide::{Shard, Wide};
 
@@ -171,11 +172,7 @@ fn load_wide(
 ) -> Result<Vec<State>, (usize, Full)> {
     let load = |(number, fingerprint, algorithm): (usize, Fingerprint, &Algorithm)| {
         let shard = shard_mut(shards, fingerprint);
-        if let Some(state) = shard.get(fingerprint) {
-            return Ok(state.clone());
-        }
-        shard.make_room(now).map_err(|full| (number, full))?;
-        Ok(State::vacant(algorithm))
+        shard.load(fingerprint, algorithm, now).map_err(|full| (number, full))
     };
     plan.of(Place::Wide).map(load).collect()
 }

@@ -2,3 +2,16 @@
 
 /// The conformance scenarios, and random histories against the oracle.
 mod conformance;
+
+/// Many threads on the same keys: never one too many, and proof that they did meet.
+mod contention;
+
+/// The store as a file, whole and damaged.
+mod dump;
+
+/// What a flood of keys does, and batches beside single checks.
+mod load;
+
+/// Waiting for a limit, in paused time.
+#[cfg(feature = "tokio")]
+mod acquire;

@@ -1,0 +1,119 @@
+//! Every interleaving of two threads on one table, explored by loom. A bucket has one slot here.
+//!
+//! `RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate-memory --lib --release`
+
+use std::time::Duration;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+use crate::slot::{Double, Narrow};
+
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+const ALICE: Fingerprint = Fingerprint { tag: 1, place: 0 };
+const BOB: Fingerprint = Fingerprint { tag: 2, place: 0 };
+
+fn later(words: [u64; 2]) -> Content {
+    Content { words, vacant_at: NOW.after(Duration::from_secs(60)), limited: false }
+}
+
+/// Counts in both words; the sum of the two says whether they were written together.
+fn count<S: Slot>(table: &Table<S>, key: Fingerprint) -> u64 {
+    let counted = table.update(key, NOW, |[count, twin]| {
+        assert_eq!(count, twin, "half of a state was seen");
+        Change { answer: count + 1, content: Some(later([count + 1, twin + 1])) }
+    });
+    counted.expect("there is room")
+}
+
+/// The moment that a narrow slot holds, moved on by one each time.
+fn move_on(table: &Table<Narrow>, key: Fingerprint) -> u64 {
+    let moved = table.update(key, NOW, |[moment, _]| {
+        let moment = moment.max(NOW.as_nanos()) + 1;
+        let vacant_at = Timestamp::from_nanos(moment);
+        Change {
+            answer: moment,
+            content: Some(Content { words: [moment, 0], vacant_at, limited: false }),
+        }
+    });
+    moved.expect("there is room")
+}
+
+#[test]
+fn two_newcomers_of_one_key_share_one_slot_and_lose_no_count() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Double>::new(1, WhenFull::Deny));
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || count(&other, ALICE));
+        let mine = count(&table, ALICE);
+        let theirs = thread.join().unwrap();
+        assert_eq!(mine + theirs, 3, "one of them was first, the other second");
+        assert_eq!(table.read(ALICE), Some([2, 2]));
+    });
+}
+
+#[test]
+fn a_reader_never_sees_half_a_state() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Double>::new(1, WhenFull::Deny));
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || count(&other, ALICE));
+        let seen = table.read(ALICE).expect("she is there");
+        assert!(seen == [1, 1] || seen == [2, 2], "{seen:?}");
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_narrow_slot_loses_no_charge() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Deny));
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || move_on(&other, ALICE));
+        move_on(&table, ALICE);
+        thread.join().unwrap();
+        assert_eq!(table.read(ALICE), Some([NOW.as_nanos() + 2, 0]));
+    });
+}
+
+#[test]
+fn a_newcomer_that_takes_a_slot_does_not_inherit_its_state() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Forget));
+        move_on(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || move_on(&other, BOB));
+        move_on(&table, ALICE);
+        thread.join().unwrap();
+        let first = NOW.as_nanos() + 1;
+        let (alice, bob) = (table.read(ALICE), table.read(BOB));
+        assert!(alice.is_none() != bob.is_none(), "one slot holds one key");
+        // Who was last has a state of her own: from the start, or moved on by her own charges, or
+        // by one more where the word had to differ from what was there before.
+        let [moment, _] = alice.or(bob).unwrap();
+        assert!((first..=first + 1).contains(&moment), "{}", moment - first);
+    });
+}
+
+#[test]
+fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Double>::new(2, WhenFull::Deny));
+        let far = Fingerprint { tag: 2, place: u64::MAX };
+        count(&table, ALICE);
+        count(&table, far);
+        let both = |table: &Table<Double>, keys: [Fingerprint; 2]| {
+            for (locked, key) in table.lock_all(&keys, NOW).unwrap().into_iter().zip(keys) {
+                let words = locked.view().words.map(|word| word + 1);
+                locked.write(key.tag, later(words));
+            }
+        };
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || both(&other, [far, ALICE]));
+        both(&table, [ALICE, far]);
+        thread.join().unwrap();
+        assert_eq!((table.read(ALICE), table.read(far)), (Some([3, 3]), Some([3, 3])));
+    });
+}
