@@ -105,7 +105,7 @@ impl Pacer {
         }
         let resets_ns = answer.reset_after.map(|reset| now_ns.saturating_add(nanos(reset)));
         let spent = self.forget_seen(sent);
-        self.watch_reset(resets_ns, spent);
+        self.watch_reset(answer.reset_after, spent, now_ns);
         let level = self.level(remaining, answer.reset_after);
         let (id, sent_ns, cost) = (sent.id, sent.sent_ns, sent.cost as f64);
         let sample = Sample { id, sent_ns, level, cost, resets_ns };
@@ -144,9 +144,9 @@ impl Pacer {
         spent as f64
     }
 
-    fn watch_reset(&mut self, resets_ns: Option<u64>, spent: f64) {
-        if let (Some(plan), Some(resets_ns)) = (&self.plan, resets_ns) {
-            self.watch.observe(plan, resets_ns, spent);
+    fn watch_reset(&mut self, reset_after: Option<Duration>, spent: f64, now_ns: u64) {
+        if let (Some(plan), Some(reset)) = (&self.plan, reset_after) {
+            self.watch.observe(plan, now_ns, reset, spent);
         }
     }
 

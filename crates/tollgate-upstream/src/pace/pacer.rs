@@ -279,12 +279,11 @@ impl Pacer {
     }
 
     pub(super) fn pause_max_ns(&self) -> u64 {
-        let set_ns = self.settings.pause_limit().as_nanos().min(u128::from(u64::MAX / 4)) as u64;
-        if self.settings.pause_limit() != Settings::PAUSE_MAX {
-            return set_ns;
+        if let Some(set) = self.settings.pause_limit() {
+            return set.as_nanos().min(u128::from(u64::MAX / 4)) as u64;
         }
         let periods_ns = self.plan.map_or(0.0, |plan| 2.0 * plan.period_ns);
-        set_ns.max(periods_ns.min(PERIODS_NS_MAX) as u64)
+        (Settings::PAUSE_MAX.as_nanos() as u64).max(periods_ns.min(PERIODS_NS_MAX) as u64)
     }
 
     /// Moves everything remembered back with a clock that stepped back.

@@ -45,11 +45,14 @@ impl Watch {
         self.shown
     }
 
-    /// A quota that ends or is whole at `end_ns`, after `spent` own units since the last look.
-    pub(super) fn observe(&mut self, plan: &Plan, end_ns: u64, spent: f64) {
-        if self.shown != Shown::Nothing || plan.period_ns < PERIOD_NS_MIN {
+    /// A quota that ends or is whole `reset` after `now_ns`, with `spent` own units since the
+    /// last look.
+    pub(super) fn observe(&mut self, plan: &Plan, now_ns: u64, reset: Duration, spent: f64) {
+        let settled = self.shown != Shown::Nothing || plan.period_ns < PERIOD_NS_MIN;
+        if settled || is_next_unit(plan, reset) {
             return;
         }
+        let end_ns = now_ns.saturating_add(reset.as_nanos().min(u128::from(u64::MAX)) as u64);
         let moved_ns = self.end_ns.map_or(u64::MAX, |before_ns| before_ns.abs_diff(end_ns));
         if moved_ns <= STILL_NS {
             self.spent += spent;
@@ -76,8 +79,15 @@ pub(super) fn contradicts_bucket(plan: &Plan, remaining: f64, reset: Duration) -
     let reset_ns = reset.as_nanos() as f64;
     let whole_ns = (plan.burst - remaining).max(0.0) * plan.unit_ns;
     let slack_ns = 2e9 + 2.0 * plan.unit_ns;
-    let is_next_unit = reset_ns <= plan.unit_ns + 2e9;
-    plan.period_ns >= PERIOD_NS_MIN && !is_next_unit && (reset_ns - whole_ns).abs() > slack_ns
+    plan.period_ns >= PERIOD_NS_MIN
+        && !is_next_unit(plan, reset)
+        && (reset_ns - whole_ns).abs() > slack_ns
+}
+
+/// Whether `reset` may be the time until one more unit, as draft 10 has it: in a burst that stays
+/// put as a window's end does, and proves nothing.
+fn is_next_unit(plan: &Plan, reset: Duration) -> bool {
+    reset.as_nanos() as f64 <= plan.unit_ns + 2e9
 }
 
 #[cfg(test)]
@@ -85,8 +95,6 @@ mod tests {
     use tollgate_core::Quota;
 
     use super::*;
-
-    const S: u64 = 1_000_000_000;
 
     fn hourly() -> Plan {
         Plan::new(Quota::new(4_500, Duration::from_secs(3_600)).unwrap(), None)
@@ -96,7 +104,7 @@ mod tests {
     fn an_end_that_stays_put_while_we_spend_is_a_windows() {
         let mut watch = Watch::default();
         for _ in 0..7 {
-            watch.observe(&hourly(), 3_600 * S, 1.0);
+            watch.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
         }
         assert_eq!(watch.shown(), Shown::Window);
     }
@@ -105,7 +113,7 @@ mod tests {
     fn an_end_that_moves_while_we_spend_is_a_buckets() {
         let mut watch = Watch::default();
         for request in 0..7 {
-            watch.observe(&hourly(), 3_600 * S + request * S * 8 / 10, 1.0);
+            watch.observe(&hourly(), 0, Duration::from_millis(3_600_000 + request * 800), 1.0);
         }
         assert_eq!(watch.shown(), Shown::Bucket);
     }
@@ -113,8 +121,17 @@ mod tests {
     #[test]
     fn the_next_window_is_no_sign_of_a_bucket() {
         let mut watch = Watch::default();
-        watch.observe(&hourly(), 3_600 * S, 1.0);
-        watch.observe(&hourly(), 7_200 * S, 1.0);
+        watch.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
+        watch.observe(&hourly(), 3_600_000_000_000, Duration::from_secs(3_600), 1.0);
+        assert_eq!(watch.shown(), Shown::Nothing);
+    }
+
+    #[test]
+    fn the_time_to_the_next_unit_proves_nothing() {
+        let mut watch = Watch::default();
+        for _ in 0..100 {
+            watch.observe(&hourly(), 0, Duration::from_secs(1), 1.0);
+        }
         assert_eq!(watch.shown(), Shown::Nothing);
     }
 

@@ -36,7 +36,7 @@ pub struct Settings {
     refill: Refill,
     reserve: Option<u64>,
     weight: u32,
-    pause_max: Duration,
+    pause_max: Option<Duration>,
     only_aimd: bool,
     seed: u64,
 }
@@ -48,7 +48,7 @@ impl Default for Settings {
             refill: Refill::Detect,
             reserve: None,
             weight: 1,
-            pause_max: Self::PAUSE_MAX,
+            pause_max: None,
             only_aimd: false,
             seed: 0,
         }
@@ -92,7 +92,7 @@ impl Settings {
     /// The longest pause, whatever the server asks for. At least a second.
     #[must_use]
     pub fn pause_max(self, pause_max: Duration) -> Self {
-        Self { pause_max: pause_max.max(Duration::from_secs(1)), ..self }
+        Self { pause_max: Some(pause_max.max(Duration::from_secs(1))), ..self }
     }
 
     /// Reacts to 429s only, even if the server says more.
@@ -127,7 +127,7 @@ impl Settings {
         self.weight as f64
     }
 
-    pub(super) const fn pause_limit(&self) -> Duration {
+    pub(super) const fn pause_limit(&self) -> Option<Duration> {
         self.pause_max
     }
 
