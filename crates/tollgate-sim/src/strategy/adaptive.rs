@@ -14,7 +14,9 @@ const SLICES: usize = 12;
 
 /// One throttle shared by the tasks of a process.
 pub(super) struct Adaptive {
-    slices: [(f64, f64); SLICES],
+    /// Requests and accepted ones in each slice, and their sums.
+    slices: [(u32, u32); SLICES],
+    sums: (u32, u32),
     slice: u64,
     attempted_ns: Vec<u64>,
     dice: Dice,
@@ -23,27 +25,30 @@ pub(super) struct Adaptive {
 impl Adaptive {
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
-            slices: [(0.0, 0.0); SLICES],
+            slices: [(0, 0); SLICES],
+            sums: (0, 0),
             slice: 0,
             attempted_ns: vec![0; setting.tasks],
             dice: setting.dice.clone(),
         }
     }
 
-    fn current(&mut self, now_ns: u64) -> &mut (f64, f64) {
+    /// Counts attempts and successes of now, forgetting those of two minutes ago.
+    fn count(&mut self, requests: u32, accepts: u32, now_ns: u64) {
         let slice = now_ns / SLICE_NS;
         for passed in self.slice + 1..=slice.min(self.slice + SLICES as u64) {
-            self.slices[(passed % SLICES as u64) as usize] = (0.0, 0.0);
+            let old = std::mem::take(&mut self.slices[(passed % SLICES as u64) as usize]);
+            self.sums = (self.sums.0 - old.0, self.sums.1 - old.1);
         }
         self.slice = self.slice.max(slice);
-        &mut self.slices[(self.slice % SLICES as u64) as usize]
+        let current = &mut self.slices[(self.slice % SLICES as u64) as usize];
+        *current = (current.0 + requests, current.1 + accepts);
+        self.sums = (self.sums.0 + requests, self.sums.1 + accepts);
     }
 
     fn rejects(&mut self) -> bool {
-        let (requests, accepts) =
-            self.slices.iter().fold((0.0, 0.0), |sum, slice| (sum.0 + slice.0, sum.1 + slice.1));
-        let chance = (requests - ALLOWANCE * accepts) / (requests + 1.0);
-        self.dice.unit() < chance
+        let (requests, accepts) = (f64::from(self.sums.0), f64::from(self.sums.1));
+        self.dice.unit() < (requests - ALLOWANCE * accepts) / (requests + 1.0)
     }
 }
 
@@ -54,13 +59,13 @@ impl Strategy for Adaptive {
             return Turn::Later(due_ns);
         }
         self.attempted_ns[task] = now_ns;
-        self.current(now_ns).0 += 1.0;
+        self.count(1, 0, now_ns);
         if self.rejects() { Turn::Later(now_ns + ATTEMPT_NS) } else { Turn::At(now_ns) }
     }
 
     fn on_response(&mut self, _task: usize, answer: &Answer, now_ns: u64) {
         if answer.outcome == Outcome::Accepted {
-            self.current(now_ns).1 += 1.0;
+            self.count(0, 1, now_ns);
         }
     }
 

@@ -123,8 +123,9 @@ fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    let mut root = x.max(1.0);
-    for _ in 0..60 {
+    // A third of the bits of a number is roughly a third of its logarithm.
+    let mut root = f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_0000_0000);
+    for _ in 0..5 {
         root -= (root * root * root - x) / (3.0 * root * root);
     }
     root

@@ -138,3 +138,11 @@ fn a_stampede_of_a_thousand_threads_settles() {
         assert!(figures.jain_process >= 0.95, "seed {seed}: {figures:?}");
     }
 }
+
+#[test]
+fn a_bucket_that_tells_everything_is_not_taken_for_a_window() {
+    let told = "[server]\ntells-policy = true\ntells-reset = true\ntells-retry = true\n";
+    stays_fair(&with(told), 0.999, 5);
+    let full = "[server]\ntells-policy = true\ntells-reset = true\nstart = 4500\n";
+    stays_fair(&with(full), 0.999, 0);
+}
