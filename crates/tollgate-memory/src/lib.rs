@@ -11,6 +11,7 @@
 //! Deliberately absent: growth (the table has its size from the start), background threads, and
 //! the keys themselves (a seeded 128-bit fingerprint stands for each).
 
+mod capacity;
 mod clock;
 mod hash;
 mod limiter;
@@ -27,7 +28,8 @@ mod wide;
 #[cfg(feature = "tokio")]
 mod acquire;
 
+pub use capacity::Capacity;
 pub use clock::SystemClock;
 pub use limiter::Limiter;
-pub use store::{Capacity, DumpError, DumpErrorKind, MemoryStore};
+pub use store::{DumpError, DumpErrorKind, MemoryStore};
 pub use table::{Pressure, WhenFull};

@@ -3,80 +3,22 @@
 mod answers;
 mod dump;
 mod request;
+mod reserve;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, Mode, OnExpiry, Reservation, ReservationId, Reserved,
-    Retry, Settlement, Snapshot, State, Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp, Verdict,
 };
 
+use crate::capacity::{Capacity, slots};
 use crate::hash::{Fingerprint, Seed, siphash};
 use crate::packed::{self, Place};
-use crate::reservations::{Entry, Part, Reservations};
-use crate::slot::{Double, Narrow, Slot};
+use crate::reservations::Reservations;
+use crate::slot::{Double, Narrow};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Change, Full, Pressure, Table, WhenFull};
+use crate::table::{Change, Full, Pressure, Table};
 use crate::wide::Wide;
 
 pub use dump::{DumpError, DumpErrorKind};
-
-/// How much a store may hold. All of it is a hard bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Keys under GCRA with a unit worth a whole number of nanoseconds, which is nearly every quota
-    /// that people write: 22 bytes each.
-    pub keys: usize,
-    /// Keys under other GCRA quotas, leaky buckets and fixed windows: 43 bytes each.
-    pub wide_keys: usize,
-    /// Bytes for states of variable size: sliding windows, permits.
-    pub variable_bytes: usize,
-    /// Open reservations.
-    pub reservations: usize,
-    /// What happens to a newcomer when every key near it is being limited.
-    pub when_full: WhenFull,
-}
-
-impl Default for Capacity {
-    fn default() -> Self {
-        Self::keys(100_000)
-    }
-}
-
-impl Capacity {
-    /// Room for `keys` keys under GCRA, as many in wide slots, 64 MiB of states of variable size and
-    /// 65,536 reservations. What is not used costs address space, not memory.
-    #[must_use]
-    pub const fn keys(keys: usize) -> Self {
-        Self {
-            keys,
-            wide_keys: keys,
-            variable_bytes: 64 << 20,
-            reservations: 65_536,
-            when_full: WhenFull::Deny,
-        }
-    }
-
-    /// At most `bytes` for states: half for keys under GCRA, a quarter for wide slots, a quarter for
-    /// states of variable size.
-    #[must_use]
-    pub fn bytes(bytes: usize) -> Self {
-        Self {
-            keys: keys_within::<Narrow>(bytes / 2),
-            wide_keys: keys_within::<Double>(bytes / 4),
-            variable_bytes: bytes / 4,
-            ..Self::default()
-        }
-    }
-}
-
-/// Slots for `keys`: a third more, so that nearly every key is at home.
-const fn slots(keys: usize) -> usize {
-    keys.saturating_add(keys / 3)
-}
-
-fn keys_within<S: Slot>(bytes: usize) -> usize {
-    let per_slots = Table::<S>::bytes(1_024) - Table::<S>::bytes(0);
-    bytes.saturating_sub(Table::<S>::bytes(0)) / per_slots * 1_024 / 4 * 3
-}
 
 /// States in memory.
 ///
@@ -239,59 +181,6 @@ impl MemoryStore {
         }
     }
 
-    /// Takes every charge if all are allowed, to be settled later.
-    #[must_use]
-    pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
-        self.settle_expired(now);
-        if let Err(free_at) = self.reservations.room() {
-            let refuse =
-                |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
-            let verdict = Verdict::new(charges.iter().map(refuse).collect());
-            return Reserved { verdict, reservation: None };
-        }
-        let id = self.new_id();
-        let verdict = self.request(charges, id, now);
-        if !verdict.is_allowed() || charges.is_empty() {
-            return Reserved { verdict, reservation: None };
-        }
-        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
-        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part = |charge: &Charge<'_>| Part {
-            fingerprint: self.fingerprint(charge),
-            algorithm: *charge.policy.algorithm(),
-            units: charge.cost.get(),
-            on_expiry: charge.policy.reservation_terms().on_expiry,
-        };
-        let parts = charges.iter().map(part).collect();
-        let expires_at = now.after(expires_after);
-        self.reservations.open(ReservationId(id), Entry { taken_at: now, expires_at, parts });
-        Reserved {
-            verdict,
-            reservation: Some(Reservation { id: ReservationId(id), expires_after }),
-        }
-    }
-
-    /// Settles a reservation at its real costs, one per charge; costs left out are as reserved.
-    pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
-        self.settle_expired(now);
-        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
-        for (index, part) in entry.parts.iter().enumerate() {
-            let cost = costs.get(index).copied().unwrap_or(part.units);
-            self.settle(id, &entry, part, cost, now);
-        }
-        Settlement::Settled
-    }
-
-    /// Settles a reservation by giving everything back.
-    pub fn cancel(&self, id: ReservationId, now: Timestamp) -> Settlement {
-        self.settle_expired(now);
-        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
-        for part in &entry.parts {
-            self.settle(id, &entry, part, 0, now);
-        }
-        Settlement::Settled
-    }
-
     #[inline]
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         self.seed.fingerprint(charge.policy.id(), charge.key.as_bytes())
@@ -396,42 +285,6 @@ impl MemoryStore {
         let refund = |state: &mut State| state.refund(algorithm, units, taken_at, now);
         // A store too full to hold this key has nothing to give back to it.
         let _ = self.change(fingerprint, algorithm, now, refund);
-    }
-
-    /// Brings one part of a reservation from what was reserved to what it really cost.
-    fn settle(&self, id: ReservationId, entry: &Entry, part: &Part, cost: u64, now: Timestamp) {
-        if let Algorithm::Concurrency(limit) = &part.algorithm {
-            // What is in flight is over, whatever it cost.
-            let release = |state: &mut State| {
-                if let State::Concurrency(state) = state {
-                    limit.release(state, id.0, now);
-                }
-            };
-            let _ = self.change(part.fingerprint, &part.algorithm, now, release);
-        } else if cost < part.units {
-            let back = part.units - cost;
-            self.refund_at(part.fingerprint, &part.algorithm, back, Some(entry.taken_at), now);
-        } else if let Some(extra) = Cost::new(cost - part.units) {
-            let count = |state: &mut State| state.count(&part.algorithm, extra, id.0, now);
-            let _ = self.change(part.fingerprint, &part.algorithm, now, count);
-        }
-    }
-
-    /// Returns the units of expired reservations, if their policy says so.
-    #[inline]
-    fn settle_expired(&self, now: Timestamp) {
-        if self.reservations.may_have_expired(now) {
-            self.settle_expired_now(now);
-        }
-    }
-
-    #[cold]
-    fn settle_expired_now(&self, now: Timestamp) {
-        while let Some((id, entry)) = self.reservations.next_expired(now) {
-            for part in entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return) {
-                self.settle(id, &entry, part, 0, now);
-            }
-        }
     }
 
     /// A name for what a request holds; only permits need one.

@@ -28,7 +28,8 @@ use tollgate_core::concurrency::{self, Hold};
 use tollgate_core::sliding_window::{self, Cell};
 use tollgate_core::{State, Timestamp};
 
-use super::{Capacity, MemoryStore};
+use super::MemoryStore;
+use crate::capacity::Capacity;
 use crate::hash::{Fingerprint, Seed, siphash};
 use crate::slot::{Content, Slot};
 use crate::table::Table;

@@ -1,0 +1,101 @@
+//! Reservations: taken now, settled later by commit, cancel or expiry.
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State,
+    Timestamp, Verdict,
+};
+
+use super::{MemoryStore, refuse};
+use crate::reservations::{Entry, Part};
+use crate::table::Full;
+
+impl MemoryStore {
+    /// Takes every charge if all are allowed, to be settled later.
+    #[must_use]
+    pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
+        self.settle_expired(now);
+        if let Err(free_at) = self.reservations.room() {
+            let refuse =
+                |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
+            let verdict = Verdict::new(charges.iter().map(refuse).collect());
+            return Reserved { verdict, reservation: None };
+        }
+        let id = self.new_id();
+        let verdict = self.request(charges, id, now);
+        if !verdict.is_allowed() || charges.is_empty() {
+            return Reserved { verdict, reservation: None };
+        }
+        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let part = |charge: &Charge<'_>| Part {
+            fingerprint: self.fingerprint(charge),
+            algorithm: *charge.policy.algorithm(),
+            units: charge.cost.get(),
+            on_expiry: charge.policy.reservation_terms().on_expiry,
+        };
+        let parts = charges.iter().map(part).collect();
+        let expires_at = now.after(expires_after);
+        self.reservations.open(ReservationId(id), Entry { taken_at: now, expires_at, parts });
+        Reserved {
+            verdict,
+            reservation: Some(Reservation { id: ReservationId(id), expires_after }),
+        }
+    }
+
+    /// Settles a reservation at its real costs, one per charge; costs left out are as reserved.
+    pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for (index, part) in entry.parts.iter().enumerate() {
+            let cost = costs.get(index).copied().unwrap_or(part.units);
+            self.settle(id, &entry, part, cost, now);
+        }
+        Settlement::Settled
+    }
+
+    /// Settles a reservation by giving everything back.
+    pub fn cancel(&self, id: ReservationId, now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for part in &entry.parts {
+            self.settle(id, &entry, part, 0, now);
+        }
+        Settlement::Settled
+    }
+
+    /// Brings one part of a reservation from what was reserved to what it really cost.
+    fn settle(&self, id: ReservationId, entry: &Entry, part: &Part, cost: u64, now: Timestamp) {
+        if let Algorithm::Concurrency(limit) = &part.algorithm {
+            // What is in flight is over, whatever it cost.
+            let release = |state: &mut State| {
+                if let State::Concurrency(state) = state {
+                    limit.release(state, id.0, now);
+                }
+            };
+            let _ = self.change(part.fingerprint, &part.algorithm, now, release);
+        } else if cost < part.units {
+            let back = part.units - cost;
+            self.refund_at(part.fingerprint, &part.algorithm, back, Some(entry.taken_at), now);
+        } else if let Some(extra) = Cost::new(cost - part.units) {
+            let count = |state: &mut State| state.count(&part.algorithm, extra, id.0, now);
+            let _ = self.change(part.fingerprint, &part.algorithm, now, count);
+        }
+    }
+
+    /// Returns the units of expired reservations, if their policy says so.
+    #[inline]
+    pub(super) fn settle_expired(&self, now: Timestamp) {
+        if self.reservations.may_have_expired(now) {
+            self.settle_expired_now(now);
+        }
+    }
+
+    #[cold]
+    fn settle_expired_now(&self, now: Timestamp) {
+        while let Some((id, entry)) = self.reservations.next_expired(now) {
+            for part in entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return) {
+                self.settle(id, &entry, part, 0, now);
+            }
+        }
+    }
+}
