@@ -10,7 +10,7 @@ use crate::bytes::put_double;
 use crate::layout;
 use crate::replay::{Board, Reply};
 use crate::request::{Op, Request};
-use crate::script::{Script, bit, script};
+use crate::script::{Script, bit, script, short};
 
 /// What one request was answered, when, and on which states.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Manner {
 /// One run of a script.
 pub(crate) struct Batch {
     script: &'static Script,
+    /// The kinds of its states, as bits.
+    kinds: u8,
     keys: Vec<Vec<u8>>,
     arguments: [Vec<u8>; 4],
     /// For each request, the numbers of its parts' states.
@@ -70,7 +72,11 @@ impl Batch {
         }
         debug_assert!(states <= usize::from(u16::MAX), "batches are bounded");
         let arguments = [time(manner.at), plan.spec, encoded, remembered.unwrap_or_default()];
-        Self { script: script(plan.kinds), keys, arguments, places, owners: plan.owners }
+        let is_short = plan.kinds == bit(1)
+            && manner.remember_ms.is_none()
+            && requests.iter().all(|request| request.op == Op::Check);
+        let script = if is_short { short() } else { script(plan.kinds) };
+        Self { script, kinds: plan.kinds, keys, arguments, places, owners: plan.owners }
     }
 
     /// The command by the script's name, or with its source where the server does not know it.
@@ -85,6 +91,11 @@ impl Batch {
             command.arg(argument.as_slice());
         });
         command
+    }
+
+    /// Takes the whole script in place of the short one, which answers nil if it cannot decide.
+    pub(crate) fn take_whole_script(&mut self) {
+        self.script = script(self.kinds);
     }
 
     /// What the server's answer means for each request.

@@ -45,7 +45,8 @@ pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
                 return lose(link, groups, "the store did not answer in time");
             }
         }
-        // Only a server that did not know the script leaves anything to send, and it knows now.
+        // Whatever is left is sent with its source: the server did not know the script, or may not
+        // know the one that is needed now.
         with_source = true;
     }
 }
@@ -107,19 +108,25 @@ fn note_traffic(link: &Link, groups: &[Group], pipeline: &Pipeline) {
     link.traffic.round_trips.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Hands out the answers; what is left are the groups whose script the server did not know.
+/// Hands out the answers; what is left are the groups whose script the server did not know, or
+/// which need the whole script.
 fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) -> Vec<Group> {
     let mut answers = answers.into_iter();
-    let mut unknown_scripts = Vec::new();
+    let mut left = Vec::new();
     for group in groups {
         if group.asking {
             answers.next();
         }
         match answers.next() {
             Some(Value::ServerError(error)) if is(&error, ServerErrorKind::NoScript) => {
-                unknown_scripts.push(group);
+                left.push(group);
             }
             Some(Value::ServerError(error)) => reject(link, number, group, &error),
+            Some(Value::Nil) => {
+                let mut group = group;
+                group.batch.take_whole_script();
+                left.push(group);
+            }
             Some(answer) => {
                 let outcomes = group.batch.outcomes(&requests(&group.jobs), answer);
                 answer_all(link, group.jobs, outcomes);
@@ -127,7 +134,7 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
             None => lose(link, vec![group], "the store's answer is incomplete"),
         }
     }
-    unknown_scripts
+    left
 }
 
 fn answer_all(link: &Link, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, StoreError>>) {

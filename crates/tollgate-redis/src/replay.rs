@@ -76,10 +76,10 @@ impl Board {
             }
             Op::Peek => Reply::Verdict(self.peek(request, places)),
             Op::Take => Reply::Grant(self.take(&request.parts[0], request.id, places[0])),
-            Op::Refund => {
+            Op::Refund { taken_at } => {
                 let (part, place) = (&request.parts[0], places[0]);
                 let algorithm = part.terms.algorithm();
-                self.states[place].refund(algorithm, part.units, None, self.now);
+                self.states[place].refund(algorithm, part.units, *taken_at, self.now);
                 Reply::Snapshot(self.states[place].peek(algorithm, self.now))
             }
             Op::Reset => {
@@ -155,7 +155,7 @@ impl Board {
 
 impl Part {
     /// The charge that the part was made of, but for the key, which the core does not look at.
-    fn charge(&self) -> Charge<'_> {
+    pub(crate) fn charge(&self) -> Charge<'_> {
         let key = Key::new("k").expect("one byte is a key");
         let cost = Cost::new(self.units).unwrap_or(Cost::ONE);
         let charge = Charge::new(&self.terms.policy, key).cost(cost);

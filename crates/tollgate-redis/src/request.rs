@@ -25,7 +25,10 @@ pub(crate) enum Op {
     Check,
     Peek,
     Take,
-    Refund,
+    /// Of units taken then, if that is known.
+    Refund {
+        taken_at: Option<Timestamp>,
+    },
     Reset,
     Reserve {
         expires_after: Duration,
@@ -97,7 +100,8 @@ impl Request {
                 out.extend_from_slice(&written);
             }
             Op::Settle { .. } => put_number(out, record.unwrap_or_default(), 2),
-            Op::Check | Op::Peek | Op::Refund | Op::Reset => {}
+            Op::Refund { taken_at } => put_taken(out, *taken_at),
+            Op::Check | Op::Peek | Op::Reset => {}
         }
     }
 
@@ -129,7 +133,7 @@ impl Request {
                 let wanted = part.units.min(part.terms.algorithm().limit());
                 (u64::from(part.mode == Mode::Count), [wanted, 0, 0])
             }
-            Op::Refund | Op::Reset => (0, part.terms.amount(part.units)),
+            Op::Refund { .. } | Op::Reset => (0, part.terms.amount(part.units)),
             Op::Check | Op::Peek | Op::Reserve { .. } => {
                 let counted = part.mode == Mode::Count;
                 // One above the limit is denied like anything above it, and its sums stay exact.
@@ -177,12 +181,17 @@ impl Op {
             Self::Check => 1,
             Self::Peek => 2,
             Self::Take => 3,
-            Self::Refund => 4,
+            Self::Refund { .. } => 4,
             Self::Reset => 5,
             Self::Reserve { .. } => 6,
             Self::Settle { .. } => 7,
         }
     }
+}
+
+fn put_taken(out: &mut Vec<u8>, taken_at: Option<Timestamp>) {
+    let limbs = taken_at.map_or([-1.0, 0.0], |at| pair(at.as_nanos()).map(|limb| limb as f64));
+    limbs.iter().for_each(|limb| out.extend_from_slice(&limb.to_le_bytes()));
 }
 
 /// The parts that a reservation's record names; `None` if it is not of our making.

@@ -2,7 +2,8 @@
 //!
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
-//! deployments use one or two. The parts are the files in `scripts/`, which draw what they store.
+//! deployments use one or two. Checks on GCRA alone have a script that does without functions, with
+//! the whole one to fall back on. The parts are the files in `scripts/`, which draw what they store.
 
 use std::sync::OnceLock;
 
@@ -14,6 +15,7 @@ pub(crate) struct Script {
 
 const TIME: &str = include_str!("scripts/time.lua");
 const DIVISION: &str = include_str!("scripts/division.lua");
+const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const ALGORITHMS: [&str; 5] = [
     include_str!("scripts/gcra.lua"),
@@ -27,11 +29,20 @@ const ALGORITHMS: [&str; 5] = [
 pub(crate) fn script(kinds: u8) -> &'static Script {
     static SCRIPTS: [OnceLock<Script>; 32] = [const { OnceLock::new() }; 32];
     let set = usize::from(kinds >> 1 & 31);
-    SCRIPTS[set].get_or_init(|| {
-        let source = source(set);
+    SCRIPTS[set].get_or_init(|| Script::new(source(set)))
+}
+
+/// The short way for checks on GCRA states; answers nil where the whole script is needed.
+pub(crate) fn short() -> &'static Script {
+    static SHORT: OnceLock<Script> = OnceLock::new();
+    SHORT.get_or_init(|| Script::new(GCRA_CHECK.to_owned()))
+}
+
+impl Script {
+    fn new(source: String) -> Self {
         let sha = redis::Script::new(&source).get_hash().to_owned();
-        Script { source, sha }
-    })
+        Self { source, sha }
+    }
 }
 
 /// The bit of a kind.

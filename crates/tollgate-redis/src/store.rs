@@ -2,21 +2,27 @@
 
 mod answers;
 mod ask;
+mod check;
+mod crossing;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tollgate_core::{Charge, OnExpiry, Policy, StoreError};
+use tollgate_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 
 use crate::address::{Address, misuse, unavailable};
+use crate::denial::DenialCache;
 use crate::layout;
+use crate::lease::Leases;
 use crate::local::LocalShares;
 use crate::names::Names;
 use crate::remembered::Remembered;
 use crate::request::{Op, Part, Request};
 use crate::router::Router;
-use crate::settings::Settings;
+use crate::settings::{PolicySettings, Settings};
+use crate::split::Split;
 use crate::status::Status;
 use crate::terms::Terms;
 
@@ -48,6 +54,9 @@ struct Inner {
     names: Names,
     reservations: Remembered,
     local: LocalShares,
+    denials: Option<DenialCache>,
+    leases: Leases,
+    splits: Mutex<HashMap<u64, Arc<Split>>>,
     runtime: Handle,
     /// Whether to decide at the caller's time instead of the server's; only tests do.
     obeys_caller: bool,
@@ -100,11 +109,31 @@ impl RedisStore {
             names: Names::new(),
             reservations: Remembered::new(settings.local_keys_max),
             local: LocalShares::new(settings.local_keys_max),
+            denials: settings.denials.map(DenialCache::new),
+            leases: Leases::new(settings.local_keys_max),
+            splits: Mutex::default(),
             runtime,
             obeys_caller,
             settings,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        if let Some(time) = inner.shortest_lease() {
+            inner.runtime.spawn(return_unused(Arc::downgrade(&inner), time));
+        }
+        Ok(Self { inner })
+    }
+}
+
+/// Gives back what leases have left when their time is over, until the store is dropped.
+async fn return_unused(inner: Weak<Inner>, time: Duration) {
+    let mut tick = tokio::time::interval((time / 4).max(Duration::from_millis(1)));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let Some(inner) = inner.upgrade() else { return };
+        for lease in inner.leases.ended(false) {
+            inner.give_back(&lease, Timestamp::MIN).await;
+        }
     }
 }
 
@@ -142,6 +171,15 @@ impl Inner {
             known.insert(policy.id(), Arc::clone(&terms));
         }
         terms
+    }
+
+    fn policy_settings(&self, policy: &Policy) -> PolicySettings {
+        self.settings.policies.get(policy.name()).copied().unwrap_or_default()
+    }
+
+    fn shortest_lease(&self) -> Option<Duration> {
+        let leases = self.settings.policies.values().filter_map(|settings| settings.lease);
+        leases.map(|lease| lease.time).min()
     }
 
     /// In a cluster all charges must share a slot.

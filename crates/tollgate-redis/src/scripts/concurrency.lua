@@ -35,14 +35,19 @@ algorithms[5] = {
     return s, pos
   end,
 
+  -- On a copy: what gives back does not repair, in the core as here.
   repair = function(c, s)
     local us, ns = plus(now_us + SKEW_US, now_ns, c[2], c[3])
-    local i, changed = #s - 3, nil
+    local i = #s - 3
+    if i < 1 or s[i + 2] < us or s[i + 2] == us and s[i + 3] <= ns then return s end
+    local mended = {}
+    for field = 1, #s do mended[field] = s[field] end
     while i > 0 and (s[i + 2] > us or s[i + 2] == us and s[i + 3] > ns) do
-      s[i + 2], s[i + 3], changed = us, ns, true
+      mended[i + 2], mended[i + 3] = us, ns
       i = i - 4
     end
-    return s, changed
+    c.unrepaired = s
+    return mended, true
   end,
 
   charge = function(c, s, counted, cost, _, _, id)
@@ -63,8 +68,9 @@ algorithms[5] = {
     return kept
   end,
 
-  refund = function(_, s, back)
-    local kept = held(s)
+  refund = function(c, s, back)
+    local kept = held(c.unrepaired or s)
+    c.unrepaired = nil
     local left = {}
     for i = 1, #kept, 4 do
       local out = math.min(kept[i + 1], back)
@@ -79,8 +85,9 @@ algorithms[5] = {
   end,
 
   -- What is in flight is over, whatever it cost.
-  release = function(s, id)
-    local kept = held(s, id)
+  release = function(c, s, id)
+    local kept = held(c.unrepaired or s, id)
+    c.unrepaired = nil
     return kept
   end,
 

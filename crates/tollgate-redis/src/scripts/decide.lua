@@ -17,6 +17,7 @@
 --          3   the requests, one after the other:
 --              op (1), charges (2), id (16), then per charge
 --              state (2), mode (1: counted, +2 comes back on expiry), cost (3 doubles), then
+--              refund:   when the units were taken (2 doubles), negative if that is not known
 --              take:     powers (1), cost of 1, 2, 4 ... units (3 doubles each)
 --              reserve:  time to live (2 doubles), record's key (2), length (4), record
 --              settle:   record's key (2); mode 0 gives back, 1 takes, 2 releases a hold
@@ -79,7 +80,7 @@ local function expire(k, tail)
     local id, a, b, d, us, ns, t_us, t_ns = read('<c16I7I2I7I7I2I7I2', values[k], at)
     if us < now_us or us == now_us and ns <= now_ns then
       if c.algorithm.release then
-        states[k] = c.algorithm.release(states[k], id)
+        states[k] = c.algorithm.release(c, states[k], id)
       else
         states[k] = c.algorithm.refund(c, states[k], a, b, d, t_us, t_ns)
       end
@@ -209,7 +210,7 @@ local function settle(charges, id)
     if state then
       returns[k], dirty[k] = kept, true
       if mode == 2 then
-        states[k] = c.algorithm.release(state, id)
+        states[k] = c.algorithm.release(c, state, id)
       elseif mode == 1 then
         states[k] = c.algorithm.charge(c, state, true, a, b, d, id)
       else
@@ -249,12 +250,17 @@ while pos <= #requests do
   else
     local k, _, a, b, d = read('<I2Bddd', requests, pos)
     pos = pos + CHARGE_LEN
+    local taken_us, taken_ns
+    if op == REFUND then
+      taken_us, taken_ns, pos = read('<dd', requests, pos)
+      if taken_us < 0 then taken_us = nil end
+    end
     local c = constants[k]
     digit = 2
     if states[k] then
       digit, dirty[k] = 1, true
       if op == REFUND then
-        states[k] = c.algorithm.refund(c, states[k], a, b, d)
+        states[k] = c.algorithm.refund(c, states[k], a, b, d, taken_us, taken_ns)
       else
         states[k] = c.algorithm.vacant()
       end

@@ -11,36 +11,54 @@ use super::ask::strange_answer;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
 use crate::replay::Reply;
-use crate::request::{Op, Request, name_in};
+use crate::request::{Op, Part, Request, name_in};
 
 impl Store for RedisStore {
     fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
-        self.verdict(Op::Check, charges, now)
+        if charges.is_empty() {
+            return Answer::Ready(Ok(Verdict::new(Vec::new())));
+        }
+        match self.inner.check_of(Op::Check, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => match self.inner.one_slot(&check.request) {
+                Ok(()) => Answer::Pending(Box::pin(self.inner.check(check, now))),
+                Err(_) if check.across_slots => {
+                    Answer::Pending(Box::pin(self.inner.check_across(check.request, now)))
+                }
+                Err(error) => Answer::Ready(Err(error)),
+            },
+        }
     }
 
     fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
-        self.verdict(Op::Peek, charges, now)
+        if charges.is_empty() {
+            return Answer::Ready(Ok(Verdict::new(Vec::new())));
+        }
+        let request = self.inner.check_of(Op::Peek, charges).map(|check| check.request);
+        self.pending(request, move |inner, request| inner.peek(request, now))
     }
 
     fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
-        let request = self.inner.request(Op::Take, std::slice::from_ref(charge));
-        self.pending(request, move |inner, request| inner.take(request, now))
+        self.pending(self.single(Op::Take, charge), move |inner, request| inner.take(request, now))
     }
 
     fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
-        let request = self.inner.request(Op::Refund, std::slice::from_ref(charge));
-        self.pending(request, move |inner, request| inner.refund(request, now))
+        let op = Op::Refund { taken_at: None };
+        self.pending(self.single(op, charge), move |inner, request| inner.refund(request, now))
     }
 
     fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
-        let request = self.inner.request(Op::Reset, std::slice::from_ref(charge));
-        self.pending(request, move |inner, request| inner.reset(request, now))
+        match self.inner.all_shares(charge) {
+            Ok(parts) => Answer::Pending(Box::pin(self.inner.reset(parts, now))),
+            Err(error) => Answer::Ready(Err(error)),
+        }
     }
 
     fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let request = self.inner.request(Op::Reserve { expires_after }, charges);
+        let reserve = self.inner.check_of(Op::Reserve { expires_after }, charges);
+        let request = reserve.map(|check| check.request);
         self.pending(request, move |inner, request| inner.reserve(request, now))
     }
 
@@ -68,12 +86,9 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
-    fn verdict(&self, op: Op, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
-        if charges.is_empty() {
-            return Answer::Ready(Ok(Verdict::new(Vec::new())));
-        }
-        let request = self.inner.request(op, charges);
-        self.pending(request, move |inner, request| inner.verdict(request, now))
+    /// The request that one charge makes, in the share whose turn it is if its policy is split.
+    fn single(&self, op: Op, charge: &Charge<'_>) -> Result<Request, StoreError> {
+        self.inner.check_of(op, std::slice::from_ref(charge)).map(|check| check.request)
     }
 
     /// The answer that `ask` will give to the request, or why there is no request.
@@ -93,7 +108,7 @@ impl RedisStore {
 }
 
 impl Inner {
-    async fn verdict(&self, request: Request, now: Timestamp) -> Result<Verdict, StoreError> {
+    async fn peek(&self, request: Request, now: Timestamp) -> Result<Verdict, StoreError> {
         match self.ask(request.clone(), now).await {
             Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => Ok(verdict),
             Ok(_) => Err(strange_answer()),
@@ -110,6 +125,7 @@ impl Inner {
     }
 
     async fn refund(&self, request: Request, now: Timestamp) -> Result<Snapshot, StoreError> {
+        self.forget_denials(&request.parts);
         match self.ask(request, now).await {
             Ok(Outcome { reply: Reply::Snapshot(snapshot), .. }) => Ok(snapshot),
             Ok(_) => Err(strange_answer()),
@@ -117,12 +133,14 @@ impl Inner {
         }
     }
 
-    async fn reset(&self, request: Request, now: Timestamp) -> Result<(), StoreError> {
-        match self.ask(request, now).await {
-            Ok(Outcome { reply: Reply::Reset, .. }) => Ok(()),
-            Ok(_) => Err(strange_answer()),
-            Err(trouble) => Err(trouble.error),
+    /// Resets every share of a key; each is reset for itself.
+    async fn reset(&self, parts: Vec<Part>, now: Timestamp) -> Result<(), StoreError> {
+        self.forget_denials(&parts);
+        for part in parts {
+            let request = Request { op: Op::Reset, id: self.names.next(), parts: vec![part] };
+            self.ask(request, now).await.map_err(|trouble| trouble.error)?;
         }
+        Ok(())
     }
 
     async fn reserve(&self, request: Request, now: Timestamp) -> Result<Reserved, StoreError> {

@@ -82,6 +82,7 @@ impl Inner {
             None => self.fetch(id).await?,
         };
         let Some(parts) = parts else { return Ok(Settlement::Unknown) };
+        self.forget_denials(&parts);
         let request = Request { op: Op::Settle { costs }, id: id.0, parts };
         match self.ask(request, at).await {
             Ok(Outcome { reply: Reply::Settlement(settlement), .. }) => Ok(settlement),
@@ -107,6 +108,13 @@ impl Inner {
             unavailable("the reservation could not be looked up").caused_by(error)
         })?;
         Ok(record.and_then(|record| parse_record(&record)).map(|(_, parts)| parts))
+    }
+
+    /// Something is given back: what was known of these keys need not hold any more.
+    pub(super) fn forget_denials(&self, parts: &[Part]) {
+        if let Some(denials) = &self.denials {
+            denials.forget(parts);
+        }
     }
 
     /// How long the server of a request has been failing.

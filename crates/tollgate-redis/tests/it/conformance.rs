@@ -23,6 +23,8 @@ pub struct OnServer {
     /// Settles with a store that has not made the reservation.
     settles_elsewhere: bool,
     elsewhere: RedisStore,
+    /// Gives all keys one hash tag, so that a cluster can decide them together.
+    has_one_tag: bool,
 }
 
 impl OnServer {
@@ -33,11 +35,42 @@ impl OnServer {
         let elsewhere = runtime.block_on(connect(url, &prefix));
         let reservations = HashMap::new();
         let url = url.to_owned();
-        Self { url, runtime, store, reservations, settles_elsewhere: false, elsewhere }
+        Self {
+            url,
+            runtime,
+            store,
+            reservations,
+            settles_elsewhere: false,
+            elsewhere,
+            has_one_tag: false,
+        }
     }
 
     pub fn settling_elsewhere(self) -> Self {
         Self { settles_elsewhere: true, ..self }
+    }
+
+    pub fn with_one_tag(self) -> Self {
+        Self { has_one_tag: true, ..self }
+    }
+
+    /// The same operation on keys as this subject wants them.
+    fn tagged(&self, operation: &Operation) -> Operation {
+        let tag = |ask: &Ask| {
+            let key = [b"{c}".as_slice(), ask.key()].concat();
+            Ask::new(Arc::clone(ask.policy()), key, ask.cost(), ask.mode()).unwrap()
+        };
+        let all = |asks: &[Ask]| asks.iter().map(tag).collect();
+        match operation.clone() {
+            operation if !self.has_one_tag => operation,
+            Operation::Check(asks) => Operation::Check(all(&asks)),
+            Operation::Peek(asks) => Operation::Peek(all(&asks)),
+            Operation::Take(ask) => Operation::Take(tag(&ask)),
+            Operation::Refund(ask) => Operation::Refund(tag(&ask)),
+            Operation::Reset(ask) => Operation::Reset(tag(&ask)),
+            Operation::Reserve { label, asks } => Operation::Reserve { label, asks: all(&asks) },
+            settled => settled,
+        }
     }
 
     fn reservation(&self, label: &str) -> ReservationId {
@@ -79,6 +112,7 @@ impl Subject for OnServer {
     fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
         let store = self.store.clone();
         let runtime = self.runtime.handle().clone();
+        let operation = &self.tagged(operation);
         match operation {
             Operation::Check(asks) => {
                 let verdict = runtime.block_on(store.check(&charges(asks), at))?;
@@ -163,7 +197,7 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
 }
 
 /// What the oracle judges: it takes several charges on one key for one, and the core does not.
-fn single_charges() -> Mix {
+pub fn single_charges() -> Mix {
     Mix { repeats: false, ..Mix::default() }
 }
 

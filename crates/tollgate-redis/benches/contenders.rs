@@ -1,0 +1,169 @@
+//! Single requests, one script or command each: what the server pays for them.
+
+use std::time::Duration;
+
+use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
+use tollgate_redis::{RedisStore, Settings};
+
+use crate::server::Server;
+use crate::wire::{Ask, command, drive, record};
+
+const KEYS: usize = 10_000;
+
+/// The least that a correct single-key GCRA takes: server time, one key, a TTL.
+const PLAIN_GCRA: &str = "\
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local tat = tonumber(redis.call('GET', KEYS[1]) or now)
+if tat < now then tat = now end
+local new = tat + interval
+if new - now > burst then return {0, tat - now} end
+redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
+return {1, new - now}";
+
+/// Two sizes: one request at a time on each connection, and pipelines.
+const SHAPES: [(usize, usize); 2] = [(50, 1), (4, 16)];
+
+pub fn run(server: &Server) {
+    let contenders = [
+        ("INCR", incr()),
+        ("INCR + EXPIRE", incr_expire()),
+        ("EVALSHA constant", scripted(server, "return 1", &[])),
+        ("EVALSHA plain GCRA", scripted(server, PLAIN_GCRA, &["1", "100000000"])),
+        ("EVALSHA plain GCRA, denied", scripted(server, PLAIN_GCRA, &["100", "99"])),
+        ("ours, one charge", ours(server, 1, "1000000/1s burst 100000000")),
+        ("ours, one charge, denied", ours(server, 1, "1/10d")),
+        ("ours, three charges", ours(server, 3, "1000000/1s burst 100000000")),
+    ];
+    println!(
+        "| request | connections × depth | requests/s | p50 µs | p99 µs | server CPU µs/request | bytes sent |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for (connections, depth) in SHAPES {
+        for (name, asks) in &contenders {
+            // The fastest of three by the server's CPU: what else ran on the machine only adds.
+            let best = (0..3)
+                .map(|_| measure(server, asks, connections, depth))
+                .min_by(|a, b| a.cpu_us.total_cmp(&b.cpu_us))
+                .unwrap();
+            println!(
+                "| {name} | {connections} × {depth} | {:.0} | {:.0} | {:.0} | {:.2} | {} |",
+                best.rate,
+                best.p50_us,
+                best.p99_us,
+                best.cpu_us,
+                asks[0].bytes.len()
+            );
+        }
+    }
+    bytes_per_key(server);
+}
+
+struct Figures {
+    rate: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cpu_us: f64,
+}
+
+fn measure(server: &Server, asks: &[Ask], connections: usize, depth: usize) -> Figures {
+    drive(server.port, asks, connections, depth, Duration::from_millis(200));
+    let before = cpu_us(server);
+    let mut run = drive(server.port, asks, connections, depth, Duration::from_millis(1_500));
+    let cpu = cpu_us(server) - before;
+    run.latencies.sort_unstable();
+    let at = |share: f64| {
+        run.latencies[((run.latencies.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
+    };
+    Figures {
+        rate: run.requests as f64 / run.elapsed.as_secs_f64(),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        cpu_us: cpu / run.requests as f64,
+    }
+}
+
+/// CPU time of the server as it counts it itself, to the microsecond.
+pub fn cpu_us(server: &Server) -> f64 {
+    let info = server.tell(&["INFO", "cpu"]);
+    let field = |name: &str| -> f64 {
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
+    };
+    (field("used_cpu_user:") + field("used_cpu_sys:")) * 1e6
+}
+
+fn key(number: usize) -> String {
+    format!("{{user:{number:06}}}")
+}
+
+fn incr() -> Vec<Ask> {
+    let one =
+        |n| Ask { bytes: command(&[b"INCR", format!("i:{}", key(n)).as_bytes()]), answers: 1 };
+    (0..KEYS).map(one).collect()
+}
+
+fn incr_expire() -> Vec<Ask> {
+    let one = |n| {
+        let key = format!("e:{}", key(n));
+        let mut bytes = command(&[b"INCR", key.as_bytes()]);
+        bytes.extend(command(&[b"EXPIRE", key.as_bytes(), b"60"]));
+        Ask { bytes, answers: 2 }
+    };
+    (0..KEYS).map(one).collect()
+}
+
+fn scripted(server: &Server, source: &str, arguments: &[&str]) -> Vec<Ask> {
+    let answer = server.tell(&["SCRIPT", "LOAD", source]);
+    let sha = answer.lines().nth(1).unwrap().to_owned();
+    let one = |n| {
+        let key = format!("g{}:{}", arguments.concat(), key(n));
+        let mut words: Vec<&[u8]> = vec![b"EVALSHA", sha.as_bytes(), b"1", key.as_bytes()];
+        words.extend(arguments.iter().map(|argument| argument.as_bytes()));
+        Ask { bytes: command(&words), answers: 1 }
+    };
+    (0..KEYS).map(one).collect()
+}
+
+/// What the store really sends for requests of so many charges, recorded.
+fn ours(server: &Server, charges: usize, quota: &str) -> Vec<Ask> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (port, recorded) = record(server.port);
+    let policies: Vec<Policy> =
+        (0..charges).map(|n| Policy::parse(format!("policy {n}"), quota).unwrap()).collect();
+    runtime.block_on(async {
+        let url = format!("redis://127.0.0.1:{port}");
+        let store = RedisStore::connect(&url, Settings::default()).await.unwrap();
+        let check = async |number: usize| {
+            let key = key(number);
+            let key = Key::new(&key).unwrap();
+            let charges: Vec<_> = policies.iter().map(|policy| Charge::new(policy, key)).collect();
+            store.check(&charges, Timestamp::MIN).await.unwrap();
+        };
+        // The first makes the script known, so that the recording is of the usual case.
+        check(0).await;
+        let mut asks = Vec::with_capacity(KEYS);
+        for number in 0..KEYS {
+            recorded.lock().unwrap().clear();
+            check(number).await;
+            asks.push(Ask { bytes: recorded.lock().unwrap().clone(), answers: 1 });
+        }
+        asks
+    })
+}
+
+fn bytes_per_key(server: &Server) {
+    println!("\n| state of one key | bytes by MEMORY USAGE |\n|---|---|");
+    let usage = |key: &str| -> u64 {
+        let answer = server.tell(&["MEMORY", "USAGE", key]);
+        answer.trim().trim_start_matches(':').parse().unwrap_or(0)
+    };
+    server.tell(&["SET", "rl_user:000000_api_c", "10", "EX", "60"]);
+    server.tell(&["SET", "rl_user:000000_api_t", "1700000000000", "EX", "60"]);
+    let seed = usage("rl_user:000000_api_c") + usage("rl_user:000000_api_t");
+    println!("| seed 002's two integer keys | {seed} |");
+    println!("| plain GCRA | {} |", usage(&format!("g1100000000:{}", key(0))));
+    let scan = server.tell(&["SCAN", "0", "MATCH", "tg:*", "COUNT", "1000"]);
+    let ours = scan.lines().find(|line| line.starts_with("tg:")).unwrap_or_default().to_owned();
+    println!("| ours, GCRA (`{ours}`) | {} |", usage(&ours));
+}

@@ -1,0 +1,296 @@
+//! Faults with load running: no panic, no hang, the policy's outcome, the bound.
+//!
+//! Every run prints what it counted: `cargo test faults -- --nocapture` shows it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate_core::{ErrorKind, OnStoreError, Policy};
+use tollgate_redis::{RedisStore, Settings};
+
+use crate::caller::{check, connect, settings};
+use crate::server::{Engine, Server};
+
+const BUDGET: Duration = Duration::from_millis(200);
+/// A busy machine may let a task wait; a hang takes longer.
+const HANG: Duration = Duration::from_secs(5);
+const LIMIT: u64 = 200;
+
+/// What callers were told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub allowed: u64,
+    pub denied: u64,
+    pub degraded_allowed: u64,
+    pub degraded_denied: u64,
+    pub slowest: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, more: Self) {
+        self.allowed += more.allowed;
+        self.denied += more.denied;
+        self.degraded_allowed += more.degraded_allowed;
+        self.degraded_denied += more.degraded_denied;
+        self.slowest = self.slowest.max(more.slowest);
+    }
+}
+
+/// Callers that ask without a pause until they are stopped.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    callers: Vec<tokio::task::JoinHandle<Tally>>,
+}
+
+impl Load {
+    pub fn start(store: &RedisStore, policy: &Policy, callers: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers = (0..callers)
+            .map(|_| {
+                let (store, policy) = (store.clone(), policy.clone());
+                let stop = Arc::clone(&stop);
+                tokio::spawn(async move {
+                    let mut tally = Tally::default();
+                    while !stop.load(Ordering::Relaxed) {
+                        let asked = Instant::now();
+                        let verdict = check(&store, &policy, "hot").await.unwrap();
+                        tally.slowest = tally.slowest.max(asked.elapsed());
+                        match (verdict.is_allowed(), verdict.is_degraded()) {
+                            (true, false) => tally.allowed += 1,
+                            (false, false) => tally.denied += 1,
+                            (true, true) => tally.degraded_allowed += 1,
+                            (false, true) => tally.degraded_denied += 1,
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                    tally
+                })
+            })
+            .collect();
+        Self { stop, callers }
+    }
+
+    pub async fn stop(self) -> Tally {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut tally = Tally::default();
+        for caller in self.callers {
+            tally.add(caller.await.unwrap());
+        }
+        assert!(tally.slowest < HANG, "no call hangs: {tally:?}");
+        tally
+    }
+}
+
+pub fn hasty() -> Settings {
+    Settings {
+        timeout: BUDGET,
+        connect_timeout: Duration::from_millis(500),
+        backoff_max: Duration::from_millis(200),
+        ..settings()
+    }
+}
+
+fn policy(on_store_error: OnStoreError) -> Policy {
+    let policy = Policy::parse("fault", &format!("{LIMIT}/30d")).unwrap();
+    policy.on_store_error(on_store_error)
+}
+
+/// Waits until the store answers as asked, or fails.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what} did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_degraded(store: &RedisStore, policy: &Policy) {
+    until("a degraded answer", async || check(store, policy, "probe").await.unwrap().is_degraded())
+        .await;
+}
+
+async fn until_recovered(store: &RedisStore, policy: &Policy) {
+    until("recovery", async || !check(store, policy, "probe").await.unwrap().is_degraded()).await;
+}
+
+fn told(engine: Engine, fault: &str, tally: Tally, bound: u64) {
+    println!("{engine:?}, {fault}: {tally:?}, at most {bound} may be admitted by the store");
+    assert!(tally.allowed <= bound, "{engine:?}, {fault}: {tally:?} exceeds {bound}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_dies_and_comes_back_empty_admits_its_limit_once_more() {
+    for engine in Engine::available() {
+        let mut server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let policy = policy(OnStoreError::Deny);
+        let load = Load::start(&store, &policy, 8);
+        until("load", async || store.status().requests > 300).await;
+        server.kill();
+        until_degraded(&store, &policy).await;
+        server.restart();
+        until_recovered(&store, &policy).await;
+        until("more load", async || store.status().requests > 600).await;
+        let tally = load.stop().await;
+        told(engine, "kill -9, restart empty", tally, 2 * LIMIT);
+        assert!(tally.allowed > LIMIT, "an empty store has forgotten: {tally:?}");
+        assert_eq!(tally.degraded_allowed, 0, "deny means deny");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_store_costs_microseconds_not_timeouts() {
+    let server = Server::start(Engine::Redis, &[]);
+    let store = connect(&server.url(), &hasty()).await;
+    let policy = policy(OnStoreError::Deny);
+    server.kill();
+    until_degraded(&store, &policy).await;
+    let mut fastest = Duration::MAX;
+    for _ in 0..1_000 {
+        let asked = Instant::now();
+        assert!(check(&store, &policy, "hot").await.unwrap().is_degraded());
+        fastest = fastest.min(asked.elapsed());
+    }
+    assert!(fastest < BUDGET / 10, "no call waits for a store known to be dead: {fastest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgotten_scripts_are_sent_again_unnoticed() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &settings()).await;
+        let load = Load::start(&store, &policy(OnStoreError::Deny), 8);
+        for round in 1..20 {
+            until("load", async || store.status().requests > round * 50).await;
+            server.tell(&["SCRIPT", "FLUSH"]);
+        }
+        let tally = load.stop().await;
+        told(engine, "SCRIPT FLUSH", tally, LIMIT);
+        assert_eq!((tally.allowed, tally.degraded_denied), (LIMIT, 0), "{tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_connection_is_an_unknown_outcome_and_never_a_second_charge() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let load = Load::start(&store, &policy(OnStoreError::Deny), 8);
+        for round in 1..10 {
+            until("load", async || store.status().requests > round * 50).await;
+            server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        until("the limit", async || store.status().requests > 1_000).await;
+        let tally = load.stop().await;
+        told(engine, "CLIENT KILL", tally, LIMIT);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_asked_again_is_charged_once() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let again = Settings { ask_again: true, timeout: Duration::from_secs(20), ..hasty() };
+        let store = connect(&server.url(), &again).await;
+        let load = Load::start(&store, &policy(OnStoreError::Deny), 8);
+        for round in 1..10 {
+            until("load", async || store.status().requests > round * 20).await;
+            server.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        until("the limit", async || store.status().requests > 600).await;
+        let tally = load.stop().await;
+        told(engine, "CLIENT KILL with request names", tally, LIMIT);
+        if tally.degraded_denied == 0 {
+            assert_eq!(tally.allowed, LIMIT, "every charge is known: {tally:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_store_is_noticed_within_the_budget_and_used_again_afterwards() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let policy = policy(OnStoreError::Local { shares: 4 });
+        let load = Load::start(&store, &policy, 8);
+        until("load", async || store.status().requests > 50).await;
+        server.pause();
+        until_degraded(&store, &policy).await;
+        until("local answers", async || store.status().failures > 500).await;
+        server.resume();
+        until_recovered(&store, &policy).await;
+        let tally = load.stop().await;
+        told(engine, "SIGSTOP", tally, LIMIT);
+        let share = LIMIT / 4;
+        assert!(tally.degraded_allowed <= share, "this process's share is {share}: {tally:?}");
+        assert!(tally.degraded_allowed > 0, "{tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn latency_of_seconds_is_answered_by_the_policy_within_the_budget() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let at_most = Duration::from_millis(700);
+        let policy = policy(OnStoreError::Allow { at_most });
+        let load = Load::start(&store, &policy, 4);
+        until("load", async || store.status().requests > 50).await;
+        server.tell(&["CLIENT", "PAUSE", "3000", "ALL"]);
+        until_degraded(&store, &policy).await;
+        until("the end of allowing", async || {
+            let verdict = check(&store, &policy, "probe").await.unwrap();
+            verdict.is_degraded() && !verdict.is_allowed()
+        })
+        .await;
+        until_recovered(&store, &policy).await;
+        let tally = load.stop().await;
+        told(engine, "latency of 3 s", tally, LIMIT);
+        assert!(
+            tally.degraded_allowed > 0 && tally.degraded_denied > 0,
+            "first allowed, then denied"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_store_is_answered_by_the_policy_and_changes_nothing() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &["--maxmemory-policy", "noeviction"]);
+        let store = connect(&server.url(), &hasty()).await;
+        let policy = policy(OnStoreError::Deny);
+        assert!(check(&store, &policy, "hot").await.unwrap().is_allowed());
+        server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        let load = Load::start(&store, &policy, 4);
+        until("failures", async || store.status().failures > 100).await;
+        server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+        until_recovered(&store, &policy).await;
+        until("the limit", async || store.status().requests > 1_000).await;
+        let tally = load.stop().await;
+        told(engine, "maxmemory, noeviction", tally, LIMIT - 1);
+        assert_eq!(tally.allowed, LIMIT - 1, "nothing was lost: {tally:?}");
+        assert!(tally.degraded_denied >= 100 && tally.degraded_allowed == 0, "{tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_becomes_a_replica_is_answered_by_the_policy() {
+    for engine in Engine::available() {
+        let (primary, server) = (Server::start(engine, &[]), Server::start(engine, &[]));
+        let store = connect(&server.url(), &hasty()).await;
+        let policy = policy(OnStoreError::Deny);
+        let load = Load::start(&store, &policy, 4);
+        until("load", async || store.status().requests > 50).await;
+        server.tell(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+        until_degraded(&store, &policy).await;
+        let refused = RedisStore::connect(&server.url(), hasty()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+        server.tell(&["REPLICAOF", "NO", "ONE"]);
+        until_recovered(&store, &policy).await;
+        let tally = load.stop().await;
+        // A replica takes its primary's data, which was empty.
+        told(engine, "read-only replica", tally, 2 * LIMIT);
+        assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Bad input: unreachable, wrong password, somebody else's data, strange keys.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timestamp};
+use tollgate_redis::{Certificates, RedisStore, Settings};
+
+use crate::caller::{charge, check, connect, settings};
+use crate::server::{Engine, Server, free_port};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_not_there_is_said_so_at_the_start() {
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    for url in [
+        url.clone(),
+        url.replace("redis:", "redis+cluster:"),
+        format!("{}/main", url.replace("redis:", "redis+sentinel:")),
+    ] {
+        let error = RedisStore::connect(&url, settings()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error}");
+    }
+    let without = Settings { start_without: true, ..settings() };
+    let store = RedisStore::connect(&url, without).await.unwrap();
+    let at_most = Duration::from_secs(3_600);
+    let policy = Policy::parse("api", "1/s").unwrap();
+    let policy = policy.on_store_error(OnStoreError::Allow { at_most });
+    let verdict = check(&store, &policy, "k").await.unwrap();
+    assert!(verdict.is_allowed() && verdict.is_degraded(), "its policies answer meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_refused_and_an_acl_user_with_few_rights_works() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &["--requirepass", "s3cret"]);
+        let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", server.port);
+        for user in [":wrong", ""] {
+            let error = RedisStore::connect(&url(user), settings()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        }
+        let settings = settings();
+        let store = connect(&url(":s3cret"), &settings).await;
+        let policy = Policy::parse("api", "2/30d").unwrap();
+        assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+        let rights = format!("~{}*", settings.prefix);
+        let mut client = redis::Client::open(url(":s3cret")).unwrap().get_connection().unwrap();
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "tollgate", "on", ">pw", &rights, "+eval", "+evalsha", "+get"])
+            .arg(&["+set", "+mget", "+exists", "+del", "+time"])
+            .exec(&mut client)
+            .unwrap();
+        let limited = connect(&url("tollgate:pw"), &settings).await;
+        assert!(check(&limited, &policy, "k").await.unwrap().is_allowed());
+        assert!(!check(&limited, &policy, "k").await.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_spoken_to_servers_that_ask_for_it() {
+    let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", &file("key.pem"), "-out", &file("cert.pem")])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let port = free_port().to_string();
+    let server = Server::start(
+        Engine::Redis,
+        &["--tls-port", &port, "--tls-cert-file", &file("cert.pem"), "--tls-key-file"]
+            .iter()
+            .copied()
+            .chain([&*file("key.pem"), "--tls-ca-cert-file", &file("cert.pem")])
+            .chain(["--tls-auth-clients", "no"])
+            .collect::<Vec<_>>(),
+    );
+    let url = format!("rediss://127.0.0.1:{port}");
+    let authority = Some(std::fs::read(file("cert.pem")).unwrap());
+    let certificates = Certificates { authority, client: None };
+    let store = connect(&url, &Settings { certificates, ..settings() }).await;
+    let policy = Policy::parse("api", "1/30d").unwrap();
+    assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+    assert!(!check(&store, &policy, "k").await.unwrap().is_allowed());
+    let stranger = RedisStore::connect(&url, settings()).await.unwrap_err();
+    assert_eq!(stranger.kind(), ErrorKind::Unavailable, "an unknown authority is not trusted");
+    drop(server);
+    let _ = std::fs::remove_dir_all(&directory);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_elses_data_is_refused_and_not_overwritten() {
+    for engine in Engine::available() {
+        let server = engine.shared();
+        let settings = settings();
+        let store = connect(&server.url(), &settings).await;
+        let policy = Policy::parse("api", "1/30d").unwrap();
+        let other = Policy::parse("other", "1/30d").unwrap();
+        assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+        let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+        let name = keys.lines().nth(2).unwrap().to_owned();
+        let theirs: [&[&str]; 3] =
+            [&["RPUSH", &name, "a", "b"], &["HSET", &name, "f", "v"], &["SET", &name, "text"]];
+        for words in theirs {
+            server.tell(&["DEL", &name]);
+            server.tell(words);
+            let before = server.tell(&["DUMP", &name]);
+            let error = check(&store, &policy, "k").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            let both = [charge(&other, "k"), charge(&policy, "k")];
+            let error = store.check(&both, Timestamp::MIN).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            assert_eq!(server.tell(&["DUMP", &name]), before, "untouched");
+        }
+        assert!(check(&store, &other, "k").await.unwrap().is_allowed(), "nothing was taken there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_any_bytes_are_kept_apart() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policy = Policy::parse("api", "1/30d").unwrap();
+        let long = vec![b'x'; Key::LEN_MAX];
+        let keys: [&[u8]; 12] = [
+            b"a", b"{a}", b"{a", b"a}", b"{}", b"}{", b" ", b"a b", b"\0", b"a\0", b"a\r\nb", &long,
+        ];
+        for key in keys {
+            let charge = Charge::new(&policy, Key::new(key).unwrap());
+            let first = store.check(&[charge], Timestamp::MIN).await.unwrap();
+            assert!(first.is_allowed(), "{}: nobody else's", key[..1].escape_ascii());
+            let second = store.check(&[charge], Timestamp::MIN).await.unwrap();
+            assert!(!second.is_allowed(), "{}: not lost", key[..1].escape_ascii());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_beyond_the_bounds_is_misuse() {
+    let store = connect(&Engine::Redis.shared().url(), &settings()).await;
+    let policy = Policy::parse("api", "1/s").unwrap();
+    let many = vec![charge(&policy, "k"); 257];
+    let error = store.check(&many, Timestamp::MIN).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+    let braces = Settings { prefix: "{x}:".to_owned(), ..settings() };
+    let error = RedisStore::connect(&Engine::Redis.shared().url(), braces).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+}

@@ -1,0 +1,142 @@
+//! Many clients at once: never one over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::concurrency::Concurrency;
+use tollgate_core::fixed_window::{Anchor, FixedWindow};
+use tollgate_core::leaky_bucket::LeakyBucket;
+use tollgate_core::sliding_window::SlidingWindow;
+use tollgate_core::{Algorithm, Policy, Quota, Store, Timestamp};
+
+use crate::caller::{admitted, charge, check, connect, settings};
+use crate::server::Engine;
+
+/// Slow enough that nothing comes back while a test runs.
+fn algorithms() -> [Algorithm; 5] {
+    let quota: Quota = "100/30d".parse().unwrap();
+    let day = Duration::from_secs(86_400);
+    [
+        quota.into(),
+        LeakyBucket::new(100, 1, day).unwrap().into(),
+        SlidingWindow::new(quota, 10).unwrap().into(),
+        FixedWindow::new(quota, Anchor::FirstRequest).into(),
+        Concurrency::new(100, day).unwrap().into(),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_four_clients_on_one_key_get_exactly_the_limit() {
+    for engine in Engine::available() {
+        for (number, algorithm) in algorithms().into_iter().enumerate() {
+            let policy = Policy::new(format!("race {number}"), algorithm).unwrap();
+            let url = engine.shared().url();
+            let allowed = admitted(&url, &settings(), &policy, 64, 4).await;
+            assert_eq!(allowed, 100, "{engine:?} {algorithm:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overlapping_requests_of_several_charges_never_take_half() {
+    for engine in Engine::available() {
+        let settings = settings();
+        let policies: Arc<Vec<Policy>> = Arc::new(
+            [40, 50, 60]
+                .map(|n| Policy::parse(format!("p{n}"), &format!("{n}/30d")).unwrap())
+                .into(),
+        );
+        let mut callers = Vec::new();
+        for client in 0..64 {
+            let store = connect(&engine.shared().url(), &settings).await;
+            let policies = Arc::clone(&policies);
+            callers.push(tokio::spawn(async move {
+                let mut taken = [0u64; 3];
+                for round in 0..4 {
+                    // Pairs that overlap in every way, in either order.
+                    let (a, b) = [(0, 1), (1, 2), (2, 0)][(client + round) % 3];
+                    let charges = [charge(&policies[a], "{t}x"), charge(&policies[b], "{t}x")];
+                    let verdict = store.check(&charges, Timestamp::MIN).await.unwrap();
+                    if verdict.is_allowed() {
+                        taken[a] += 1;
+                        taken[b] += 1;
+                    }
+                }
+                taken
+            }));
+        }
+        let mut taken = [0u64; 3];
+        for caller in callers {
+            let more = caller.await.unwrap();
+            (0..3).for_each(|n| taken[n] += more[n]);
+        }
+        // 40 + 50 + 60 units in pairs: all of the smallest two are spent together with the third.
+        assert!(taken[0] <= 40 && taken[1] <= 50 && taken[2] <= 60, "{taken:?}");
+        let store = connect(&engine.shared().url(), &settings).await;
+        for (policy, taken) in policies.iter().zip(taken) {
+            let verdict = store.peek(&[charge(policy, "{t}x")], Timestamp::MIN).await.unwrap();
+            let left = verdict.decisions()[0].snapshot().remaining();
+            assert_eq!(left, policy.algorithm().limit() - taken, "what was not taken is left");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_callers_of_one_process_share_few_round_trips() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policy = Arc::new(Policy::parse("api", "1000000/1s").unwrap());
+        let before = store.status();
+        let callers: Vec<_> = (0..64)
+            .map(|_| {
+                let (store, policy) = (store.clone(), Arc::clone(&policy));
+                tokio::spawn(async move {
+                    for _ in 0..100 {
+                        assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+                    }
+                })
+            })
+            .collect();
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        let after = store.status();
+        assert_eq!(after.requests - before.requests, 6_400);
+        let trips = after.round_trips - before.round_trips;
+        assert!(trips * 3 < 6_400, "{trips} round trips for 6400 requests");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_one_round_trip_whatever_the_number_of_charges() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policies: Vec<Policy> = algorithms()
+            .into_iter()
+            .enumerate()
+            .map(|(n, algorithm)| Policy::new(format!("p{n}"), algorithm).unwrap())
+            .collect();
+        let charges: Vec<_> = policies.iter().map(|policy| charge(policy, "k")).collect();
+        // The first makes the script known.
+        assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
+        let before = store.status();
+        assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
+        let after = store.status();
+        assert_eq!(after.round_trips - before.round_trips, 1);
+        assert_eq!(after.commands - before.commands, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
+    for engine in Engine::available() {
+        let settings = settings();
+        let server = engine.shared();
+        let store = connect(&server.url(), &settings).await;
+        let policy = Policy::parse("brief", "10/1s").unwrap();
+        assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+        let keys = || server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+        assert!(keys().starts_with("*1"), "one key");
+        crate::server::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
+    }
+}

@@ -1,0 +1,70 @@
+//! A primary found through sentinels, also after it was killed.
+
+use std::time::Duration;
+
+use tollgate_core::{OnStoreError, Policy};
+
+use crate::caller::{check, connect};
+use crate::faults::{Load, hasty, until};
+use crate::server::{Engine, Server, eventually, tell};
+
+/// A primary, a replica and a sentinel that watches them.
+struct Watched {
+    primary: Server,
+    _replica: Server,
+    sentinel: Server,
+}
+
+fn start(engine: Engine) -> Watched {
+    let primary = Server::start(engine, &["--repl-diskless-sync-delay", "0"]);
+    let port = primary.port.to_string();
+    let replica = Server::start(
+        engine,
+        &["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port],
+    );
+    let linked = || {
+        let info = tell(replica.port, &["INFO", "replication"]).unwrap_or_default();
+        info.contains("master_link_status:up")
+    };
+    eventually(Duration::from_secs(30), linked);
+    let monitor = format!("monitor main 127.0.0.1 {port} 1");
+    let sentinel = Server::start(
+        engine,
+        &["--sentinel", "--sentinel", &monitor]
+            .into_iter()
+            .chain(["--sentinel", "down-after-milliseconds main 500"])
+            .chain(["--sentinel", "failover-timeout main 2000"])
+            .collect::<Vec<_>>(),
+    );
+    let knows_replica = || {
+        let answer = tell(sentinel.port, &["SENTINEL", "replicas", "main"]).unwrap_or_default();
+        answer.contains(&replica.port.to_string())
+    };
+    eventually(Duration::from_secs(30), knows_replica);
+    Watched { primary, _replica: replica, sentinel }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_primary_is_found_again_and_at_most_its_limit_is_admitted_again() {
+    const LIMIT: u64 = 200;
+    for engine in Engine::available() {
+        let watched = start(engine);
+        let url = format!("redis+sentinel://127.0.0.1:{}/main", watched.sentinel.port);
+        let store = connect(&url, &hasty()).await;
+        let policy = Policy::parse("fault", &format!("{LIMIT}/30d")).unwrap();
+        let policy = policy.on_store_error(OnStoreError::Deny);
+        let load = Load::start(&store, &policy, 8);
+        until("load", async || store.status().requests > 100).await;
+        watched.primary.kill();
+        until("degraded answers", async || {
+            check(&store, &policy, "hot").await.unwrap().is_degraded()
+        })
+        .await;
+        until("failover", async || !check(&store, &policy, "hot").await.unwrap().is_degraded())
+            .await;
+        let tally = load.stop().await;
+        println!("{engine:?}, sentinel failover: {tally:?}, bound {}", 2 * LIMIT);
+        assert!(tally.allowed <= 2 * LIMIT, "{tally:?}");
+        assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
+    }
+}
