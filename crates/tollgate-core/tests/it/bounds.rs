@@ -180,6 +180,7 @@ proptest! {
         let decision = key.check(units, now);
         let snapshot = key.peek(now);
         prop_assert!(snapshot.reset_after() <= lock, "{:?} > {lock:?}", snapshot.reset_after());
+        prop_assert!(key.next_is_exact(now) && key.reset_is_exact(now), "{snapshot:?}");
         if let Some(wait) = decision.retry().and_then(|retry| retry.after()) {
             prop_assert!(wait <= lock);
             prop_assert!(key.allows(units, now.after(wait)));

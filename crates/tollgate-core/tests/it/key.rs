@@ -66,6 +66,25 @@ impl Key {
         let _ = self.state.count(&self.algorithm, cost(units), self.asked, now);
     }
 
+    /// Whether `next_after` is when more remains, and not a nanosecond later than that.
+    pub(crate) fn next_is_exact(&self, now: Timestamp) -> bool {
+        let shown = self.peek(now);
+        if shown.remaining() == shown.limit() {
+            return shown.next_after().is_zero();
+        }
+        let next = now.after(shown.next_after());
+        self.peek(next).remaining() > shown.remaining()
+            && self.peek(next.before(TICK)).remaining() == shown.remaining()
+    }
+
+    /// Whether `reset_after` is when the key is as good as new, and not a nanosecond later.
+    pub(crate) fn reset_is_exact(&self, now: Timestamp) -> bool {
+        let reset_after = self.peek(now).reset_after();
+        let is_new = |at: Timestamp| self.peek(at) == Self::new(self.algorithm).peek(at);
+        let reset = now.after(reset_after);
+        is_new(reset) && (reset_after.is_zero() || !is_new(reset.before(TICK)))
+    }
+
     /// How long an exhausted key takes to be as good as new, at most.
     pub(crate) fn fill(&self) -> Duration {
         let nanos = match self.algorithm {
@@ -198,6 +217,6 @@ fn period() -> impl Strategy<Value = Duration> {
 
 /// How many cases a property tries.
 pub(crate) fn config() -> ProptestConfig {
-    let cases = crate::size::sized(1_000, 100_000);
+    let cases = crate::size::sized(4_000, 100_000);
     ProptestConfig { cases: u32::try_from(cases).unwrap_or(u32::MAX), ..ProptestConfig::default() }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tollgate_core::gcra::Gcra;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Quota, Retry, State, Timestamp};
+use tollgate_core::{Quota, Retry, State};
 
 use crate::key::{Key, START, TICK, algorithm, config, script};
 
@@ -55,31 +55,13 @@ proptest! {
     }
 
     #[test]
-    fn next_after_is_when_more_remains_and_not_before(
+    fn next_after_is_when_more_remains_and_reset_after_when_all_does(
         algorithm in algorithm(), script in script(),
     ) {
         let mut key = Key::new(algorithm);
         let now = key.play(&script, START);
-        let snapshot = key.peek(now);
-        if snapshot.remaining() == snapshot.limit() {
-            prop_assert!(snapshot.next_after().is_zero());
-        } else {
-            let next = now.after(snapshot.next_after());
-            prop_assert!(key.peek(next).remaining() > snapshot.remaining());
-            prop_assert_eq!(key.peek(next.before(TICK)).remaining(), snapshot.remaining());
-        }
-    }
-
-    #[test]
-    fn reset_after_is_when_the_key_is_as_good_as_new_and_not_before(
-        algorithm in algorithm(), script in script(),
-    ) {
-        let mut key = Key::new(algorithm);
-        let now = key.play(&script, START);
-        let reset_after = key.peek(now).reset_after();
-        let new = |at: Timestamp| key.peek(at) == Key::new(algorithm).peek(at);
-        prop_assert!(new(now.after(reset_after)));
-        prop_assert!(reset_after.is_zero() || !new(now.after(reset_after).before(TICK)));
+        prop_assert!(key.next_is_exact(now), "{:?}", key.peek(now));
+        prop_assert!(key.reset_is_exact(now), "{:?}", key.peek(now));
     }
 
     /// Whatever is asked of it from then on is answered as a key that was never seen answers.
