@@ -109,6 +109,12 @@ impl Domain {
 }
 
 impl Node {
+    /// A place without branches.
+    #[must_use]
+    pub fn new(limit: Option<Limit>) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
     /// Adds a branch; false if the same one is there already.
     #[must_use]
     pub fn add(&mut self, key: &str, value: Option<&str>, node: Self) -> bool {
@@ -149,7 +155,7 @@ mod tests {
     use super::*;
 
     fn leaf(quota: &str) -> Node {
-        Node { limit: Some(limit(quota)), ..Node::default() }
+        Node::new(Some(limit(quota)))
     }
 
     fn limit(quota: &str) -> Limit {

@@ -19,7 +19,7 @@ mod limits;
 use tollgate_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
 pub use answer::{Answer, Status};
-pub use limits::{Unit, unit_and_requests};
+pub use limits::{Unit, limit_policy, printable, unit_and_requests};
 
 use crate::descriptors::{Domain, Limit};
 use crate::rules::{Ask, Rules, Treatment};

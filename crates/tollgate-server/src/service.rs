@@ -1,5 +1,6 @@
 //! The service: rules, store, clock, counts and settings that every front shares.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +9,8 @@ use tollgate_core::{Clock, Store};
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
-use crate::metrics::{Metrics, Tally};
+use crate::config::Overrides;
+use crate::metrics::{Front, Metrics, Tally};
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::top::{Ranking, Top, ranking};
@@ -34,6 +36,16 @@ pub struct Service {
     draining: AtomicBool,
     reload_error: Mutex<Option<String>>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
+    origin: Origin,
+}
+
+/// Where the rules come from, to read them again.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The files, in order.
+    pub files: Vec<PathBuf>,
+    /// What environment and flags say.
+    pub overrides: Overrides,
 }
 
 /// The most frequent keys of one worker.
@@ -52,22 +64,22 @@ impl Tops {
 }
 
 impl Service {
-    /// A service with these rules, states in `backing`, time by `clock`.
+    /// A service with these rules, counted in `metrics`; states in `backing`, time by `clock`.
     #[must_use]
     pub fn new(
-        rules: impl FnOnce(&Metrics) -> Rules,
+        rules: Rules,
+        metrics: Metrics,
         backing: Backing,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {
-        let metrics = Metrics::default();
         let (store, memory): (Arc<dyn Store>, _) = match backing {
             Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory)),
             Backing::Shared(store) => (store, None),
         };
         metrics.reloaded(clock.now());
         Self {
-            rules: ArcSwap::from_pointee(rules(&metrics)),
+            rules: ArcSwap::from_pointee(rules),
             store,
             memory,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
@@ -77,7 +89,20 @@ impl Service {
             draining: AtomicBool::new(false),
             reload_error: Mutex::default(),
             tops: Mutex::default(),
+            origin: Origin::default(),
         }
+    }
+
+    /// The same service, whose rules can be read again from `origin`.
+    #[must_use]
+    pub fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// Where the rules come from.
+    #[must_use]
+    pub const fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// The rules in force. Load them once per request, or once per batch.
@@ -153,6 +178,13 @@ impl Service {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Connections open now, over all fronts.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        let open = |front| self.metrics.front(front).open.load(Ordering::Relaxed);
+        usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)
+    }
+
     /// The most frequent keys: allowed, denied.
     #[must_use]
     pub fn top(&self, most: usize) -> (Ranking, Ranking) {
@@ -195,12 +227,21 @@ pub(crate) mod tests {
 
     /// The same with a clock of the caller's.
     pub(crate) fn service_at(clock: Arc<VirtualClock>) -> Arc<Service> {
-        let rules = |metrics: &Metrics| {
-            let policy = Policy::parse("api", "5/s").unwrap();
-            let rule = Rule::new(policy, metrics.tally("", "api"), RuleOptions::default());
-            Rules::new(vec![rule], Vec::new(), Lists::default(), false)
-        };
-        let memory = Arc::new(MemoryStore::new(Capacity::keys(1_000)));
-        Arc::new(Service::new(rules, Backing::Memory(memory), clock, Settings::default()))
+        let metrics = Metrics::default();
+        let policy = Policy::parse("api", "5/s").unwrap();
+        let rule = Rule::new(policy, metrics.tally("", "api"), RuleOptions::default());
+        let rules = Rules::new(vec![rule], Vec::new(), Lists::default(), false);
+        service_with(rules, metrics, Settings::default(), clock)
+    }
+
+    /// A service in memory with rules and settings of the caller's.
+    pub(crate) fn service_with(
+        rules: Rules,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Arc<VirtualClock>,
+    ) -> Arc<Service> {
+        let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(1_000))));
+        Arc::new(Service::new(rules, metrics, memory, clock, settings))
     }
 }

@@ -42,13 +42,17 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Probes that say: serving.
-    pub async fn new() -> Self {
+    /// Probes that say nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
-        let probes = Self { health, reporter, reflection: reflection::service() };
-        probes.report(tonic_health::ServingStatus::Serving).await;
-        probes
+        Self { health, reporter, reflection: reflection::service() }
+    }
+
+    /// Tells everybody who watches that calls are welcome.
+    pub async fn begin(&self) {
+        self.report(tonic_health::ServingStatus::Serving).await;
     }
 
     /// Tells everybody who watches that calls are no longer wanted.
@@ -60,6 +64,12 @@ impl Probes {
         for name in ["", envoy::SERVICE] {
             self.reporter.set_service_status(name, status).await;
         }
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn answer(
         "/admin/top" => top(service, request, reply)?,
         "/admin/rules" => rules(service, reply),
         "/admin/reload" => {
-            reload::reload(service).await.map_err(Trouble::Reload)?;
+            reload::reload(service).map_err(Trouble::Reload)?;
             reply.body.extend_from_slice(b"{\"reloaded\":true}");
         }
         _ => {

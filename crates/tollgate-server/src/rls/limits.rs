@@ -84,7 +84,7 @@ impl Unit {
 /// # Errors
 ///
 /// If the numbers make no quota.
-pub fn policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
+pub fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
     // A limit of zero denies everything; the policy stands in for what is then never asked.
     let quota = Quota::new(u64::from(requests.max(1)), unit.duration())?;
     let window = FixedWindow::new(quota, Anchor::Epoch);
@@ -98,7 +98,7 @@ pub(super) fn overridden(
     metrics: &Metrics,
 ) -> Result<Limit, QuotaError> {
     Ok(Limit {
-        policy: Some(policy("override", requests, unit)?),
+        policy: Some(limit_policy("override", requests, unit)?),
         deny_all: requests == 0,
         shadow: false,
         quota_mode: false,

@@ -1,0 +1,98 @@
+//! The order of precedence: a flag beats the environment, which beats the file.
+
+use super::error::ConfigError;
+
+/// Settings from outside the files. `None` leaves the file's, or the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Where HTTP listens; `off` for nowhere.
+    pub http: Option<String>,
+    /// Where gRPC listens.
+    pub grpc: Option<String>,
+    /// Where RESP listens.
+    pub resp: Option<String>,
+    /// The store: `memory` or a URL.
+    pub store: Option<String>,
+    /// A token with the role `admin`.
+    pub token: Option<String>,
+    /// Memory for states in this process, in bytes.
+    pub memory_bytes: Option<usize>,
+    /// Threads that serve.
+    pub workers: Option<usize>,
+    /// Whether others than this machine may connect without a token.
+    pub listen_public: Option<bool>,
+    /// Whether nothing is denied.
+    pub shadow: Option<bool>,
+    /// `text` or `json`.
+    pub log_format: Option<String>,
+}
+
+impl Overrides {
+    /// The variables that are read.
+    pub const VARIABLES: [&'static str; 10] = [
+        "TOLLGATE_HTTP",
+        "TOLLGATE_GRPC",
+        "TOLLGATE_RESP",
+        "TOLLGATE_STORE",
+        "TOLLGATE_TOKEN",
+        "TOLLGATE_MEMORY_BYTES",
+        "TOLLGATE_WORKERS",
+        "TOLLGATE_LISTEN_PUBLIC",
+        "TOLLGATE_SHADOW",
+        "TOLLGATE_LOG_FORMAT",
+    ];
+
+    /// What the environment says; `lookup` gives the value of a variable.
+    ///
+    /// # Errors
+    ///
+    /// If a variable is no number or no boolean where it must be.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        Ok(Self {
+            http: get("TOLLGATE_HTTP"),
+            grpc: get("TOLLGATE_GRPC"),
+            resp: get("TOLLGATE_RESP"),
+            store: get("TOLLGATE_STORE"),
+            token: get("TOLLGATE_TOKEN"),
+            memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
+            workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
+            listen_public: parsed(&get, "TOLLGATE_LISTEN_PUBLIC", "true or false")?,
+            shadow: parsed(&get, "TOLLGATE_SHADOW", "true or false")?,
+            log_format: get("TOLLGATE_LOG_FORMAT"),
+        })
+    }
+
+    /// These settings where they say something, `lower` elsewhere.
+    #[must_use]
+    pub fn over(self, lower: Self) -> Self {
+        Self {
+            http: self.http.or(lower.http),
+            grpc: self.grpc.or(lower.grpc),
+            resp: self.resp.or(lower.resp),
+            store: self.store.or(lower.store),
+            token: self.token.or(lower.token),
+            memory_bytes: self.memory_bytes.or(lower.memory_bytes),
+            workers: self.workers.or(lower.workers),
+            listen_public: self.listen_public.or(lower.listen_public),
+            shadow: self.shadow.or(lower.shadow),
+            log_format: self.log_format.or(lower.log_format),
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    expected: &str,
+) -> Result<Option<T>, ConfigError> {
+    let Some(text) = get(name) else { return Ok(None) };
+    // The value is not repeated: a misplaced secret must not reach a log.
+    let wrong = |_| ConfigError {
+        source: "environment".to_owned(),
+        line: 0,
+        field: name.to_owned(),
+        problem: format!("expected {expected}"),
+    };
+    text.parse().map(Some).map_err(wrong)
+}

@@ -1,0 +1,26 @@
+//! Configuration: files, environment and flags become rules and settings, or an error that helps.
+//!
+//! ```text
+//!   TOML, YAML -> tree (with lines) -> reader (with fields) -> Config
+//!   file < environment < flag
+//! ```
+//!
+//! **Invariants.** Everything is validated here; nothing below sees a string that could be wrong.
+//! An unknown field is an error: a misspelt limit is no limit. Every error names file, line and field
+//! and says what would be right. A file of envoyproxy/ratelimit (`domain` and `descriptors` at the
+//! top) is read as it is.
+
+mod descriptors;
+mod error;
+mod file;
+mod layers;
+mod policies;
+mod reader;
+mod tree;
+
+pub use error::ConfigError;
+pub use file::{Config, Drain, Listen, LogFormat, Tls};
+pub use layers::Overrides;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Reading a tree field by field, with errors that say where and what.
+
+use std::cell::RefCell;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tollgate_core::parse_duration;
+
+use super::error::ConfigError;
+use super::tree::{Node, Value};
+
+/// A place in a file: a value and the path that leads to it.
+#[derive(Clone, Debug)]
+pub(super) struct Place<'a> {
+    source: &'a str,
+    node: &'a Node,
+    path: String,
+}
+
+/// A table being read. Every field that is asked for becomes known; [`Table::finish`] refuses others.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    place: Place<'a>,
+    entries: &'a [(String, Node)],
+    known: RefCell<Vec<&'static str>>,
+}
+
+impl<'a> Place<'a> {
+    /// The whole file.
+    pub(super) const fn root(source: &'a str, node: &'a Node) -> Self {
+        Self { source, node, path: String::new() }
+    }
+
+    /// An error about this place.
+    pub(super) fn wrong(&self, problem: impl Into<String>) -> ConfigError {
+        ConfigError {
+            source: self.source.to_owned(),
+            line: self.node.line,
+            field: self.path.clone(),
+            problem: problem.into(),
+        }
+    }
+
+    fn expected(&self, what: &str) -> ConfigError {
+        let found = match &self.node.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Integer(_) | Value::Float(_) => "a number",
+            Value::Text(_) => "text",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+        };
+        self.wrong(format!("expected {what}, found {found}"))
+    }
+
+    /// Text; a number or boolean stands for its own text, since YAML needs no quotes.
+    pub(super) fn text(&self) -> Result<String, ConfigError> {
+        match &self.node.value {
+            Value::Text(text) => Ok(text.clone()),
+            Value::Integer(number) => Ok(number.to_string()),
+            Value::Float(number) => Ok(number.to_string()),
+            Value::Bool(truth) => Ok(truth.to_string()),
+            _ => Err(self.expected("text")),
+        }
+    }
+
+    /// A boolean.
+    pub(super) fn boolean(&self) -> Result<bool, ConfigError> {
+        match self.node.value {
+            Value::Bool(truth) => Ok(truth),
+            _ => Err(self.expected("true or false")),
+        }
+    }
+
+    /// A whole number of some type.
+    pub(super) fn number<N: TryFrom<i128>>(&self) -> Result<N, ConfigError> {
+        match self.node.value {
+            Value::Integer(number) => {
+                N::try_from(number).map_err(|_| self.wrong(format!("{number} is out of range")))
+            }
+            _ => Err(self.expected("a whole number")),
+        }
+    }
+
+    /// A duration: `10s`, `1h30m`.
+    pub(super) fn duration(&self) -> Result<Duration, ConfigError> {
+        let text = self.text()?;
+        parse_duration(&text)
+            .map_err(|error| self.wrong(format!("{error}; right would be 10s or 1h30m")))
+    }
+
+    /// Anything that reads from text.
+    pub(super) fn parsed<T>(&self) -> Result<T, ConfigError>
+    where
+        T: FromStr,
+        T::Err: std::fmt::Display,
+    {
+        self.text()?.parse().map_err(|error: T::Err| self.wrong(error.to_string()))
+    }
+
+    /// A list.
+    pub(super) fn list(&self) -> Result<Vec<Self>, ConfigError> {
+        let Value::List(nodes) = &self.node.value else { return Err(self.expected("a list")) };
+        let place = |(index, node)| Self {
+            source: self.source,
+            node,
+            path: format!("{}[{index}]", self.path),
+        };
+        Ok(nodes.iter().enumerate().map(place).collect())
+    }
+
+    /// A list of texts.
+    pub(super) fn texts(&self) -> Result<Vec<String>, ConfigError> {
+        self.list()?.iter().map(Self::text).collect()
+    }
+
+    /// A table.
+    pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
+        let entries: &'a [(String, Node)] = match &self.node.value {
+            Value::Table(entries) => entries,
+            Value::Null if self.path.is_empty() => &[],
+            _ => return Err(self.expected("a table")),
+        };
+        Ok(Table { place: self.clone(), entries, known: RefCell::default() })
+    }
+}
+
+impl<'a> Table<'a> {
+    /// The field, if it is there and says something.
+    pub(super) fn get(&self, name: &'static str) -> Option<Place<'a>> {
+        self.known.borrow_mut().push(name);
+        let (_, node) = self.entries.iter().find(|(key, _)| key == name)?;
+        (node.value != Value::Null).then(|| self.at(name, node))
+    }
+
+    /// The field, which must be there.
+    pub(super) fn need(&self, name: &'static str) -> Result<Place<'a>, ConfigError> {
+        self.get(name).ok_or_else(|| self.wrong(format!("{name} is missing")))
+    }
+
+    /// The field as text.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>, ConfigError> {
+        self.get(name).map(|place| place.text()).transpose()
+    }
+
+    /// The field as a boolean; false if it is not there.
+    pub(super) fn flag(&self, name: &'static str) -> Result<bool, ConfigError> {
+        self.get(name).map_or(Ok(false), |place| place.boolean())
+    }
+
+    /// Replaces `value` by the field, if it is there.
+    pub(super) fn set<T>(
+        &self,
+        name: &'static str,
+        value: &mut T,
+        read: impl FnOnce(&Place<'a>) -> Result<T, ConfigError>,
+    ) -> Result<(), ConfigError> {
+        if let Some(place) = self.get(name) {
+            *value = read(&place)?;
+        }
+        Ok(())
+    }
+
+    /// An error about the table as a whole.
+    pub(super) fn wrong(&self, problem: impl Into<String>) -> ConfigError {
+        self.place.wrong(problem)
+    }
+
+    /// Refuses fields that nobody asked for.
+    pub(super) fn finish(self) -> Result<(), ConfigError> {
+        self.finish_ref()
+    }
+
+    /// [`Self::finish`] for a table that somebody else owns.
+    pub(super) fn finish_ref(&self) -> Result<(), ConfigError> {
+        let known = self.known.borrow();
+        let Some((name, node)) = self.entries.iter().find(|(key, _)| !known.contains(&&**key))
+        else {
+            return Ok(());
+        };
+        let likely = known.iter().find(|known| resembles(known, name));
+        let remedy = match likely {
+            Some(likely) => format!("did you mean {likely}?"),
+            None => format!("known are: {}", known.join(", ")),
+        };
+        Err(self.at(name, node).wrong(format!("unknown field; {remedy}")))
+    }
+
+    fn at(&self, name: &str, node: &'a Node) -> Place<'a> {
+        let dot = if self.place.path.is_empty() { "" } else { "." };
+        let path = format!("{}{dot}{name}", self.place.path);
+        Place { source: self.place.source, node, path }
+    }
+}
+
+/// Whether one could be a slip of the other: same letters but for dashes, or all but one or two.
+fn resembles(known: &str, found: &str) -> bool {
+    let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase();
+    let (known, found) = (plain(known), plain(found));
+    if known == found {
+        return true;
+    }
+    let same_start = known.bytes().zip(found.bytes()).take_while(|(a, b)| a == b).count();
+    let longest = known.len().max(found.len());
+    same_start >= 3 && longest - same_start <= 3
+}

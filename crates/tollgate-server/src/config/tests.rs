@@ -1,0 +1,234 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::rules::Treatment;
+use tollgate_core::{Algorithm, Cost, OnStoreError};
+
+fn load(name: &str, text: &str) -> Result<Config, ConfigError> {
+    load_with(name, text, &Overrides::default())
+}
+
+fn load_with(name: &str, text: &str, overrides: &Overrides) -> Result<Config, ConfigError> {
+    Config::from_texts(&[(name.to_owned(), text.to_owned())], overrides, &Metrics::default())
+}
+
+#[test]
+fn without_files_there_is_an_example_on_loopback() {
+    let config = Config::from_texts(&[], &Overrides::default(), &Metrics::default()).unwrap();
+    assert!(config.rules.rule("example").is_some());
+    assert_eq!(config.listen.http.unwrap().to_string(), "127.0.0.1:8080");
+    assert_eq!(config.listen.grpc.unwrap().to_string(), "127.0.0.1:8081");
+    assert_eq!(config.listen.resp.unwrap().to_string(), "127.0.0.1:6380");
+}
+
+#[test]
+fn toml_and_yaml_say_the_same() {
+    let toml = r#"
+        [[policies]]
+        name = "api"
+        quota = "100/1m burst 20"
+        on_store_error = "allow"
+        allow_at_most = "5s"
+        overrides = [{ key = "vip-*", quota = "1000/1m" }]
+        banned = ["mallory"]
+        [[policies]]
+        name = "jobs"
+        algorithm = "concurrency"
+        limit = 4
+        lease = "30s"
+    "#;
+    let yaml = r#"
+policies:
+  - name: api
+    quota: 100/1m burst 20
+    on_store_error: allow
+    allow_at_most: 5s
+    overrides: [{key: vip-*, quota: 1000/1m}]
+    banned: [mallory]
+  - name: jobs
+    algorithm: concurrency
+    limit: 4
+    lease: 30s
+"#;
+    for (name, text) in [("t.toml", toml), ("t.yaml", yaml)] {
+        let config = load(name, text).unwrap();
+        let rules = &config.rules;
+        let ask = |key: &'static [u8]| rules.ask(b"api", key, Cost::ONE).unwrap();
+        assert_eq!(ask(b"ada").charge.policy.algorithm().limit(), 20);
+        assert_eq!(ask(b"vip-1").charge.policy.algorithm().limit(), 1000);
+        assert_eq!(ask(b"mallory").treatment, Treatment::Ban);
+        let on_store_error = ask(b"vip-1").charge.policy.store_error();
+        let at_most = std::time::Duration::from_secs(5);
+        assert_eq!(on_store_error, OnStoreError::Allow { at_most });
+        let jobs = rules.rule("jobs").unwrap().policy();
+        assert!(matches!(jobs.algorithm(), Algorithm::Concurrency(_)));
+    }
+}
+
+#[test]
+fn every_error_names_file_line_and_field_and_what_would_be_right() {
+    for (name, text, expected) in [
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquota = \"100/1x\"\n",
+            "a.toml:3: policies[0].quota: \"100/1x\" is no quota, at character 6: expected a unit: \
+             ns, us, ms, s, m, h, d or w; right would be 100/1m burst 20",
+        ),
+        (
+            "a.yaml",
+            "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
+            "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \
+             allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, shadow, overrides, \
+             unlimited, banned, gate_key",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquotas = \"1/s\"\n",
+            "a.toml:1: policies[0]: quota is missing",
+        ),
+        (
+            "a.toml",
+            "shadow = true\n[[polices]]\nname = \"x\"\n",
+            "a.toml:2: polices: unknown field; did you mean policies?",
+        ),
+        ("a.toml", "shadow = \"yes\"\n", "a.toml:1: shadow: expected true or false, found text"),
+        (
+            "a.toml",
+            "[limits]\nslow_client = 10\n",
+            "a.toml:2: limits.slow_client: at character 3: expected a unit: ns, us, ms, s, m, h, d \
+             or w; right would be 10s or 1h30m",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"a\"\nquota = \"1/s\"\n[[policies]]\nname = \"a\"\nquota = \"2/s\"\n",
+            "a.toml:4: policies[1]: a policy named \"a\" stands above",
+        ),
+        (
+            "e.yaml",
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 5\n",
+            "e.yaml:5: descriptors[0].rate_limit.unit: right would be second, minute, hour, day, \
+             week, month or year",
+        ),
+        (
+            "e.yaml",
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limits: {}\n",
+            "e.yaml:4: descriptors[0].rate_limits: unknown field; did you mean rate_limit?",
+        ),
+    ] {
+        assert_eq!(load(name, text).unwrap_err().to_string(), expected);
+    }
+    let broken = load("b.toml", "a = 1\nb = \n").unwrap_err();
+    assert_eq!((broken.line, broken.source.as_str()), (2, "b.toml"));
+    let broken = load("b.yaml", "a: [1\nb: 2\n").unwrap_err();
+    assert!(broken.line > 0 && broken.problem.starts_with("not valid YAML"), "{broken}");
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_the_file() {
+    let file = "[listen]\nhttp = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\nresp = \"127.0.0.1:3\"\n";
+    let environment = Overrides::from_env(|name| match name {
+        "TOLLGATE_GRPC" => Some("127.0.0.1:22".to_owned()),
+        "TOLLGATE_RESP" => Some("127.0.0.1:33".to_owned()),
+        "TOLLGATE_WORKERS" => Some("3".to_owned()),
+        _ => None,
+    });
+    let flags = Overrides { resp: Some("off".to_owned()), ..Overrides::default() };
+    let config = load_with("a.toml", file, &flags.over(environment.unwrap())).unwrap();
+    assert_eq!(config.listen.http.unwrap().to_string(), "127.0.0.1:1");
+    assert_eq!(config.listen.grpc.unwrap().to_string(), "127.0.0.1:22");
+    assert_eq!(config.listen.resp, None);
+    assert_eq!(config.workers, 3);
+    let wrong =
+        Overrides::from_env(|name| (name == "TOLLGATE_WORKERS").then(|| "s3cret".to_owned()));
+    let wrong = wrong.unwrap_err().to_string();
+    assert!(!wrong.contains("s3cret") && wrong.contains("TOLLGATE_WORKERS"), "{wrong}");
+}
+
+#[test]
+fn nothing_is_open_to_others_without_a_token_or_saying_so() {
+    let open = Overrides { http: Some("0.0.0.0:8080".to_owned()), ..Overrides::default() };
+    let refused = load_with("a.toml", "", &open).unwrap_err().to_string();
+    assert!(refused.contains("0.0.0.0:8080 is open to others"), "{refused}");
+    let said = Overrides { listen_public: Some(true), ..open.clone() };
+    assert!(load_with("a.toml", "", &said).is_ok());
+    let token = Overrides { token: Some("t".to_owned()), ..open.clone() };
+    assert!(load_with("a.toml", "", &token).is_ok());
+    assert!(load_with("a.toml", "tokens = [{ token = \"t\", role = \"read\" }]", &open).is_ok());
+}
+
+#[test]
+fn envoys_own_file_is_read_as_it_is() {
+    let yaml = r#"
+domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit: {unit: second, requests_per_unit: 500}
+  - key: database
+    value: default
+    shadow_mode: true
+    detailed_metric: true
+    rate_limit:
+      name: default_db
+      unit: week
+      requests_per_unit: 5
+      replaces: [{name: other}]
+    descriptors:
+      - key: user
+        rate_limit: {unlimited: true}
+  - key: zero
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 0}
+  - key: burst
+    quota: 10/30s burst 3
+    metadata: {a: b}
+"#;
+    let config = load("envoy.yaml", yaml).unwrap();
+    let domain = config.rules.domain("mongo_cps").unwrap();
+    let limit = |entries: &[(&str, &str)]| domain.find(entries).unwrap().limit;
+    assert_eq!(limit(&[("database", "users")]).policy.as_ref().unwrap().algorithm().limit(), 500);
+    let default = limit(&[("database", "default")]);
+    assert!(default.shadow && !default.quota_mode);
+    assert_eq!(default.name.as_deref(), Some("default_db"));
+    assert_eq!(default.replaces, ["other"]);
+    assert!(limit(&[("database", "default"), ("user", "x")]).policy.is_none());
+    assert!(limit(&[("zero", "x")]).deny_all && limit(&[("zero", "x")]).quota_mode);
+    assert_eq!(limit(&[("burst", "x")]).policy.as_ref().unwrap().algorithm().limit(), 3);
+}
+
+#[test]
+fn the_examples_in_the_repository_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "toml" || end == "yaml"));
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let loaded = Config::load(&[file], &Overrides::default(), &Metrics::default());
+        assert!(loaded.is_ok(), "{}", loaded.unwrap_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn random_and_mangled_files_are_refused_or_read_but_never_panic(
+        noise in "\\PC{0,60}",
+        at in any::<prop::sample::Index>(),
+        cut in 0usize..20,
+        is_yaml in any::<bool>(),
+    ) {
+        let toml = "shadow = true\n[[policies]]\nname = \"api\"\nquota = \"1/s\"\n[lists]\nbanned = [\"x\"]\n";
+        let yaml = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n";
+        let (name, text) = if is_yaml { ("x.yaml", yaml) } else { ("x.toml", toml) };
+        let at = at.index(text.len());
+        let end = text.len().min(at + cut);
+        let mangled = format!("{}{noise}{}", &text[..at], &text[end..]);
+        let _ = load(name, &mangled);
+        let _ = load(name, &noise);
+    }
+}

@@ -1,0 +1,53 @@
+//! Where a front listens: an address and port, or a Unix socket.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// A Unix socket: `unix:/run/tollgate.sock`.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// A port of this machine that only it can reach.
+    #[must_use]
+    pub const fn loopback(port: u16) -> Self {
+        Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    }
+
+    /// Whether only this machine can connect.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let right = "right would be 127.0.0.1:8080, [::1]:8080 or unix:/run/tollgate.sock";
+        text.parse().map(Self::Tcp).map_err(|_| format!("{text:?} is no place to listen; {right}"))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}

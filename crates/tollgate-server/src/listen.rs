@@ -1,0 +1,150 @@
+//! Listening: binding a front, accepting its connections, handing them to workers in turn.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use crate::drain::Stop;
+use crate::endpoint::Endpoint;
+use crate::metrics::Front;
+use crate::service::Service;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4_096;
+/// After a failed accept (no file descriptors left) the next is tried this much later.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket that belongs to no runtime yet.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// A connection on its way to a worker.
+#[derive(Debug)]
+pub(crate) struct Handoff {
+    pub front: Front,
+    pub socket: Socket,
+    pub peer: IpAddr,
+    pub id: u64,
+}
+
+/// A front that is bound.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub front: Front,
+    socket: ListenerSocket,
+}
+
+#[derive(Debug)]
+enum ListenerSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Binds a front. Needs a runtime around it.
+    pub(crate) fn bind(front: Front, endpoint: &Endpoint) -> io::Result<Self> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{} on {endpoint}: {error}", front.name()))
+        };
+        let socket = match endpoint {
+            Endpoint::Tcp(address) => {
+                let socket =
+                    if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address).map_err(named)?;
+                ListenerSocket::Tcp(socket.listen(BACKLOG).map_err(named)?)
+            }
+            Endpoint::Unix(path) => {
+                remove_stale(path).map_err(named)?;
+                ListenerSocket::Unix(UnixListener::bind(path).map_err(named)?)
+            }
+        };
+        Ok(Self { front, socket })
+    }
+
+    /// Where it listens really: port 0 has become a port.
+    pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
+        match &self.socket {
+            ListenerSocket::Tcp(listener) => listener.local_addr().map(Endpoint::Tcp),
+            ListenerSocket::Unix(listener) => {
+                let address = listener.local_addr()?;
+                let path = address.as_pathname().map(Path::to_path_buf);
+                path.map(Endpoint::Unix).ok_or_else(|| io::Error::other("a socket without a name"))
+            }
+        }
+    }
+
+    /// Accepts until told to stop.
+    pub(crate) async fn accept(
+        self,
+        service: Arc<Service>,
+        workers: Vec<UnboundedSender<Handoff>>,
+        ids: Arc<AtomicU64>,
+        mut stop: Stop,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.next() => accepted,
+                () = stop.stopped() => break,
+            };
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(front = self.front.name(), %error, "cannot accept");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let counts = service.metrics().front(self.front);
+            if service.open_connections() >= service.settings().limits.connections_max {
+                counts.refused.add(1);
+                continue;
+            }
+            counts.accepted.add(1);
+            counts.open.fetch_add(1, Ordering::Relaxed);
+            let id = ids.fetch_add(1, Ordering::Relaxed);
+            let handoff = Handoff { front: self.front, socket, peer, id };
+            // A worker that is gone takes nothing more; the connection is dropped with it.
+            if workers[id as usize % workers.len()].send(handoff).is_err() {
+                counts.open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if let (ListenerSocket::Unix(_), Ok(Endpoint::Unix(path))) = (&self.socket, self.endpoint())
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    async fn next(&self) -> io::Result<(Socket, IpAddr)> {
+        match &self.socket {
+            ListenerSocket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream.into_std()?), peer.ip()))
+            }
+            ListenerSocket::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Socket::Unix(stream.into_std()?), IpAddr::V4(Ipv4Addr::LOCALHOST)))
+            }
+        }
+    }
+}
+
+/// Removes a socket that nobody listens on any more: a process that was killed leaves it behind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let is_stale =
+        metadata.file_type().is_socket() && std::os::unix::net::UnixStream::connect(path).is_err();
+    if is_stale { std::fs::remove_file(path) } else { Ok(()) }
+}

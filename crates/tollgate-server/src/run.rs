@@ -1,0 +1,102 @@
+//! Running until told to stop: signals, changed files, snapshots, then a drain.
+//!
+//! `SIGHUP` and a changed file reload the rules; `SIGTERM` and `SIGINT` drain; a second one quits at
+//! once. Files are looked at once a second and read when two looks in a row agree, so that a file
+//! caught half written is not refused for that.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tracing::{error, info, warn};
+
+use crate::config::Drain;
+use crate::reload::{Sighting, reload};
+use crate::server::Server;
+use crate::service::Service;
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(60);
+
+/// Serves until a signal says stop; whether every request in flight was finished.
+///
+/// With a `snapshot`, states in memory are written there every minute and at the end.
+///
+/// # Errors
+///
+/// If signals cannot be received.
+pub async fn until_told(
+    server: Server,
+    drain: Drain,
+    snapshot: Option<PathBuf>,
+) -> io::Result<bool> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let service = Arc::clone(server.service());
+    watch(&service, &mut terminate, &mut interrupt, snapshot.as_ref()).await?;
+    info!(delay_ms = drain.delay.as_millis() as u64, "draining");
+    let finished = tokio::select! {
+        finished = server.drain(drain) => finished,
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if let Some(path) = &snapshot {
+        write_snapshot(&service, path);
+    }
+    if finished {
+        info!("stopped");
+    } else {
+        warn!("stopped with requests in flight");
+    }
+    Ok(finished)
+}
+
+/// Reloads and writes snapshots until a signal says stop.
+async fn watch(
+    service: &Arc<Service>,
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+    snapshot: Option<&PathBuf>,
+) -> io::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let files = &service.origin().files;
+    let (mut in_force, mut last_seen) = (Sighting::of(files), Sighting::of(files));
+    let mut look = interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut write = interval_at(Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => {
+                in_force = Sighting::of(files);
+                // Told in the log, in a metric and in /readyz.
+                let _ = reload(service);
+            }
+            _ = look.tick() => {
+                let seen = Sighting::of(files);
+                if seen != in_force && seen == last_seen {
+                    in_force = seen.clone();
+                    let _ = reload(service);
+                }
+                last_seen = seen;
+            }
+            _ = write.tick(), if snapshot.is_some() => {
+                if let Some(path) = snapshot.cloned() {
+                    let service = Arc::clone(service);
+                    tokio::task::spawn_blocking(move || write_snapshot(&service, &path));
+                }
+            }
+        }
+    }
+}
+
+fn write_snapshot(service: &Service, path: &PathBuf) {
+    let Some(memory) = service.memory() else { return };
+    if let Err(wrong) = memory.dump(path, service.clock().now()) {
+        error!(path = %path.display(), %wrong, "the snapshot could not be written");
+    }
+}

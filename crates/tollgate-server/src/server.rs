@@ -1,0 +1,258 @@
+//! The server: threads that serve, one that accepts, and how they stop.
+//!
+//! ```text
+//!   control thread: accept --> in turn --> worker 0 (runtime of its own) --> connections
+//!                                     \--> worker 1 ...
+//! ```
+//!
+//! Rejected: one work-stealing runtime (a request would wake a second thread and share its buffers),
+//! and a listener per worker (the kernel spreads few connections badly).
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsAcceptor;
+use tracing::debug;
+
+use crate::config::{Drain, Listen, Tls};
+use crate::drain::{Stop, Stopper};
+use crate::endpoint::Endpoint;
+use crate::grpc::Probes;
+use crate::listen::{Handoff, Listener, Socket};
+use crate::metrics::Front;
+use crate::service::Service;
+use crate::worker::Worker;
+use crate::{grpc, http, resp, tls};
+
+/// How often a drain looks whether everybody has left.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// A server that runs until it is drained, or dropped.
+#[derive(Debug)]
+pub struct Server {
+    service: Arc<Service>,
+    stopper: Stopper,
+    probes: Probes,
+    endpoints: Vec<(Front, Endpoint)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a worker needs beside the service.
+#[derive(Clone)]
+struct Surroundings {
+    probes: Probes,
+    /// By front, if the fronts speak TLS.
+    acceptors: Option<[TlsAcceptor; 3]>,
+    stop: Stop,
+}
+
+impl Server {
+    /// Binds every front and starts to serve with `workers` threads (as many as processors if 0).
+    ///
+    /// # Errors
+    ///
+    /// If a place to listen is taken, a certificate is wrong, or a thread cannot be started.
+    pub fn start(
+        service: Arc<Service>,
+        listen: &Listen,
+        tls: Option<&Tls>,
+        workers: usize,
+    ) -> io::Result<Self> {
+        let control = Builder::new_current_thread().enable_all().build()?;
+        let (stopper, stop) = Stopper::new();
+        let probes = Probes::new();
+        let acceptors = tls.map(acceptors).transpose()?;
+        let surroundings = Surroundings { probes: probes.clone(), acceptors, stop: stop.clone() };
+        let listeners = {
+            let _inside = control.enter();
+            bind(listen)?
+        };
+        let endpoints = listeners
+            .iter()
+            .map(|listener| Ok((listener.front, listener.endpoint()?)))
+            .collect::<io::Result<_>>()?;
+        let mut threads = Vec::new();
+        let mut senders: Vec<UnboundedSender<Handoff>> = Vec::new();
+        for index in 0..worker_count(workers) {
+            let (sender, receiver) = unbounded_channel();
+            let (service, surroundings) = (Arc::clone(&service), surroundings.clone());
+            let run = move || run_worker(service, surroundings, receiver);
+            threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?);
+            senders.push(sender);
+        }
+        let (accepting, greeting) = (Arc::clone(&service), probes.clone());
+        let run = move || {
+            control.block_on(async move {
+                greeting.begin().await;
+                accept_all(listeners, accepting, senders, stop).await;
+            });
+        };
+        threads.push(std::thread::Builder::new().name("control".to_owned()).spawn(run)?);
+        Ok(Self { service, stopper, probes, endpoints, threads })
+    }
+
+    /// The service.
+    #[must_use]
+    pub const fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Where a front listens.
+    #[must_use]
+    pub fn endpoint(&self, front: Front) -> Option<&Endpoint> {
+        self.endpoints.iter().find(|(bound, _)| *bound == front).map(|(_, endpoint)| endpoint)
+    }
+
+    /// Stops in order: unready at once, serving for the delay, then no new connections, those idle
+    /// closed, requests in flight finished. Whether all were finished in time.
+    pub async fn drain(self, drain: Drain) -> bool {
+        self.service.drain();
+        self.probes.drain().await;
+        tokio::time::sleep(drain.delay).await;
+        self.stopper.stop();
+        let deadline = Instant::now() + drain.timeout;
+        while self.service.open_connections() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        self.service.open_connections() == 0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        // Workers end when their connections have; a drain has waited for that already.
+        self.threads.retain(|thread| !thread.is_finished());
+    }
+}
+
+fn worker_count(workers: usize) -> usize {
+    match workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    }
+}
+
+fn acceptors(tls: &Tls) -> io::Result<[TlsAcceptor; 3]> {
+    let [resp, http, grpc] = Front::ALL.map(|front| tls::acceptor(tls, front));
+    Ok([resp?, http?, grpc?])
+}
+
+fn bind(listen: &Listen) -> io::Result<Vec<Listener>> {
+    let fronts =
+        [(Front::Http, &listen.http), (Front::Grpc, &listen.grpc), (Front::Resp, &listen.resp)];
+    let bound =
+        fronts.into_iter().filter_map(|(front, endpoint)| Some((front, endpoint.as_ref()?)));
+    bound.map(|(front, endpoint)| Listener::bind(front, endpoint)).collect()
+}
+
+async fn accept_all(
+    listeners: Vec<Listener>,
+    service: Arc<Service>,
+    workers: Vec<UnboundedSender<Handoff>>,
+    stop: Stop,
+) {
+    let ids = Arc::new(AtomicU64::new(1));
+    let mut accepting = tokio::task::JoinSet::new();
+    for listener in listeners {
+        let (service, workers, ids) = (Arc::clone(&service), workers.clone(), Arc::clone(&ids));
+        accepting.spawn(listener.accept(service, workers, ids, stop.clone()));
+    }
+    drop(workers);
+    while accepting.join_next().await.is_some() {}
+}
+
+fn run_worker(
+    service: Arc<Service>,
+    surroundings: Surroundings,
+    mut handoffs: UnboundedReceiver<Handoff>,
+) {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::error!(%error, "a worker cannot start"),
+    };
+    runtime.block_on(async move {
+        let worker = Rc::new(Worker::new(service));
+        let mut connections = tokio::task::JoinSet::new();
+        while let Some(handoff) = handoffs.recv().await {
+            let (worker, surroundings) = (Rc::clone(&worker), surroundings.clone());
+            connections.spawn_local(async move {
+                let _open = Open(&worker.service, handoff.front);
+                if let Err(error) = connect(&worker, handoff, surroundings).await {
+                    debug!(%error, "a connection ended badly");
+                }
+            });
+            while connections.try_join_next().is_some() {}
+        }
+        while connections.join_next().await.is_some() {}
+    });
+}
+
+/// Counts a connection as open for as long as it lives, however it ends.
+struct Open<'a>(&'a Service, Front);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.metrics().front(self.1).open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connect(
+    worker: &Rc<Worker>,
+    handoff: Handoff,
+    surroundings: Surroundings,
+) -> io::Result<()> {
+    let Handoff { front, socket, peer, id } = handoff;
+    let visit = Visit { worker, front, peer, id, surroundings };
+    match socket {
+        Socket::Tcp(stream) => visit.greet(TcpStream::from_std(stream)?).await,
+        Socket::Unix(stream) => visit.greet(UnixStream::from_std(stream)?).await,
+    }
+}
+
+struct Visit<'a> {
+    worker: &'a Rc<Worker>,
+    front: Front,
+    peer: std::net::IpAddr,
+    id: u64,
+    surroundings: Surroundings,
+}
+
+impl Visit<'_> {
+    async fn greet<S>(self, stream: S) -> io::Result<()>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    {
+        let Some(acceptors) = &self.surroundings.acceptors else { return self.serve(stream).await };
+        let patience = self.worker.service.settings().limits.slow_client_after;
+        let handshake = acceptors[self.front as usize].accept(stream);
+        match tokio::time::timeout(patience, handshake).await {
+            Ok(stream) => self.serve(stream?).await,
+            Err(_) => {
+                self.worker.service.metrics().front(self.front).timed_out.add(1);
+                Ok(())
+            }
+        }
+    }
+
+    async fn serve<S>(self, stream: S) -> io::Result<()>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    {
+        let Self { worker, front, peer, id, surroundings } = self;
+        let Surroundings { probes, stop, .. } = surroundings;
+        match front {
+            Front::Resp => resp::serve(worker, stream, id, stop).await,
+            Front::Http => http::serve(worker, stream, peer, stop).await,
+            Front::Grpc => grpc::serve(worker, stream, &probes, stop).await,
+        }
+    }
+}
