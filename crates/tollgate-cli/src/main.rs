@@ -2,7 +2,10 @@
 
 mod check;
 mod demo;
+mod serve;
 mod simulate;
+mod top;
+mod validate;
 
 use clap::Parser;
 
@@ -18,13 +21,19 @@ struct Arguments {
 enum Command {
     Check(check::Args),
     Demo(demo::Args),
+    Serve(serve::Args),
     Simulate(simulate::Args),
+    Top(top::Args),
+    Validate(validate::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Validate(args) => validate::run(args),
     }
 }
