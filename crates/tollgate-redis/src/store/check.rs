@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Algorithm, Charge, Mode, StoreError, Timestamp, Verdict};
+use tollgate_core::{Algorithm, Charge, Grant, Mode, StoreError, Timestamp, Verdict};
 
 use super::Inner;
 use super::ask::strange_answer;
 use crate::address::misuse;
-use crate::batch::Outcome;
 use crate::lease::Lease;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request};
@@ -66,10 +65,10 @@ impl Inner {
 
     /// Decides a check.
     pub(super) async fn check(&self, check: Check, now: Timestamp) -> Result<Verdict, StoreError> {
-        if let Some(terms) = check.lease {
-            if let Some(lease) = self.leases.of(&check.request.parts[0], terms) {
-                return self.check_leased(&lease, check.request, now).await;
-            }
+        if let Some(terms) = check.lease
+            && let Some(lease) = self.leases.of(&check.request.parts[0], terms)
+        {
+            return self.check_leased(&lease, check.request, now).await;
         }
         let verdict = self.check_once(&check.request, now).await?;
         match &check.split {
@@ -137,10 +136,13 @@ impl Inner {
             return Ok(Verdict::one(decision));
         }
         let wanted = lease.wanted(units);
-        if wanted > units {
-            self.fetch_units(lease, wanted, now).await;
-        }
+        let grant = if wanted > units { self.fetch_units(lease, wanted, now).await } else { None };
         drop(fetching);
+        if let (Some(grant), 1) = (&grant, units)
+            && grant.granted == 0
+        {
+            return Ok(Verdict::one(grant.decision));
+        }
         match lease.spend(units) {
             Some(decision) => Ok(Verdict::one(decision)),
             // One unit is asked for as such, and a denial must say when these units will be there.
@@ -155,17 +157,16 @@ impl Inner {
     }
 
     /// Takes units into hand; what was left of an earlier lease goes back first.
-    async fn fetch_units(&self, lease: &Lease, wanted: u64, now: Timestamp) {
+    async fn fetch_units(&self, lease: &Lease, wanted: u64, now: Timestamp) -> Option<Grant> {
         if lease.is_over() {
             self.give_back(lease, now).await;
         }
         let part = Part { units: wanted, ..lease.part.clone() };
         let request = Request { op: Op::Take, id: self.names.next(), parts: vec![part] };
-        if let Ok(Outcome { reply: Reply::Grant(grant), now: taken_at, .. }) =
-            self.ask(request, now).await
-        {
-            lease.receive(grant.granted, grant.decision.snapshot(), taken_at);
-        }
+        let outcome = self.ask(request, now).await.ok()?;
+        let Reply::Grant(grant) = outcome.reply else { return None };
+        lease.receive(grant.granted, grant.decision.snapshot(), outcome.now);
+        Some(grant)
     }
 
     /// Gives unused units back to the store. Lost on the way they are the loss that the bound names.

@@ -8,32 +8,36 @@ use tollgate_core::{Charge, Cost, Key, Policy, Store, StoreError, Timestamp, Ver
 use tollgate_redis::{RedisStore, Settings};
 
 /// Settings with a prefix that no other test has, and time enough for a busy machine.
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("t{}:", NEXT.fetch_add(1, Ordering::Relaxed));
     Settings { prefix, timeout: Duration::from_secs(20), ..Settings::default() }
 }
 
-pub async fn connect(url: &str, settings: &Settings) -> RedisStore {
+pub(crate) async fn connect(url: &str, settings: &Settings) -> RedisStore {
     RedisStore::connect(url, settings.clone()).await.unwrap()
 }
 
 /// One unit of the policy for the key.
-pub async fn check(store: &RedisStore, policy: &Policy, key: &str) -> Result<Verdict, StoreError> {
+pub(crate) async fn check(
+    store: &RedisStore,
+    policy: &Policy,
+    key: &str,
+) -> Result<Verdict, StoreError> {
     store.check(&[charge(policy, key)], Timestamp::MIN).await
 }
 
-pub fn charge<'a>(policy: &'a Policy, key: &'a str) -> Charge<'a> {
+pub(crate) fn charge<'a>(policy: &'a Policy, key: &'a str) -> Charge<'a> {
     Charge::new(policy, Key::new(key).unwrap())
 }
 
-pub fn cost(units: u64) -> Cost {
+pub(crate) fn cost(units: u64) -> Cost {
     Cost::new(units).unwrap()
 }
 
 /// How many of `clients × requests` single charges on one key are allowed, each client with a
 /// connection of its own.
-pub async fn admitted(
+pub(crate) async fn admitted(
     url: &str,
     settings: &Settings,
     policy: &Policy,

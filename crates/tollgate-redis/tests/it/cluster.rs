@@ -14,8 +14,8 @@ use crate::faults::{Load, hasty, until};
 use crate::server::{Engine, Server, eventually, full, tell};
 
 /// Three primaries with a replica each.
-pub struct Cluster {
-    pub nodes: Vec<Server>,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
 }
 
 impl Cluster {

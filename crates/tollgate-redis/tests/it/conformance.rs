@@ -15,7 +15,7 @@ use tollgate_sim::oracle::{Mix, history};
 use crate::server::{Engine, full};
 
 /// A store on a real server that decides at the times it is given.
-pub struct OnServer {
+pub(crate) struct OnServer {
     url: String,
     runtime: Runtime,
     store: RedisStore,
@@ -28,7 +28,7 @@ pub struct OnServer {
 }
 
 impl OnServer {
-    pub fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         let runtime = Runtime::new().unwrap();
         let prefix = fresh_prefix();
         let store = runtime.block_on(connect(url, &prefix));
@@ -46,11 +46,11 @@ impl OnServer {
         }
     }
 
-    pub fn settling_elsewhere(self) -> Self {
+    pub(crate) fn settling_elsewhere(self) -> Self {
         Self { settles_elsewhere: true, ..self }
     }
 
-    pub fn with_one_tag(self) -> Self {
+    pub(crate) fn with_one_tag(self) -> Self {
         Self { has_one_tag: true, ..self }
     }
 
@@ -197,7 +197,7 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
 }
 
 /// What the oracle judges: it takes several charges on one key for one, and the core does not.
-pub fn single_charges() -> Mix {
+pub(crate) fn single_charges() -> Mix {
     Mix { repeats: false, ..Mix::default() }
 }
 
@@ -234,7 +234,7 @@ fn shuffled_time(mut scenario: Scenario, seed: u64) -> Scenario {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        if state % 8 == 0 {
+        if state.is_multiple_of(8) {
             back_ns = i128::from(state % 10_000_000_000);
         }
         step.offset_ns -= back_ns;

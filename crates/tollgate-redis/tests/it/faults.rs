@@ -19,12 +19,12 @@ const LIMIT: u64 = 200;
 
 /// What callers were told.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub allowed: u64,
-    pub denied: u64,
-    pub degraded_allowed: u64,
-    pub degraded_denied: u64,
-    pub slowest: Duration,
+pub(crate) struct Tally {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    pub(crate) degraded_allowed: u64,
+    pub(crate) degraded_denied: u64,
+    pub(crate) slowest: Duration,
 }
 
 impl Tally {
@@ -38,13 +38,13 @@ impl Tally {
 }
 
 /// Callers that ask without a pause until they are stopped.
-pub struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     callers: Vec<tokio::task::JoinHandle<Tally>>,
 }
 
 impl Load {
-    pub fn start(store: &RedisStore, policy: &Policy, callers: usize) -> Self {
+    pub(crate) fn start(store: &RedisStore, policy: &Policy, callers: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let callers = (0..callers)
             .map(|_| {
@@ -71,7 +71,7 @@ impl Load {
         Self { stop, callers }
     }
 
-    pub async fn stop(self) -> Tally {
+    pub(crate) async fn stop(self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
         let mut tally = Tally::default();
         for caller in self.callers {
@@ -82,7 +82,7 @@ impl Load {
     }
 }
 
-pub fn hasty() -> Settings {
+pub(crate) fn hasty() -> Settings {
     Settings {
         timeout: BUDGET,
         connect_timeout: Duration::from_millis(500),
@@ -97,7 +97,7 @@ fn policy(on_store_error: OnStoreError) -> Policy {
 }
 
 /// Waits until the store answers as asked, or fails.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
         assert!(start.elapsed() < Duration::from_secs(30), "{what} did not happen");

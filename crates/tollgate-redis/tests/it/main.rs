@@ -1,6 +1,7 @@
 //! What `tollgate-redis` promises, tried on real servers that the tests start on loopback.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+#![allow(clippy::print_stdout, reason = "tests of faults print what they counted")]
 
 /// Servers: started on free ports, killed when the test binary ends.
 mod server;

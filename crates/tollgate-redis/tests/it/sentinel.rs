@@ -27,15 +27,12 @@ fn start(engine: Engine) -> Watched {
         info.contains("master_link_status:up")
     };
     eventually(Duration::from_secs(30), linked);
-    let monitor = format!("monitor main 127.0.0.1 {port} 1");
-    let sentinel = Server::start(
-        engine,
-        &["--sentinel", "--sentinel", &monitor]
-            .into_iter()
-            .chain(["--sentinel", "down-after-milliseconds main 500"])
-            .chain(["--sentinel", "failover-timeout main 2000"])
-            .collect::<Vec<_>>(),
+    let watch = format!(
+        "sentinel monitor main 127.0.0.1 {port} 1\n\
+         sentinel down-after-milliseconds main 500\n\
+         sentinel failover-timeout main 2000\n"
     );
+    let sentinel = Server::start(engine, &[&watch, "--sentinel"]);
     let knows_replica = || {
         let answer = tell(sentinel.port, &["SENTINEL", "replicas", "main"]).unwrap_or_default();
         answer.contains(&replica.port.to_string())

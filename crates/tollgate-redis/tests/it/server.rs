@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub(crate) enum Engine {
     Redis,
     Valkey,
 }
 
 impl Engine {
     /// The engines that this machine has. Redis it must have; Valkey is skipped with a line.
-    pub fn available() -> Vec<Self> {
+    pub(crate) fn available() -> Vec<Self> {
         static SAID: OnceLock<bool> = OnceLock::new();
         let has_valkey = *SAID.get_or_init(|| {
             let found = runs("valkey-server");
@@ -38,14 +38,14 @@ impl Engine {
     }
 
     /// A server that all tests of this binary share, each under a prefix of its own.
-    pub fn shared(self) -> &'static Server {
+    pub(crate) fn shared(self) -> &'static Server {
         static SERVERS: [OnceLock<Server>; 2] = [const { OnceLock::new() }; 2];
         SERVERS[self as usize].get_or_init(|| Server::start(self, &[]))
     }
 }
 
 /// Whether to run at full size.
-pub fn full() -> bool {
+pub(crate) fn full() -> bool {
     std::env::var_os("TOLLGATE_FULL").is_some_and(|value| value == "1")
 }
 
@@ -56,10 +56,10 @@ fn runs(program: &str) -> bool {
 
 /// A server process.
 #[derive(Debug)]
-pub struct Server {
-    pub engine: Engine,
-    pub port: u16,
-    pub pid: u32,
+pub(crate) struct Server {
+    pub(crate) engine: Engine,
+    pub(crate) port: u16,
+    pub(crate) pid: u32,
     directory: std::path::PathBuf,
     arguments: Vec<String>,
     /// Kills the server when its standard input is closed, which happens when this process ends
@@ -68,8 +68,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these arguments beside the usual ones, and waits until it answers.
-    pub fn start(engine: Engine, arguments: &[&str]) -> Self {
+    /// Starts a server with these arguments beside the usual ones, and waits until it answers. A
+    /// first argument of several lines is a configuration file, in place of the usual ones.
+    pub(crate) fn start(engine: Engine, arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         // A port that was free a moment ago may be taken now.
         for _ in 0..10 {
@@ -90,26 +91,26 @@ impl Server {
         server.is_alive().then_some(server)
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Ends it as a power cut would.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         signal(self.pid, "KILL");
         eventually(Duration::from_secs(10), || !self.is_alive());
     }
 
-    pub fn pause(&self) {
+    pub(crate) fn pause(&self) {
         signal(self.pid, "STOP");
     }
 
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         signal(self.pid, "CONT");
     }
 
     /// Starts it again on the same port, empty.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let (guard, pid) = spawn(self.engine, self.port, &self.directory, &self.arguments);
         let mut old = std::mem::replace(&mut self.guard, guard);
         let _ = old.kill();
@@ -119,23 +120,16 @@ impl Server {
     }
 
     /// Sends a command given as words, and returns the raw answer.
-    pub fn tell(&self, words: &[&str]) -> String {
+    pub(crate) fn tell(&self, words: &[&str]) -> String {
         tell(self.port, words).expect("the server answers")
     }
 
-    /// CPU time that the server has used, in microseconds.
-    pub fn cpu_us(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        ticks * 10_000
-    }
-
     fn answers(&self) -> bool {
-        tell(self.port, &["PING"]).is_ok_and(|answer| answer.starts_with('+'))
+        let answers = |answer: &str| answer.starts_with('+') || answer.starts_with("-NOAUTH");
+        tell(self.port, &["PING"]).is_ok_and(|answer| answers(&answer))
     }
 
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         status.is_ok_and(|stat| !stat.contains(") Z "))
     }
@@ -159,9 +153,13 @@ fn spawn(
     const GUARD: &str = r#""$@" >server.log 2>&1 & echo $!; read _; kill -9 $!; wait"#;
     let mut command = Command::new("sh");
     command.args(["-c", GUARD, "sh", engine.program()]);
-    let is_configured = arguments.first().is_some_and(|first| !first.starts_with("--"));
-    if is_configured {
-        command.args(arguments);
+    if let [configuration, rest @ ..] = arguments
+        && configuration.contains('\n')
+    {
+        // A sentinel writes what it learns into its file, and will not start without one.
+        let text = format!("port {port}\nbind 127.0.0.1\n{configuration}");
+        std::fs::write(directory.join("server.conf"), text).unwrap();
+        command.arg("server.conf").args(rest);
     } else {
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         command.args(["--appendonly", "no", "--protected-mode", "no"]).args(arguments);
@@ -179,7 +177,7 @@ fn spawn(
 }
 
 /// A port that nobody listens on, nor on the one that a cluster's bus takes beside it.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let count = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() * 37;
@@ -192,7 +190,7 @@ pub fn free_port() -> u16 {
 }
 
 /// Waits for a condition, and fails if it does not come true in time.
-pub fn eventually(at_most: Duration, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(at_most: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < at_most, "what was waited for did not happen in {at_most:?}");
@@ -206,7 +204,7 @@ fn signal(pid: u32, name: &str) {
 }
 
 /// Sends a command to a server, and returns what it answers within two seconds.
-pub fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
+pub(crate) fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut command = format!("*{}\r\n", words.len());

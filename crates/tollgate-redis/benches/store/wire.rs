@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// One command, or several that make one request, and how many answers they get.
 #[derive(Clone)]
-pub struct Ask {
-    pub bytes: Vec<u8>,
-    pub answers: usize,
+pub(crate) struct Ask {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) answers: usize,
 }
 
-pub fn command(words: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -23,14 +23,20 @@ pub fn command(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// What a run came to.
-pub struct Run {
-    pub requests: u64,
-    pub elapsed: Duration,
-    pub latencies: Vec<Duration>,
+pub(crate) struct Run {
+    pub(crate) requests: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) latencies: Vec<Duration>,
 }
 
 /// Sends the asks in turn for a while, `depth` at once on each of `connections`.
-pub fn drive(port: u16, asks: &[Ask], connections: usize, depth: usize, time: Duration) -> Run {
+pub(crate) fn drive(
+    port: u16,
+    asks: &[Ask],
+    connections: usize,
+    depth: usize,
+    time: Duration,
+) -> Run {
     let start = Instant::now();
     let runs: Vec<Vec<Duration>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..connections)
@@ -124,7 +130,7 @@ impl Answers {
 }
 
 /// A port that leads to the server, and what was sent through it.
-pub fn record(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
+pub(crate) fn record(port: u16) -> (u16, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let through = listener.local_addr().unwrap().port();
     let recorded = Arc::new(Mutex::new(Vec::new()));

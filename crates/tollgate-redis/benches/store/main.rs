@@ -6,7 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/it/server.rs"]
+#[path = "../../tests/it/server.rs"]
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 mod server;
 

@@ -25,7 +25,7 @@ return {1, new - now}";
 /// Two sizes: one request at a time on each connection, and pipelines.
 const SHAPES: [(usize, usize); 2] = [(50, 1), (4, 16)];
 
-pub fn run(server: &Server) {
+pub(crate) fn run(server: &Server) {
     let contenders = [
         ("INCR", incr()),
         ("INCR + EXPIRE", incr_expire()),
@@ -85,7 +85,7 @@ fn measure(server: &Server, asks: &[Ask], connections: usize, depth: usize) -> F
 }
 
 /// CPU time of the server as it counts it itself, to the microsecond.
-pub fn cpu_us(server: &Server) -> f64 {
+pub(crate) fn cpu_us(server: &Server) -> f64 {
     let info = server.tell(&["INFO", "cpu"]);
     let field = |name: &str| -> f64 {
         info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()

@@ -13,7 +13,7 @@ use crate::server::Server;
 const CALLERS: usize = 64;
 const TIME: Duration = Duration::from_secs(2);
 
-pub fn run(server: &Server) {
+pub(crate) fn run(server: &Server) {
     println!(
         "\n| {CALLERS} callers in one process | requests/s | p50 µs | p99 µs | server CPU µs/request | requests per command | commands per round trip |"
     );
