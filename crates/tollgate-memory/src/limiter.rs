@@ -72,8 +72,8 @@ impl Limiter {
     #[inline]
     #[must_use]
     pub fn check_cost(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        self.ask(key.as_ref(), cost, |charge, now| self.store.check(charge, now))
-            .unwrap_or_else(|| self.no_key())
+        let Ok(key) = Key::new(key.as_ref()) else { return self.no_key() };
+        self.store.check_by(&Charge::new(&self.policy, key).cost(cost), &*self.clock)
     }
 
     /// Looks at `key` and takes nothing.

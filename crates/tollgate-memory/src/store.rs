@@ -6,7 +6,8 @@ mod request;
 mod reserve;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp, Verdict,
+    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp,
+    Verdict,
 };
 
 use crate::capacity::{Capacity, slots};
@@ -102,6 +103,17 @@ impl MemoryStore {
     pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle_expired(now);
         self.check_at(self.fingerprint(charge), charge, now)
+    }
+
+    /// As [`Self::check`], but reads the clock while the state is on its way from memory.
+    #[inline]
+    #[must_use]
+    pub fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
+        let fingerprint = self.fingerprint(charge);
+        self.prefetch(fingerprint, charge.policy.algorithm(), Timestamp::MIN);
+        let now = clock.now();
+        self.settle_expired(now);
+        self.check_at(fingerprint, charge, now)
     }
 
     /// Takes each charge that is allowed, independently of the others, and appends the decisions to

@@ -6,6 +6,8 @@
 //! figures are the median and range over the turns. `cpu` is processor time per check and thread,
 //! which a busy machine disturbs least; `wall` is elapsed time per check over all threads.
 
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 mod instructions;
 mod memory;
 mod stream;
@@ -15,9 +17,6 @@ use std::time::Instant;
 
 use stream::{Mix, Stream, Workload};
 use subjects::Subject;
-
-#[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
 
 const TURNS: usize = 7;
 

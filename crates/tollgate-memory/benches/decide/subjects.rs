@@ -8,7 +8,7 @@ use governor::clock::DefaultClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use tollgate_core::{Charge, Clock, Key, Policy};
-use tollgate_memory::{Capacity, MemoryStore, SystemClock};
+use tollgate_memory::{Capacity, Limiter, SystemClock};
 
 use crate::stream::{Mix, Stream};
 
@@ -36,7 +36,10 @@ pub(crate) fn named(name: &str, keys: usize, mix: Mix) -> Box<dyn Subject> {
     match name {
         "floor: hash, array, clock" => Box::new(Floor::new(keys)),
         "tollgate" => Box::new(Tollgate::new(keys, mix)),
-        "tollgate, batch" => Box::new(TollgateBatch(Tollgate::new(keys, mix))),
+        "tollgate, batch" => Box::new(TollgateBatch {
+            limiter: Tollgate::new(keys, mix).0,
+            clock: SystemClock::new(),
+        }),
         "governor String" => Box::new(GovernorString(RateLimiter::dashmap(quota))),
         "governor [u8; 20]" => Box::new(GovernorArray(RateLimiter::dashmap(quota))),
         _ => Box::new(GovernorFold(RateLimiter::dashmap_with_hasher(quota, FoldHash::default()))),
@@ -86,20 +89,12 @@ impl Subject for Floor {
     }
 }
 
-pub(crate) struct Tollgate {
-    pub(crate) store: MemoryStore,
-    clock: SystemClock,
-    policy: Policy,
-}
+struct Tollgate(Limiter);
 
 impl Tollgate {
-    pub(crate) fn new(keys: usize, mix: Mix) -> Self {
+    fn new(keys: usize, mix: Mix) -> Self {
         let policy = Policy::parse("bench", tollgate_quota(mix)).expect("the quota is valid");
-        Self { store: MemoryStore::new(Capacity::keys(keys)), clock: SystemClock::new(), policy }
-    }
-
-    fn charge<'a>(&'a self, key: &'a str) -> Charge<'a> {
-        Charge::new(&self.policy, Key::new(key).expect("keys are not empty"))
+        Self(Limiter::with_policy(policy, Capacity::keys(keys)))
     }
 }
 
@@ -109,13 +104,14 @@ impl Subject for Tollgate {
     }
 
     fn run(&self, stream: &Stream<'_>) -> usize {
-        let check =
-            |key: &&String| self.store.check(&self.charge(key), self.clock.now()).is_allowed();
-        stream.strings.iter().filter(check).count()
+        stream.strings.iter().filter(|key| self.0.check(key).is_allowed()).count()
     }
 }
 
-struct TollgateBatch(Tollgate);
+struct TollgateBatch {
+    limiter: Limiter,
+    clock: SystemClock,
+}
 
 impl Subject for TollgateBatch {
     fn name(&self) -> &'static str {
@@ -127,10 +123,11 @@ impl Subject for TollgateBatch {
         let mut charges = Vec::with_capacity(64);
         let mut allowed = 0;
         for keys in stream.strings.chunks(64) {
+            let key = |key| Key::new(key).expect("keys are not empty");
             charges.clear();
-            charges.extend(keys.iter().map(|key| self.0.charge(key)));
+            charges.extend(keys.iter().map(|name| Charge::new(self.limiter.policy(), key(name))));
             decisions.clear();
-            self.0.store.check_batch(&charges, self.0.clock.now(), &mut decisions);
+            self.limiter.store().check_batch(&charges, self.clock.now(), &mut decisions);
             allowed += decisions.iter().filter(|decision| decision.is_allowed()).count();
         }
         allowed

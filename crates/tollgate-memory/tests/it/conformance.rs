@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::Store;
+use tollgate_core::{Charge, Cost, Key, Policy, Store, Timestamp};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_sim::conformance::{OnStore, run, scenarios};
 use tollgate_sim::oracle::{Mix, history, judge};
@@ -27,4 +27,18 @@ fn the_store_answers_random_histories_as_the_oracle_does() {
         let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
         verdict.unwrap_or_else(|difference| panic!("{difference}"));
     }
+}
+
+/// A counted charge on an empty bucket takes nothing, so there is nothing to give back.
+#[test]
+#[ignore = "a reservation gives back what a counted charge asked for, not what it took"]
+fn a_counted_reservation_gives_back_no_more_than_it_took() {
+    let store = MemoryStore::new(Capacity::keys(1_000));
+    let policy = Policy::parse("api", "5/1h").unwrap();
+    let one = Charge::new(&policy, Key::new("alice").unwrap());
+    let now = Timestamp::from_millis(1_000);
+    assert!(store.check(&one.cost(Cost::new(5).unwrap()), now).is_allowed());
+    let reserved = store.reserve(&[one.cost(Cost::new(3).unwrap()).counted()], now);
+    store.cancel(reserved.reservation.unwrap().id, now);
+    assert!(!store.check(&one, now).is_allowed());
 }
