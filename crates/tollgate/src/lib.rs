@@ -30,3 +30,8 @@ pub use tollgate_memory::{
 pub mod shared {
     pub use tollgate_core::Limiter;
 }
+
+/// The README's code is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
