@@ -55,18 +55,12 @@ pub struct Chart {
     pub lines: Vec<Line>,
     /// Simulated seconds from left to right.
     pub length_s: f64,
-    /// The value at the top; given from outside so that charts side by side compare.
+    /// The value at the top, given from outside so that charts side by side compare. What is
+    /// higher is drawn at the edge.
     pub top: f64,
 }
 
 impl Chart {
-    /// The largest value in it.
-    #[must_use]
-    pub fn largest(&self) -> f64 {
-        let values = self.lines.iter().flat_map(|line| line.values.iter().flatten());
-        values.copied().fold(0.0, f64::max)
-    }
-
     /// The chart as an `svg` element.
     #[must_use]
     pub fn render(&self) -> String {

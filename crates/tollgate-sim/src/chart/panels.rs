@@ -6,18 +6,32 @@ use crate::measure::{Run, Series};
 /// Seconds in a window of the fairness series.
 const FAIR_WINDOW_S: f64 = 600.0;
 
+/// What is so many times as high as all but a fiftieth of the values is cut off.
+const SPIKE: f64 = 1.5;
+
 /// Four charts for each run, all runs to the same scale: level, rates, 429s, fairness.
 #[must_use]
 pub fn panels(runs: &[&Run]) -> Vec<[Chart; 4]> {
     let mut all: Vec<[Chart; 4]> =
         runs.iter().map(|run| [level(run), rates(run), limited(run), fairness(run)]).collect();
     for panel in 0..4 {
-        let top = all.iter().map(|charts| charts[panel].largest()).fold(0.0, f64::max);
+        let top = top(all.iter().map(|charts| &charts[panel]));
         for charts in &mut all {
             charts[panel].top = top;
         }
     }
     all
+}
+
+/// The common scale: the highest value, unless it is a rare spike that would flatten the rest.
+fn top<'a>(charts: impl Iterator<Item = &'a Chart>) -> f64 {
+    let lines = charts.flat_map(|chart| &chart.lines);
+    let mut values: Vec<f64> =
+        lines.flat_map(|line| line.values.iter().flatten().copied()).collect();
+    values.sort_by(f64::total_cmp);
+    let Some(&highest) = values.last() else { return 0.0 };
+    let usual = values[(values.len() - 1) * 98 / 100];
+    if usual > 0.0 { highest.min(SPIKE * usual) } else { highest }
 }
 
 fn chart(run: &Run, title: &str, unit: &str, lines: Vec<Line>) -> Chart {
