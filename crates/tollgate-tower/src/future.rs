@@ -85,11 +85,15 @@ where
 /// Inlined, like what it is used by: requests and futures are large, and each call that is not
 /// copies them once more.
 #[inline(always)]
-pub(crate) fn call<S, B>(service: &mut S, mut request: Request<B>, passage: &Passage) -> S::Future
+pub(crate) fn call<S, B>(
+    service: &mut S,
+    mut request: Request<B>,
+    passage: Option<&Passage>,
+) -> S::Future
 where
     S: Service<Request<B>>,
 {
-    if let Some(meter) = passage.meter() {
+    if let Some(meter) = passage.and_then(Passage::meter) {
         request.extensions_mut().insert(meter.clone());
     }
     service.call(request)
@@ -131,8 +135,8 @@ where
         let request = self.request.take().expect("decided once");
         Poll::Ready(match decision {
             Ok(passage) => {
-                let inner = call(&mut self.service, request, &passage);
-                State::Passing { inner, passage: Some(passage) }
+                let inner = call(&mut self.service, request, passage.as_ref());
+                State::Passing { inner, passage }
             }
             Err(refused) => {
                 let response = self.gate.refuse(&Head::of(&request), &refused);

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{
-    Decision, Limiter, OnStoreError, ReservationId, Reserved, Snapshot, StoreError, Timestamp,
-    Verdict,
+    Charge, Decision, Limiter, OnStoreError, ReservationId, Reserved, Snapshot, StoreError,
+    Timestamp, Verdict,
 };
 
 use crate::answer::{Asked, Kept, ask};
@@ -27,7 +27,9 @@ use crate::wait::{Wait, Waiting};
 use crate::{Head, Meter};
 
 pub(crate) type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
-pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Passage, Refused>> + Send>>;
+pub(crate) type Later = Pin<Box<dyn Future<Output = Passed> + Send>>;
+/// A request let through, with what there is to say and settle about it if anything, or refused.
+pub(crate) type Passed = Result<Option<Passage>, Refused>;
 
 /// What one limit decided about one request, for metrics and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +94,8 @@ impl Plan {
 }
 
 pub(crate) enum Admission {
-    /// No limit applies.
-    Exempt,
-    Pass(Passage),
+    /// `None` if no limit applies, or there is nothing to say and settle.
+    Pass(Option<Passage>),
     Refuse(Refused),
     Later(Later),
 }
@@ -111,8 +112,6 @@ pub(crate) struct Passage {
 
 /// What there is to tell a client whose request passed.
 pub(crate) enum Told {
-    /// Nothing: the store failed and the policies allow that, or the dialect is silent.
-    Nothing,
     One(Snapshot),
     Many(Box<[Snapshot]>),
 }
@@ -128,7 +127,6 @@ impl Told {
 
     pub(crate) fn snapshots(&self) -> &[Snapshot] {
         match self {
-            Self::Nothing => &[],
             Self::One(snapshot) => std::slice::from_ref(snapshot),
             Self::Many(snapshots) => snapshots,
         }
@@ -190,14 +188,14 @@ impl Question {
 }
 
 type Answered = Result<Result<Taken, StoreError>, Question>;
-type Judged = Result<Result<Passage, Refused>, Question>;
+type Judged = Result<Passed, Question>;
 
 impl Gate {
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, head: &Head<'_>) -> Admission {
         let mut demand = Demand::new();
         match self.fill(&mut demand, head) {
-            Ok(()) if demand.is_empty() => return Admission::Exempt,
+            Ok(()) if demand.is_empty() => return Admission::Pass(None),
             Ok(()) => {}
             Err(reason) => return Admission::Refuse(reason.into()),
         }
@@ -250,25 +248,26 @@ impl Gate {
     fn ask(&self, demand: &Demand) -> Answered {
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         demand.with_charges(&self.limits, |charges| {
-            if self.plan == Plan::Check {
-                return match ask(store, |store| store.check(charges, now)) {
-                    Asked::Now(verdict) => Ok(verdict.map(Taken::from)),
-                    Asked::Later(kept) => Err(Question::Check(kept)),
-                };
+            if self.plan != Plan::Check {
+                return self.reserve(charges, now);
             }
-            match ask(store, |store| store.reserve(charges, now)) {
-                Asked::Now(reserved) => Ok(reserved.map(Taken::from)),
-                Asked::Later(kept) => Err(Question::Reserve(kept)),
+            match ask(store, |store| store.check(charges, now)) {
+                Asked::Now(verdict) => Ok(verdict.map(Taken::from)),
+                Asked::Later(kept) => Err(Question::Check(kept)),
             }
         })
     }
 
+    #[inline(never)]
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answered {
+        match ask(self.limiter.store(), |store| store.reserve(charges, now)) {
+            Asked::Now(reserved) => Ok(reserved.map(Taken::from)),
+            Asked::Later(kept) => Err(Question::Reserve(kept)),
+        }
+    }
+
     #[inline(always)]
-    fn judge(
-        self: &Arc<Self>,
-        demand: &Demand,
-        taken: Result<Taken, StoreError>,
-    ) -> Result<Passage, Refused> {
+    fn judge(self: &Arc<Self>, demand: &Demand, taken: Result<Taken, StoreError>) -> Passed {
         let limits = demand.limits();
         let Taken { verdict, reservation } = match taken {
             Ok(taken) => taken,
@@ -281,14 +280,17 @@ impl Gate {
         if !verdict.is_allowed() {
             return Err(Refused { reason: Reason::Quota, limits, verdict: Some(verdict) });
         }
-        let told = if self.reply.is_silent() { Told::Nothing } else { Told::new(&verdict) };
         let open = reservation.map(|id| Box::new(Open::new(self, id, demand)));
-        Ok(Passage { gate: Arc::clone(self), limits, told, open })
+        if open.is_none() && self.reply.is_silent() {
+            return Ok(None);
+        }
+        let told = Told::new(&verdict);
+        Ok(Some(Passage { gate: Arc::clone(self), limits, told, open }))
     }
 
     /// The store failed: each policy says whether that lets a request pass, and for how long.
     #[cold]
-    fn judge_outage(self: &Arc<Self>, limits: LimitSet) -> Result<Passage, Refused> {
+    fn judge_outage(&self, limits: LimitSet) -> Passed {
         let now = self.limiter.clock().now();
         let lasted = now.since(self.outage.began(now));
         let allows = |index: usize| match self.limits[index].policy.store_error() {
@@ -296,8 +298,7 @@ impl Gate {
             OnStoreError::Deny | OnStoreError::Local { .. } => false,
         };
         if limits.indices().all(allows) {
-            let told = Told::Nothing;
-            return Ok(Passage { gate: Arc::clone(self), limits, told, open: None });
+            return Ok(None);
         }
         Err(Refused { reason: Reason::Store, limits, verdict: None })
     }

@@ -93,6 +93,18 @@ impl KeyBuf {
         self.len = end;
     }
 
+    /// Appends the first `len` of 16 bytes, in one move where they fit.
+    #[inline]
+    pub(crate) fn push_short(&mut self, bytes: [u8; 16], len: usize) {
+        match self.inline.get_mut(self.len..self.len + 16) {
+            Some(room) if self.spilled.is_empty() => {
+                room.copy_from_slice(&bytes);
+                self.len += len;
+            }
+            _ => self.push(&bytes[..len]),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -256,6 +268,33 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
                 self.1.write_key(head, key)
             }
             found => found,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_growing_out_of_the_stack_and_back() {
+        let mut key = KeyBuf::new();
+        let mut expected = Vec::new();
+        for round in 0..40u8 {
+            key.push(&[round; 7]);
+            key.push_short([round; 16], 3);
+            expected.extend([round; 10]);
+            assert_eq!(key.bytes(), expected);
+        }
+        for len in [300, 65, 64, 63, 10, 0] {
+            key.truncate(len);
+            expected.truncate(len);
+            assert_eq!((key.bytes(), key.len()), (&expected[..], expected.len()));
+            key.push(b"x");
+            expected.push(b'x');
+            assert_eq!(key.bytes(), expected);
+            key.truncate(len);
+            expected.truncate(len);
         }
     }
 }

@@ -62,9 +62,9 @@ where
         }
         match self.gate.admit(&head) {
             Admission::Pass(passage) => {
-                ResponseFuture::passing(call(&mut self.inner, request, &passage), Some(passage))
+                let inner = call(&mut self.inner, request, passage.as_ref());
+                ResponseFuture::passing(inner, passage)
             }
-            Admission::Exempt => ResponseFuture::passing(self.inner.call(request), None),
             Admission::Refuse(refused) => {
                 ResponseFuture::refused(self.gate.refuse(&head, &refused))
             }
