@@ -123,10 +123,18 @@ impl Batch {
         else {
             return None;
         };
+        let values = match values {
+            [Value::Array(values)] => values,
+            values => values,
+        };
         let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
         let mut board = Board::new(now);
         for ((request, part), value) in self.owners.iter().zip(values) {
-            let Value::BulkString(value) = value else { return None };
+            let value: &[u8] = match value {
+                Value::BulkString(value) => value,
+                Value::Nil => &[],
+                _ => return None,
+            };
             board.add(&requests[*request].parts[*part].terms, value)?;
         }
         let answers = requests.iter().zip(&self.places).zip(digits);

@@ -59,9 +59,6 @@ fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: us
             count as f64 / commands,
             commands / trips,
         );
-        if commands == 0.0 {
-            println!("\nthe denied requests cost {commands} commands");
-        }
     });
 }
 

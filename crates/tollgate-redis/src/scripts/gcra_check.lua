@@ -1,8 +1,8 @@
 -- The short way: checks on GCRA states and nothing else, which is most of what is ever asked.
 --
--- KEYS, ARGV[1] to ARGV[3], the value of a state and the answer are those of decide.lua and
--- gcra.lua, whose rules this repeats without functions and tables: creating those costs a script
--- more than deciding does. Whatever is out of the ordinary (a state with returns to make, one that a
+-- KEYS, ARGV[1] to ARGV[3] and the value of a state are those of decide.lua and gcra.lua, whose
+-- rules this repeats without functions and tables: creating those costs a script more than deciding
+-- does. The answer is the same, but for the values, which may stand in a table of their own. Whatever is out of the ordinary (a state with returns to make, one that a
 -- set-back clock left in the future, somebody else's data) is not decided here: the answer is then
 -- nil, nothing has been written, and the caller asks again with the whole script.
 
@@ -48,12 +48,59 @@ if #requests == 46 then
   return { now_us, now_ns, '0', value or '' }
 end
 
--- Several requests or charges: the states side by side, one table per limb.
 local n = #ARGV[2] / 33
 local values = redis.call('MGET', unpack(KEYS, 1, n))
-local us, ns, part, cap_us, cap_ns, cap_part, scale = {}, {}, {}, {}, {}, {}, {}
-local answer = { now_us, now_ns, '' }
+-- MGET shows a list or a hash as nothing: ask, or a write would replace it.
 local absent
+for k = 1, n do
+  local value = values[k]
+  if not value then
+    absent = absent or {}
+    absent[#absent + 1] = KEYS[k]
+  elseif #value ~= 17 then
+    return nil
+  end
+end
+if absent and redis.call('EXISTS', unpack(absent)) > 0 then return nil end
+
+if #requests == 19 + 27 * n and read('<I2', requests, 2) == n then
+  -- One request with a state for each charge: nothing is written before all of them are decided.
+  local after, ttl_ms = {}, {}
+  for k = 1, n do
+    local place, mode, us, ns, part = read('<I2Bddd', requests, 27 * k - 7)
+    if place ~= k or mode % 2 == 1 then return nil end
+    local cap_us, cap_ns, cap_part, scale = read('<dddd', ARGV[2], k * 33 - 31)
+    cap_us, cap_ns = cap_us + now_us, cap_ns + now_ns
+    if cap_ns >= 1000 then cap_us, cap_ns = cap_us + 1, cap_ns - 1000 end
+    local tat_us, tat_ns, tat_part = now_us, now_ns, 0
+    if values[k] then
+      local kind
+      kind, tat_us, tat_ns, tat_part = read('<BI7I2I7', values[k])
+      if kind ~= 1 or tat_us > cap_us + SKEW_US - 1 then return nil end
+      if tat_us < now_us or tat_us == now_us and tat_ns < now_ns then
+        tat_us, tat_ns, tat_part = now_us, now_ns, 0
+      end
+    end
+    us, ns, part = us + tat_us, ns + tat_ns, part + tat_part
+    if part >= scale then part, ns = part - scale, ns + 1 end
+    if ns >= 1000 then ns, us = ns - 1000, us + 1 end
+    if after and (us < cap_us or us == cap_us and (ns < cap_ns
+      or ns == cap_ns and part <= cap_part)) then
+      after[k], ttl_ms[k] = pack('<BI7I2I7', 1, us, ns, part), floor((us - now_us) / 1000)
+    else
+      -- The others are still looked at: one of them may need the whole script.
+      after = nil
+    end
+  end
+  if not after then return { now_us, now_ns, '0', values } end
+  for k = 1, n do
+    redis.call('SET', KEYS[k], after[k], 'PX', ttl_ms[k] + longer_ms)
+  end
+  return { now_us, now_ns, '1', values }
+end
+
+-- Several requests: the states side by side, one table per limb.
+local us, ns, part, cap_us, cap_ns, cap_part, scale = {}, {}, {}, {}, {}, {}, {}
 for k = 1, n do
   local value = values[k]
   local to_us, to_ns
@@ -63,21 +110,13 @@ for k = 1, n do
   cap_us[k], cap_ns[k] = to_us, to_ns
   us[k], ns[k], part[k] = now_us, now_ns, 0
   if value then
-    if #value ~= 17 then return nil end
     local kind, tat_us, tat_ns, tat_part = read('<BI7I2I7', value)
     if kind ~= 1 or tat_us > to_us + SKEW_US - 1 then return nil end
     if tat_us > now_us or tat_us == now_us and tat_ns >= now_ns then
       us[k], ns[k], part[k] = tat_us, tat_ns, tat_part
     end
-    answer[3 + k] = value
-  else
-    absent = absent or {}
-    absent[#absent + 1] = KEYS[k]
-    answer[3 + k] = ''
   end
 end
--- MGET shows a list or a hash as nothing.
-if absent and redis.call('EXISTS', unpack(absent)) > 0 then return nil end
 
 local digits, dirty, pos = {}, {}, 1
 while pos <= #requests do
@@ -116,5 +155,4 @@ for k in pairs(dirty) do
   redis.call('SET', KEYS[k], pack('<BI7I2I7', 1, us[k], ns[k], part[k]), 'PX',
     floor((us[k] - now_us) / 1000) + longer_ms)
 end
-answer[3] = table.concat(digits)
-return answer
+return { now_us, now_ns, table.concat(digits), values }
