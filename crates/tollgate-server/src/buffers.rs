@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 use std::{io, mem};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,6 +22,9 @@ const READ_BYTES: usize = 64 * 1024;
 /// Output is written once it is this long, even if there are more requests to answer: a client that
 /// sends and never reads must not make it grow.
 pub const WRITE_BYTES: usize = 64 * 1024;
+/// How long, and how many bytes, a client that is being refused may go on sending.
+const PARTING: Duration = Duration::from_secs(1);
+const PARTING_BYTES_MAX: usize = 8 << 20;
 /// Buffers kept per thread; more are freed.
 const KEPT: usize = 64;
 
@@ -57,7 +61,7 @@ impl Input {
 
     /// Forgets the first `used` bytes.
     pub fn consume(&mut self, used: usize) {
-        self.start = self.end.min(self.start + used);
+        self.start = self.end.min(self.start.saturating_add(used));
         if used > 0 {
             self.deadline = None;
         }
@@ -152,6 +156,28 @@ impl Worker {
         };
         output.clear();
         written.map(|()| true)
+    }
+
+    /// Says goodbye so that the last answer arrives: a socket closed with bytes unread is reset, and
+    /// the client loses what was written. Bounded in time and bytes.
+    pub async fn part<S>(&self, stream: &mut S, input: &mut Input)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let last = async {
+            poll_fn(|context| Pin::new(&mut *stream).poll_shutdown(context)).await?;
+            let mut ignored = 0;
+            while ignored < PARTING_BYTES_MAX {
+                input.consume(usize::MAX);
+                match self.read(stream, input).await? {
+                    0 => break,
+                    read => ignored += read,
+                }
+            }
+            io::Result::Ok(())
+        };
+        // Whether the client stayed to listen is its own affair.
+        let _ = timeout(PARTING, last).await;
     }
 
     /// Waits for bytes and reads them into `input`; how many, zero at the end of the stream.

@@ -50,7 +50,10 @@ where
             _ if !sent? => return Ok(()),
             Next::Read => {}
             Next::More => continue,
-            Next::Close => return Ok(()),
+            Next::Close => {
+                worker.part(&mut stream, &mut input).await;
+                return Ok(());
+            }
             Next::Fallback => {
                 return fallback::serve(worker, stream, input.into_bytes(), peer, stop).await;
             }
@@ -96,6 +99,7 @@ async fn answer_all(
             Parsed::TooLarge => {
                 Trouble::TooLarge.write(reply);
                 worker.write_head(reply, true, out);
+                out.extend_from_slice(&reply.body);
                 break Next::Close;
             }
         };

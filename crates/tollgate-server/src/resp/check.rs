@@ -11,7 +11,7 @@
 use tollgate_core::{Cost, Decision, Retry, Verdict};
 
 use super::encode::{Encoder, Version};
-use super::parse::integer;
+use super::parse::unsigned;
 use crate::auth::Role;
 use crate::rules::{Ask, Rules};
 use crate::wait::millis_up;
@@ -86,8 +86,7 @@ fn cost<'a, 'b>(args: &'b [&'a [u8]]) -> Result<(Cost, &'b [&'a [u8]]), String> 
     if !word.eq_ignore_ascii_case(b"COST") {
         return Ok((Cost::ONE, args));
     }
-    let units = integer(number).and_then(|units| u64::try_from(units).ok());
-    match units.and_then(Cost::new) {
+    match unsigned(number).and_then(Cost::new) {
         Some(cost) => Ok((cost, after)),
         None => Err("ERR COST must be a whole number from 1".to_owned()),
     }

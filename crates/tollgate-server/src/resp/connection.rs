@@ -29,6 +29,7 @@ where
         worker.give_output(out);
         worker.rest(&mut input);
         if !goes_on? {
+            worker.part(&mut stream, &mut input).await;
             break;
         }
     }

@@ -182,6 +182,13 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
+/// A number of units: digits without sign or leading zeros.
+#[must_use]
+pub fn unsigned(text: &[u8]) -> Option<u64> {
+    let is_plain = text == b"0" || (!text.starts_with(b"0") && text.iter().all(u8::is_ascii_digit));
+    is_plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
+}
+
 fn parse_inline<'a>(
     input: &'a [u8],
     bounds: &Bounds,

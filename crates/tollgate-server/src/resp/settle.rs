@@ -10,7 +10,7 @@ use tollgate_core::{ReservationId, Settlement, StoreError};
 
 use super::check::{asks, encode_summary, name};
 use super::encode::{Encoder, Version};
-use super::parse::integer;
+use super::parse::unsigned;
 use crate::reservation_name;
 use crate::wait::millis_up;
 use crate::worker::Worker;
@@ -91,8 +91,7 @@ fn settlement(args: &[&[u8]]) -> Result<(ReservationId, Vec<u64>), String> {
     };
     let id = std::str::from_utf8(id).ok().and_then(reservation_name::parse);
     let id = id.ok_or("ERR a reservation is named by 32 hexadecimal digits")?;
-    let cost = |text: &&[u8]| integer(text).and_then(|cost| u64::try_from(cost).ok());
-    let costs: Option<Vec<u64>> = costs.iter().map(cost).collect();
+    let costs: Option<Vec<u64>> = costs.iter().map(|text| unsigned(text)).collect();
     Ok((id, costs.ok_or("ERR costs are whole numbers from 0")?))
 }
 

@@ -84,6 +84,14 @@ fn integers_are_read_as_redis_reads_them() {
     }
 }
 
+#[test]
+fn units_reach_as_far_as_costs_do() {
+    assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
+    for text in ["", "-1", "+1", "01", "18446744073709551616", "1 "] {
+        assert_eq!(unsigned(text.as_bytes()), None, "{text:?}");
+    }
+}
+
 fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {

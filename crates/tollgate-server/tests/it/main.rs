@@ -1,0 +1,25 @@
+//! The service as its clients see it: through sockets, with the clients and proxies people run.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says why it skips"
+)]
+
+/// A server on free ports, and the smallest clients that can talk to it.
+mod harness;
+
+/// The conformance scenarios through each front.
+mod conformance;
+
+/// Clients that people use: redis-cli, redis-py, ioredis, node-redis, the redis crate, curl, tonic.
+mod clients;
+
+/// Proxies that ask before they let a request through: nginx, Envoy.
+mod proxies;
+
+/// Whoever means harm: floods, slow clients, absurd lengths, random bytes.
+mod abuse;
+
+/// What operators do: reload, drain, tokens, certificates, sockets, metrics.
+mod operations;

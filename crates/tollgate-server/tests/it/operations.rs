@@ -1,0 +1,282 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::{Timestamp, VirtualClock};
+use tollgate_memory::{Capacity, MemoryStore};
+use tollgate_server::config::{Config, Drain, Overrides};
+use tollgate_server::metrics::Metrics;
+use tollgate_server::server::Server;
+use tollgate_server::service::{Backing, Service};
+
+use crate::harness::{Folder, Http, PATIENCE, output, start, start_with, tool};
+
+const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
+
+fn clock() -> Arc<VirtualClock> {
+    Arc::new(VirtualClock::at(Timestamp::from_millis(1_700_000_000_000)))
+}
+
+#[test]
+fn answers_carry_figures_fields_and_the_policy_that_denied() {
+    let running = start(POLICY);
+    let mut http = Http::connect(running.http);
+    let body = r#"{"policy":"api","key":"ada","cost":2}"#;
+    let allowed = http.post("/v1/check", body);
+    assert_eq!(allowed.status, 200);
+    assert_eq!(allowed.field("ratelimit-policy"), Some("\"api\";q=2;w=60"));
+    assert_eq!(allowed.json()["charges"][0].get("retry_after_ms"), None);
+    let denied = http.post("/v1/check", body);
+    assert_eq!((denied.status, &denied.json()["denied_by"]), (429, &"api".into()));
+    assert_eq!(denied.json()["charges"][0]["retry_after_ms"], 60_000);
+    assert_eq!(denied.field("retry-after"), Some("60"));
+    assert_eq!(denied.json()["violated-policies"][0], "api");
+    let never = http.post("/v1/check", r#"{"policy":"api","key":"ada","cost":3}"#).json();
+    assert_eq!(
+        (&never["charges"][0]["retry_after_ms"], &never["charges"][0]["retry"]),
+        (&serde_json::Value::Null, &"never".into())
+    );
+    assert_eq!(http.post("/v1/check?deny_status=403", body).status, 403);
+    assert_eq!(http.post("/v1/check?deny_status=99", body).status, 400);
+    let batch = r#"{"requests":[{"policy":"api","key":"x"},{"policy":"api","key":"ada"}]}"#;
+    let answers = http.post("/v1/check-batch", batch).json();
+    assert_eq!(answers["answers"][0]["allowed"], true);
+    assert_eq!(answers["answers"][1]["allowed"], false);
+}
+
+#[test]
+fn pipelined_http_requests_are_answered_in_order() {
+    let running = start(POLICY);
+    let mut stream = TcpStream::connect(running.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = r#"{"policy":"api","key":"k"}"#;
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.repeat(3).as_bytes()).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let statuses: Vec<&str> =
+        answer.match_indices("HTTP/1.1 ").map(|(at, _)| &answer[at + 9..at + 12]).collect();
+    assert_eq!(statuses, ["200", "200", "429", "200"]);
+}
+
+#[test]
+fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
+    let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut ask = |field: &str| http.send("GET", "/v1/gate/api", field, "").status;
+    let hops = "x-forwarded-for: 6.6.6.6, 203.0.113.9\r\n";
+    assert_eq!([ask(hops), ask(hops), ask(hops)], [200, 200, 429]);
+    assert_eq!(ask("x-forwarded-for: 203.0.113.10\r\n"), 200);
+}
+
+#[test]
+fn tokens_give_roles_on_every_front() {
+    let toml = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"use\", role = \"check\" }, \
+                { token = \"rule\", role = \"admin\" }]\n";
+    let running = start(&format!("{toml}{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let body = r#"{"policy":"api","key":"k"}"#;
+    let mut status = |token: &str, method: &str, path: &str| {
+        let field = match token {
+            "" => String::new(),
+            token => format!("authorization: Bearer {token}\r\n"),
+        };
+        http.send(method, path, &field, body).status
+    };
+    assert_eq!(status("", "POST", "/v1/check"), 401);
+    assert_eq!(status("wrong", "POST", "/v1/check"), 401);
+    assert_eq!(status("look", "POST", "/v1/check"), 403);
+    assert_eq!(status("look", "POST", "/v1/peek"), 200);
+    assert_eq!(status("look", "GET", "/metrics"), 200);
+    assert_eq!(status("use", "POST", "/v1/check"), 200);
+    assert_eq!(status("use", "POST", "/v1/reset"), 403);
+    assert_eq!(status("rule", "POST", "/v1/reset"), 200);
+    assert_eq!(status("", "GET", "/healthz"), 200);
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    resp.write_all(b"TOLL.PEEK api k\r\nAUTH nope\r\nAUTH look\r\nTOLL.CHECK api k\r\nHELLO 2 AUTH u use\r\nQUIT\r\n").unwrap();
+    let mut answer = String::new();
+    resp.read_to_string(&mut answer).unwrap();
+    let errors: Vec<&str> = answer.lines().filter(|line| line.starts_with('-')).collect();
+    assert_eq!(errors.len(), 3, "{answer}");
+    assert!(errors[0].starts_with("-NOAUTH") && errors[1].starts_with("-WRONGPASS"), "{answer}");
+    assert!(errors[2].starts_with("-NOPERM"), "{answer}");
+    let mut grpc = crate::clients::Grpc::connect(running.grpc);
+    let refused = grpc.should_rate_limit(Default::default()).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unauthenticated);
+}
+
+#[test]
+fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() {
+    let folder = Folder::new("reload");
+    let file = folder.file("rules.toml", POLICY);
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    let mut http = Http::connect(running.http);
+    let api = r#"{"policy":"api","key":"k"}"#;
+    assert_eq!(http.post("/v1/check", api).status, 200);
+    let more = format!("{POLICY}[[policies]]\nname = \"web\"\nquota = \"9/1m\"\n");
+    std::fs::write(&file, more).unwrap();
+    assert_eq!(http.post("/admin/reload", "").status, 200);
+    assert_eq!(http.post("/v1/check", r#"{"policy":"web","key":"k"}"#).status, 200);
+    assert_eq!(http.post("/v1/check", api).json()["charges"][0]["remaining"], 0);
+    std::fs::write(&file, "[[policies]]\nname = \"api\"\nquota = \"lots\"\n").unwrap();
+    let refused = http.post("/admin/reload", "");
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("rules.toml:3: policies[0].quota"), "{refused:?}");
+    assert_eq!(http.post("/v1/check", api).status, 429);
+    let ready = http.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["config"]), (200, &"stale".into()));
+    let metrics = http.get("/metrics").body;
+    assert!(metrics.contains("tollgate_config_reloads_total{result=\"refused\"} 1"), "{metrics}");
+}
+
+#[test]
+fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
+    let running = start(POLICY);
+    let mut http = Http::connect(running.http);
+    for _ in 0..5 {
+        http.post("/v1/check", r#"{"policy":"api","key":"mallory"}"#);
+    }
+    let metrics = http.get("/metrics").body;
+    for line in [
+        "tollgate_decisions_total{domain=\"\",policy=\"api\",decision=\"allow\"} 2",
+        "tollgate_decisions_total{domain=\"\",policy=\"api\",decision=\"deny\"} 3",
+        "tollgate_keys 1",
+        "tollgate_connections{front=\"http\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("mallory") && metrics.contains("process_cpu_seconds_total"));
+    let top = http.get("/admin/top?n=1").json();
+    assert_eq!(
+        (&top["denied"][0]["key"], &top["denied"][0]["count"]),
+        (&"mallory".into(), &3.into())
+    );
+    let openapi = http.get("/openapi.json").json();
+    for path in ["/v1/check", "/v1/gate/{policy}", "/throttle", "/json", "/metrics"] {
+        assert!(openapi["paths"].get(path).is_some(), "{path}");
+    }
+}
+
+#[test]
+fn shadow_mode_and_lists_apply_on_every_front() {
+    let toml = "[lists]\nunlimited = [\"friend\"]\nbanned = [\"foe\"]\n\
+                [[policies]]\nname = \"trial\"\nquota = \"1/1m\"\nshadow = true\n";
+    let running = start(&format!("{toml}{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut ask = |policy: &str, key: &str| {
+        http.post("/v1/check", &format!(r#"{{"policy":"{policy}","key":"{key}"}}"#)).status
+    };
+    for _ in 0..4 {
+        assert_eq!((ask("trial", "k"), ask("api", "friend"), ask("api", "foe")), (200, 200, 429));
+    }
+    let both = r#"{"charges":[{"policy":"trial","key":"k"},{"policy":"api","key":"z"}]}"#;
+    let answer = http.post("/v1/check", both);
+    assert_eq!((answer.status, &answer.json()["charges"][1]["remaining"]), (200, &1.into()));
+    let metrics = http.get("/metrics").body;
+    let line = "tollgate_decisions_total{domain=\"\",policy=\"trial\",decision=\"shadow_deny\"} 4";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+}
+
+#[test]
+fn a_drain_is_unready_at_once_finishes_what_is_in_flight_and_ends() {
+    let running = start(POLICY);
+    let mut idle = TcpStream::connect(running.resp).unwrap();
+    let mut begun = TcpStream::connect(running.http).unwrap();
+    for stream in [&idle, &begun] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    begun.write_all(b"GET /readyz HTTP/1.1\r\n").unwrap();
+    let mut probe = Http::connect(running.http);
+    assert_eq!(probe.get("/readyz").status, 200);
+    crate::harness::eventually("all are served", || {
+        running.server.service().open_connections() == 3
+    });
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let service = Arc::clone(running.server.service());
+    let drain = Drain { delay: Duration::from_millis(200), timeout: PATIENCE };
+    let draining = runtime.unwrap();
+    let done = draining.spawn(running.server.drain(drain));
+    crate::harness::eventually("it drains", || service.is_draining());
+    assert_eq!(probe.get("/readyz").status, 503);
+    // Idle connections are closed, the request in flight is answered.
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+    begun.write_all(b"host: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    begun.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(draining.block_on(done).unwrap());
+    assert!(TcpStream::connect(running.resp).is_err());
+}
+
+#[test]
+fn every_front_listens_on_a_unix_socket_too() {
+    let folder = Folder::new("unix");
+    let at = |name: &str| Some(format!("unix:{}", folder.0.join(name).display()));
+    let overrides =
+        Overrides { http: at("http"), grpc: at("grpc"), resp: at("resp"), ..Overrides::default() };
+    let metrics = Metrics::default();
+    let config = Config::from_texts(&[], &overrides, &metrics).unwrap();
+    let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));
+    let service = Service::new(config.rules, metrics, memory, clock(), config.settings);
+    let _server = Server::start(Arc::new(service), &config.listen, None, 1).unwrap();
+    let mut resp = UnixStream::connect(folder.0.join("resp")).unwrap();
+    resp.write_all(b"PING\r\nQUIT\r\n").unwrap();
+    let mut answer = String::new();
+    resp.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "+PONG\r\n+OK\r\n");
+    let mut http = UnixStream::connect(folder.0.join("http")).unwrap();
+    http.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    answer.clear();
+    http.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A certificate authority, and a certificate by it for `name`, made by openssl.
+fn certificates(folder: &Folder) {
+    let run = |arguments: &str| {
+        output(Command::new("openssl").args(arguments.split(' ')).current_dir(&folder.0));
+    };
+    run("req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca");
+    for name in ["server", "client"] {
+        run(&format!(
+            "req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
+        ));
+        folder.file("san", "subjectAltName=IP:127.0.0.1,DNS:localhost");
+        run(&format!(
+            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {name}.pem -days 2 -extfile san"
+        ));
+    }
+}
+
+#[test]
+fn fronts_speak_tls_and_ask_for_client_certificates_where_told() {
+    let (Some(curl), Some(_)) = (tool("curl"), tool("openssl")) else { return };
+    let folder = Folder::new("tls");
+    certificates(&folder);
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    let toml = format!(
+        "[tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_authority = \"{}\"\n{POLICY}",
+        path("server.pem"),
+        path("server.key"),
+        path("ca.pem")
+    );
+    let running = start(&toml);
+    let url = format!("https://127.0.0.1:{}/healthz", running.http.port());
+    let ca = path("ca.pem");
+    let bare = Command::new(&curl).args(["-s", "--cacert", &ca, &url]).output().unwrap();
+    assert!(!bare.status.success(), "no client certificate was asked for");
+    let (cert, key) = (path("client.pem"), path("client.key"));
+    let known = ["-s", "--cacert", &ca, "--cert", &cert, "--key", &key];
+    for version in ["--http1.1", "--http2"] {
+        assert_eq!(output(Command::new(&curl).args(known).args([version, &url])), "OK");
+    }
+}
