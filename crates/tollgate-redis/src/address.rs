@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `redis://[user:password@]host[:port][/db]` | one server |
 //! | `redis+unix:///path[?db=n]` | one server on this host |
-//! | `redis+sentinel://[user:password@]host[:port],…/name[/db]` | the primary that these sentinels know by that name |
+//! | `redis+sentinel://[user:password@]host[:port],…/name[/db]` | the primary of that name |
 //! | `redis+cluster://[user:password@]host[:port],…` | the cluster that these nodes belong to |
 //!
 //! `rediss` in place of `redis` means TLS. User and password are those of the servers; sentinels

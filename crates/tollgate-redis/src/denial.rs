@@ -2,18 +2,18 @@
 //!
 //! What is remembered is not the denial but the states that it was made on, and the server's time.
 //! A later charge is decided on them by the core at the time that it is now: as long as that is a
-//! denial, the store would deny too, since whatever others asked meanwhile can only have taken more.
-//! So a charge of another cost is answered rightly, and the waits that are told count down.
+//! denial, the store would deny too, since whatever others asked meanwhile can only have taken
+//! more. So a charge of another cost is answered rightly, and the waits that are told count down.
 //!
 //! ```text
 //!   asked      answered                          retry             recheck
 //!     |------------|--------- denied here ---------|---- store ----
-//!     `- time counts from here: the server's clock is at most this far, so nobody is denied too long
+//!     `- time counts from here: the server's clock is no further, so nobody is denied too long
 //! ```
 //!
-//! **Bound.** A refund or a reset by this process is respected at once, one by another process after
-//! [`Denials::recheck`] at the latest. [`Denials::keys_max`] bounds the memory; the keys that were
-//! not denied for longest are forgotten first.
+//! **Bound.** A refund or a reset by this process is respected at once, one by another process
+//! after [`Denials::recheck`] at the latest. [`Denials::keys_max`] bounds the memory; the keys that
+//! were not denied for longest are forgotten first.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -12,7 +12,8 @@ use tollgate_core::{Decision, Grant, Mode, OnStoreError, State, Timestamp, Verdi
 use crate::local::{LocalPart, LocalShares, denied};
 use crate::request::{Op, Request};
 
-/// The verdict of the policies on a request that the store did not answer, `lasted` into the outage.
+/// The verdict of the policies on a request that the store did not answer, `lasted` into the
+/// outage.
 pub(crate) fn degraded_verdict(
     request: &Request,
     local: &LocalShares,

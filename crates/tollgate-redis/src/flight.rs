@@ -140,7 +140,8 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
 fn answer_all(link: &Link, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, StoreError>>) {
     let mut written = false;
     for (job, outcome) in jobs.into_iter().zip(outcomes) {
-        written |= outcome.as_ref().is_ok_and(|outcome| outcome.states.is_empty());
+        let is_read = job.request.op == Op::Peek;
+        written |= outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty());
         // Nobody waits any more if this fails.
         let _ = job.answer.send(outcome.map_err(Trouble::request));
     }

@@ -62,6 +62,11 @@ impl Ticket {
         let _ = self.0.compare_exchange(SENT, WAITING, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Whether its caller gave up.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.0.load(Ordering::Acquire) == ABANDONED
+    }
+
     /// Gives up. What that means for what was asked.
     pub(crate) fn abandon(&self) -> StoreError {
         match self.0.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {

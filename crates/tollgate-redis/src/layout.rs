@@ -4,16 +4,17 @@
 //!   tg:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
 //!   tg:GkTSxSzLo80:tuser{acme}:7       the key `user{acme}:7` brings its own hash tag
 //!   tg:GkTSxSzLo80:h{5f2a…}a}b         a key with braces that are no tag: tagged by its hash
-//!   tg:r:{2k}9f0c…                     record of a reservation; `2k` falls into the slot of its charges
+//!   tg:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
 //!   tg:q:{2k}71aa…                     answer to a request that may be asked again
 //! ```
 //!
-//! **One slot per key.** The tag depends on the key alone, so charges on one key under any number of
-//! policies share a slot; a key with a tag of its own (`{tenant}`) shares it with all keys so tagged.
+//! **One slot per key.** The tag depends on the key alone, so charges on one key under any number
+//! of policies share a slot; a key with a tag of its own (`{tenant}`) shares it with all keys so
+//! tagged.
 //!
 //! **Nothing is mistaken.** The letter before the tag says how the rest was made, the prefix holds
-//! no brace, and the policy's identity has a fixed length: no two keys have one name, whatever bytes
-//! they are made of.
+//! no brace, and the policy's identity has a fixed length: no two keys have one name, whatever
+//! bytes they are made of.
 
 use std::sync::OnceLock;
 

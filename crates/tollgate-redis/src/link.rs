@@ -6,9 +6,10 @@
 //!                 └── what is asked meanwhile waits here   └──> answers, one per request
 //! ```
 //!
-//! A request that finds the server idle is sent at once and alone. While [`Settings::in_flight_max`]
-//! round trips are under way, others gather; the next round trip takes them all. So latency is never
-//! traded for throughput: batches grow only out of time that would be spent waiting anyway.
+//! A request that finds the server idle is sent at once and alone. While
+//! [`Settings::in_flight_max`] round trips are under way, others gather; the next round trip takes
+//! them all. So latency is never traded for throughput: batches grow only out of time that would be
+//! spent waiting anyway.
 //!
 //! **Circuit breaker.** A server that broke the connection or let a batch's time run out is *down*:
 //! requests for it fail in microseconds, and a task of its own probes it with growing pauses until
@@ -151,6 +152,15 @@ impl Link {
 
     pub(crate) fn refuse(&self, job: Job, message: &str) {
         self.outage.failed();
+        // It was sent before and its answer was lost: the store knows the answer, so it is worth
+        // waiting for until whoever asked gives up.
+        if job.manner.remember_ms.is_some() && job.hops > 0 && !job.ticket.is_abandoned() {
+            if let Err(lost) = self.bounced.send(Bounce { job, to: Destination::Later }) {
+                let error = Trouble::store(unavailable("the store is being shut down"));
+                let _ = lost.0.job.answer.send(Err(error));
+            }
+            return;
+        }
         self.traffic.failures.fetch_add(1, Ordering::Relaxed);
         // Nobody waits any more if this fails.
         let _ = job.answer.send(Err(Trouble::store(unavailable(message))));

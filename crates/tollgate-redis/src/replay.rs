@@ -35,7 +35,8 @@ impl Board {
         Self { now, states: Vec::new(), returns: Vec::new() }
     }
 
-    /// Adds the state that `value` says, with what has expired given back; `None` if it is not ours.
+    /// Adds the state that `value` says, with what has expired given back; `None` if it is not
+    /// ours.
     pub(crate) fn add(&mut self, terms: &Terms, value: &[u8]) -> Option<()> {
         let (mut state, mut returns) = terms.parse(value)?;
         let now = self.now;

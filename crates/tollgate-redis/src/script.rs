@@ -3,7 +3,8 @@
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
 //! deployments use one or two. Checks on GCRA alone have a script that does without functions, with
-//! the whole one to fall back on. The parts are the files in `scripts/`, which draw what they store.
+//! the whole one to fall back on. The parts are the files in `scripts/`, which draw what they
+//! store.
 
 use std::sync::OnceLock;
 

@@ -2,9 +2,10 @@
 --
 -- KEYS, ARGV[1] to ARGV[3] and the value of a state are those of decide.lua and gcra.lua, whose
 -- rules this repeats without functions and tables: creating those costs a script more than deciding
--- does. The answer is the same, but for the values, which may stand in a table of their own. Whatever is out of the ordinary (a state with returns to make, one that a
--- set-back clock left in the future, somebody else's data) is not decided here: the answer is then
--- nil, nothing has been written, and the caller asks again with the whole script.
+-- does. The answer is the same, but for the values, which may stand in a table of their own.
+-- Whatever is out of the ordinary (a state with returns to make, one that a set-back clock left in
+-- the future, somebody else's data) is not decided here: the answer is then nil, nothing has been
+-- written, and the caller asks again with the whole script.
 
 local read, pack = struct.unpack, struct.pack
 local floor = math.floor

@@ -169,7 +169,8 @@ impl Inner {
         Some(grant)
     }
 
-    /// Gives unused units back to the store. Lost on the way they are the loss that the bound names.
+    /// Gives unused units back to the store. Lost on the way they are the loss that the bound
+    /// names.
     pub(super) async fn give_back(&self, lease: &Lease, now: Timestamp) {
         let Some(unused) = lease.end() else { return };
         let part = Part { units: unused.units, ..lease.part.clone() };

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! What is reserved counts as taken from the first moment, so nothing is ever granted twice; others
-//! may be denied by units that are rolled back a moment later. A process that dies in between leaves
-//! its units taken: the reservations expire and keep them.
+//! may be denied by units that are rolled back a moment later. A process that dies in between
+//! leaves its units taken: the reservations expire and keep them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -241,3 +241,29 @@ fn shuffled_time(mut scenario: Scenario, seed: u64) -> Scenario {
     }
     scenario
 }
+
+/// How many of the calls at these times are admitted.
+fn saturate(quota: &str, calls: impl Iterator<Item = u64>) -> u64 {
+    let policy = Arc::new(Policy::parse("saturated", quota).unwrap());
+    let mut subject = OnServer::new(&Engine::Redis.shared().url());
+    let ask = Ask::new(policy, "k", tollgate_core::Cost::ONE, tollgate_core::Mode::Enforce);
+    let check = Operation::Check(vec![ask.unwrap()]);
+    let answers = calls.map(|at_ns| {
+        let at = Timestamp::from_nanos(1_700_000_000_000_000_000 + at_ns);
+        subject.apply(at, &check).unwrap().allowed == Some(true)
+    });
+    answers.filter(|allowed| *allowed).count() as u64
+}
+
+#[test]
+fn no_limit_drifts_from_the_slowest_to_the_fastest() {
+    // A million a second, asked every half microsecond for 2 ms: one each microsecond.
+    let calls = (0..4_000).map(|n| n * 500);
+    assert_eq!(saturate("1000000/1s burst 1", calls), 2_000);
+    // Seven a second, which is no whole number of nanoseconds, asked every 10 ms for 9.99 s: two at
+    // once, and 69 that were due since.
+    assert_eq!(saturate("7/1s burst 2", (0..1_000).map(|n| n * 10_000_000)), 2 + 69);
+    // One a month, asked every three days for 25 years.
+    let day_ns = 86_400_000_000_000;
+    assert_eq!(saturate("1/30d", (0..3_000).map(|n| n * 3 * day_ns)), 300);
+}

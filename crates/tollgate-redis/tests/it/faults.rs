@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate_core::{ErrorKind, OnStoreError, Policy};
+use tollgate_core::{ErrorKind, OnStoreError, Policy, Timestamp};
 use tollgate_redis::{RedisStore, Settings};
 
 use crate::caller::{check, connect, settings};
-use crate::server::{Engine, Server};
+use crate::server::{Engine, LossyWay, Server};
 
 const BUDGET: Duration = Duration::from_millis(200);
 /// A busy machine may let a task wait; a hang takes longer.
@@ -201,8 +201,30 @@ async fn a_request_that_is_asked_again_is_charged_once() {
         until("the limit", async || store.status().requests > 600).await;
         let tally = load.stop().await;
         told(engine, "CLIENT KILL with request names", tally, LIMIT);
-        if tally.degraded_denied == 0 {
-            assert_eq!(tally.allowed, LIMIT, "every charge is known: {tally:?}");
+        assert_eq!(tally.allowed, LIMIT, "every charge is known: {tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_lost_on_the_way_is_found_again_under_the_requests_name() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let way = LossyWay::to(&server);
+        let url = format!("redis://127.0.0.1:{}", way.port);
+        let policy = policy(OnStoreError::Deny);
+        for (ask_again, degrades) in [(true, false), (false, true)] {
+            let settings = Settings { ask_again, ..settings() };
+            let store = connect(&url, &settings).await;
+            assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+            way.lose_next();
+            let verdict = check(&store, &policy, "k").await.unwrap();
+            assert_eq!(verdict.is_degraded(), degrades, "{engine:?}, asks again: {ask_again}");
+            assert_eq!(verdict.is_allowed(), ask_again);
+            until_recovered(&store, &policy).await;
+            let charges = [crate::caller::charge(&policy, "k")];
+            let peek = tollgate_core::Store::peek(&store, &charges, Timestamp::MIN).await.unwrap();
+            let left = peek.decisions()[0].snapshot().remaining();
+            assert_eq!(left, LIMIT - 2, "{engine:?}: charged once each, known or not");
         }
     }
 }

@@ -223,3 +223,46 @@ pub(crate) fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
         }
     }
 }
+
+/// A way to a server on which an answer can be lost.
+pub(crate) struct LossyWay {
+    pub(crate) port: u16,
+    loses: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl LossyWay {
+    pub(crate) fn to(server: &Server) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let loses = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (flag, to) = (std::sync::Arc::clone(&loses), server.port);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+                let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                let flag = std::sync::Arc::clone(&flag);
+                std::thread::spawn(move || pass(client, server, || false));
+                std::thread::spawn(move || {
+                    pass(back.0, back.1, || flag.swap(false, Ordering::SeqCst))
+                });
+            }
+        });
+        Self { port, loses }
+    }
+
+    /// Loses the next answer, and the connection with it.
+    pub(crate) fn lose_next(&self) {
+        self.loses.store(true, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, loses: impl Fn() -> bool) {
+    let mut chunk = [0; 65_536];
+    while let Ok(length @ 1..) = from.read(&mut chunk) {
+        if loses() || to.write_all(&chunk[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(std::net::Shutdown::Both);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
