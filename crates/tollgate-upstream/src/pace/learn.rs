@@ -26,7 +26,7 @@ const STRETCH_MAX: f64 = 16.0;
 /// of level and stretch is stable; its slowest mode shrinks by the root of this with every round.
 const STRETCH_GAIN: f64 = 0.6;
 /// Units of stretch that lower the level at rest by one.
-const STRETCH_LEAK: f64 = 16.0;
+const STRETCH_LEAK: f64 = 32.0;
 /// After so many answers without `remaining`, the last one is forgotten.
 const SILENT_MAX: u32 = 8;
 /// Doublings of a pause beyond which the upper bound has long been reached.
@@ -196,7 +196,7 @@ impl Pacer {
     /// Beyond as many clients as the reserve has slots, each client stretches its reserve.
     ///
     /// An integrator beside the proportional ticket law, with a leak. The leak makes the level at
-    /// rest a function of the stretch, `margin - stretch / 16`: whoever has stretched less than
+    /// rest a function of the stretch, `margin - stretch / 32`: whoever has stretched less than
     /// the others sees a level below its own rest and catches up, so strangers end up equal.
     /// Increase by multiplication and decrease by addition, which needs no leak, keeps a spread of
     /// a tenth between a hundred clients for ever.

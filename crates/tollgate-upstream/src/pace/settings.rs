@@ -76,8 +76,9 @@ impl Settings {
 
     /// Units to leave unspent, about one per client that shares the token.
     ///
-    /// Unset it is a function of the limit (64 of 4,500), good for 48 clients; set it to 128 on
-    /// every client for a hundred. Clients with a larger reserve than others starve.
+    /// Unset it is a function of the limit: 64 of 4,500, which takes 48 clients without further
+    /// ado and 250 once they have stretched it. Beyond that set it to a quarter more than there
+    /// are clients, on all of them: a client with a larger reserve than the others starves.
     #[must_use]
     pub const fn reserve(self, units: u64) -> Self {
         Self { reserve: Some(units), ..self }
