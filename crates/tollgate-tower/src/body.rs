@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 use crate::settle::Open;
 
 pin_project! {
-    /// A response body; see the [module documentation](self).
+    /// The inner body, or that of a refusal. It holds a permit or an unsettled cost until its end.
     pub struct Body<R> {
         #[pin]
         kind: Kind<R>,

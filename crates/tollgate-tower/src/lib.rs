@@ -1,17 +1,17 @@
 //! Enforce in any tower service: a layer that limits requests and tells clients the truth.
 //!
-//! ```no_run
+//! ```
 //! use std::sync::Arc;
-//! use tollgate_core::{Limiter, Policy, Store};
+//! use tollgate_core::{Limiter, Policy};
+//! use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 //! use tollgate_tower::{RateLimitLayer, keys::ClientAddress};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (store, clock): (Arc<dyn Store>, Arc<dyn tollgate_core::Clock>) = todo!();
-//! let limiter = Limiter::new([Policy::parse("client", "100/1m burst 20")?], store, clock);
+//! let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
+//! let policy = Policy::parse("client", "100/1m burst 20")?;
+//! let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
 //! let layer = RateLimitLayer::new(limiter, "client", ClientAddress::peer())?;
 //! # let _ = layer;
-//! # Ok(())
-//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What a request goes through

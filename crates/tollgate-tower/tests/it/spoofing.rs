@@ -1,6 +1,7 @@
 use std::net::SocketAddr;
 
 use http::{HeaderValue, Request};
+use proptest::prelude::*;
 use tollgate_tower::keys::{ClientAddress, ForwardedBy, PeerAddr};
 use tollgate_tower::{Head, Limit};
 
@@ -141,6 +142,44 @@ fn values_of_64_kib_are_walked_only_from_the_right_and_not_far() {
     assert_eq!(xff(&proxied(), PROXY, &trusted), "10.0.0.2");
     let noise = "x".repeat(64 * 1024);
     assert_eq!(xff(&proxied(), PROXY, &noise), PROXY);
+}
+
+/// Bytes a header value may hold, and pieces that look like hops.
+fn forged() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        prop::sample::select((b' '..=b'~').chain(0x80..=0xff).collect::<Vec<u8>>())
+            .prop_map(|byte| vec![byte]),
+        prop::sample::select(
+            &["10.0.0.1", "1.2.3.4", "[::1]:80", "for=", ", ", "\"", ";", "::"][..]
+        )
+        .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_client_writes_the_trusted_proxys_word_counts(
+        forged in prop::collection::vec(forged(), 0..4),
+        same_line in any::<bool>(),
+    ) {
+        for (source, name, seen) in [
+            (proxied(), "x-forwarded-for", CLIENT.to_owned()),
+            (proxied().forwarded_by(ForwardedBy::Forwarded), "forwarded", format!("for={CLIENT}")),
+        ] {
+            let mut lines = forged.clone();
+            match lines.last_mut() {
+                Some(last) if same_line => last.extend(format!(", {seen}").bytes()),
+                _ => lines.push(seen.into_bytes()),
+            }
+            let lines: Vec<_> = lines.iter().map(|line| (name, &line[..])).collect();
+            prop_assert_eq!(found(&source, PROXY, &lines), CLIENT);
+            prop_assert_eq!(found(&source, CLIENT, &lines), CLIENT);
+            prop_assert_eq!(found(&direct(), CLIENT, &lines), CLIENT);
+        }
+    }
 }
 
 #[tokio::test]
