@@ -1,5 +1,7 @@
 //! Integration tests of the layer, by what they look at.
 
+#![allow(clippy::duplicate_mod, reason = "each example is a program and brings its own client")]
+
 /// Header values that are not ASCII, absurd numbers, absent keys, panicking functions.
 mod bad_input;
 /// Permits: how many requests may be in flight at once.
