@@ -256,6 +256,3 @@ impl Case<'_> {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;
