@@ -27,6 +27,12 @@ impl Cost {
     pub const fn get(self) -> u64 {
         self.0.get()
     }
+
+    /// Both together, at most [`u64::MAX`].
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.get()))
+    }
 }
 
 /// Who is limited: opaque bytes, at least one and at most [`Key::LEN_MAX`] of them.

@@ -44,6 +44,8 @@ pub struct Gcra {
     capacity: u128,
     /// How far beyond empty a racing thread may find the bucket, in ticks.
     skew: u128,
+    /// Until when a state is one word; see [`Gcra::word_until`].
+    word_until: Timestamp,
 }
 
 /// The theoretical arrival time, in nanoseconds × units. The default is an idle key.
@@ -77,7 +79,9 @@ impl Gcra {
         let unit = quota.period_ns() / common;
         let scale = quota.units() / common;
         let capacity = quota.burst() as u128 * unit as u128;
-        Self { quota, scale, unit, capacity, skew: SKEW.as_nanos() * scale as u128 }
+        let skew = SKEW.as_nanos() * scale as u128;
+        let word_until = word::until(scale, capacity);
+        Self { quota, scale, unit, capacity, skew, word_until }
     }
 
     /// The quota.

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::charge::{Charge, Mode};
-use crate::decision::{Decision, Snapshot, Verdict};
+use crate::decision::{Decision, Retry, Snapshot, Verdict};
 use crate::{Algorithm, Cost, Timestamp};
 use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
@@ -209,11 +209,28 @@ pub fn decide_all(
         return Verdict::new(decisions);
     }
     states.clone_from_slice(&before);
-    for ((charge, &slot), decision) in charges.iter().zip(slots).zip(&mut decisions) {
-        let untouched = states[slot].peek(charge.policy.algorithm(), now);
-        match decision {
-            Decision::Allow(snapshot) | Decision::Deny { snapshot, .. } => *snapshot = untouched,
-        }
+    for (index, decision) in decisions.iter_mut().enumerate() {
+        let (algorithm, state) = (charges[index].policy.algorithm(), &states[slots[index]]);
+        let snapshot = state.peek(algorithm, now);
+        *decision = match retry_on_top(charges, slots, index, state, now) {
+            None => Decision::Allow(snapshot),
+            Some(retry) => Decision::Deny { snapshot, retry },
+        };
     }
     Verdict::new(decisions)
+}
+
+/// When `charges[index]` is worth another try, given an untouched `state`: once there is room for
+/// it on top of what the request asks of the same state before it. Told to wait only for itself,
+/// the request would come back too early.
+fn retry_on_top(
+    charges: &[Charge<'_>],
+    slots: &[usize],
+    index: usize,
+    state: &State,
+    now: Timestamp,
+) -> Option<Retry> {
+    let same = charges[..index].iter().zip(slots).filter(|(_, slot)| **slot == slots[index]);
+    let cost = same.fold(charges[index].cost, |sum, (charge, _)| sum.saturating_add(charge.cost));
+    state.clone().charge(&charges[index].cost(cost), 0, now).retry()
 }

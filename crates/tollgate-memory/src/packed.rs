@@ -5,7 +5,7 @@ use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Snapshot, State, Timestamp, fixed_window, leaky_bucket,
 };
 
-use crate::slot::{Content, Narrow};
+use crate::slot::Content;
 
 /// Where the states of a policy live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Place {
 /// Whether arrival times are whole nanoseconds, and in the range of a narrow slot.
 #[inline]
 pub(crate) fn is_narrow(gcra: &Gcra, now: Timestamp) -> bool {
-    now < gcra.word_until(Narrow::END)
+    now < gcra.word_until()
 }
 
 /// Decides a charge on packed words: the answer, and what to write if anything has changed.

@@ -209,8 +209,9 @@ impl MemoryStore {
 
     #[inline]
     fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let decided = match (charge.policy.algorithm(), charge.mode) {
-            (Algorithm::Gcra(gcra), Mode::Enforce) if packed::is_narrow(gcra, now) => {
+        let algorithm = charge.policy.algorithm();
+        let decided = match algorithm {
+            Algorithm::Gcra(gcra) if now < gcra.word_until() && charge.mode == Mode::Enforce => {
                 self.narrow.update(fingerprint, now, |words| {
                     let (answer, content) = packed::charge_word(gcra, charge.cost, words, now);
                     Change { answer, content }
@@ -218,7 +219,10 @@ impl MemoryStore {
             }
             _ => self.check_any(fingerprint, charge, now),
         };
-        decided.unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
+        match decided {
+            Ok(decision) => decision,
+            Err(full) => refuse(algorithm, full, now),
+        }
     }
 
     #[inline(never)]
@@ -321,6 +325,7 @@ impl core::fmt::Debug for MemoryStore {
 }
 
 /// The denial of a newcomer for which there is no room.
+#[cold]
 fn refuse(algorithm: &Algorithm, full: Full, now: Timestamp) -> Decision {
     let snapshot = State::vacant(algorithm).peek(algorithm, now);
     let nothing =

@@ -8,14 +8,16 @@ use super::{Cost, Decision, Gcra, Retry, SKEW, Snapshot, State, Timestamp};
 const SKEW_NS: u64 = SKEW.as_nanos() as u64;
 
 impl Gcra {
-    /// Until when a state is one word below `end` nanoseconds: then [`Self::decide_word`] may be
+    /// A bound on the arrival times that [`Self::decide_word`] meets: two bits of the word stay free
+    /// for whoever stores it, until the year 2116.
+    pub const WORD_END: u64 = 1 << 62;
+
+    /// Until when a state is one word below [`Self::WORD_END`]: then [`Self::decide_word`] may be
     /// asked. The beginning of time if it never is.
+    #[inline]
     #[must_use]
-    pub const fn word_until(&self, end: u64) -> Timestamp {
-        if self.scale != 1 || self.capacity > u64::MAX as u128 / 4 {
-            return Timestamp::MIN;
-        }
-        Timestamp::from_nanos(end.saturating_sub(SKEW_NS).saturating_sub(self.capacity as u64))
+    pub const fn word_until(&self) -> Timestamp {
+        self.word_until
     }
 
     /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first word.
@@ -56,6 +58,17 @@ impl Gcra {
             reset_after_ns: used,
             next_after_ns: if used == 0 { 0 } else { self.unit - part + overdrawn },
         }
+    }
+}
+
+pub(super) const fn until(scale: u64, capacity: u128) -> Timestamp {
+    let last = (Gcra::WORD_END - SKEW_NS) as u128;
+    let spare = last.saturating_sub(capacity);
+    // Twice the capacity must fit too: what is used and what is asked are added up.
+    if scale != 1 || spare < capacity {
+        Timestamp::MIN
+    } else {
+        Timestamp::from_nanos(spare as u64)
     }
 }
 
@@ -102,7 +115,7 @@ mod tests {
 
     #[test]
     fn quotas_with_a_fraction_of_a_nanosecond_need_more_than_a_word() {
-        let until = |text: &str| Gcra::new(text.parse().unwrap()).word_until(1 << 62);
+        let until = |text: &str| Gcra::new(text.parse().unwrap()).word_until();
         assert_eq!(until("7/s"), Timestamp::MIN);
         assert!(until("100/1m burst 20") > Timestamp::from_millis(4_000_000_000_000));
     }

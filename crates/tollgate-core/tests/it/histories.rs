@@ -16,7 +16,7 @@ fn judge_many(mix: &Mix, seeds: std::ops::Range<u64>) {
 }
 
 fn one_kind(kind: &'static [Kind]) {
-    let mix = Mix { kinds: kind, keys: 1, repeats: false, ..Mix::default() };
+    let mix = Mix { kinds: kind, keys: 1, ..Mix::default() };
     judge_many(&mix, 0..sized(60, 2_000));
 }
 
@@ -47,7 +47,7 @@ fn concurrency_answers_as_the_oracle_does() {
 
 #[test]
 fn requests_over_several_policies_and_keys_answer_as_the_oracle_does() {
-    let mix = Mix { repeats: false, ..Mix::default() };
+    let mix = Mix::default();
     judge_many(&mix, 1_000..1_000 + sized(60, 3_000));
 }
 

@@ -129,7 +129,6 @@ proptest! {
 
     /// The charges on one key must wait for the sum of their costs, not for each by itself.
     #[test]
-    #[ignore = "decide_all tells each charge its own wait, as if the others were not asked for"]
     fn a_request_that_names_a_key_twice_is_told_the_truth_too(
         lives in lives(), parts in repeated(),
     ) {

@@ -10,6 +10,7 @@
 //! belongs to the key that it belonged to.
 
 use tollgate_core::Timestamp;
+use tollgate_core::gcra::Gcra;
 
 use super::{Content, Slot, View};
 use crate::sync::{AtomicU64, Ordering, fence, pause};
@@ -21,12 +22,7 @@ pub(crate) struct Narrow {
 }
 
 const LOCKED: u64 = 1 << 63;
-const LIMITED: u64 = 1 << 62;
-
-impl Narrow {
-    /// The first moment that does not fit.
-    pub(crate) const END: u64 = LIMITED;
-}
+const LIMITED: u64 = Gcra::WORD_END;
 
 impl Slot for Narrow {
     #[inline]
@@ -91,6 +87,6 @@ impl Slot for Narrow {
 #[inline]
 fn word_of(content: Content) -> u64 {
     // A slot that is claimed before its state is known says so by its time alone.
-    let moment = content.words[0].max(content.vacant_at.as_nanos()).min(Narrow::END - 1);
+    let moment = content.words[0].max(content.vacant_at.as_nanos()).min(LIMITED - 1);
     moment | if content.limited { LIMITED } else { 0 }
 }

@@ -22,7 +22,7 @@ fn the_store_answers_every_scenario() {
 #[test]
 fn the_store_answers_random_histories_as_the_oracle_does() {
     let full = std::env::var("TOLLGATE_FULL").is_ok_and(|value| value == "1");
-    let mix = Mix { repeats: false, ..Mix::default() };
+    let mix = Mix::default();
     for seed in 0..if full { 5_000 } else { 100 } {
         let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
         verdict.unwrap_or_else(|difference| panic!("{difference}"));
