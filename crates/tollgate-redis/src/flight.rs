@@ -16,6 +16,10 @@ use crate::request::{Op, Request};
 /// The most times that a request is sent on, or sent again.
 const HOPS_MAX: u8 = 8;
 
+/// The most charges in one run of a script: Lua cannot name more than 8000 keys in one call, and
+/// the server answers nobody else meanwhile.
+const PARTS_MAX: usize = 1_024;
+
 /// Requests that one run of a script answers.
 struct Group {
     batch: Batch,
@@ -61,13 +65,13 @@ fn gather(link: &Link, jobs: Vec<Job>) -> Vec<Group> {
             continue;
         }
         let waiting = by_slot.entry(if link.by_slot { job.slot } else { 0 }).or_default();
-        waiting.push(job);
-        if waiting.len() >= link.settings.batch_max {
+        let parts: usize = waiting.iter().map(|job| job.request.parts.len()).sum();
+        if parts + job.request.parts.len() > PARTS_MAX || waiting.len() >= link.settings.batch_max {
             groups.push(group(link, std::mem::take(waiting)));
         }
+        waiting.push(job);
     }
-    let rest = by_slot.into_values().filter(|waiting| !waiting.is_empty());
-    groups.extend(rest.map(|waiting| group(link, waiting)));
+    groups.extend(by_slot.into_values().map(|waiting| group(link, waiting)));
     groups
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Terms {
     pub(crate) policy: Policy,
     /// The number of the algorithm, as the scripts count them.
     pub(crate) kind: u8,
-    /// The kind and the constants, as ARGV[2] has them.
+    /// The kind and the constants, as the second argument of a script has them.
     pub(crate) spec: Vec<u8>,
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn run(server: &Server) {
     let denied = Settings { denials: Some(Denials::default()), ..Settings::default() };
     let many = "1000000/1s burst 100000000";
     for (name, settings, quota, keys) in [
+        ("one caller, alone", Settings::default(), many, 1_000),
         ("one request at a time", Settings { queue_max: CALLERS, ..alone.clone() }, many, 1_000),
         ("coalesced, 1000 keys", Settings::default(), many, 1_000),
         ("coalesced, one hot key", Settings::default(), many, 1),
@@ -37,12 +38,13 @@ fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: us
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let policy = Arc::new(Policy::parse("api", quota).unwrap());
     let sequential = settings.batch_max == 1;
+    let callers = if name.starts_with("one caller") { 1 } else { CALLERS };
     runtime.block_on(async {
         let store = RedisStore::connect(&server.url(), settings).await.unwrap();
-        call(&store, &policy, keys, Duration::from_millis(300), sequential).await;
+        call(callers, &store, &policy, keys, Duration::from_millis(300), sequential).await;
         let (before, cpu) = (store.status(), cpu_us(server));
         let start = Instant::now();
-        let mut latencies = call(&store, &policy, keys, TIME, sequential).await;
+        let mut latencies = call(callers, &store, &policy, keys, TIME, sequential).await;
         let elapsed = start.elapsed();
         let (after, cpu) = (store.status(), cpu_us(server) - cpu);
         latencies.sort_unstable();
@@ -63,6 +65,7 @@ fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: us
 }
 
 async fn call(
+    callers: usize,
     store: &RedisStore,
     policy: &Arc<Policy>,
     keys: usize,
@@ -71,7 +74,7 @@ async fn call(
 ) -> Vec<Duration> {
     let next = Arc::new(AtomicU64::new(0));
     let turn = Arc::new(tokio::sync::Mutex::new(()));
-    let callers: Vec<_> = (0..CALLERS)
+    let callers: Vec<_> = (0..callers)
         .map(|_| {
             let (store, policy) = (store.clone(), Arc::clone(policy));
             let (next, turn) = (Arc::clone(&next), Arc::clone(&turn));

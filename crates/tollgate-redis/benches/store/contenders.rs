@@ -23,8 +23,8 @@ if new - now > burst then return {0, tat - now} end
 redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
 return {1, new - now}";
 
-/// Two sizes: one request at a time on each connection, and pipelines.
-const SHAPES: [(usize, usize); 2] = [(50, 1), (4, 16)];
+/// One client alone, one request at a time on each of many connections, and pipelines.
+const SHAPES: [(usize, usize); 3] = [(1, 1), (50, 1), (4, 16)];
 
 pub(crate) fn run(server: &Server) {
     let contenders = [

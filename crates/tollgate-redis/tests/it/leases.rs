@@ -8,6 +8,7 @@ use tollgate_core::{Policy, Store, Timestamp};
 use tollgate_redis::{LeaseTerms, PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
+use crate::faults::until;
 use crate::server::{Engine, eventually};
 
 const UNITS_MAX: u64 = 32;
@@ -70,12 +71,11 @@ async fn over_admission_is_at_most_the_units_in_hand() {
         }
         let plain = connect(&url, &Settings { policies: [].into(), ..settings.clone() }).await;
         // The worst moment: the bucket is full again, and the units are still in hand.
-        loop {
+        until("a full bucket", async || {
             let peek = plain.peek(&[charge(&policy, "k")], Timestamp::MIN).await.unwrap();
-            if peek.decisions()[0].snapshot().remaining() == 50 {
-                break;
-            }
-        }
+            peek.decisions()[0].snapshot().remaining() == 50
+        })
+        .await;
         let start = std::time::Instant::now();
         let mut admitted = 0;
         for store in [&plain, &holder] {

@@ -140,3 +140,26 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
         crate::server::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_large_requests_at_once_are_each_decided_as_a_whole() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policy = Policy::parse("wide", "40/30d").unwrap();
+        let callers: Vec<_> = (0..64)
+            .map(|_| {
+                let (store, policy) = (store.clone(), policy.clone());
+                tokio::spawn(async move {
+                    let keys: Vec<String> = (0..256).map(|n| format!("key {n}")).collect();
+                    let charges: Vec<_> = keys.iter().map(|key| charge(&policy, key)).collect();
+                    store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed()
+                })
+            })
+            .collect();
+        let mut allowed = 0;
+        for caller in callers {
+            allowed += u64::from(caller.await.unwrap());
+        }
+        assert_eq!(allowed, 40, "{engine:?}: 256 keys each, all or none");
+    }
+}
