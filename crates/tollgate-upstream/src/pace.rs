@@ -30,7 +30,7 @@
 //!
 //! | law | needs | does |
 //! |---|---|---|
-//! | [`Law::Window`] | quota, remaining, reset of a fixed window | tickets against the budget line |
+//! | [`Law::Window`] | quota, remaining, reset of a window | tickets against the budget line |
 //! | [`Law::Ticket`] | quota, remaining | as above |
 //! | [`Law::Spread`] | remaining, reset | spreads what is left over the time left |
 //! | [`Law::Aimd`] | nothing | faster by addition, slower by multiplication on a 429 |
@@ -40,7 +40,7 @@
 //! profile). A server whose 429s contradict its `remaining` is not believed for a while.
 //!
 //! **Invariants.** Whatever the server says and however the clock steps: after a 429 nothing is
-//! sent before a pause, pauses have an upper bound ([`Settings::pause_max`]), and memory is bounded.
+//! sent before a pause, pauses have a bound ([`Settings::pause_max`]), and so has memory.
 //!
 //! Deliberately absent: retries (the caller's business), a queue with priorities, and a mode that
 //! competes with clients that only react to 429s. Beside such clients tickets starve, as a polite

@@ -117,6 +117,7 @@ const NOTES: &str = "<footer>\n\
     everything. Converges: from when on every ten minutes are shared with an index of 0.95 or \
     more. Drains: until as many units are spent as there were at the start. Stdev: of requests \
     per thread, refused ones included. With several seeds, means; for times, the worst.</p>\n\
-    <p>Charts side by side have the same scale; rare spikes are cut off at its edge. More than eight processes are shown as the span \
-    between the slowest and the fastest, and their mean.</p>\n\
+    <p>Charts side by side have the same scale; rare spikes are cut off at its edge. \
+    More than eight processes are shown as the span between the slowest and the fastest, and \
+    their mean.</p>\n\
     </footer>\n";
