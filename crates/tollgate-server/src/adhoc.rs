@@ -1,8 +1,8 @@
 //! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
 //!
 //! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
-//! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen by
-//! callers and a flood of different ones must not stay.
+//! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
+//! by callers and a flood of different ones must not stay.
 
 use std::collections::HashMap;
 use std::rc::Rc;

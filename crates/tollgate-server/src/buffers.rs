@@ -1,8 +1,8 @@
 //! Buffers that connections borrow while they have something to say.
 //!
 //! An idle connection holds none: it takes one when bytes arrive and gives it back when all of them
-//! are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. A request
-//! once begun has a deadline that a trickle of bytes does not move.
+//! are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. A
+//! request once begun has a deadline that a trickle of bytes does not move.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -76,7 +76,8 @@ impl Input {
         self.bytes()[..].to_vec()
     }
 
-    /// Makes room for another read: moves what is left to the front, and grows if that is not enough.
+    /// Makes room for another read: moves what is left to the front, and grows if that is not
+    /// enough.
     fn make_room(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -158,8 +159,8 @@ impl Worker {
         written.map(|()| true)
     }
 
-    /// Says goodbye so that the last answer arrives: a socket closed with bytes unread is reset, and
-    /// the client loses what was written. Bounded in time and bytes.
+    /// Says goodbye so that the last answer arrives: a socket closed with bytes unread is reset,
+    /// and the client loses what was written. Bounded in time and bytes.
     pub async fn part<S>(&self, stream: &mut S, input: &mut Input)
     where
         S: AsyncRead + AsyncWrite + Unpin,

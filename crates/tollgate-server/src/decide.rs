@@ -109,8 +109,8 @@ impl Worker {
         self.told(self.service.store().reset(&ask.charge, now)).await
     }
 
-    /// Takes every charge if all are allowed, to be settled later. Shadow mode does not apply: there
-    /// would be nothing to settle.
+    /// Takes every charge if all are allowed, to be settled later. Shadow mode does not apply:
+    /// there would be nothing to settle.
     ///
     /// # Errors
     ///

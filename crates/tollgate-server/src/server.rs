@@ -5,8 +5,8 @@
 //!                                     \--> worker 1 ...
 //! ```
 //!
-//! Rejected: one work-stealing runtime (a request would wake a second thread and share its buffers),
-//! and a listener per worker (the kernel spreads few connections badly).
+//! Rejected: one work-stealing runtime (a request would wake a second thread and share its
+//! buffers), and a listener per worker (the kernel spreads few connections badly).
 
 use std::io;
 use std::rc::Rc;

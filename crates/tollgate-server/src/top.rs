@@ -1,8 +1,8 @@
 //! The keys most often allowed and most often denied, by a sketch of bounded size.
 //!
 //! A count-min sketch estimates how often a key was seen (never too low, too high by at most
-//! `e * seen / WIDTH` with probability `1 - 1/e^2`), and a short list keeps the keys with the highest
-//! estimates. Halving all counts now and then lets yesterday's keys fall off.
+//! `e * seen / WIDTH` with probability `1 - 1/e^2`), and a short list keeps the keys with the
+//! highest estimates. Halving all counts now and then lets yesterday's keys fall off.
 //!
 //! ```text
 //!   key --hash--> row 0 [ . . 7 . ]   estimate = min over rows

@@ -1,7 +1,7 @@
 //! Descriptor rules in a file, in the form of envoyproxy/ratelimit.
 //!
-//! Beside its `rate_limit` a descriptor may have a `quota` with an `algorithm`, as a policy has, for
-//! what that form cannot say: other periods, bursts, sliding windows.
+//! Beside its `rate_limit` a descriptor may have a `quota` with an `algorithm`, as a policy has,
+//! for what that form cannot say: other periods, bursts, sliding windows.
 
 use tollgate_core::Policy;
 

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! **Invariants.** Everything is validated here; nothing below sees a string that could be wrong.
-//! An unknown field is an error: a misspelt limit is no limit. Every error names file, line and field
-//! and says what would be right. A file of envoyproxy/ratelimit (`domain` and `descriptors` at the
-//! top) is read as it is.
+//! An unknown field is an error: a misspelt limit is no limit. Every error names file, line and
+//! field and says what would be right. A file of envoyproxy/ratelimit (`domain` and `descriptors`
+//! at the top) is read as it is.
 
 mod descriptors;
 mod error;

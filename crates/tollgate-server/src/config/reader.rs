@@ -17,7 +17,8 @@ pub(super) struct Place<'a> {
     path: String,
 }
 
-/// A table being read. Every field that is asked for becomes known; [`Table::finish`] refuses others.
+/// A table being read. Every field that is asked for becomes known; [`Table::finish`] refuses
+/// others.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     place: Place<'a>,

@@ -1,7 +1,8 @@
 //! What operators ask: health, readiness, metrics, top keys, reload, the OpenAPI document.
 //!
 //! `/healthz` says that the process runs, `/readyz` that it wants work: not while it drains. A
-//! refused reload does not make it unready, since the old rules still hold, but shows in the detail.
+//! refused reload does not make it unready, since the old rules still hold, but shows in the
+//! detail.
 
 use serde_json::json;
 
@@ -84,7 +85,10 @@ fn top(service: &Service, request: &Request<'_>, reply: &mut Reply) -> Result<()
     };
     let (allowed, denied) = service.top(most);
     let listed = |ranking: Ranking| -> Vec<_> {
-        let entry = |(key, count): (Vec<u8>, u64)| json!({"key": key.escape_ascii().to_string(), "count": count});
+        let entry = |(key, count): (Vec<u8>, u64)| {
+            let key = key.escape_ascii().to_string();
+            json!({"key": key, "count": count})
+        };
         ranking.into_iter().map(entry).collect()
     };
     let body = json!({"allowed": listed(allowed), "denied": listed(denied)});

@@ -4,9 +4,10 @@
 //!   TOLL.CHECK policy key [COST n] [policy key [COST n] ...]
 //! ```
 //!
-//! RESP2: `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining, retry_after_ms,
-//! reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no wait helps. RESP3: a
-//! map with the same names, and `charges` as maps. Milliseconds are rounded up.
+//! RESP2: `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining,
+//! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no
+//! wait helps. RESP3: a map with the same names, and `charges` as maps. Milliseconds are rounded
+//! up.
 
 use tollgate_core::{Cost, Decision, Retry, Verdict};
 

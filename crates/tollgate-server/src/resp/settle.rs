@@ -1,7 +1,8 @@
 //! `TOLL.RESERVE`, `TOLL.COMMIT` and `TOLL.CANCEL`: take now, settle later.
 //!
 //! ```text
-//!   TOLL.RESERVE policy key [COST n] ...   -> TOLL.CHECK's four fields, reservation or nil, expires_after_ms
+//!   TOLL.RESERVE policy key [COST n] ...   -> TOLL.CHECK's four fields,
+//!                                             reservation or nil, expires_after_ms
 //!   TOLL.COMMIT reservation [cost ...]     -> 1 settled, 0 unknown: settled before, or expired
 //!   TOLL.CANCEL reservation                -> 1 settled, 0 unknown
 //! ```
