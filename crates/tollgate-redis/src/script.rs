@@ -36,7 +36,7 @@ pub(crate) fn script(kinds: u8) -> &'static Script {
 /// The short way for checks on GCRA states; answers nil where the whole script is needed.
 pub(crate) fn short() -> &'static Script {
     static SHORT: OnceLock<Script> = OnceLock::new();
-    SHORT.get_or_init(|| Script::new(GCRA_CHECK.to_owned()))
+    SHORT.get_or_init(|| Script::new([TIME, GCRA_CHECK].concat()))
 }
 
 impl Script {
@@ -52,7 +52,7 @@ pub(crate) const fn bit(kind: u8) -> u8 {
 }
 
 fn source(set: usize) -> String {
-    let mut parts = vec![TIME];
+    let mut parts = vec![TIME, "local algorithms = {}\n"];
     // GCRA adds and compares; all others divide.
     if set & !1 != 0 {
         parts.push(DIVISION);

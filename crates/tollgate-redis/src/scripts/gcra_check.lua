@@ -1,23 +1,13 @@
 -- The short way: checks on GCRA states and nothing else, which is most of what is ever asked.
 --
--- KEYS, ARGV[1] to ARGV[3] and the value of a state are those of decide.lua and gcra.lua, whose
--- rules this repeats without functions and tables: creating those costs a script more than deciding
--- does. The answer is the same, but for the values, which may stand in a table of their own.
+-- Before it stands time.lua. KEYS, ARGV[1] to ARGV[3] and the value of a state are those of
+-- decide.lua and gcra.lua, whose rules this repeats without functions and tables: creating those
+-- costs a script more than deciding does. The answer is the same, but for the values, which may
+-- stand in a table of their own.
 -- Whatever is out of the ordinary (a state with returns to make, one that a set-back clock left in
 -- the future, somebody else's data) is not decided here: the answer is then nil, nothing has been
 -- written, and the caller asks again with the whole script.
 
-local read, pack = struct.unpack, struct.pack
-local floor = math.floor
-local SKEW_US = 10000
-
-local now_us, now_ns = 0, 0
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now_us = time[1] * 1000000 + time[2]
-else
-  now_us, now_ns = read('<dd', ARGV[1])
-end
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
 local longer_ms = ARGV[1] == '' and 2 or 3600002
 local requests = ARGV[3]

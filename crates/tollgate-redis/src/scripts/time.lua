@@ -19,5 +19,3 @@ if ARGV[1] == '' then
 else
   now_us, now_ns = read('<dd', ARGV[1])
 end
-
-local algorithms = {}

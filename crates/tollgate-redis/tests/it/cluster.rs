@@ -3,14 +3,14 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use tollgate_core::{ErrorKind, OnStoreError, Policy, Store, Timestamp};
+use tollgate_core::{ErrorKind, Policy, Store, Timestamp};
 use tollgate_redis::{PolicySettings, RedisStore, Settings};
 use tollgate_sim::conformance::{run, scenarios};
 use tollgate_sim::oracle::history;
 
 use crate::caller::{admitted, charge, check, connect, settings};
 use crate::conformance::{OnServer, single_charges};
-use crate::faults::{Load, hasty, until};
+use crate::faults::{fail_over, hasty};
 use crate::server::{Engine, Server, eventually, full, tell};
 
 /// Three primaries with a replica each.
@@ -173,25 +173,10 @@ async fn concurrent_requests_to_one_node_share_round_trips() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_replaced_and_at_most_its_limit_is_admitted_again() {
-    const LIMIT: u64 = 200;
     for engine in Engine::available() {
         let cluster = Cluster::start(engine);
         let store = connect(&cluster.url(), &hasty()).await;
-        let policy = Policy::parse("fault", &format!("{LIMIT}/30d")).unwrap();
-        let policy = policy.on_store_error(OnStoreError::Deny);
-        let load = Load::start(&store, &policy, 8);
-        until("load", async || store.status().requests > 100).await;
-        cluster.primary_of("hot").kill();
-        until("degraded answers", async || {
-            check(&store, &policy, "hot").await.unwrap().is_degraded()
-        })
-        .await;
-        until("failover", async || !check(&store, &policy, "hot").await.unwrap().is_degraded())
-            .await;
-        let tally = load.stop().await;
-        println!("{engine:?}, cluster failover: {tally:?}, bound {}", 2 * LIMIT);
-        assert!(tally.allowed <= 2 * LIMIT, "{tally:?}");
-        assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
+        fail_over(engine, "cluster", &store, || cluster.primary_of("hot").kill()).await;
     }
 }
 

@@ -120,6 +120,20 @@ async fn until_recovered(store: &RedisStore, policy: &Policy) {
     until("recovery", async || !check(store, policy, "probe").await.unwrap().is_degraded()).await;
 }
 
+/// Kills a primary under load, and waits until another has taken over.
+pub(crate) async fn fail_over(engine: Engine, what: &str, store: &RedisStore, kill: impl FnOnce()) {
+    let policy = policy(OnStoreError::Deny);
+    let load = Load::start(store, &policy, 8);
+    until("load", async || store.status().requests > 100).await;
+    kill();
+    let is_degraded = async || check(store, &policy, "hot").await.unwrap().is_degraded();
+    until("degraded answers", is_degraded).await;
+    until("failover", async || !is_degraded().await).await;
+    let tally = load.stop().await;
+    told(engine, &format!("{what} failover"), tally, 2 * LIMIT);
+    assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
+}
+
 fn told(engine: Engine, fault: &str, tally: Tally, bound: u64) {
     println!("{engine:?}, {fault}: {tally:?}, at most {bound} may be admitted by the store");
     assert!(tally.allowed <= bound, "{engine:?}, {fault}: {tally:?} exceeds {bound}");

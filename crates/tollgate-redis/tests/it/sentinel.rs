@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate_core::{OnStoreError, Policy};
-
-use crate::caller::{check, connect};
-use crate::faults::{Load, hasty, until};
+use crate::caller::connect;
+use crate::faults::{fail_over, hasty};
 use crate::server::{Engine, Server, eventually, tell};
 
 /// A primary, a replica and a sentinel that watches them.
@@ -43,25 +41,10 @@ fn start(engine: Engine) -> Watched {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_found_again_and_at_most_its_limit_is_admitted_again() {
-    const LIMIT: u64 = 200;
     for engine in Engine::available() {
         let watched = start(engine);
         let url = format!("redis+sentinel://127.0.0.1:{}/main", watched.sentinel.port);
         let store = connect(&url, &hasty()).await;
-        let policy = Policy::parse("fault", &format!("{LIMIT}/30d")).unwrap();
-        let policy = policy.on_store_error(OnStoreError::Deny);
-        let load = Load::start(&store, &policy, 8);
-        until("load", async || store.status().requests > 100).await;
-        watched.primary.kill();
-        until("degraded answers", async || {
-            check(&store, &policy, "hot").await.unwrap().is_degraded()
-        })
-        .await;
-        until("failover", async || !check(&store, &policy, "hot").await.unwrap().is_degraded())
-            .await;
-        let tally = load.stop().await;
-        println!("{engine:?}, sentinel failover: {tally:?}, bound {}", 2 * LIMIT);
-        assert!(tally.allowed <= 2 * LIMIT, "{tally:?}");
-        assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
+        fail_over(engine, "sentinel", &store, || watched.primary.kill()).await;
     }
 }
