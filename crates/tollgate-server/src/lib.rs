@@ -1,4 +1,15 @@
 //! The Tollgate service: RESP, HTTP and Envoy gRPC in front of one limiter.
+//!
+//! ```text
+//!   listen -> server -> worker -> resp | http | grpc -> rules (Ask) -> decide -> store
+//! ```
+//!
+//! **Invariants.** Every front asks through [`rules`] and [`decide`], so lists, shadow mode, counts
+//! and failures are the same everywhere. Everything a client sends is bounded before it is kept. A
+//! malformed request is answered on its own and charges nothing.
+//!
+//! Deliberately absent: algorithms and states (`tollgate-core`, the stores), arguments of the
+//! command line (`tollgate-cli`), a thread that sweeps, and OpenTelemetry.
 
 pub mod adhoc;
 pub mod auth;

@@ -7,7 +7,7 @@
 //!
 //! The plain HTTP/1.1 request that every client sends a million times is read and answered here,
 //! several pipelined ones in one write. Anything else (HTTP/2, chunked bodies, `Expect`, `Upgrade`)
-//! goes to hyper together with the bytes read so far; both ways meet in [`routes`].
+//! goes to hyper together with the bytes read so far; both ways meet in [`answer`].
 
 mod amend;
 mod check;
