@@ -1,15 +1,20 @@
 //! Atomics, or loom's in their place when it explores every interleaving of the tables.
 
 #[cfg(tollgate_loom)]
-pub(crate) use loom::sync::Mutex as StripeLock;
-#[cfg(tollgate_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+#[cfg(tollgate_loom)]
+pub(crate) use loom::sync::{Mutex as StripeLock, MutexGuard as LoomGuard};
 #[cfg(not(tollgate_loom))]
 pub(crate) use std::sync::Mutex as StripeLock;
 #[cfg(not(tollgate_loom))]
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(tollgate_loom)]
+pub(crate) type StripeGuard<'a> = LoomGuard<'a, ()>;
+#[cfg(not(tollgate_loom))]
+pub(crate) type StripeGuard<'a> = MutexGuard<'a, ()>;
 
 /// Locks; what a panicking thread left behind is as good as before, since states are written whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

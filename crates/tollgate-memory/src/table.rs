@@ -15,7 +15,10 @@
 //!
 //! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
 //! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
-//! their index. A stripe is not locked while a slot of the same table is.
+//! their index, after the stripes of all their homes. Nobody waits for a stripe with a slot of the
+//! same table locked.
+
+use std::sync::PoisonError;
 
 use tollgate_core::Timestamp;
 
@@ -23,7 +26,7 @@ use crate::hash::Fingerprint;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Slot, View};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeGuard, StripeLock, prefetch};
 
 /// What to do with a newcomer when every key near it is being limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -247,11 +250,11 @@ impl<S: Slot> Table<S> {
         change: &mut impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<Option<R>, Full> {
         let stripe = self.stripe(home).lock.lock();
-        let _inserting = stripe.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _inserting = stripe.unwrap_or_else(PoisonError::into_inner);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
-        let (index, view) = self.victim(home, now)?;
+        let (index, view) = self.victim(home, now, |_| false)?;
         let Change { answer, content } = change([0; 2]);
         let Some(content) = content else { return Ok(Some(answer)) };
         // Before the key can be seen there: who looks for it must look far enough.
@@ -278,14 +281,22 @@ impl<S: Slot> Table<S> {
     }
 
     /// The slot that a newcomer takes: the first that says nothing, or else the one nearest to it.
-    fn victim(&self, home: usize, now: Timestamp) -> Result<(usize, View), Full> {
+    fn victim(
+        &self,
+        home: usize,
+        now: Timestamp,
+        taken: impl Fn(usize) -> bool,
+    ) -> Result<(usize, View), Full> {
         let mut nearest: Option<(usize, View)> = None;
         let mut free_at = Timestamp::MAX;
         for probe in 0..PROBES.min(self.buckets.len()) {
             let bucket = (home + probe) % self.buckets.len();
             for (position, slot) in self.buckets[bucket].0.iter().enumerate() {
-                let view = slot.read();
                 let index = bucket * SLOTS + position;
+                if taken(index) {
+                    continue;
+                }
+                let view = slot.read();
                 if view.tag == 0 || view.vacant_at <= now {
                     return Ok((index, view));
                 }
@@ -302,47 +313,82 @@ impl<S: Slot> Table<S> {
         })
     }
 
-    /// Finds or makes a slot for each of the distinct `fingerprints` and locks them all, in order of
-    /// their index: in any other order, two requests that name the same keys the other way round
+    /// Finds or chooses a slot for each of the distinct `fingerprints` and locks them all, in order
+    /// of their index: in any other order, two requests that name the same keys the other way round
     /// would wait for each other for ever. Fails with the position of the one without room.
     pub(crate) fn lock_all(
         &self,
         fingerprints: &[Fingerprint],
         now: Timestamp,
-    ) -> Result<Vec<Locked<'_, S>>, (usize, Full)> {
+    ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
+        let mut stripes = Vec::new();
         loop {
-            let mut order = Vec::with_capacity(fingerprints.len());
-            for (position, fingerprint) in fingerprints.iter().enumerate() {
-                let index = self.ensure(*fingerprint, now).map_err(|full| (position, full))?;
-                order.push((index, position));
+            let mut order = self.choose(fingerprints, now)?;
+            let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
+            if newcomers && stripes.is_empty() {
+                stripes = self.lock_stripes(fingerprints);
+                continue;
             }
-            order.sort_unstable();
-            let mut locked: Vec<_> = order
-                .iter()
-                .map(|&(index, position)| (position, Locked::new(self.slot(index))))
-                .collect();
-            // Between finding and locking, a newcomer may have taken a slot: then all over again.
-            let held = locked
-                .iter()
-                .all(|(position, locked)| locked.view().tag == fingerprints[*position].tag);
-            if held {
-                locked.sort_unstable_by_key(|(position, _)| *position);
-                return Ok(locked.into_iter().map(|(_, locked)| locked).collect());
+            order.sort_unstable_by_key(|choice| choice.index);
+            let mut slots = Vec::with_capacity(order.len());
+            for choice in order {
+                let locked = Locked::new(self.slot(choice.index));
+                let held = match choice.newcomer_in_place_of {
+                    None => locked.view().tag == fingerprints[choice.position].tag,
+                    Some(seen) => locked.view() == seen,
+                };
+                if !held {
+                    break;
+                }
+                let newcomer = choice.newcomer_in_place_of.is_some();
+                slots.push((choice.position, Held { locked, newcomer }));
+            }
+            // Between choosing and locking, somebody may have taken a slot: then all over again.
+            if slots.len() == fingerprints.len() {
+                slots.sort_unstable_by_key(|(position, _)| *position);
+                let slots = slots.into_iter().map(|(_, held)| held).collect();
+                return Ok(LockedSlots { slots, _stripes: stripes });
             }
         }
     }
 
-    /// The index of the key's slot, which is made if there is none.
-    fn ensure(&self, fingerprint: Fingerprint, now: Timestamp) -> Result<usize, Full> {
-        let home = self.home(fingerprint);
-        loop {
-            if let Some(slot) = self.find(fingerprint, home) {
-                return Ok(self.index(slot));
-            }
-            let content = Content { vacant_at: now, ..Content::VACANT };
-            let mut claim = |_| Change { answer: (), content: Some(content) };
-            self.try_insert(fingerprint, home, now, &mut claim)?;
+    /// Locks the stripes of all homes, in order: nobody else makes a slot for one of these keys
+    /// until they are released.
+    fn lock_stripes(&self, fingerprints: &[Fingerprint]) -> Vec<StripeGuard<'_>> {
+        let number = |fingerprint: &Fingerprint| self.home(*fingerprint) % self.stripes.len();
+        let mut numbers: Vec<usize> = fingerprints.iter().map(number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let lock = |number: usize| {
+            self.stripes[number].lock.lock().unwrap_or_else(PoisonError::into_inner)
+        };
+        numbers.into_iter().map(lock).collect()
+    }
+
+    /// The slot of each key, or the one that it would take: a different one for each.
+    fn choose(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Result<Vec<Choice>, (usize, Full)> {
+        let mut choices: Vec<Choice> = Vec::with_capacity(fingerprints.len());
+        for (position, fingerprint) in fingerprints.iter().enumerate() {
+            let home = self.home(*fingerprint);
+            let choice = match self.find(*fingerprint, home) {
+                Some(slot) => {
+                    Choice { index: self.index(slot), position, newcomer_in_place_of: None }
+                }
+                None => {
+                    let taken = |index| choices.iter().any(|choice| choice.index == index);
+                    let (index, view) =
+                        self.victim(home, now, taken).map_err(|full| (position, full))?;
+                    self.extend_reach(home, index);
+                    Choice { index, position, newcomer_in_place_of: Some(view) }
+                }
+            };
+            choices.push(choice);
         }
+        Ok(choices)
     }
 
     fn slot(&self, index: usize) -> &S {
@@ -358,6 +404,37 @@ impl<S: Slot> Table<S> {
     fn stripe(&self, home: usize) -> &Stripe {
         &self.stripes[home % self.stripes.len()]
     }
+}
+
+/// Slots locked together, and the stripes that keep others from making more of the same keys.
+pub(crate) struct LockedSlots<'t, S: Slot> {
+    pub(crate) slots: Vec<Held<'t, S>>,
+    _stripes: Vec<StripeGuard<'t>>,
+}
+
+/// A locked slot of a key, or one that a newcomer takes if it is written.
+pub(crate) struct Held<'t, S: Slot> {
+    locked: Locked<'t, S>,
+    newcomer: bool,
+}
+
+impl<S: Slot> Held<'_, S> {
+    /// The words of the key; zero for a newcomer.
+    pub(crate) fn words(&self) -> [u64; 2] {
+        if self.newcomer { [0; 2] } else { self.locked.view().words }
+    }
+
+    /// Writes and unlocks.
+    pub(crate) fn write(self, tag: u64, content: Content) {
+        self.locked.write(tag, content);
+    }
+}
+
+/// Which slot is to be locked for the key at `position`.
+struct Choice {
+    index: usize,
+    position: usize,
+    newcomer_in_place_of: Option<View>,
 }
 
 /// Whether `a` is rather forgotten than `b`.

@@ -10,8 +10,8 @@ use tollgate_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, deci
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
 use crate::packed::{self, Place};
-use crate::slot::{Locked, Slot};
-use crate::table::{Full, Table};
+use crate::slot::Slot;
+use crate::table::{Full, LockedSlots, Table};
 use crate::wide::{Shard, Wide};
 
 /// The distinct states that a request is about: by place, in the order in which they are locked.
@@ -134,17 +134,17 @@ fn lock_slots<'t, S: Slot>(
     plan: &Plan<'_>,
     place: Place,
     now: Timestamp,
-) -> Result<Vec<Locked<'t, S>>, (usize, Full)> {
+) -> Result<LockedSlots<'t, S>, (usize, Full)> {
     let (numbers, fingerprints): (Vec<usize>, Vec<Fingerprint>) =
         plan.of(place).map(|(number, fingerprint, _)| (number, fingerprint)).unzip();
     table.lock_all(&fingerprints, now).map_err(|(position, full)| (numbers[position], full))
 }
 
 /// Appends the states of locked slots: they come next in the order of the plan.
-fn unpack_into<S: Slot>(states: &mut Vec<State>, plan: &Plan<'_>, locked: &[Locked<'_, S>]) {
-    for locked in locked {
+fn unpack_into<S: Slot>(states: &mut Vec<State>, plan: &Plan<'_>, locked: &LockedSlots<'_, S>) {
+    for held in &locked.slots {
         let (_, algorithm, _) = plan.states[states.len()];
-        states.push(packed::unpack(algorithm, locked.view().words));
+        states.push(packed::unpack(algorithm, held.words()));
     }
 }
 
@@ -152,15 +152,16 @@ fn unpack_into<S: Slot>(states: &mut Vec<State>, plan: &Plan<'_>, locked: &[Lock
 fn write_slots<S: Slot>(
     plan: &Plan<'_>,
     place: Place,
-    locked: Vec<Locked<'_, S>>,
+    locked: LockedSlots<'_, S>,
     states: &[State],
     now: Timestamp,
 ) {
-    for (locked, (number, fingerprint, algorithm)) in locked.into_iter().zip(plan.of(place)) {
+    let LockedSlots { slots, .. } = locked;
+    for (held, (number, fingerprint, algorithm)) in slots.into_iter().zip(plan.of(place)) {
         let words = packed::pack(&states[number]);
-        if words != locked.view().words {
+        if words != held.words() {
             let snapshot = states[number].peek(algorithm, now);
-            locked.write(fingerprint.tag, packed::content(words, snapshot, now));
+            held.write(fingerprint.tag, packed::content(words, snapshot, now));
         }
     }
 }

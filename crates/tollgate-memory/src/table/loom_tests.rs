@@ -105,9 +105,10 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
         count(&table, ALICE);
         count(&table, far);
         let both = |table: &Table<Double>, keys: [Fingerprint; 2]| {
-            for (locked, key) in table.lock_all(&keys, NOW).unwrap().into_iter().zip(keys) {
-                let words = locked.view().words.map(|word| word + 1);
-                locked.write(key.tag, later(words));
+            let locked = table.lock_all(&keys, NOW).ok().expect("there is room");
+            for (held, key) in locked.slots.into_iter().zip(keys) {
+                let words = held.words().map(|word| word + 1);
+                held.write(key.tag, later(words));
             }
         };
         let other = Arc::clone(&table);

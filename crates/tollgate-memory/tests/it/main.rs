@@ -1,5 +1,7 @@
 //! The memory store judged from outside.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 /// The conformance scenarios, and random histories against the oracle.
 mod conformance;
 
