@@ -54,10 +54,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn quota(args: &Args) -> anyhow::Result<Quota> {
-    let quota: Quota =
-        args.quota.parse().map_err(|error: tollgate_core::ParseQuotaError| {
-            anyhow!("--quota does not read:\n{}", error.pointing_into(&args.quota))
-        })?;
+    let quota: Quota = args.quota.parse().map_err(|error: tollgate_core::ParseQuotaError| {
+        anyhow!("--quota does not read:\n{}", error.pointing_into(&args.quota))
+    })?;
     match args.burst {
         None => Ok(quota),
         Some(burst) => Quota::with_burst(quota.units(), quota.period(), burst).context("--burst"),

@@ -79,7 +79,8 @@ fn view(answer: &Value) -> String {
     for row in 0..denied.len().max(allowed.len()) {
         let cell = |list: &[Value]| match list.get(row) {
             Some(entry) => {
-                let key: String = entry["key"].as_str().unwrap_or_default().chars().take(28).collect();
+                let key: String =
+                    entry["key"].as_str().unwrap_or_default().chars().take(28).collect();
                 (entry["count"].to_string(), key)
             }
             None => (String::new(), String::new()),
