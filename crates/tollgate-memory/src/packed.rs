@@ -2,7 +2,7 @@
 
 use tollgate_core::gcra::{self, Gcra};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Snapshot, State, Timestamp, fixed_window, leaky_bucket,
+    Algorithm, Charge, Decision, Snapshot, State, Timestamp, fixed_window, leaky_bucket,
 };
 
 use crate::slot::Content;
@@ -47,19 +47,6 @@ pub(crate) fn charge(
     let decision = state.charge(charge, 0, now);
     let after = pack(&state);
     (decision, (after != words).then(|| content(after, decision.snapshot(), now)))
-}
-
-/// The same for what is asked most: GCRA in one word.
-#[inline]
-pub(crate) fn charge_word(
-    gcra: &Gcra,
-    cost: Cost,
-    words: [u64; 2],
-    now: Timestamp,
-) -> (Decision, Option<Content>) {
-    let [before, _] = words;
-    let (decision, after) = gcra.decide_word(before, cost, now);
-    (decision, (after != before).then(|| content([after, 0], decision.snapshot(), now)))
 }
 
 /// What a slot holds after `snapshot` was reported of it at `now`.

@@ -209,38 +209,35 @@ impl MemoryStore {
 
     #[inline]
     fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let algorithm = charge.policy.algorithm();
-        let decided = match algorithm {
-            Algorithm::Gcra(gcra) if now < gcra.word_until() && charge.mode == Mode::Enforce => {
-                self.narrow.update(fingerprint, now, |words| {
-                    let (answer, content) = packed::charge_word(gcra, charge.cost, words, now);
-                    Change { answer, content }
-                })
+        if let Algorithm::Gcra(gcra) = charge.policy.algorithm()
+            && now < gcra.word_until()
+            && charge.mode == Mode::Enforce
+        {
+            let decided = self.narrow.move_on(fingerprint, |moment| {
+                let (decision, after) = gcra.decide_word(moment, charge.cost, now);
+                (decision, after, decision.snapshot().remaining() == 0)
+            });
+            if let Some(decision) = decided {
+                return decision;
             }
-            _ => self.check_any(fingerprint, charge, now),
-        };
-        match decided {
-            Ok(decision) => decision,
-            Err(full) => refuse(algorithm, full, now),
         }
+        self.check_any(fingerprint, charge, now)
     }
 
+    /// Any charge, on any state, wherever it is.
     #[inline(never)]
-    fn check_any(
-        &self,
-        fingerprint: Fingerprint,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Result<Decision, Full> {
+    fn check_any(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
         let decide = |words| {
             let (answer, content) = packed::charge(charge, words, now);
             Change { answer, content }
         };
-        match Place::of(charge.policy.algorithm(), now) {
+        let algorithm = charge.policy.algorithm();
+        let decided = match Place::of(algorithm, now) {
             Place::Narrow => self.narrow.update(fingerprint, now, decide),
             Place::Double => self.double.update(fingerprint, now, decide),
             Place::Wide => self.check_wide(fingerprint, charge, now),
-        }
+        };
+        decided.unwrap_or_else(|full| refuse(algorithm, full, now))
     }
 
     fn check_wide(

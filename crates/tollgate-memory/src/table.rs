@@ -25,7 +25,7 @@ use tollgate_core::Timestamp;
 use crate::hash::Fingerprint;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
-use crate::slot::{Content, Locked, Slot, View};
+use crate::slot::{Content, Locked, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeGuard, StripeLock, prefetch};
 
 /// What to do with a newcomer when every key near it is being limited.
@@ -403,6 +403,19 @@ impl<S: Slot> Table<S> {
 
     fn stripe(&self, home: usize) -> &Stripe {
         &self.stripes[home % self.stripes.len()]
+    }
+}
+
+impl Table<Narrow> {
+    /// Moves the moment of a key that is at home; `None` if it is not, or not undisturbed.
+    #[inline]
+    pub(crate) fn move_on<R>(
+        &self,
+        fingerprint: Fingerprint,
+        decide: impl FnOnce(u64) -> (R, u64, bool),
+    ) -> Option<R> {
+        let bucket = &self.buckets[self.home(fingerprint)];
+        bucket.find(fingerprint.tag)?.move_on(fingerprint.tag, decide)
     }
 }
 

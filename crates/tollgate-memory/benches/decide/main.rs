@@ -26,6 +26,9 @@ fn main() {
     if let Some(at) = args.iter().position(|arg| arg == "--child") {
         return instructions::child(&args[at + 1..]);
     }
+    if let Some(at) = args.iter().position(|arg| arg == "--resident") {
+        return memory::child(&args[at + 1]);
+    }
     let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
     println!("# machine: {} cores, {}", cores(), std::env::consts::ARCH);
     if has("--instructions") {

@@ -51,13 +51,13 @@ pub(crate) fn named(name: &str, keys: usize, mix: Mix) -> Box<dyn Subject> {
 fn governor_quota(mix: Mix) -> Quota {
     let number = |number| NonZeroU32::new(number).expect("not zero");
     match mix {
-        Mix::Allow => Quota::per_hour(number(1_000_000)).allow_burst(number(100_000_000)),
+        Mix::Allow => Quota::per_hour(number(1_000)).allow_burst(number(100_000_000)),
         Mix::Deny => Quota::per_hour(NonZeroU32::MIN),
     }
 }
 
 fn tollgate_quota(mix: Mix) -> &'static str {
-    if mix == Mix::Allow { "1000000/1h burst 100000000" } else { "1/1h" }
+    if mix == Mix::Allow { "1000/1h burst 100000000" } else { "1/1h" }
 }
 
 /// The least that any keyed limiter does: hash the key, read a clock, write one word.

@@ -24,6 +24,34 @@ pub(crate) struct Narrow {
 const LOCKED: u64 = 1 << 63;
 const LIMITED: u64 = Gcra::WORD_END;
 
+impl Narrow {
+    /// Moves the moment of the key with this tag: the shortest way, for what is asked most. `None`
+    /// if the slot is another's, locked, or changed meanwhile.
+    #[inline]
+    pub(crate) fn move_on<R>(
+        &self,
+        tag: u64,
+        decide: impl FnOnce(u64) -> (R, u64, bool),
+    ) -> Option<R> {
+        let word = self.word.load(Ordering::Acquire);
+        if word & LOCKED != 0 || self.tag.load(Ordering::Relaxed) != tag {
+            return None;
+        }
+        let before = word & (LIMITED - 1);
+        let (answer, after, limited) = decide(before);
+        let unchanged = if after == before {
+            // A denial only reads; that it has read one key's word is shown by reading it again.
+            fence(Ordering::Acquire);
+            self.word.load(Ordering::Relaxed) == word
+        } else {
+            let next = after | if limited { LIMITED } else { 0 };
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            self.word.compare_exchange(word, next, success, failure).is_ok()
+        };
+        unchanged.then_some(answer)
+    }
+}
+
 impl Slot for Narrow {
     #[inline]
     fn tag(&self) -> u64 {

@@ -27,17 +27,18 @@ fn count<S: Slot>(table: &Table<S>, key: Fingerprint) -> u64 {
     counted.expect("there is room")
 }
 
-/// The moment that a narrow slot holds, moved on by one each time.
+/// The moment that a narrow slot holds, moved on by one each time: the short way if that is open.
 fn move_on(table: &Table<Narrow>, key: Fingerprint) -> u64 {
-    let moved = table.update(key, NOW, |[moment, _]| {
-        let moment = moment.max(NOW.as_nanos()) + 1;
-        let vacant_at = Timestamp::from_nanos(moment);
-        Change {
-            answer: moment,
-            content: Some(Content { words: [moment, 0], vacant_at, limited: false }),
-        }
-    });
-    moved.expect("there is room")
+    let next = |moment: u64| moment.max(NOW.as_nanos()) + 1;
+    let short = table.move_on(key, |moment| (next(moment), next(moment), false));
+    short.unwrap_or_else(|| {
+        let moved = table.update(key, NOW, |[moment, _]| {
+            let words = [next(moment), 0];
+            let vacant_at = Timestamp::from_nanos(words[0]);
+            Change { answer: words[0], content: Some(Content { words, vacant_at, limited: false }) }
+        });
+        moved.expect("there is room")
+    })
 }
 
 #[test]
@@ -70,11 +71,12 @@ fn a_reader_never_sees_half_a_state() {
 fn a_narrow_slot_loses_no_charge() {
     loom::model(|| {
         let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Deny));
+        move_on(&table, ALICE);
         let other = Arc::clone(&table);
         let thread = thread::spawn(move || move_on(&other, ALICE));
         move_on(&table, ALICE);
         thread.join().unwrap();
-        assert_eq!(table.read(ALICE), Some([NOW.as_nanos() + 2, 0]));
+        assert_eq!(table.read(ALICE), Some([NOW.as_nanos() + 3, 0]));
     });
 }
 
