@@ -7,6 +7,9 @@ mod simulate;
 mod top;
 mod validate;
 
+use std::io::Write;
+use std::process::ExitCode;
+
 use clap::Parser;
 
 /// Both sides of a rate limit in one system.
@@ -27,8 +30,19 @@ enum Command {
     Validate(validate::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Whoever cannot even be told has closed the terminal.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
