@@ -16,7 +16,7 @@
 //! With [`SlidingWindow::exact`] a tick is one nanosecond and the window is exact.
 //!
 //! **Invariants.** Cells are in order of ticks; empty ticks have no cell; there are never more than
-//! `buckets + 1` cells nor more than `limit`. Cells later than [`SKEW`] from now (the clock was set
+//! `buckets + 1` cells, nor more than `limit` (counted charges aside: then [`SlidingWindow::CELLS_MAX`]). Cells later than [`SKEW`] from now (the clock was set
 //! back) count as taken then. But for that repair, a denial changes nothing.
 //!
 //! Rejected: interpolating between two windows (an estimate cannot say truthfully when to retry).
@@ -168,6 +168,12 @@ impl SlidingWindow {
         self.repair(state, now);
         let live = self.live(state, now);
         self.take(state, live, cost.get(), now);
+        // Counted units know no limit, cells do: the two newest become one, at the later tick.
+        if state.cells.len() as u64 > Self::CELLS_MAX + 1
+            && let (Some(newest), Some(before)) = (state.cells.pop_back(), state.cells.back_mut())
+        {
+            *before = Cell { tick: newest.tick, units: before.units.saturating_add(newest.units) };
+        }
         self.peek(state, now)
     }
 

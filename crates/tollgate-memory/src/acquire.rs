@@ -5,7 +5,7 @@
 //! admission, not a thousand.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -16,7 +16,14 @@ use crate::Limiter;
 /// The keys that somebody waits for, each with the turn that its waiters take.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    turns: Mutex<HashMap<Box<[u8]>, Arc<Semaphore>>>,
+    turns: Mutex<HashMap<Box<[u8]>, Turn>>,
+}
+
+/// One at a time, in order of arrival, and how many there are.
+#[derive(Debug)]
+struct Turn {
+    head: Arc<Semaphore>,
+    waiting: usize,
 }
 
 impl Limiter {
@@ -44,7 +51,12 @@ impl Limiter {
         wait_max: Duration,
     ) -> Decision {
         let key = key.as_ref();
-        let decision = self.check_cost(key, cost);
+        // Whoever comes while others wait may not take what the first of them waits for.
+        let decision = if self.waiters.somebody_waits_for(key) {
+            self.would_be(key, cost)
+        } else {
+            self.check_cost(key, cost)
+        };
         match decision.retry() {
             Some(Retry::After(wait)) if wait <= wait_max => {
                 let queued = self.queue(key, cost);
@@ -55,9 +67,9 @@ impl Limiter {
     }
 
     async fn queue(&self, key: &[u8], cost: Cost) -> Decision {
-        let turn = self.waiters.turn(key);
-        let _cleanup = Cleanup { waiters: &self.waiters, key };
-        let _head = turn.acquire().await.expect("the semaphore is never closed");
+        let head = self.waiters.enter(key);
+        let _leaving = Leaving { waiters: &self.waiters, key };
+        let _turn = head.acquire().await.expect("the semaphore is never closed");
         loop {
             let decision = self.check_cost(key, cost);
             let Some(Retry::After(wait)) = decision.retry() else { return decision };
@@ -67,24 +79,37 @@ impl Limiter {
 }
 
 impl Waiters {
-    fn turn(&self, key: &[u8]) -> Arc<Semaphore> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(turns.entry(key.into()).or_insert_with(|| Arc::new(Semaphore::new(1))))
+    fn turns(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Turn>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn somebody_waits_for(&self, key: &[u8]) -> bool {
+        self.turns().contains_key(key)
+    }
+
+    fn enter(&self, key: &[u8]) -> Arc<Semaphore> {
+        let mut turns = self.turns();
+        let fresh = || Turn { head: Arc::new(Semaphore::new(1)), waiting: 0 };
+        let turn = turns.entry(key.into()).or_insert_with(fresh);
+        turn.waiting += 1;
+        Arc::clone(&turn.head)
     }
 }
 
-/// Forgets the key when the last of its waiters leaves.
-struct Cleanup<'a> {
+/// Leaves the queue when dropped; the last one takes the key along.
+struct Leaving<'a> {
     waiters: &'a Waiters,
     key: &'a [u8],
 }
 
-impl Drop for Cleanup<'_> {
+impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut turns = self.waiters.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two: the map's and the leaving waiter's own.
-        if turns.get(self.key).is_some_and(|turn| Arc::strong_count(turn) <= 2) {
-            turns.remove(self.key);
+        let mut turns = self.waiters.turns();
+        if let Some(turn) = turns.get_mut(self.key) {
+            turn.waiting -= 1;
+            if turn.waiting == 0 {
+                turns.remove(self.key);
+            }
         }
     }
 }

@@ -5,8 +5,8 @@
 //! a restart.
 //!
 //! Invariants: a call never waits for I/O, never allocates for a key that is known already (GCRA,
-//! leaky bucket, fixed window), and never sweeps; memory stays under [`Capacity`] whatever keys
-//! come; a denied charge writes nothing that another core reads.
+//! leaky bucket, fixed window), and never stops to sweep; memory stays under [`Capacity`] whatever
+//! keys come; under those three a denied charge writes nothing that another core reads.
 //!
 //! Deliberately absent: growth (the table has its size from the start), background threads, and
 //! the keys themselves (a seeded 128-bit fingerprint stands for each).

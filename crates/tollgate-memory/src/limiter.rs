@@ -133,6 +133,21 @@ impl Limiter {
         &self.store
     }
 
+    /// What a check would answer to somebody who has to wait anyhow.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn would_be(&self, key: &[u8], cost: Cost) -> Decision {
+        let peek = |charge: &Charge<'_>, now| {
+            self.store.peek_all(core::slice::from_ref(charge), now).decisions()[0]
+        };
+        match self.ask(key, cost, peek) {
+            Some(Decision::Allow(snapshot)) => {
+                Decision::Deny { snapshot, retry: Retry::After(core::time::Duration::ZERO) }
+            }
+            Some(denied) => denied,
+            None => self.no_key(),
+        }
+    }
+
     #[inline]
     fn ask<R>(
         &self,

@@ -47,7 +47,8 @@ pub struct MemoryStore {
     double: Table<Double>,
     wide: Wide,
     reservations: Reservations,
-    /// Counts the names given to reservations and permits.
+    /// Makes the names of reservations and permits: fresh for every store, a restored one too.
+    naming: [u64; 2],
     named: AtomicU64,
     capacity: Capacity,
 }
@@ -69,6 +70,7 @@ impl MemoryStore {
             double: Table::new(slots(capacity.wide_keys), capacity.when_full),
             wide: Wide::new(capacity.variable_bytes, capacity.when_full),
             reservations: Reservations::new(capacity.reservations),
+            naming: Seed::random().words,
             named: AtomicU64::new(0),
             capacity,
         }
@@ -277,6 +279,26 @@ impl MemoryStore {
         }
     }
 
+    /// Changes one state in a way that takes nothing: there is nothing to change for an absent key,
+    /// and a full store is no obstacle.
+    fn amend(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+        mut change: impl FnMut(&mut State),
+    ) {
+        let known = match Place::of(algorithm, now) {
+            Place::Narrow => self.narrow.read(fingerprint).is_some(),
+            Place::Double => self.double.read(fingerprint).is_some(),
+            Place::Wide => return self.wide.amend(fingerprint, algorithm, now, change),
+        };
+        if known {
+            // Full only if the key has just been forgotten by itself.
+            let _ = self.change(fingerprint, algorithm, now, &mut change);
+        }
+    }
+
     /// The state as it is.
     fn state(&self, fingerprint: Fingerprint, algorithm: &Algorithm, now: Timestamp) -> State {
         let words = match Place::of(algorithm, now) {
@@ -296,8 +318,7 @@ impl MemoryStore {
         now: Timestamp,
     ) {
         let refund = |state: &mut State| state.refund(algorithm, units, taken_at, now);
-        // A store too full to hold this key has nothing to give back to it.
-        let _ = self.change(fingerprint, algorithm, now, refund);
+        self.amend(fingerprint, algorithm, now, refund);
     }
 
     /// A name for what a request holds; only permits need one.
@@ -310,7 +331,7 @@ impl MemoryStore {
     /// A name that was not given before and cannot be guessed.
     fn new_id(&self) -> u128 {
         let count = self.named.fetch_add(1, Ordering::Relaxed);
-        let [low, high] = siphash(self.seed.words, count, b"reservation");
+        let [low, high] = siphash(self.naming, count, b"reservation");
         u128::from(low) | u128::from(high) << 64
     }
 }

@@ -11,12 +11,14 @@
 //! passed) is taken by the next newcomer that sees it, so there is nothing to sweep.
 //!
 //! When no slot within reach is free, the key nearest to saying nothing is forgotten, but not a key
-//! that is being limited; if all of them are, [`WhenFull`] decides.
+//! that has nothing left; if all of them have nothing left, [`WhenFull`] decides.
 //!
 //! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
 //! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
 //! their index, after the stripes of all their homes. Nobody waits for a stripe with a slot of the
 //! same table locked.
+
+mod together;
 
 use std::sync::PoisonError;
 
@@ -26,7 +28,9 @@ use crate::hash::Fingerprint;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Narrow, Slot, View};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeGuard, StripeLock, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
+
+pub(crate) use together::LockedSlots;
 
 /// What to do with a newcomer when every key near it is being limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,9 +258,9 @@ impl<S: Slot> Table<S> {
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
-        let (index, view) = self.victim(home, now, |_| false)?;
         let Change { answer, content } = change([0; 2]);
         let Some(content) = content else { return Ok(Some(answer)) };
+        let (index, view) = self.victim(home, now, |_| false)?;
         // Before the key can be seen there: who looks for it must look far enough.
         self.extend_reach(home, index);
         if !self.slot(index).try_write(view, fingerprint.tag, content) {
@@ -313,84 +317,6 @@ impl<S: Slot> Table<S> {
         })
     }
 
-    /// Finds or chooses a slot for each of the distinct `fingerprints` and locks them all, in order
-    /// of their index: in any other order, two requests that name the same keys the other way round
-    /// would wait for each other for ever. Fails with the position of the one without room.
-    pub(crate) fn lock_all(
-        &self,
-        fingerprints: &[Fingerprint],
-        now: Timestamp,
-    ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
-        let mut stripes = Vec::new();
-        loop {
-            let mut order = self.choose(fingerprints, now)?;
-            let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
-            if newcomers && stripes.is_empty() {
-                stripes = self.lock_stripes(fingerprints);
-                continue;
-            }
-            order.sort_unstable_by_key(|choice| choice.index);
-            let mut slots = Vec::with_capacity(order.len());
-            for choice in order {
-                let locked = Locked::new(self.slot(choice.index));
-                let held = match choice.newcomer_in_place_of {
-                    None => locked.view().tag == fingerprints[choice.position].tag,
-                    Some(seen) => locked.view() == seen,
-                };
-                if !held {
-                    break;
-                }
-                let newcomer = choice.newcomer_in_place_of.is_some();
-                slots.push((choice.position, Held { locked, newcomer }));
-            }
-            // Between choosing and locking, somebody may have taken a slot: then all over again.
-            if slots.len() == fingerprints.len() {
-                slots.sort_unstable_by_key(|(position, _)| *position);
-                let slots = slots.into_iter().map(|(_, held)| held).collect();
-                return Ok(LockedSlots { slots, _stripes: stripes });
-            }
-        }
-    }
-
-    /// Locks the stripes of all homes, in order: nobody else makes a slot for one of these keys
-    /// until they are released.
-    fn lock_stripes(&self, fingerprints: &[Fingerprint]) -> Vec<StripeGuard<'_>> {
-        let number = |fingerprint: &Fingerprint| self.home(*fingerprint) % self.stripes.len();
-        let mut numbers: Vec<usize> = fingerprints.iter().map(number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let lock = |number: usize| {
-            self.stripes[number].lock.lock().unwrap_or_else(PoisonError::into_inner)
-        };
-        numbers.into_iter().map(lock).collect()
-    }
-
-    /// The slot of each key, or the one that it would take: a different one for each.
-    fn choose(
-        &self,
-        fingerprints: &[Fingerprint],
-        now: Timestamp,
-    ) -> Result<Vec<Choice>, (usize, Full)> {
-        let mut choices: Vec<Choice> = Vec::with_capacity(fingerprints.len());
-        for (position, fingerprint) in fingerprints.iter().enumerate() {
-            let home = self.home(*fingerprint);
-            let choice = match self.find(*fingerprint, home) {
-                Some(slot) => {
-                    Choice { index: self.index(slot), position, newcomer_in_place_of: None }
-                }
-                None => {
-                    let taken = |index| choices.iter().any(|choice| choice.index == index);
-                    let (index, view) =
-                        self.victim(home, now, taken).map_err(|full| (position, full))?;
-                    self.extend_reach(home, index);
-                    Choice { index, position, newcomer_in_place_of: Some(view) }
-                }
-            };
-            choices.push(choice);
-        }
-        Ok(choices)
-    }
-
     fn slot(&self, index: usize) -> &S {
         &self.buckets[index / SLOTS].0[index % SLOTS]
     }
@@ -419,37 +345,6 @@ impl Table<Narrow> {
     }
 }
 
-/// Slots locked together, and the stripes that keep others from making more of the same keys.
-pub(crate) struct LockedSlots<'t, S: Slot> {
-    pub(crate) slots: Vec<Held<'t, S>>,
-    _stripes: Vec<StripeGuard<'t>>,
-}
-
-/// A locked slot of a key, or one that a newcomer takes if it is written.
-pub(crate) struct Held<'t, S: Slot> {
-    locked: Locked<'t, S>,
-    newcomer: bool,
-}
-
-impl<S: Slot> Held<'_, S> {
-    /// The words of the key; zero for a newcomer.
-    pub(crate) fn words(&self) -> [u64; 2] {
-        if self.newcomer { [0; 2] } else { self.locked.view().words }
-    }
-
-    /// Writes and unlocks.
-    pub(crate) fn write(self, tag: u64, content: Content) {
-        self.locked.write(tag, content);
-    }
-}
-
-/// Which slot is to be locked for the key at `position`.
-struct Choice {
-    index: usize,
-    position: usize,
-    newcomer_in_place_of: Option<View>,
-}
-
 /// Whether `a` is rather forgotten than `b`.
 fn sooner(a: View, b: View) -> bool {
     (a.limited, a.vacant_at) < (b.limited, b.vacant_at)
@@ -459,13 +354,13 @@ fn sooner(a: View, b: View) -> bool {
 type Buckets<S> = Pages<Bucket<S>>;
 
 #[cfg(not(tollgate_loom))]
-fn zeroed<S>(buckets: usize) -> Buckets<S> {
+fn zeroed<S: Slot>(buckets: usize) -> Buckets<S> {
     Pages::zeroed(buckets)
 }
 
-// SAFETY: slots are made of atomic integers, for which all bits zero is a value.
+// SAFETY: these slots are made of atomic integers, for which all bits zero is a value.
 #[cfg(not(tollgate_loom))]
-unsafe impl<S> Zeroable for Bucket<S> {}
+unsafe impl<S: Slot> Zeroable for Bucket<S> {}
 
 #[cfg(tollgate_loom)]
 type Buckets<S> = Box<[Bucket<S>]>;

@@ -3,8 +3,9 @@
 //! Each shard is a vector of entries with an index beside it, under one lock. There is no sweep:
 //! every call looks at the next two entries in turn and drops those that say nothing any more, so
 //! the dead leave as fast as twice the calls come in. A shard that is still over its share forgets
-//! the entry nearest to saying nothing among the next few, never one that is being limited; if all
-//! of those are, the newcomer is turned away.
+//! the entry nearest to saying nothing among the next few, never one with nothing left; if all of
+//! those have, the charge is denied until the first of them has something again. (Another try looks
+//! at the next few: this wait is a promise to look again, not to be let in.)
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -74,8 +75,24 @@ impl Wide {
         let mut shard = self.lock(Self::shard_of(fingerprint));
         let mut state = shard.load(fingerprint, algorithm, now)?;
         let answer = change(&mut state);
-        shard.put(fingerprint, state, algorithm, now);
+        if shard.get(fingerprint) != Some(&state) {
+            shard.put(fingerprint, state, algorithm, now);
+        }
         Ok(answer)
+    }
+
+    /// Changes the state of one key, if there is one, without taking anything.
+    pub(crate) fn amend(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+        mut change: impl FnMut(&mut State),
+    ) {
+        let mut shard = self.lock(Self::shard_of(fingerprint));
+        let Some(mut state) = shard.get(fingerprint).cloned() else { return };
+        change(&mut state);
+        shard.put(fingerprint, state, algorithm, now);
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -135,7 +152,7 @@ impl Shard {
         }
     }
 
-    /// The state of a key, to be changed and put back; a newcomer's only if there is room for it.
+    /// The state of a key, to take from and put back, if there is room for it to grow.
     pub(crate) fn load(
         &mut self,
         fingerprint: Fingerprint,
@@ -143,11 +160,8 @@ impl Shard {
         now: Timestamp,
     ) -> Result<State, Full> {
         self.sweep(now);
-        if let Some(state) = self.get(fingerprint) {
-            return Ok(state.clone());
-        }
         self.make_room(now)?;
-        Ok(State::vacant(algorithm))
+        Ok(self.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm)))
     }
 
     /// Makes sure that one more entry may be stored, or says when it may.

@@ -22,10 +22,11 @@ pub(crate) fn all(keys: usize, mix: Mix) -> Vec<Box<dyn Subject>> {
     NAMES.iter().map(|name| named(name, keys, mix)).collect()
 }
 
-pub(crate) const NAMES: [&str; 6] = [
+pub(crate) const NAMES: [&str; 7] = [
     "floor: hash, array, clock",
-    "tollgate",
-    "tollgate, batch",
+    "tollgate String",
+    "tollgate String, batch",
+    "tollgate [u8; 20]",
     "governor String",
     "governor [u8; 20]",
     "governor [u8; 20] foldhash",
@@ -35,8 +36,9 @@ pub(crate) fn named(name: &str, keys: usize, mix: Mix) -> Box<dyn Subject> {
     let quota = governor_quota(mix);
     match name {
         "floor: hash, array, clock" => Box::new(Floor::new(keys)),
-        "tollgate" => Box::new(Tollgate::new(keys, mix)),
-        "tollgate, batch" => Box::new(TollgateBatch {
+        "tollgate String" => Box::new(Tollgate::new(keys, mix)),
+        "tollgate [u8; 20]" => Box::new(TollgateArray(Tollgate::new(keys, mix).0)),
+        "tollgate String, batch" => Box::new(TollgateBatch {
             limiter: Tollgate::new(keys, mix).0,
             clock: SystemClock::new(),
         }),
@@ -108,6 +110,18 @@ impl Subject for Tollgate {
     }
 }
 
+struct TollgateArray(Limiter);
+
+impl Subject for TollgateArray {
+    fn name(&self) -> &'static str {
+        NAMES[3]
+    }
+
+    fn run(&self, stream: &Stream<'_>) -> usize {
+        stream.arrays.iter().filter(|key| self.0.check(key).is_allowed()).count()
+    }
+}
+
 struct TollgateBatch {
     limiter: Limiter,
     clock: SystemClock,
@@ -143,7 +157,7 @@ struct GovernorFold(Governor<[u8; 20], FoldHash>);
 
 impl Subject for GovernorString {
     fn name(&self) -> &'static str {
-        NAMES[3]
+        NAMES[4]
     }
 
     fn run(&self, stream: &Stream<'_>) -> usize {
@@ -153,7 +167,7 @@ impl Subject for GovernorString {
 
 impl Subject for GovernorArray {
     fn name(&self) -> &'static str {
-        NAMES[4]
+        NAMES[5]
     }
 
     fn run(&self, stream: &Stream<'_>) -> usize {
@@ -163,7 +177,7 @@ impl Subject for GovernorArray {
 
 impl Subject for GovernorFold {
     fn name(&self) -> &'static str {
-        NAMES[5]
+        NAMES[6]
     }
 
     fn run(&self, stream: &Stream<'_>) -> usize {

@@ -51,17 +51,21 @@ impl MemoryStore {
     pub fn dump(&self, path: impl AsRef<Path>, now: Timestamp) -> Result<(), DumpError> {
         let bytes = self.encode(now);
         let path = path.as_ref();
+        // A name of its own, and a new file: what somebody else put there keeps its own mode, and two
+        // dumps at once would mix.
         let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".unfinished");
+        unfinished.push(format!(".{:016x}.unfinished", Seed::random().words[0]));
         let write = || -> io::Result<()> {
             let mut options = OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
             fs::rename(&unfinished, path)
         };
-        write().map_err(DumpError::io)
+        write().map_err(|error| {
+            let _ = fs::remove_file(&unfinished);
+            DumpError::io(error)
+        })
     }
 
     /// The store that [`Self::dump`] wrote.
@@ -252,7 +256,9 @@ impl DumpError {
     /// Whether another try may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        self.kind == DumpErrorKind::Io
+        use io::ErrorKind::{Interrupted, ResourceBusy, StorageFull, TimedOut};
+        let kind = self.source.as_ref().map(io::Error::kind);
+        matches!(kind, Some(Interrupted | ResourceBusy | StorageFull | TimedOut))
     }
 }
 

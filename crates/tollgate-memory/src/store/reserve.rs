@@ -72,7 +72,7 @@ impl MemoryStore {
                     limit.release(state, id.0, now);
                 }
             };
-            let _ = self.change(part.fingerprint, &part.algorithm, now, release);
+            self.amend(part.fingerprint, &part.algorithm, now, release);
         } else if cost < part.units {
             let back = part.units - cost;
             self.refund_at(part.fingerprint, &part.algorithm, back, Some(entry.taken_at), now);

@@ -113,3 +113,15 @@ fn newcomers_locked_together_get_a_slot_each_or_are_told_that_there_is_none() {
     assert_eq!((position, full.free_at), (1, vacant_at));
     assert!(table.lock_all(&keys, NOW).is_ok());
 }
+
+/// A newcomer once took the vacant slot of a key that the same request named after it, and the
+/// request waited for its own lock.
+#[test]
+fn a_newcomer_does_not_take_the_slot_of_a_vacant_key_in_the_same_request() {
+    let table = Table::<Narrow>::new(1, WhenFull::Deny);
+    put(&table, 0, 0, false).unwrap();
+    for keys in [[key(9), key(0)], [key(0), key(9)]] {
+        let locked = table.lock_all(&keys, NOW).ok().unwrap();
+        assert_eq!(locked.slots.len(), 2);
+    }
+}

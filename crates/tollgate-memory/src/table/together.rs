@@ -1,0 +1,128 @@
+//! Slots locked together, for requests of several charges.
+
+use std::sync::PoisonError;
+
+use tollgate_core::Timestamp;
+
+use super::{Full, Table};
+use crate::hash::Fingerprint;
+use crate::slot::{Content, Locked, Slot, View};
+use crate::sync::StripeGuard;
+
+/// Slots locked together, and the stripes that keep others from making more of the same keys.
+pub(crate) struct LockedSlots<'t, S: Slot> {
+    pub(crate) slots: Vec<Held<'t, S>>,
+    _stripes: Vec<StripeGuard<'t>>,
+}
+
+/// A locked slot of a key, or one that a newcomer takes if it is written.
+pub(crate) struct Held<'t, S: Slot> {
+    locked: Locked<'t, S>,
+    newcomer: bool,
+}
+
+impl<S: Slot> Held<'_, S> {
+    /// The words of the key; zero for a newcomer.
+    pub(crate) fn words(&self) -> [u64; 2] {
+        if self.newcomer { [0; 2] } else { self.locked.view().words }
+    }
+
+    /// Writes and unlocks.
+    pub(crate) fn write(self, tag: u64, content: Content) {
+        self.locked.write(tag, content);
+    }
+}
+
+/// Which slot is to be locked for the key at `position`.
+struct Choice {
+    index: usize,
+    position: usize,
+    newcomer_in_place_of: Option<View>,
+}
+
+impl<S: Slot> Table<S> {
+    /// Finds or chooses a slot for each of the distinct `fingerprints` and locks them all, in order
+    /// of their index: in any other order, two requests that name the same keys the other way round
+    /// would wait for each other for ever. Fails with the position of the one without room.
+    pub(crate) fn lock_all(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
+        let mut stripes = Vec::new();
+        loop {
+            let mut order = self.choose(fingerprints, now)?;
+            let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
+            if newcomers && stripes.is_empty() {
+                stripes = self.lock_stripes(fingerprints);
+                continue;
+            }
+            order.sort_unstable_by_key(|choice| choice.index);
+            let mut slots = Vec::with_capacity(order.len());
+            for choice in order {
+                let locked = Locked::new(self.slot(choice.index));
+                let held = match choice.newcomer_in_place_of {
+                    None => locked.view().tag == fingerprints[choice.position].tag,
+                    Some(seen) => locked.view() == seen,
+                };
+                if !held {
+                    break;
+                }
+                let newcomer = choice.newcomer_in_place_of.is_some();
+                if newcomer {
+                    self.extend_reach(self.home(fingerprints[choice.position]), choice.index);
+                }
+                slots.push((choice.position, Held { locked, newcomer }));
+            }
+            // Between choosing and locking, somebody may have taken a slot: then all over again.
+            if slots.len() == fingerprints.len() {
+                slots.sort_unstable_by_key(|(position, _)| *position);
+                let slots = slots.into_iter().map(|(_, held)| held).collect();
+                return Ok(LockedSlots { slots, _stripes: stripes });
+            }
+        }
+    }
+
+    /// Locks the stripes of all homes, in order: nobody else makes a slot for one of these keys
+    /// until they are released.
+    fn lock_stripes(&self, fingerprints: &[Fingerprint]) -> Vec<StripeGuard<'_>> {
+        let number = |fingerprint: &Fingerprint| self.home(*fingerprint) % self.stripes.len();
+        let mut numbers: Vec<usize> = fingerprints.iter().map(number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let lock = |number: usize| {
+            self.stripes[number].lock.lock().unwrap_or_else(PoisonError::into_inner)
+        };
+        numbers.into_iter().map(lock).collect()
+    }
+
+    /// The slot of each key, or the one that it would take: a different one for each.
+    fn choose(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Result<Vec<Choice>, (usize, Full)> {
+        let found = |fingerprint: &Fingerprint| {
+            self.find(*fingerprint, self.home(*fingerprint)).map(|slot| self.index(slot))
+        };
+        let found: Vec<Option<usize>> = fingerprints.iter().map(found).collect();
+        // Also the slots of keys that are named later: a vacant one is as good as free to a newcomer,
+        // and the request would wait for itself.
+        let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
+        let mut choices = Vec::with_capacity(fingerprints.len());
+        for (position, index) in found.into_iter().enumerate() {
+            let (index, newcomer_in_place_of) = match index {
+                Some(index) => (index, None),
+                None => {
+                    let home = self.home(fingerprints[position]);
+                    let victim = self.victim(home, now, |index| taken.contains(&index));
+                    let (index, view) = victim.map_err(|full| (position, full))?;
+                    taken.push(index);
+                    (index, Some(view))
+                }
+            };
+            choices.push(Choice { index, position, newcomer_in_place_of });
+        }
+        Ok(choices)
+    }
+}
