@@ -1,12 +1,15 @@
 //! Structured logs: lines for people or for machines, as much as `RUST_LOG` says.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
 /// Starts to log to standard error; does nothing if somebody else has.
 pub fn start(as_json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::stderr().is_terminal();
+    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // Fails only if a subscriber is installed already, which then logs.
     let _ = if as_json { builder.json().try_init() } else { builder.try_init() };
 }
