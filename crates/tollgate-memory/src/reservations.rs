@@ -20,6 +20,8 @@ pub(crate) struct Reservations {
 
 #[derive(Default)]
 struct Open {
+    /// Places promised to requests that are still being decided.
+    promised: usize,
     by_id: HashMap<ReservationId, Entry>,
     by_expiry: BinaryHeap<Reverse<(Timestamp, ReservationId)>>,
 }
@@ -46,17 +48,26 @@ impl Reservations {
         Self { open: Mutex::default(), next_expiry_ns: AtomicU64::new(u64::MAX), max }
     }
 
-    /// Whether one more may be opened, or when the first of the open ones expires.
-    pub(crate) fn room(&self) -> Result<(), Timestamp> {
-        let open = lock(&self.open);
-        if open.by_id.len() < self.max {
+    /// Promises a place for one more, to be used by [`Self::open`] or given back by
+    /// [`Self::decline`]; or says when the first of the open ones expires.
+    pub(crate) fn promise(&self) -> Result<(), Timestamp> {
+        let mut open = lock(&self.open);
+        if open.by_id.len() + open.promised < self.max {
+            open.promised += 1;
             return Ok(());
         }
         Err(open.by_expiry.peek().map_or(Timestamp::MAX, |Reverse((expires_at, _))| *expires_at))
     }
 
+    /// Gives a promised place back.
+    pub(crate) fn decline(&self) {
+        lock(&self.open).promised -= 1;
+    }
+
+    /// Uses a promised place.
     pub(crate) fn open(&self, id: ReservationId, entry: Entry) {
         let mut open = lock(&self.open);
+        open.promised -= 1;
         open.by_expiry.push(Reverse((entry.expires_at, id)));
         open.by_id.insert(id, entry);
         self.note_next(&mut open);
@@ -99,7 +110,7 @@ impl Reservations {
     /// Drops settled reservations from the head of the heap and notes the earliest open one. The
     /// heap is rebuilt when the settled ones outnumber the open: it stays bounded.
     fn note_next(&self, open: &mut Open) {
-        let Open { by_id, by_expiry } = open;
+        let Open { by_id, by_expiry, .. } = open;
         if by_expiry.len() > 2 * by_id.len() + 64 {
             by_expiry.retain(|Reverse((_, id))| by_id.contains_key(id));
         }

@@ -264,3 +264,33 @@ impl Hasher for ByPlace {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::sliding_window::SlidingWindow;
+    use tollgate_core::{Charge, Key, Policy};
+
+    use super::*;
+
+    /// Keys that were let in while small must not grow past the cap together.
+    #[test]
+    fn known_keys_that_grow_stay_within_the_bytes_too() {
+        let window = SlidingWindow::exact("1000/1h".parse().unwrap()).unwrap();
+        let policy = Policy::new("exact", window).unwrap();
+        let charge = Charge::new(&policy, Key::new("any").unwrap());
+        let wide = Wide::new(SHARDS * 64 * 1_024, WhenFull::Deny);
+        let start = Timestamp::from_millis(1_700_000_000_000);
+        for step in 0..20_000 {
+            let now = start.after(Duration::from_nanos(step));
+            let fingerprint = Fingerprint { tag: 1 + step % 100, place: 0 };
+            let take = |state: &mut State| state.charge(&charge, 0, now).is_allowed();
+            let _ = wide.change(fingerprint, policy.algorithm(), now, take);
+            let shard = wide.lock(0);
+            let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
+            assert!(shard.bytes <= shard.bytes_max + largest, "step {step}");
+        }
+        assert!(wide.lock(0).forgotten() > 0, "the cap was never reached");
+    }
+}

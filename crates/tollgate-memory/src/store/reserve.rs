@@ -14,7 +14,7 @@ impl MemoryStore {
     #[must_use]
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
-        if let Err(free_at) = self.reservations.room() {
+        if let Err(free_at) = self.reservations.promise() {
             let refuse =
                 |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
             let verdict = Verdict::new(charges.iter().map(refuse).collect());
@@ -23,6 +23,7 @@ impl MemoryStore {
         let id = self.new_id();
         let verdict = self.request(charges, id, now);
         if !verdict.is_allowed() || charges.is_empty() {
+            self.reservations.decline();
             return Reserved { verdict, reservation: None };
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());

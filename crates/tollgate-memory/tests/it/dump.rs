@@ -99,3 +99,17 @@ fn another_capacity_is_refused_with_what_to_do_about_it() {
     let missing = MemoryStore::restore("/nonexistent/file", Capacity::keys(1)).unwrap_err();
     assert_eq!(missing.kind(), DumpErrorKind::Io);
 }
+
+/// Who settles a reservation made before a restart must not meet one made after it.
+#[test]
+fn names_are_not_given_again_after_a_restart() {
+    let file = File::new("names");
+    let policies = policies();
+    let charge = Charge::new(&policies[0], Key::new("bob").unwrap());
+    let name = |store: &MemoryStore| store.reserve(&[charge], NOW).reservation.unwrap().id;
+    let store = filled(&policies);
+    let before: Vec<_> = (0..2).map(|_| name(&store)).collect();
+    store.dump(&file.0, NOW).unwrap();
+    let restored = MemoryStore::restore(&file.0, Capacity::keys(1_000)).unwrap();
+    assert!((0..2).all(|_| !before.contains(&name(&restored))));
+}

@@ -126,3 +126,15 @@ fn more_reservations_than_there_is_room_for_are_denied_until_the_first_expires()
     let later = NOW.after(Duration::from_secs(60));
     assert!(store.reserve(&[charge(&policy, "b")], later).reservation.is_some());
 }
+
+/// Denied requests give their promised place back.
+#[test]
+fn a_denied_reservation_takes_no_place() {
+    let store = MemoryStore::new(Capacity { reservations: 1, ..Capacity::default() });
+    let policy = policy("1/1m");
+    let too_much = charge(&policy, "a").cost(Cost::new(2).unwrap());
+    for _ in 0..3 {
+        assert_eq!(store.reserve(&[too_much], NOW).verdict.retry(), Some(Retry::Never));
+    }
+    assert!(store.reserve(&[charge(&policy, "a")], NOW).reservation.is_some());
+}

@@ -60,7 +60,7 @@ impl Settings {
     /// most a day.
     pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
 
-    /// Settings for a server whose quota is known by hand or from a profile.
+    /// Settings for a server whose quota is known by hand.
     ///
     /// A policy field in an answer overrides it.
     #[must_use]
