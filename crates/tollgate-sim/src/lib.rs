@@ -24,6 +24,8 @@ pub mod oracle;
 pub mod report;
 pub mod scenario;
 pub mod server;
+#[cfg(feature = "servers")]
+pub mod servers;
 pub mod strategy;
 pub mod world;
 

@@ -8,7 +8,7 @@ use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
 use tollgate_redis::{Denials, RedisStore, Settings};
 
 use crate::contenders::cpu_us;
-use crate::server::Server;
+use tollgate_sim::servers::Server;
 
 const CALLERS: usize = 64;
 const TIME: Duration = Duration::from_secs(2);

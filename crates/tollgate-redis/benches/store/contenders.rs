@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
 use tollgate_redis::{RedisStore, Settings};
 
-use crate::server::Server;
 use crate::wire::{Ask, command, drive, record};
+use tollgate_sim::servers::Server;
 
 const KEYS: usize = 10_000;
 const ROUNDS: usize = 5;

@@ -6,15 +6,11 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../../tests/it/server.rs"]
-#[allow(dead_code, reason = "shared with the tests, which use more of it")]
-mod server;
-
 mod callers;
 mod contenders;
 mod wire;
 
-use server::{Engine, Server};
+use tollgate_sim::servers::{Engine, Server};
 
 fn main() {
     println!("{}", machine());

@@ -1,8 +1,5 @@
 //! A real 3+3 cluster: the same answers, slots, failover.
 
-use std::sync::OnceLock;
-use std::time::Duration;
-
 use tollgate_core::{ErrorKind, Policy, Store, Timestamp};
 use tollgate_redis::{PolicySettings, RedisStore, Settings};
 use tollgate_sim::conformance::{run, scenarios};
@@ -11,63 +8,7 @@ use tollgate_sim::oracle::history;
 use crate::caller::{admitted, charge, check, connect, settings};
 use crate::conformance::{OnServer, single_charges};
 use crate::faults::{fail_over, hasty};
-use crate::server::{Engine, Server, eventually, full, tell};
-
-/// Three primaries with a replica each.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Server>,
-}
-
-impl Cluster {
-    fn start(engine: Engine) -> Self {
-        // Without the last, a replica takes five seconds to sync, and cannot be elected before.
-        let arguments = [
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "1000",
-            "--repl-diskless-sync-delay",
-            "0",
-        ];
-        let nodes: Vec<Server> = (0..6).map(|_| Server::start(engine, &arguments)).collect();
-        let client = if engine == Engine::Valkey { "valkey-cli" } else { "redis-cli" };
-        let mut create = std::process::Command::new(client);
-        create.args(["--cluster", "create"]);
-        create.args(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)));
-        create.args(["--cluster-replicas", "1", "--cluster-yes"]);
-        let created = create.output().unwrap();
-        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
-        let cluster = Self { nodes };
-        eventually(Duration::from_secs(60), || cluster.nodes.iter().all(is_ready));
-        cluster
-    }
-
-    fn shared(engine: Engine) -> &'static Self {
-        static CLUSTERS: [OnceLock<Cluster>; 2] = [const { OnceLock::new() }; 2];
-        CLUSTERS[engine as usize].get_or_init(|| Self::start(engine))
-    }
-
-    fn url(&self) -> String {
-        let nodes: Vec<_> = self.nodes.iter().map(|n| format!("127.0.0.1:{}", n.port)).collect();
-        format!("redis+cluster://{}", nodes.join(","))
-    }
-
-    /// The primary of the slot of a key with this tag.
-    fn primary_of(&self, tag: &str) -> &Server {
-        let owner =
-            |node: &&Server| tell(node.port, &["SET", tag, "x"]).is_ok_and(|a| a == "+OK\r\n");
-        self.nodes.iter().find(owner).unwrap()
-    }
-}
-
-fn is_ready(node: &Server) -> bool {
-    let info = tell(node.port, &["CLUSTER", "INFO"]).unwrap_or_default();
-    let replication = tell(node.port, &["INFO", "replication"]).unwrap_or_default();
-    info.contains("cluster_state:ok")
-        && info.contains("cluster_known_nodes:6")
-        && (replication.contains("master_link_status:up")
-            || (replication.contains("role:master") && replication.contains("state=online")))
-}
+use tollgate_sim::servers::{Cluster, Engine, full};
 
 /// The engines on which clusters are tried: Redis always, Valkey where it is.
 #[test]

@@ -12,7 +12,7 @@ use tollgate_sim::conformance::{
 };
 use tollgate_sim::oracle::{Mix, history};
 
-use crate::server::{Engine, full};
+use tollgate_sim::servers::{Engine, full};
 
 /// A store on a real server that decides at the times it is given.
 pub(crate) struct OnServer {

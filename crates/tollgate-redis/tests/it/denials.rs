@@ -6,7 +6,7 @@ use tollgate_core::{Policy, Store, Timestamp};
 use tollgate_redis::{Denials, Settings};
 
 use crate::caller::{charge, check, connect, cost, settings};
-use crate::server::{Engine, eventually};
+use tollgate_sim::servers::{Engine, eventually};
 
 fn cached(recheck: Duration) -> Settings {
     Settings { denials: Some(Denials { keys_max: 64, recheck }), ..settings() }

@@ -10,7 +10,7 @@ use tollgate_core::{ErrorKind, OnStoreError, Policy, Timestamp};
 use tollgate_redis::{RedisStore, Settings};
 
 use crate::caller::{check, connect, settings};
-use crate::server::{Engine, LossyWay, Server};
+use tollgate_sim::servers::{Engine, LossyWay, Server};
 
 const BUDGET: Duration = Duration::from_millis(200);
 /// A busy machine may let a task wait; a hang takes longer.

@@ -7,7 +7,7 @@ use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timesta
 use tollgate_redis::{Certificates, RedisStore, Settings};
 
 use crate::caller::{charge, check, connect, settings};
-use crate::server::{Engine, Server, free_port};
+use tollgate_sim::servers::{Engine, Server, free_port};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_not_there_is_said_so_at_the_start() {

@@ -9,7 +9,7 @@ use tollgate_redis::{LeaseTerms, PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
 use crate::faults::until;
-use crate::server::{Engine, eventually};
+use tollgate_sim::servers::{Engine, eventually};
 
 const UNITS_MAX: u64 = 32;
 

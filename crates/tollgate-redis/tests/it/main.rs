@@ -3,9 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 #![allow(clippy::print_stdout, reason = "tests of faults print what they counted")]
 
-/// Servers: started on free ports, killed when the test binary ends.
-mod server;
-
 /// Callers: stores, policies and charges as the tests need them.
 mod caller;
 

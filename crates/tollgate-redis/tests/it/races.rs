@@ -10,7 +10,7 @@ use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Algorithm, Policy, Quota, Store, Timestamp};
 
 use crate::caller::{admitted, charge, check, connect, settings};
-use crate::server::Engine;
+use tollgate_sim::servers::Engine;
 
 /// Slow enough that nothing comes back while a test runs.
 fn algorithms() -> [Algorithm; 5] {
@@ -137,7 +137,7 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
         assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
         let keys = || server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
         assert!(keys().starts_with("*1"), "one key");
-        crate::server::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
+        tollgate_sim::servers::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
     }
 }
 

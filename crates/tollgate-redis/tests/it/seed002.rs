@@ -10,7 +10,7 @@ use tollgate_core::{Policy, Store, Timestamp};
 use tollgate_redis::RedisStore;
 
 use crate::caller::{admitted, charge, settings};
-use crate::server::Engine;
+use tollgate_sim::servers::Engine;
 
 const START_MS: u64 = 1_700_000_000_000;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::caller::connect;
 use crate::faults::{fail_over, hasty};
-use crate::server::{Engine, Server, eventually, tell};
+use tollgate_sim::servers::{Engine, Server, eventually, tell};
 
 /// A primary, a replica and a sentinel that watches them.
 struct Watched {

@@ -7,7 +7,7 @@ use tollgate_core::{ErrorKind, Policy, Store, Timestamp};
 use tollgate_redis::{PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
-use crate::server::Engine;
+use tollgate_sim::servers::Engine;
 
 const SHARES: u16 = 8;
 

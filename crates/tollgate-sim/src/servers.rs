@@ -1,4 +1,15 @@
-//! Real servers on loopback: started on a free port, killed when the test binary ends.
+//! Real Redis and Valkey on loopback for tests: started on a free port, killed when the test ends.
+//!
+//! Every crate that talks to a store is tried on real ones, by these few types: [`Server`] is one
+//! process, [`Cluster`] three primaries with a replica each, [`LossyWay`] a connection on which
+//! answers can be lost. A server dies with the process that started it, in whatever way that ends:
+//! a shell between the two waits for its standard input to close. A failure to start panics, which
+//! is what a test wants.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+
+mod cluster;
+mod lossy;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,16 +18,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub use cluster::Cluster;
+pub use lossy::LossyWay;
+
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub enum Engine {
+    /// `redis-server`, which every machine that tests must have.
     Redis,
+    /// `valkey-server`, where it can be had.
     Valkey,
 }
 
 impl Engine {
     /// The engines that this machine has. Redis it must have; Valkey is skipped with a line.
-    pub(crate) fn available() -> Vec<Self> {
+    pub fn available() -> Vec<Self> {
         static SAID: OnceLock<bool> = OnceLock::new();
         let has_valkey = *SAID.get_or_init(|| {
             let found = runs("valkey-server");
@@ -30,22 +46,31 @@ impl Engine {
         if has_valkey { vec![Self::Redis, Self::Valkey] } else { vec![Self::Redis] }
     }
 
-    fn program(self) -> &'static str {
+    /// The server's program.
+    pub fn program(self) -> &'static str {
         match self {
             Self::Redis => "redis-server",
             Self::Valkey => "valkey-server",
         }
     }
 
+    /// The command-line client's program.
+    pub fn client(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-cli",
+            Self::Valkey => "valkey-cli",
+        }
+    }
+
     /// A server that all tests of this binary share, each under a prefix of its own.
-    pub(crate) fn shared(self) -> &'static Server {
+    pub fn shared(self) -> &'static Server {
         static SERVERS: [OnceLock<Server>; 2] = [const { OnceLock::new() }; 2];
         SERVERS[self as usize].get_or_init(|| Server::start(self, &[]))
     }
 }
 
 /// Whether to run at full size.
-pub(crate) fn full() -> bool {
+pub fn full() -> bool {
     std::env::var_os("TOLLGATE_FULL").is_some_and(|value| value == "1")
 }
 
@@ -56,10 +81,13 @@ fn runs(program: &str) -> bool {
 
 /// A server process.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub(crate) engine: Engine,
-    pub(crate) port: u16,
-    pub(crate) pid: u32,
+pub struct Server {
+    /// Which program it is.
+    pub engine: Engine,
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    /// The process.
+    pub pid: u32,
     directory: std::path::PathBuf,
     arguments: Vec<String>,
     /// Kills the server when its standard input is closed, which happens when this process ends
@@ -70,7 +98,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server with these arguments beside the usual ones, and waits until it answers. A
     /// first argument of several lines is a configuration file, in place of the usual ones.
-    pub(crate) fn start(engine: Engine, arguments: &[&str]) -> Self {
+    pub fn start(engine: Engine, arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         // A port that was free a moment ago may be taken now.
         for _ in 0..10 {
@@ -91,26 +119,29 @@ impl Server {
         server.is_alive().then_some(server)
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// How a client names it.
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Ends it as a power cut would.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         signal(self.pid, "KILL");
         eventually(Duration::from_secs(10), || !self.is_alive());
     }
 
-    pub(crate) fn pause(&self) {
+    /// Stops it without ending it: its connections stay open and nothing is answered.
+    pub fn pause(&self) {
         signal(self.pid, "STOP");
     }
 
-    pub(crate) fn resume(&self) {
+    /// Lets it go on after [`pause`](Self::pause).
+    pub fn resume(&self) {
         signal(self.pid, "CONT");
     }
 
     /// Starts it again on the same port, empty.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         let (guard, pid) = spawn(self.engine, self.port, &self.directory, &self.arguments);
         let mut old = std::mem::replace(&mut self.guard, guard);
         let _ = old.kill();
@@ -120,7 +151,7 @@ impl Server {
     }
 
     /// Sends a command given as words, and returns the raw answer.
-    pub(crate) fn tell(&self, words: &[&str]) -> String {
+    pub fn tell(&self, words: &[&str]) -> String {
         tell(self.port, words).expect("the server answers")
     }
 
@@ -129,7 +160,8 @@ impl Server {
         tell(self.port, &["PING"]).is_ok_and(|answer| answers(&answer))
     }
 
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Whether the process has not ended.
+    pub fn is_alive(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         status.is_ok_and(|stat| !stat.contains(") Z "))
     }
@@ -177,7 +209,7 @@ fn spawn(
 }
 
 /// A port that nobody listens on, nor on the one that a cluster's bus takes beside it.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let count = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() * 37;
@@ -190,7 +222,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Waits for a condition, and fails if it does not come true in time.
-pub(crate) fn eventually(at_most: Duration, mut condition: impl FnMut() -> bool) {
+pub fn eventually(at_most: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < at_most, "what was waited for did not happen in {at_most:?}");
@@ -204,7 +236,7 @@ fn signal(pid: u32, name: &str) {
 }
 
 /// Sends a command to a server, and returns what it answers within two seconds.
-pub(crate) fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
+pub fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut command = format!("*{}\r\n", words.len());
@@ -222,47 +254,4 @@ pub(crate) fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
             return Ok(String::from_utf8_lossy(&answer[..length]).into_owned());
         }
     }
-}
-
-/// A way to a server on which an answer can be lost.
-pub(crate) struct LossyWay {
-    pub(crate) port: u16,
-    loses: std::sync::Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl LossyWay {
-    pub(crate) fn to(server: &Server) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let loses = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (flag, to) = (std::sync::Arc::clone(&loses), server.port);
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-                let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                let flag = std::sync::Arc::clone(&flag);
-                std::thread::spawn(move || pass(client, server, || false));
-                std::thread::spawn(move || {
-                    pass(back.0, back.1, || flag.swap(false, Ordering::SeqCst))
-                });
-            }
-        });
-        Self { port, loses }
-    }
-
-    /// Loses the next answer, and the connection with it.
-    pub(crate) fn lose_next(&self) {
-        self.loses.store(true, Ordering::SeqCst);
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, loses: impl Fn() -> bool) {
-    let mut chunk = [0; 65_536];
-    while let Ok(length @ 1..) = from.read(&mut chunk) {
-        if loses() || to.write_all(&chunk[..length]).is_err() {
-            break;
-        }
-    }
-    let _ = from.shutdown(std::net::Shutdown::Both);
-    let _ = to.shutdown(std::net::Shutdown::Both);
 }
