@@ -38,6 +38,7 @@ mod link;
 mod local;
 mod names;
 mod outage;
+mod primary;
 mod remembered;
 mod replay;
 mod request;
@@ -50,6 +51,7 @@ mod status;
 mod store;
 mod terms;
 
+pub use primary::Primary;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;

@@ -264,14 +264,21 @@ async fn refresh_once(router: Arc<Router>) {
 }
 
 /// Slots in a row that one primary holds.
-struct Range {
+pub(crate) struct Range {
     first: u16,
     last: u16,
-    host: String,
-    port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
-async fn slots(
+impl Range {
+    pub(crate) fn holds(&self, slot: u16) -> bool {
+        (self.first..=self.last).contains(&slot)
+    }
+}
+
+/// Which primary holds which slots, as a node of the cluster tells it.
+pub(crate) async fn slots(
     connection: &mut MultiplexedConnection,
     asked: &ConnectionInfo,
 ) -> Result<Vec<Range>, StoreError> {
