@@ -69,7 +69,7 @@ pub use decision::{Decision, Retry, Snapshot, Verdict};
 pub use limiter::{ChargeError, Limiter, Permit};
 pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
-pub use state::{State, decide_all};
+pub use state::{Held, State, decide_all};
 pub use store::{
     Answer, ErrorKind, Grant, Reservation, ReservationId, Reserved, Settlement, Store, StoreError,
 };

@@ -142,6 +142,29 @@ impl State {
         }
     }
 
+    /// Brings what a reservation holds to what it really cost. Units in flight are over, whatever
+    /// they cost; what was counted without being there is not given back.
+    pub fn settle(&mut self, algorithm: &Algorithm, held: &Held, cost: u64, now: Timestamp) {
+        if let (Algorithm::Concurrency(limit), Self::Concurrency(state)) = (algorithm, &mut *self) {
+            limit.release(state, held.id, now);
+        } else if let Some(more) = cost.checked_sub(held.cost.get()).and_then(Cost::new) {
+            let _ = self.count(algorithm, more, held.id, now);
+        } else if cost < held.taken {
+            self.refund(algorithm, held.taken - cost, Some(held.at), now);
+        }
+    }
+
+    /// Units that `charge` would take if it were allowed: only a bucket cannot get emptier than
+    /// empty; a window counts on beyond its limit.
+    fn taken_by(&self, charge: &Charge<'_>, now: Timestamp) -> u64 {
+        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost.get());
+        match algorithm {
+            Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => cost,
+            _ if charge.mode == Mode::Enforce => cost,
+            _ => cost.min(self.peek(algorithm, now).remaining()),
+        }
+    }
+
     /// From when on this state says nothing that an absent one would not.
     #[must_use]
     pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
@@ -179,6 +202,44 @@ impl State {
 fn keep<A, S>(slot: &mut S, (answer, state): (A, S)) -> A {
     *slot = state;
     answer
+}
+
+/// What one charge of a reservation took, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The name under which units in flight are held.
+    pub id: u128,
+    /// Units asked for.
+    pub cost: Cost,
+    /// Units taken: fewer than asked for where a charge was counted and there were fewer.
+    pub taken: u64,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Held {
+    /// What each charge of a request takes if it is allowed, given the `states` before it; see
+    /// [`decide_all`] for `slots`.
+    ///
+    /// # Panics
+    ///
+    /// As [`decide_all`].
+    #[must_use]
+    pub fn by_all(
+        charges: &[Charge<'_>],
+        slots: &[usize],
+        states: &[State],
+        id: u128,
+        now: Timestamp,
+    ) -> Vec<Self> {
+        let mut states = states.to_vec();
+        let hold = |(charge, &slot): (&Charge<'_>, &usize)| {
+            let taken = states[slot].taken_by(charge, now);
+            let _ = states[slot].charge(charge, id, now);
+            Self { id, cost: charge.cost, taken, at: now }
+        };
+        charges.iter().zip(slots).map(hold).collect()
+    }
 }
 
 /// Answers one request: every charge is taken, or none.

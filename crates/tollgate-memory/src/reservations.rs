@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Mutex;
 
-use tollgate_core::{Algorithm, OnExpiry, ReservationId, Timestamp};
+use tollgate_core::{Algorithm, Held, OnExpiry, ReservationId, Timestamp};
 
 use crate::hash::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, lock};
@@ -29,7 +29,6 @@ struct Open {
 /// One open reservation.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) taken_at: Timestamp,
     pub(crate) expires_at: Timestamp,
     pub(crate) parts: Vec<Part>,
 }
@@ -39,7 +38,7 @@ pub(crate) struct Entry {
 pub(crate) struct Part {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) algorithm: Algorithm,
-    pub(crate) units: u64,
+    pub(crate) held: Held,
     pub(crate) on_expiry: OnExpiry,
 }
 
@@ -91,7 +90,7 @@ impl Reservations {
     }
 
     /// Takes the next expired reservation out.
-    pub(crate) fn next_expired(&self, now: Timestamp) -> Option<(ReservationId, Entry)> {
+    pub(crate) fn next_expired(&self, now: Timestamp) -> Option<Entry> {
         let mut open = lock(&self.open);
         let entry = loop {
             let Reverse((expires_at, id)) = *open.by_expiry.peek()?;
@@ -100,7 +99,7 @@ impl Reservations {
             }
             open.by_expiry.pop();
             if let Some(entry) = open.by_id.remove(&id) {
-                break Some((id, entry));
+                break Some(entry);
             }
         };
         self.note_next(&mut open);

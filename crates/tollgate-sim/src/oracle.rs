@@ -42,8 +42,8 @@ trait Model {
     /// Whether nothing that was taken counts at `at` any more.
     fn is_new(&self, at: &BigInt) -> bool;
 
-    /// Takes `units` under the name `hold`, free or not.
-    fn take(&mut self, units: &BigInt, hold: u64, at: &BigInt);
+    /// Takes `units` under the name `hold`, free or not; how many whole units that were.
+    fn take(&mut self, units: &BigInt, hold: u64, at: &BigInt) -> BigInt;
 
     /// Gives `units` back that were taken at `taken_at`, or whenever.
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt);
@@ -62,6 +62,8 @@ type Address = (u64, Vec<u8>);
 pub struct Oracle {
     keys: BTreeMap<Address, Box<dyn Model>>,
     open: Vec<Open>,
+    /// What each ask of the last request took.
+    taken: Vec<BigInt>,
     operations: u64,
     now: BigInt,
 }
@@ -70,6 +72,7 @@ pub struct Oracle {
 struct Open {
     label: String,
     asks: Vec<Ask>,
+    taken: Vec<BigInt>,
     hold: u64,
     taken_at: BigInt,
     expires_at: BigInt,
@@ -156,8 +159,10 @@ impl Oracle {
             return self.peek(asks);
         }
         let (hold, now) = (self.operations, self.now.clone());
+        self.taken.clear();
         let take = |ask: &Ask| {
-            self.model(ask).take(&units(ask), hold, &now);
+            let taken = self.model(ask).take(&units(ask), hold, &now);
+            self.taken.push(taken);
             self.figures(ask, Some(Wait::No))
         };
         let figures = asks.iter().map(take).collect();
@@ -198,6 +203,7 @@ impl Oracle {
         self.open.push(Open {
             label: label.to_owned(),
             asks: asks.to_vec(),
+            taken: self.taken.clone(),
             hold: self.operations,
             taken_at: self.now.clone(),
             expires_at: &self.now + BigInt::from(ttl.as_nanos()),
@@ -223,10 +229,11 @@ impl Oracle {
             if model.release(open.hold) {
                 continue;
             }
-            if real < reserved {
-                model.give_back(&(reserved - real), Some(&open.taken_at), &now);
-            } else {
+            let taken = &open.taken[index];
+            if real >= reserved {
                 model.take(&(real - reserved), open.hold, &now);
+            } else if real < *taken {
+                model.give_back(&(taken - real), Some(&open.taken_at), &now);
             }
         }
     }

@@ -58,8 +58,20 @@ type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
+        self.request_looking(charges, hold_id, now, |_, _| ())
+    }
+
+    /// As [`Self::request`]; `look` sees the states as they are before, and which charge is about
+    /// which.
+    pub(super) fn request_looking(
+        &self,
+        charges: &[Charge<'_>],
+        hold_id: u128,
+        now: Timestamp,
+        look: impl FnOnce(&[usize], &[State]),
+    ) -> Verdict {
         let plan = Plan::new(self, charges, now);
-        self.decide(&plan, charges, hold_id, now)
+        self.decide(&plan, charges, hold_id, now, look)
             .unwrap_or_else(|(number, full)| self.refuse_request(charges, &plan, number, full, now))
     }
 
@@ -70,6 +82,7 @@ impl MemoryStore {
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
+        look: impl FnOnce(&[usize], &[State]),
     ) -> Result<Verdict, (usize, Full)> {
         let mut shards = self.lock_shards(plan);
         let mut states = load_wide(plan, &mut shards, now)?;
@@ -77,6 +90,7 @@ impl MemoryStore {
         unpack_into(&mut states, plan, &narrow);
         let double = lock_slots(&self.double, plan, Place::Double, now)?;
         unpack_into(&mut states, plan, &double);
+        look(&plan.slots, &states);
         let verdict = decide_all(charges, &plan.slots, &mut states, hold_id, now);
         store_wide(plan, &mut shards, &states, now);
         write_slots(plan, Place::Narrow, narrow, &states, now);

@@ -1,8 +1,8 @@
 //! Reservations: taken now, settled later by commit, cancel or expiry.
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State,
-    Timestamp, Verdict,
+    Charge, Held, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State, Timestamp,
+    Verdict,
 };
 
 use super::{MemoryStore, refuse};
@@ -21,22 +21,25 @@ impl MemoryStore {
             return Reserved { verdict, reservation: None };
         }
         let id = self.new_id();
-        let verdict = self.request(charges, id, now);
+        let mut held = Vec::new();
+        let verdict = self.request_looking(charges, id, now, |slots, states| {
+            held = Held::by_all(charges, slots, states, id, now);
+        });
         if !verdict.is_allowed() || charges.is_empty() {
             self.reservations.decline();
             return Reserved { verdict, reservation: None };
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part = |charge: &Charge<'_>| Part {
+        let part = |(charge, held): (&Charge<'_>, Held)| Part {
             fingerprint: self.fingerprint(charge),
             algorithm: *charge.policy.algorithm(),
-            units: charge.cost.get(),
+            held,
             on_expiry: charge.policy.reservation_terms().on_expiry,
         };
-        let parts = charges.iter().map(part).collect();
+        let parts = charges.iter().zip(held).map(part).collect();
         let expires_at = now.after(expires_after);
-        self.reservations.open(ReservationId(id), Entry { taken_at: now, expires_at, parts });
+        self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
             verdict,
             reservation: Some(Reservation { id: ReservationId(id), expires_after }),
@@ -48,8 +51,8 @@ impl MemoryStore {
         self.settle_expired(now);
         let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
         for (index, part) in entry.parts.iter().enumerate() {
-            let cost = costs.get(index).copied().unwrap_or(part.units);
-            self.settle(id, &entry, part, cost, now);
+            let cost = costs.get(index).copied().unwrap_or(part.held.cost.get());
+            self.settle(part, cost, now);
         }
         Settlement::Settled
     }
@@ -59,27 +62,20 @@ impl MemoryStore {
         self.settle_expired(now);
         let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
         for part in &entry.parts {
-            self.settle(id, &entry, part, 0, now);
+            self.settle(part, 0, now);
         }
         Settlement::Settled
     }
 
     /// Brings one part of a reservation from what was reserved to what it really cost.
-    fn settle(&self, id: ReservationId, entry: &Entry, part: &Part, cost: u64, now: Timestamp) {
-        if let Algorithm::Concurrency(limit) = &part.algorithm {
-            // What is in flight is over, whatever it cost.
-            let release = |state: &mut State| {
-                if let State::Concurrency(state) = state {
-                    limit.release(state, id.0, now);
-                }
-            };
-            self.amend(part.fingerprint, &part.algorithm, now, release);
-        } else if cost < part.units {
-            let back = part.units - cost;
-            self.refund_at(part.fingerprint, &part.algorithm, back, Some(entry.taken_at), now);
-        } else if let Some(extra) = Cost::new(cost - part.units) {
-            let count = |state: &mut State| state.count(&part.algorithm, extra, id.0, now);
-            let _ = self.change(part.fingerprint, &part.algorithm, now, count);
+    fn settle(&self, part: &Part, cost: u64, now: Timestamp) {
+        let algorithm = &part.algorithm;
+        let settle = |state: &mut State| state.settle(algorithm, &part.held, cost, now);
+        if cost > part.held.cost.get() {
+            // Full: the key was forgotten and there is no room for it; so it stays forgotten.
+            let _ = self.change(part.fingerprint, algorithm, now, settle);
+        } else {
+            self.amend(part.fingerprint, algorithm, now, settle);
         }
     }
 
@@ -93,9 +89,9 @@ impl MemoryStore {
 
     #[cold]
     fn settle_expired_now(&self, now: Timestamp) {
-        while let Some((id, entry)) = self.reservations.next_expired(now) {
+        while let Some(entry) = self.reservations.next_expired(now) {
             for part in entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return) {
-                self.settle(id, &entry, part, 0, now);
+                self.settle(part, 0, now);
             }
         }
     }

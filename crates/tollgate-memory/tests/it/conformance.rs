@@ -31,7 +31,6 @@ fn the_store_answers_random_histories_as_the_oracle_does() {
 
 /// A counted charge on an empty bucket takes nothing, so there is nothing to give back.
 #[test]
-#[ignore = "a reservation gives back what a counted charge asked for, not what it took"]
 fn a_counted_reservation_gives_back_no_more_than_it_took() {
     let store = MemoryStore::new(Capacity::keys(1_000));
     let policy = Policy::parse("api", "5/1h").unwrap();

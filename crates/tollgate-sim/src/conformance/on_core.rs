@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, OnExpiry, Policy, Settlement, State, Timestamp,
-    Verdict, decide_all,
+    Charge, Decision, Grant, Held, OnExpiry, Policy, Settlement, State, Timestamp, Verdict,
+    decide_all,
 };
 
 use super::on_store::granted;
@@ -24,15 +24,15 @@ pub struct OnCore {
     forgetful: bool,
     states: BTreeMap<Address, State>,
     reservations: BTreeMap<String, Open>,
+    /// What the last request took, or would have.
+    held: Vec<Held>,
     operations: u128,
 }
 
 /// A reservation that is not settled yet.
 #[derive(Debug)]
 struct Open {
-    asks: Vec<Ask>,
-    hold_id: u128,
-    taken_at: Timestamp,
+    parts: Vec<(Ask, Held)>,
     expires_at: Timestamp,
 }
 
@@ -55,6 +55,7 @@ impl OnCore {
         let mut addresses: Vec<Address> = Vec::new();
         let slots: Vec<usize> = asks.iter().map(|ask| slot(&mut addresses, ask)).collect();
         let mut states = self.load(&addresses, &slots, asks);
+        self.held = Held::by_all(&charges, &slots, &states, self.operations, now);
         let verdict = decide_all(&charges, &slots, &mut states, self.operations, now);
         if keep {
             self.states.extend(addresses.into_iter().zip(states));
@@ -105,32 +106,16 @@ impl OnCore {
         let Some(ttl) = terms.map(|terms| terms.ttl).min().filter(|_| verdict.is_allowed()) else {
             return outcome;
         };
-        let open = Open {
-            asks: asks.to_vec(),
-            hold_id: self.operations,
-            taken_at: now,
-            expires_at: now.after(ttl),
-        };
-        self.reservations.insert(label.to_owned(), open);
+        let parts = asks.iter().cloned().zip(self.held.iter().copied()).collect();
+        self.reservations.insert(label.to_owned(), Open { parts, expires_at: now.after(ttl) });
         Outcome { expires_after: Some(ttl), ..outcome }
     }
 
     /// Settles at the costs that `cost` says, given each ask and its index.
     fn settle(&mut self, open: &Open, cost: impl Fn(usize, &Ask) -> u64, now: Timestamp) {
-        for (index, ask) in open.asks.iter().enumerate() {
-            let (algorithm, reserved) = (ask.policy().algorithm(), ask.cost().get());
+        for (index, (ask, held)) in open.parts.iter().enumerate() {
             let real = cost(index, ask);
-            let state = self.state(ask);
-            if let (Algorithm::Concurrency(limit), State::Concurrency(holds)) =
-                (algorithm, &mut *state)
-            {
-                // Settled, the units are no longer in flight, whatever they cost.
-                limit.release(holds, open.hold_id, now);
-            } else if real < reserved {
-                state.refund(algorithm, reserved - real, Some(open.taken_at), now);
-            } else if let Some(more) = Cost::new(real - reserved) {
-                let _ = state.count(algorithm, more, open.hold_id, now);
-            }
+            self.state(ask).settle(ask.policy().algorithm(), held, real, now);
         }
     }
 

@@ -42,9 +42,11 @@ impl Model for Holds {
         self.held(at) == BigInt::ZERO
     }
 
-    fn take(&mut self, units: &BigInt, hold: u64, at: &BigInt) {
+    fn take(&mut self, units: &BigInt, hold: u64, at: &BigInt) -> BigInt {
         let units = units.clone().min(self.free(at));
+        let taken = units.clone();
         self.holds.push(Hold { name: hold, units, expires_at: at + &self.lease });
+        taken
     }
 
     fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {

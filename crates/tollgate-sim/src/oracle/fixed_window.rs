@@ -86,8 +86,9 @@ impl Model for Log {
         self.window(at).is_none()
     }
 
-    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
         self.events.push(Event { at: at.clone(), change: Change::Taken(units.clone()) });
+        units.clone()
     }
 
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt) {

@@ -47,8 +47,10 @@ impl Model for Bucket {
         self.tokens(at) == self.burst
     }
 
-    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
+        let taken = units.clone().min(self.free(at));
         self.set(self.tokens(at) - BigRational::from_integer(units.clone()), at);
+        taken
     }
 
     fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {

@@ -31,6 +31,8 @@ pub struct Mix {
     pub capabilities: Capabilities,
     /// Whether a request may name the same key twice.
     pub repeats: bool,
+    /// Whether a reservation may count a charge.
+    pub counted_reservations: bool,
     /// When it starts.
     pub start: Timestamp,
 }
@@ -43,6 +45,7 @@ impl Default for Mix {
             keys: 2,
             capabilities: Capabilities { charges_max: 3, ..Capabilities::FULL },
             repeats: true,
+            counted_reservations: true,
             start: Timestamp::from_millis(1_700_000_000_000),
         }
     }
@@ -148,7 +151,8 @@ impl Writer<'_> {
             Verb::Reset => Operation::Reset(self.ask(false)),
             Verb::Reserve => {
                 self.labels += 1;
-                Operation::Reserve { label: self.labels.to_string(), asks: self.asks(false) }
+                let counts = self.mix.capabilities.counts && self.mix.counted_reservations;
+                Operation::Reserve { label: self.labels.to_string(), asks: self.asks(counts) }
             }
             Verb::Commit => Operation::Commit { label: self.label(), costs: self.costs() },
             Verb::Cancel => Operation::Cancel { label: self.label() },

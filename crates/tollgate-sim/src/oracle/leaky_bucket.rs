@@ -46,12 +46,14 @@ impl Model for Bucket {
         self.at(at).level == BigInt::ZERO
     }
 
-    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
         *self = self.at(at);
         if self.level == BigInt::ZERO {
             self.next_drip = at + &self.interval;
         }
-        self.level = (&self.level + units).min(self.size.clone());
+        let taken = units.clone().min(&self.size - &self.level);
+        self.level += &taken;
+        taken
     }
 
     fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {

@@ -51,8 +51,9 @@ impl Model for Log {
         self.counted(at) == BigInt::ZERO
     }
 
-    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) {
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
         self.admissions.push(Admission { bucket: self.bucket(at), units: units.clone() });
+        units.clone()
     }
 
     /// From the bucket in which they were taken, or else the oldest that still count.
