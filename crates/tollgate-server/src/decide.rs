@@ -15,8 +15,8 @@
 use std::time::Instant;
 
 use tollgate_core::{
-    Answer, Charge, Decision, ErrorKind, ReservationId, Reserved, Retry, Settlement, Snapshot,
-    StoreError, Timestamp, Verdict,
+    Answer, Charge, Decision, ErrorKind, Grant, ReservationId, Reserved, Retry, Settlement,
+    Snapshot, StoreError, Timestamp, Verdict,
 };
 
 use crate::rules::{Ask, Treatment};
@@ -84,6 +84,27 @@ impl Worker {
         let mut answer = self.peek_all(asks, now).await;
         self.judge(asks, &mut answer);
         answer
+    }
+
+    /// Takes as many units as there are, up to the cost of the charge. In shadow mode all of them
+    /// are granted, whatever there was.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn take(&self, ask: &Ask<'_>) -> Result<Grant, StoreError> {
+        let cost = ask.charge.cost;
+        if !ask.is_asked() {
+            return Ok(Grant::new(ask.unasked(), cost));
+        }
+        let now = self.service.clock().now();
+        let grant = self.told(self.service.store().take(&ask.charge, now)).await?;
+        self.count_decisions(std::slice::from_ref(ask), &Verdict::one(grant.decision));
+        if ask.treatment == Treatment::Shadow && grant.granted < cost.get() {
+            ask.tally.shadow_denied.add(1);
+            return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
+        }
+        Ok(grant)
     }
 
     /// Gives the charge's units back.

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use tollgate_core::{Cost, Decision, Retry, Verdict};
+use tollgate_core::{Cost, Decision, Mode, Retry, Verdict};
 
 use super::problem::Trouble;
 use crate::rules::{Ask, AskError, Rules};
 use crate::wait::millis_up;
 
-/// One charge: `{"policy":"api","key":"ada","cost":2}`.
+/// One charge: `{"policy":"api","key":"ada","cost":2}`; with `"count":true` taken whether or not
+/// the policy would allow it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChargeBody<'a> {
@@ -21,6 +22,9 @@ pub struct ChargeBody<'a> {
     pub key: Cow<'a, str>,
     /// The cost, 1 unless given.
     pub cost: Option<u64>,
+    /// Whether it is taken in any case.
+    #[serde(default)]
+    pub count: bool,
 }
 
 /// One request: a charge of its own, or `{"charges":[…]}`.
@@ -32,6 +36,8 @@ pub struct CheckBody<'a> {
     #[serde(borrow)]
     key: Option<Cow<'a, str>>,
     cost: Option<u64>,
+    #[serde(default)]
+    count: bool,
     #[serde(borrow)]
     charges: Option<Vec<ChargeBody<'a>>>,
 }
@@ -70,13 +76,15 @@ impl CheckBody<'_> {
         most: usize,
     ) -> Result<Vec<Ask<'a>>, Trouble> {
         match (&self.charges, &self.policy, &self.key) {
-            (None, Some(policy), Some(key)) => Ok(vec![ask(rules, policy, key, self.cost)?]),
-            (Some(charges), None, None) if self.cost.is_none() => {
+            (None, Some(policy), Some(key)) => {
+                Ok(vec![ask(rules, policy, key, (self.cost, self.count))?])
+            }
+            (Some(charges), None, None) if self.cost.is_none() && !self.count => {
                 if charges.is_empty() || charges.len() > most {
                     return Err(Trouble::Bad(format!("charges must be 1 to {most}")));
                 }
                 let ask = |charge: &'a ChargeBody<'_>| {
-                    ask(rules, &charge.policy, &charge.key, charge.cost)
+                    ask(rules, &charge.policy, &charge.key, (charge.cost, charge.count))
                 };
                 charges.iter().map(ask).collect()
             }
@@ -89,14 +97,19 @@ fn ask<'a>(
     rules: &'a Rules,
     policy: &str,
     key: &'a str,
-    cost: Option<u64>,
+    (cost, count): (Option<u64>, bool),
 ) -> Result<Ask<'a>, Trouble> {
     let cost = Cost::new(cost.unwrap_or(1));
     let cost = cost.ok_or_else(|| Trouble::Bad("cost must be a whole number from 1".to_owned()))?;
-    rules.ask(policy.as_bytes(), key.as_bytes(), cost).map_err(|error| match error {
-        AskError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
-        AskError::Key(error) => Trouble::Bad(error.to_string()),
-    })
+    let mut ask =
+        rules.ask(policy.as_bytes(), key.as_bytes(), cost).map_err(|error| match error {
+            AskError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
+            AskError::Key(error) => Trouble::Bad(error.to_string()),
+        })?;
+    if count {
+        ask.charge.mode = Mode::Count;
+    }
+    Ok(ask)
 }
 
 /// Writes a verdict: `{"allowed":…,"denied_by":…,"charges":[…]}`, the closing brace left out.

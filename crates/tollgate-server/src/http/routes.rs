@@ -63,6 +63,7 @@ async fn route_v1(
     match path {
         "/v1/peek" => check::peek(worker, request, reply).await,
         "/v1/check-batch" => check::check_batch(worker, request, reply).await,
+        "/v1/take" => amend::take(worker, request, reply).await,
         "/v1/refund" => amend::refund(worker, request, reply).await,
         "/v1/reset" => amend::reset(worker, request, reply).await,
         "/v1/reserve" => settle::reserve(worker, request, reply).await,

@@ -1,19 +1,24 @@
-//! `TOLL.REFUND` and `TOLL.RESET`: give units back, forget a key.
+//! `TOLL.TAKE`, `TOLL.REFUND` and `TOLL.RESET`: take what there is, give units back, forget a key.
 //!
 //! ```text
-//!   TOLL.REFUND policy key [COST n]   -> [limit, remaining, reset_after_ms], a map in RESP3
-//!   TOLL.RESET policy key             -> OK
+//!   TOLL.TAKE policy key [COST n] [COUNT] [NANOS]   -> [granted, a charge as TOLL.CHECK's]
+//!   TOLL.REFUND policy key [COST n] [NANOS]         -> [limit, remaining, reset_after_ms]
+//!   TOLL.RESET policy key                           -> OK
 //! ```
+//!
+//! Maps in RESP3. A take grants as many of `n` units as there are, none if there are none; the
+//! charge beside it is the decision on what was granted, or on one unit if nothing was.
 
-use super::check::{asks, name};
-use super::encode::{Encoder, Version};
-use crate::rules::{Ask, Rules};
-use crate::wait::millis_up;
+use super::check::{Asked, asks, encode_charge, encode_times, failure, fields, name};
+use super::encode::Encoder;
+use crate::rules::Rules;
 use crate::worker::Worker;
 
 /// Which of the commands was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Command {
+    /// `TOLL.TAKE`.
+    Take,
     /// `TOLL.REFUND`.
     Refund,
     /// `TOLL.RESET`.
@@ -23,10 +28,13 @@ pub(super) enum Command {
 impl Command {
     /// The command of this name.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
-        if name.eq_ignore_ascii_case(b"TOLL.REFUND") {
-            return Some(Self::Refund);
+        let is = |command: &[u8]| name.eq_ignore_ascii_case(command);
+        match () {
+            () if is(b"TOLL.TAKE") => Some(Self::Take),
+            () if is(b"TOLL.REFUND") => Some(Self::Refund),
+            () if is(b"TOLL.RESET") => Some(Self::Reset),
+            () => None,
         }
-        name.eq_ignore_ascii_case(b"TOLL.RESET").then_some(Self::Reset)
     }
 
     /// Does it and writes the answer; the text of the error otherwise.
@@ -37,12 +45,12 @@ impl Command {
         rules: &Rules,
         encoder: &mut Encoder<'_>,
     ) -> Result<(), String> {
-        let asks = asks(&args[1..], rules, 1)?;
-        let ask = &asks[0];
+        let asked = asks(&args[1..], rules, 1)?;
         match self {
-            Self::Refund => refund(ask, worker, encoder).await,
+            Self::Take => take(&asked, worker, encoder).await,
+            Self::Refund => refund(&asked, worker, encoder).await,
             Self::Reset => {
-                worker.reset(ask).await.map_err(|error| format!("ERR {error}"))?;
+                worker.reset(&asked.asks[0]).await.map_err(|error| failure(&error))?;
                 encoder.simple("OK");
                 Ok(())
             }
@@ -50,18 +58,28 @@ impl Command {
     }
 }
 
-async fn refund(ask: &Ask<'_>, worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
-    let snapshot = worker.refund(ask).await.map_err(|error| format!("ERR {error}"))?;
-    if encoder.version() == Version::Three {
-        encoder.map(3);
-    } else {
-        encoder.array(3);
-    }
+async fn take(asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
+    let ask = &asked.asks[0];
+    let grant = worker.take(ask).await.map_err(|error| failure(&error))?;
+    fields(encoder, 2);
+    name(encoder, "granted");
+    encoder.unsigned(grant.granted);
+    name(encoder, "charge");
+    encode_charge(ask, &grant.decision, asked.unit, encoder);
+    Ok(())
+}
+
+async fn refund(
+    asked: &Asked<'_>,
+    worker: &Worker,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), String> {
+    let snapshot = worker.refund(&asked.asks[0]).await.map_err(|error| failure(&error))?;
+    fields(encoder, 3 + usize::from(asked.unit == crate::wait::Unit::Nanos));
     name(encoder, "limit");
     encoder.unsigned(snapshot.limit());
     name(encoder, "remaining");
     encoder.unsigned(snapshot.remaining());
-    name(encoder, "reset_after_ms");
-    encoder.unsigned(millis_up(snapshot.reset_after()));
+    encode_times(snapshot, asked.unit, encoder);
     Ok(())
 }

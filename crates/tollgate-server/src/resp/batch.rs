@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use tollgate_core::{Charge, Cost, Key, Policy};
 
-use super::check::{self, Kind};
+use super::check::{self, Asked, Kind};
 use super::encode::Encoder;
 use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
@@ -22,6 +22,7 @@ use crate::auth::Role;
 use crate::buffers::WRITE_BYTES;
 use crate::decide::Decided;
 use crate::rules::{Ask, Rules};
+use crate::wait::Unit;
 use crate::worker::Worker;
 
 /// One check of a run.
@@ -42,8 +43,8 @@ pub(super) struct Item<'a> {
 pub(super) enum Reply {
     /// Five integers.
     Throttle(Dialect),
-    /// `TOLL.CHECK`'s.
-    Toll,
+    /// `TOLL.CHECK`'s, times in this unit.
+    Toll(Unit),
 }
 
 /// Where a policy comes from.
@@ -168,22 +169,18 @@ impl<'a> Batch<'a> {
 
     async fn toll(&mut self, kind: Kind, args: &[&'a [u8]], session: &Session, out: &mut Vec<u8>) {
         let charges_max = self.worker.service.settings().limits.charges_max;
-        let asks = check::asks(&args[1..], self.rules, charges_max);
-        if let (Kind::Check, Ok(asks)) = (kind, &asks)
+        let asked = check::asks(&args[1..], self.rules, charges_max);
+        if let (Kind::Check, Ok(Asked { asks, unit })) = (kind, &asked)
             && let [ask] = asks[..]
         {
             let Charge { key, cost, .. } = ask.charge;
-            return self.run.push(Item {
-                reply: Reply::Toll,
-                source: Source::Named(ask),
-                key,
-                cost,
-            });
+            let (reply, source) = (Reply::Toll(*unit), Source::Named(ask));
+            return self.run.push(Item { reply, source, key, cost });
         }
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
-        match asks {
-            Ok(asks) => kind.apply(&asks, self.worker, &mut encoder).await,
+        match asked {
+            Ok(asked) => kind.apply(&asked, self.worker, &mut encoder).await,
             Err(text) => self.refuse(&text, &mut encoder),
         }
     }
@@ -232,10 +229,10 @@ impl<'a> Batch<'a> {
                 (Reply::Throttle(dialect), Err(error)) => {
                     encoder.error(&dialect.error(&error.to_string()));
                 }
-                (Reply::Toll, Ok(verdict)) => {
-                    check::encode(verdict, std::slice::from_ref(ask), &mut encoder);
+                (Reply::Toll(unit), Ok(verdict)) => {
+                    check::encode(verdict, std::slice::from_ref(ask), unit, &mut encoder);
                 }
-                (Reply::Toll, Err(error)) => encoder.error(&format!("ERR {error}")),
+                (Reply::Toll(_), Err(error)) => encoder.error(&check::failure(error)),
             }
         }
         drop(asks);

@@ -1,21 +1,26 @@
 //! `TOLL.CHECK` and `TOLL.PEEK`: one or more charges, all or nothing.
 //!
 //! ```text
-//!   TOLL.CHECK policy key [COST n] [policy key [COST n] ...]
+//!   TOLL.CHECK policy key [COST n] [COUNT] [policy key [COST n] [COUNT] ...] [NANOS]
 //! ```
 //!
 //! RESP2: `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining,
 //! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no
 //! wait helps. RESP3: a map with the same names, and `charges` as maps. Milliseconds are rounded
 //! up.
+//!
+//! `COUNT` takes the units whether or not the policy would allow it. `NANOS` tells times in
+//! nanoseconds (`retry_after_ns`, `reset_after_ns`) and adds `next_after_ns`, so that another
+//! Tollgate can pass on exactly what was decided. It stands alone at the end, where no policy can:
+//! a policy is followed by a key.
 
-use tollgate_core::{Cost, Decision, Retry, Verdict};
+use tollgate_core::{Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};
 
 use super::encode::{Encoder, Version};
 use super::parse::unsigned;
 use crate::auth::Role;
-use crate::rules::{Ask, Rules};
-use crate::wait::millis_up;
+use crate::rules::{Ask, AskError, Rules};
+use crate::wait::Unit;
 use crate::worker::Worker;
 
 /// Which of the commands was sent.
@@ -25,6 +30,15 @@ pub(super) enum Kind {
     Check,
     /// `TOLL.PEEK`.
     Peek,
+}
+
+/// What a command asks, and how it wants times told.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The charges.
+    pub asks: Vec<Ask<'a>>,
+    /// The unit of times in the answer.
+    pub unit: Unit,
 }
 
 impl Kind {
@@ -46,24 +60,24 @@ impl Kind {
     }
 
     /// Asks and writes the answer.
-    pub(super) async fn apply(self, asks: &[Ask<'_>], worker: &Worker, encoder: &mut Encoder<'_>) {
+    pub(super) async fn apply(self, asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) {
         let answer = match self {
-            Self::Check => worker.check(asks).await,
-            Self::Peek => worker.peek(asks).await,
+            Self::Check => worker.check(&asked.asks).await,
+            Self::Peek => worker.peek(&asked.asks).await,
         };
         match answer {
-            Ok(verdict) => encode(&verdict, asks, encoder),
-            Err(error) => encoder.error(&format!("ERR {error}")),
+            Ok(verdict) => encode(&verdict, &asked.asks, asked.unit, encoder),
+            Err(error) => encoder.error(&failure(&error)),
         }
     }
 }
 
-/// Reads `policy key [COST n] ...`; the text of the error otherwise.
+/// Reads `policy key [COST n] [COUNT] ... [NANOS]`; the text of the error otherwise.
 pub(super) fn asks<'a>(
     args: &[&'a [u8]],
     rules: &'a Rules,
     charges_max: usize,
-) -> Result<Vec<Ask<'a>>, String> {
+) -> Result<Asked<'a>, String> {
     let mut asks = Vec::with_capacity(1);
     let mut rest = args;
     while let [policy, key, after @ ..] = rest {
@@ -71,18 +85,23 @@ pub(super) fn asks<'a>(
             return Err(format!("ERR more than {charges_max} charges in one request"));
         }
         let (cost, after) = cost(after)?;
-        let ask = rules.ask(policy, key, cost).map_err(|error| format!("ERR {error}"))?;
+        let (mode, after) = mode(after);
+        let mut ask = rules.ask(policy, key, cost).map_err(|error| refusal(&error))?;
+        ask.charge.mode = mode;
         asks.push(ask);
         rest = after;
     }
-    if asks.is_empty() || !rest.is_empty() {
-        return Err("ERR wrong number of arguments; policy key [COST n] expected".to_owned());
-    }
-    Ok(asks)
+    let unit = match rest {
+        [] => Unit::Millis,
+        [word] if word.eq_ignore_ascii_case(b"NANOS") => Unit::Nanos,
+        _ => return Err(USAGE.to_owned()),
+    };
+    if asks.is_empty() { Err(USAGE.to_owned()) } else { Ok(Asked { asks, unit }) }
 }
 
+const USAGE: &str = "ERR wrong number of arguments; policy key [COST n] [COUNT] expected";
+
 fn cost<'a, 'b>(args: &'b [&'a [u8]]) -> Result<(Cost, &'b [&'a [u8]]), String> {
-    // A policy may be named COST: it is only taken for the word if a number follows.
     let [word, number, after @ ..] = args else { return Ok((Cost::ONE, args)) };
     if !word.eq_ignore_ascii_case(b"COST") {
         return Ok((Cost::ONE, args));
@@ -93,19 +112,49 @@ fn cost<'a, 'b>(args: &'b [&'a [u8]]) -> Result<(Cost, &'b [&'a [u8]]), String> 
     }
 }
 
-/// Writes a verdict on `asks`.
-pub(super) fn encode(verdict: &Verdict, asks: &[Ask<'_>], encoder: &mut Encoder<'_>) {
-    let is_map = encoder.version() == Version::Three;
-    if is_map {
-        encoder.map(4);
-    } else {
-        encoder.array(4);
+fn mode<'a, 'b>(args: &'b [&'a [u8]]) -> (Mode, &'b [&'a [u8]]) {
+    match args {
+        [word, after @ ..] if word.eq_ignore_ascii_case(b"COUNT") => (Mode::Count, after),
+        _ => (Mode::Enforce, args),
     }
-    encode_summary(verdict, asks, encoder);
+}
+
+/// Why a name and a key cannot be asked. An unknown policy has a code of its own: a client of
+/// ours tells a mistake in configuration from a failure by it.
+fn refusal(error: &AskError) -> String {
+    match error {
+        AskError::UnknownPolicy => format!("NOPOLICY {error}"),
+        AskError::Key(_) => format!("ERR {error}"),
+    }
+}
+
+/// Why the store did not answer. What may pass has a code of its own.
+pub(super) fn failure(error: &StoreError) -> String {
+    let code = if error.is_transient() { "UNAVAILABLE" } else { "ERR" };
+    format!("{code} {error}")
+}
+
+/// Writes a verdict on `asks`.
+pub(super) fn encode(verdict: &Verdict, asks: &[Ask<'_>], unit: Unit, encoder: &mut Encoder<'_>) {
+    fields(encoder, 4);
+    encode_summary(verdict, asks, unit, encoder);
+}
+
+/// The start of a reply of `len` named fields.
+pub(super) fn fields(encoder: &mut Encoder<'_>, len: usize) {
+    match encoder.version() {
+        Version::Three => encoder.map(len),
+        Version::Two => encoder.array(len),
+    }
 }
 
 /// Writes what a verdict says, without the frame around it: four fields.
-pub(super) fn encode_summary(verdict: &Verdict, asks: &[Ask<'_>], encoder: &mut Encoder<'_>) {
+pub(super) fn encode_summary(
+    verdict: &Verdict,
+    asks: &[Ask<'_>],
+    unit: Unit,
+    encoder: &mut Encoder<'_>,
+) {
     name(encoder, "allowed");
     encoder.boolean(verdict.is_allowed());
     name(encoder, "denied_by");
@@ -118,17 +167,19 @@ pub(super) fn encode_summary(verdict: &Verdict, asks: &[Ask<'_>], encoder: &mut 
     name(encoder, "charges");
     encoder.array(asks.len());
     for (ask, decision) in asks.iter().zip(verdict.decisions()) {
-        encode_charge(ask, decision, encoder);
+        encode_charge(ask, decision, unit, encoder);
     }
 }
 
-fn encode_charge(ask: &Ask<'_>, decision: &Decision, encoder: &mut Encoder<'_>) {
+/// Writes one charge and what was decided on it.
+pub(super) fn encode_charge(
+    ask: &Ask<'_>,
+    decision: &Decision,
+    unit: Unit,
+    encoder: &mut Encoder<'_>,
+) {
     let snapshot = decision.snapshot();
-    if encoder.version() == Version::Three {
-        encoder.map(6);
-    } else {
-        encoder.array(6);
-    }
+    fields(encoder, 4 + 2 + usize::from(unit == Unit::Nanos));
     name(encoder, "policy");
     encoder.bulk(ask.charge.policy.name().as_bytes());
     name(encoder, "allowed");
@@ -137,14 +188,31 @@ fn encode_charge(ask: &Ask<'_>, decision: &Decision, encoder: &mut Encoder<'_>) 
     encoder.unsigned(snapshot.limit());
     name(encoder, "remaining");
     encoder.unsigned(snapshot.remaining());
-    name(encoder, "retry_after_ms");
+    time_name(encoder, "retry_after", unit);
     match decision.retry() {
         None => encoder.integer(-1),
         Some(Retry::Never) => encoder.integer(-2),
-        Some(Retry::After(wait)) => encoder.unsigned(millis_up(wait)),
+        Some(Retry::After(wait)) => encoder.unsigned(unit.of(wait)),
     }
-    name(encoder, "reset_after_ms");
-    encoder.unsigned(millis_up(snapshot.reset_after()));
+    encode_times(snapshot, unit, encoder);
+}
+
+/// Writes when a key is as good as new and, to the nanosecond, when it has more.
+pub(super) fn encode_times(snapshot: Snapshot, unit: Unit, encoder: &mut Encoder<'_>) {
+    time_name(encoder, "reset_after", unit);
+    encoder.unsigned(unit.of(snapshot.reset_after()));
+    if unit == Unit::Nanos {
+        time_name(encoder, "next_after", unit);
+        encoder.unsigned(unit.of(snapshot.next_after()));
+    }
+}
+
+/// The name of a time: what it is, and its unit.
+pub(super) fn time_name(encoder: &mut Encoder<'_>, what: &str, unit: Unit) {
+    if encoder.version() == Version::Three {
+        let unit = if unit == Unit::Nanos { "ns" } else { "ms" };
+        encoder.bulk(format!("{what}_{unit}").as_bytes());
+    }
 }
 
 /// A field's name, which only a map has.

@@ -192,12 +192,13 @@ fn greet(id: u64, encoder: &mut Encoder<'_>) {
 }
 
 /// Name, arity, flags, first key, last key, step: what cluster-aware clients route by.
-const TABLE: [(&str, i64, &str, [i64; 3]); 12] = [
+const TABLE: [(&str, i64, &str, [i64; 3]); 13] = [
     ("cl.throttle", -5, "write", [1, 1, 1]),
     ("throttle", -5, "write", [1, 1, 1]),
     ("gcra", -5, "write", [1, 1, 1]),
     ("toll.check", -3, "write", [2, 2, 1]),
     ("toll.peek", -3, "readonly", [2, 2, 1]),
+    ("toll.take", -3, "write", [2, 2, 1]),
     ("toll.refund", -3, "write", [2, 2, 1]),
     ("toll.reset", 3, "write", [2, 2, 1]),
     ("toll.reserve", -3, "write", [2, 2, 1]),

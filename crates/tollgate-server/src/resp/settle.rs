@@ -1,7 +1,8 @@
 //! `TOLL.RESERVE`, `TOLL.COMMIT` and `TOLL.CANCEL`: take now, settle later.
 //!
 //! ```text
-//!   TOLL.RESERVE policy key [COST n] ...   -> TOLL.CHECK's four fields,
+//!   TOLL.RESERVE policy key [COST n] ... [NANOS]
+//!                                          -> TOLL.CHECK's four fields,
 //!                                             reservation or nil, expires_after_ms
 //!   TOLL.COMMIT reservation [cost ...]     -> 1 settled, 0 unknown: settled before, or expired
 //!   TOLL.CANCEL reservation                -> 1 settled, 0 unknown
@@ -9,11 +10,10 @@
 
 use tollgate_core::{ReservationId, Settlement, StoreError};
 
-use super::check::{asks, encode_summary, name};
-use super::encode::{Encoder, Version};
+use super::check::{Asked, asks, encode_summary, failure, fields, name, time_name};
+use super::encode::Encoder;
 use super::parse::unsigned;
 use crate::reservation_name;
-use crate::wait::millis_up;
 use crate::worker::Worker;
 
 /// Which of the commands was sent.
@@ -65,22 +65,18 @@ impl Command {
 
 async fn reserve(args: &[&[u8]], worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
     let rules = worker.service.rules();
-    let asks = asks(args, &rules, worker.service.settings().limits.charges_max)?;
+    let Asked { asks, unit } = asks(args, &rules, worker.service.settings().limits.charges_max)?;
     let reserved = worker.reserve(&asks).await.map_err(|error| failure(&error))?;
-    if encoder.version() == Version::Three {
-        encoder.map(6);
-    } else {
-        encoder.array(6);
-    }
-    encode_summary(&reserved.verdict, &asks, encoder);
+    fields(encoder, 6);
+    encode_summary(&reserved.verdict, &asks, unit, encoder);
     name(encoder, "reservation");
     match reserved.reservation {
         Some(reservation) => encoder.bulk(reservation_name::text(reservation.id).as_bytes()),
         None => encoder.null(),
     }
-    name(encoder, "expires_after_ms");
+    time_name(encoder, "expires_after", unit);
     match reserved.reservation {
-        Some(reservation) => encoder.unsigned(millis_up(reservation.expires_after)),
+        Some(reservation) => encoder.unsigned(unit.of(reservation.expires_after)),
         None => encoder.null(),
     }
     Ok(())
@@ -103,8 +99,4 @@ fn settled(
     let settlement = settlement.map_err(|error| failure(&error))?;
     encoder.integer(i64::from(settlement == Settlement::Settled));
     Ok(())
-}
-
-fn failure(error: &StoreError) -> String {
-    format!("ERR {error}")
 }

@@ -113,7 +113,7 @@ async fn errors_are_redis_cells_and_throttlecrabs_own() {
         ("THROTTLE k 1 1 1 x", "-ERR invalid quantity"),
         ("THROTTLE k 1 1 1 -1", "-ERR quantity cannot be negative"),
         ("FLUSHALL", "-ERR unknown command 'FLUSHALL'"),
-        ("TOLL.CHECK nope k", "-ERR no policy has this name"),
+        ("TOLL.CHECK nope k", "-NOPOLICY no policy has this name"),
         ("TOLL.CHECK api", "-ERR wrong number of arguments; policy key [COST n] expected"),
         ("TOLL.CHECK api k COST 0", "-ERR COST must be a whole number from 1"),
         ("TOLL.CHECK api \"\"", "-ERR the key is empty"),

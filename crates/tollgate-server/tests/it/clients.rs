@@ -243,7 +243,7 @@ fn redis_cli_connects_and_asks() {
     assert_eq!(ask(&["CL.THROTTLE", "user123", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
     assert_eq!(ask(&["-3", "TOLL.CHECK", "api", "ada"]).lines().next(), Some("allowed (true)"));
     assert!(ask(&["INFO"]).contains("tollgate_version"));
-    assert_eq!(ask(&["TOLL.CHECK", "nope", "x"]).trim(), "ERR no policy has this name");
+    assert_eq!(ask(&["TOLL.CHECK", "nope", "x"]).trim(), "NOPOLICY no policy has this name");
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
         (&"mallory".into(), &3.into())
     );
     let openapi = http.get("/openapi.json").json();
-    for path in ["/v1/check", "/v1/gate/{policy}", "/throttle", "/json", "/metrics"] {
+    for path in ["/v1/check", "/v1/take", "/v1/gate/{policy}", "/throttle", "/json", "/metrics"] {
         assert!(openapi["paths"].get(path).is_some(), "{path}");
     }
 }
