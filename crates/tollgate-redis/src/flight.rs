@@ -106,10 +106,8 @@ fn pipeline(groups: &[Group], with_source: bool) -> Pipeline {
 }
 
 fn note_traffic(link: &Link, groups: &[Group], pipeline: &Pipeline) {
-    let requests: usize = groups.iter().map(|group| group.jobs.len()).sum();
-    link.traffic.requests.fetch_add(requests as u64, Ordering::Relaxed);
-    link.traffic.commands.fetch_add(pipeline.len() as u64, Ordering::Relaxed);
-    link.traffic.round_trips.fetch_add(1, Ordering::Relaxed);
+    let requests = groups.iter().map(|group| group.jobs.len()).sum();
+    link.traffic.sent(requests, pipeline.len());
 }
 
 /// Hands out the answers; what is left are the groups whose script the server did not know, or

@@ -34,6 +34,7 @@ mod flight;
 mod job;
 mod layout;
 mod lease;
+mod line;
 mod link;
 mod local;
 mod names;
