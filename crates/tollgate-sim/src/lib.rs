@@ -27,6 +27,7 @@ pub mod server;
 #[cfg(feature = "servers")]
 pub mod servers;
 pub mod strategy;
+pub mod upstream;
 pub mod world;
 
 pub use scenario::{Scenario, ScenarioError};

@@ -1,0 +1,78 @@
+//! Which route a request belongs to, and the resource that its bucket is counted by.
+
+use super::{Request, RouteSpec, Spec};
+
+/// The route of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Match {
+    /// Its place in the description; `None` for a path that nobody described.
+    pub(super) route: Option<usize>,
+    /// The ids that the bucket is counted by, separated by dots.
+    pub(super) major: String,
+    /// Every segment of the path.
+    segments: Vec<String>,
+}
+
+impl Match {
+    /// Whether an id in the path starts with `prefix`.
+    pub(super) fn names(&self, prefix: &str) -> bool {
+        self.segments.iter().any(|segment| segment.starts_with(prefix))
+    }
+}
+
+/// The first route that fits.
+pub(super) fn find(spec: &Spec, request: &Request<'_>) -> Match {
+    let path = request.target.split('?').next().unwrap_or_default();
+    let segments = unversioned(path);
+    let fit = |(index, route): (usize, &RouteSpec)| {
+        let method = route.method.as_deref();
+        let fits_method = method.is_none_or(|method| method.eq_ignore_ascii_case(request.method));
+        let major = fits_method.then(|| fit_path(&route.path, &segments)).flatten()?;
+        Some((index, major))
+    };
+    let found = spec.routes.iter().enumerate().find_map(fit);
+    let (route, major) = found.map_or((None, String::new()), |(index, major)| (Some(index), major));
+    Match { route, major, segments: segments.into_iter().map(str::to_owned).collect() }
+}
+
+/// What the client wrote into `?tag=`.
+pub(super) fn tag(target: &str) -> Option<&str> {
+    let (_, query) = target.split_once('?')?;
+    query.split('&').find_map(|pair| pair.strip_prefix("tag="))
+}
+
+/// The segments of a path without a leading `api` and `v10`.
+fn unversioned(path: &str) -> Vec<&str> {
+    let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    if segments.first() == Some(&"api") {
+        segments.remove(0);
+    }
+    if segments.first().is_some_and(|first| is_version(first)) {
+        segments.remove(0);
+    }
+    segments
+}
+
+fn is_version(segment: &str) -> bool {
+    let digits = segment.strip_prefix('v').unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The major ids if `template` fits: `{}` is any segment, `{+}` one that counts, `*` any rest.
+fn fit_path(template: &str, segments: &[&str]) -> Option<String> {
+    let mut major = Vec::new();
+    let mut rest = segments.iter();
+    for part in template.split('/').filter(|part| !part.is_empty()) {
+        if part == "*" {
+            return Some(major.join("."));
+        }
+        let segment = rest.next()?;
+        match part.strip_prefix('{') {
+            Some(name) if name.starts_with('+') => major.push(*segment),
+            Some(_) => {}
+            None if part == *segment => {}
+            None => return None,
+        }
+    }
+    rest.next().is_none().then(|| major.join("."))
+}
