@@ -1,3 +1,30 @@
-//! Obeying an upstream's limits; not built yet (issue 6), pacing excepted.
+//! Obey: header profiles, learned budgets, pacing, client layer, reverse proxy.
+//!
+//! ```text
+//!  request ─► Profile::route ─► Claim ─► Ledger::claim ─► Permit ─► upstream
+//!                                 ▲                         │
+//!                  waiters go ────┘          status, fields ▼
+//!                        Permit::complete ◄── Observation ◄── Profile::read
+//! ```
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`profile`] | how an API speaks of its limits, as data: routes, fields, units, signals |
+//! | [`budget`] | what an upstream has left: claim before a request, observe after it |
+//! | [`pace`] | one token shared fairly with clients that cannot be seen |
+//! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with seed 003 |
+//! | `client` (features `tower`, `reqwest`) | budgets around an HTTP client |
+//! | `proxy` (feature `proxy`) | budgets in front of an upstream, for clients in any language |
+//!
+//! [`pace`] is for a token whose other users cannot be seen; [`budget`] for one that this process,
+//! or a fleet on one Redis, has to itself. Both are pure: time is an argument.
 
+pub mod budget;
+#[cfg(any(feature = "tower", feature = "reqwest"))]
+pub mod client;
 pub mod pace;
+pub mod profile;
+#[cfg(feature = "proxy")]
+pub mod proxy;
+#[cfg(feature = "redis")]
+pub mod shared;

@@ -1,0 +1,21 @@
+//! What an upstream has left: claim before a request, observe after it.
+//!
+//! [`Budgets`] is the state machine of one credential: pure, no clock, no runtime, driven by calls
+//! that carry the time. [`Ledger`] is the seam for async programs: [`LocalLedger`] drives a
+//! [`Budgets`] in this process, `shared` does the same on Redis for a fleet.
+
+mod budgets;
+mod claim;
+mod ledger;
+#[cfg(feature = "ledger")]
+mod local;
+mod settings;
+mod view;
+
+pub use budgets::{Budgets, Granted, Ticket, Waiter};
+pub use claim::{Claim, Priority, Reason, Refusal};
+pub use ledger::{BoxFuture, Ledger, LedgerError, Permit, Settle};
+#[cfg(feature = "ledger")]
+pub use local::LocalLedger;
+pub use settings::Settings;
+pub use view::{BucketView, DimensionView, Knowledge, LastRefusal, Page};

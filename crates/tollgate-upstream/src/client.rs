@@ -1,0 +1,1 @@
+//! Budgets around an HTTP client: a tower layer and a reqwest middleware.

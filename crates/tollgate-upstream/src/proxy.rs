@@ -1,0 +1,1 @@
+//! Budgets in front of an upstream: a streaming reverse proxy for clients in any language.

@@ -1,0 +1,1 @@
+//! Budgets shared through Redis and Valkey, key-compatible with seed 003.
