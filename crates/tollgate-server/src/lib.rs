@@ -12,10 +12,12 @@
 //! command line (`tollgate-cli`), a thread that sweeps, and OpenTelemetry.
 
 pub mod adhoc;
+pub mod amendments;
 pub mod auth;
 pub mod buffers;
 pub mod config;
 mod counting;
+pub mod dashboard;
 pub mod decide;
 pub mod descriptors;
 pub mod drain;

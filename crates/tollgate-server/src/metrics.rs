@@ -114,6 +114,17 @@ impl Metrics {
         Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_default())
     }
 
+    /// Shows every tally, by domain and policy.
+    pub(crate) fn each_tally(&self, mut show: impl FnMut(&(String, String), &Tally)) {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.iter().for_each(|(name, tally)| show(name, tally));
+    }
+
+    /// Failures of the store, of every kind.
+    pub(crate) fn store_error_count(&self) -> u64 {
+        self.store_errors.iter().map(Counter::get).sum()
+    }
+
     /// What a front counts.
     #[must_use]
     pub const fn front(&self, front: Front) -> &FrontCounts {

@@ -5,6 +5,7 @@
 //! decides how a key is treated:
 //!
 //! ```text
+//! amended? -> as an operator said while the service runs: banned, or a quota of its own
 //! banned?  -> Treatment::Ban      denied without asking the store
 //! exempt?  -> Treatment::Exempt   allowed without asking the store
 //! own?     -> the key's own policy in place of the general one
@@ -16,18 +17,20 @@ use std::sync::Arc;
 
 use tollgate_core::{Charge, Cost, Key, KeyError, Policy};
 
+use crate::amendments::Amendments;
 use crate::descriptors::Domain;
 use crate::metrics::Tally;
 use crate::pattern::{KeyList, Pattern};
 
-/// The rules in force.
-#[derive(Debug, Default)]
+/// The rules in force. A clone shares everything: rules do not change, they are replaced.
+#[derive(Clone, Debug, Default)]
 pub struct Rules {
-    rules: Vec<Rule>,
-    by_name: HashMap<String, usize>,
-    domains: HashMap<String, Domain>,
-    lists: Lists,
+    rules: Arc<[Rule]>,
+    by_name: Arc<HashMap<String, usize>>,
+    domains: Arc<HashMap<String, Domain>>,
+    lists: Arc<Lists>,
     shadow: bool,
+    amendments: Arc<Amendments>,
 }
 
 /// Keys that are treated alike whatever their counts.
@@ -123,9 +126,22 @@ impl Rules {
     #[must_use]
     pub fn new(rules: Vec<Rule>, domains: Vec<Domain>, lists: Lists, shadow: bool) -> Self {
         let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
-        let by_name = rules.iter().enumerate().map(name).collect();
+        let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
         let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
-        Self { rules, by_name, domains: domains.collect(), lists, shadow }
+        let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
+        Self { rules, by_name, domains, lists, shadow, amendments: Arc::default() }
+    }
+
+    /// These rules with what operators have changed since the service started.
+    #[must_use]
+    pub fn amended(&self, amendments: Arc<Amendments>) -> Self {
+        Self { amendments, ..self.clone() }
+    }
+
+    /// What operators have changed since the service started.
+    #[must_use]
+    pub const fn amendments(&self) -> &Arc<Amendments> {
+        &self.amendments
     }
 
     /// The rules, in the order of the configuration.
@@ -178,12 +194,17 @@ impl Rules {
     #[must_use]
     pub fn ask_rule<'a>(&'a self, rule: &'a Rule, key: Key<'a>, cost: Cost) -> Ask<'a> {
         let bytes = key.as_bytes();
-        let listed = rule.options.lists.treatment(bytes);
+        let amendment = self.amendments.of(bytes);
+        let listed = match amendment {
+            Some(amendment) if amendment.banned => Some(Treatment::Ban),
+            _ => rule.options.lists.treatment(bytes),
+        };
+        let own = amendment.and_then(|amendment| amendment.policy(rule.policy.name()));
         let shadow = rule.options.shadow;
         Ask {
             treatment: listed.unwrap_or_else(|| self.treatment(bytes, shadow)),
             unavailable_on_store_error: rule.options.unavailable_on_store_error,
-            charge: Charge::new(rule.policy_for(bytes), key).cost(cost),
+            charge: Charge::new(own.unwrap_or_else(|| rule.policy_for(bytes)), key).cost(cost),
             tally: &rule.tally,
         }
     }
@@ -192,6 +213,7 @@ impl Rules {
     #[must_use]
     pub fn treatment(&self, key: &[u8], shadow: bool) -> Treatment {
         match self.lists.treatment(key) {
+            _ if self.amendments.is_banned(key) => Treatment::Ban,
             Some(treatment) => treatment,
             None if shadow || self.shadow => Treatment::Shadow,
             None => Treatment::Enforce,

@@ -9,7 +9,9 @@ use tollgate_core::{Clock, Store};
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
+use crate::amendments::{Amendments, NoRoom};
 use crate::config::Overrides;
+use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
 use crate::rules::Rules;
 use crate::settings::Settings;
@@ -27,6 +29,8 @@ pub enum Backing {
 /// What every front shares.
 pub struct Service {
     rules: ArcSwap<Rules>,
+    /// Held while rules are replaced or amended, so that neither loses the other's change.
+    changing: Mutex<()>,
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     clock: Arc<dyn Clock>,
@@ -37,6 +41,7 @@ pub struct Service {
     reload_error: Mutex<Option<String>>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
     origin: Origin,
+    dashboard: Dashboard,
 }
 
 /// Where the rules come from, to read them again.
@@ -80,6 +85,7 @@ impl Service {
         metrics.reloaded(clock.now());
         Self {
             rules: ArcSwap::from_pointee(rules),
+            changing: Mutex::default(),
             store,
             memory,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
@@ -90,6 +96,7 @@ impl Service {
             reload_error: Mutex::default(),
             tops: Mutex::default(),
             origin: Origin::default(),
+            dashboard: Dashboard::default(),
         }
     }
 
@@ -97,6 +104,18 @@ impl Service {
     #[must_use]
     pub fn with_origin(self, origin: Origin) -> Self {
         Self { origin, ..self }
+    }
+
+    /// The same service, whose dashboard shows the buckets of a proxy too.
+    #[must_use]
+    pub fn with_proxy_admin(self, proxy: Option<ProxyAdmin>) -> Self {
+        Self { dashboard: Dashboard::new(proxy), ..self }
+    }
+
+    /// What the dashboard knows.
+    #[must_use]
+    pub const fn dashboard(&self) -> &Dashboard {
+        &self.dashboard
     }
 
     /// Where the rules come from.
@@ -112,11 +131,31 @@ impl Service {
     }
 
     /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the
-    /// store under the policy's own identity.
+    /// store under the policy's own identity. What operators have changed stays changed.
     pub fn replace_rules(&self, rules: Rules) {
-        self.rules.store(Arc::new(rules));
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let amendments = Arc::clone(self.rules().amendments());
+        self.rules.store(Arc::new(rules.amended(amendments)));
+        drop(changing);
         self.metrics.reloaded(self.clock.now());
         *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Changes what operators have changed, for every request from now on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for the change; then nothing is changed.
+    pub fn amend(
+        &self,
+        change: impl FnOnce(&mut Amendments) -> Result<(), NoRoom>,
+    ) -> Result<(), NoRoom> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules();
+        let mut amendments = Amendments::clone(rules.amendments());
+        change(&mut amendments)?;
+        self.rules.store(Arc::new(rules.amended(Arc::new(amendments))));
+        Ok(())
     }
 
     /// Notes that a reload was refused; the rules in force stay.

@@ -16,6 +16,7 @@ use super::reply::Reply;
 use super::request::{Request, split_target};
 use super::routes::answer;
 use crate::buffers::{Input, WRITE_BYTES};
+use crate::dashboard;
 use crate::drain::Stop;
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -92,6 +93,10 @@ async fn answer_all(
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let rest = &input.bytes()[used..];
         let (request, length) = match plain(rest, &mut headers, body_max) {
+            // An answer without an end is hyper's to write.
+            Parsed::Plain(request, _) if request.target.starts_with(dashboard::EVENTS) => {
+                break Next::Fallback;
+            }
             Parsed::Plain(request, length) => (request, length),
             Parsed::Partial if rest.len() > HEAD_BYTES_MAX + body_max => break Next::Fallback,
             Parsed::Partial => break Next::Read,
@@ -206,7 +211,10 @@ impl Worker {
             out.extend_from_slice(value.as_bytes());
         };
         field("content-type", reply.content_type);
-        field("content-length", number.format(reply.body.len()));
+        // Not Modified has no body, and its length would be taken for that of the file.
+        if reply.status != 304 {
+            field("content-length", number.format(reply.body.len()));
+        }
         field("date", &self.date());
         for (name, value) in &reply.fields {
             field(name, value);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -20,7 +20,8 @@ use super::connection::HEAD_BYTES_MAX;
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use super::routes::answer;
+use super::routes::{answer, events};
+use crate::dashboard;
 use crate::drain::Stop;
 use crate::worker::Worker;
 
@@ -78,7 +79,7 @@ async fn respond(
     worker: &Worker,
     request: http::Request<Incoming>,
     peer: IpAddr,
-) -> Result<http::Response<Full<Bytes>>, http::Error> {
+) -> Result<http::Response<Either<Full<Bytes>, dashboard::Events>>, http::Error> {
     let mut reply = Reply::default();
     let (head, body) = request.into_parts();
     match collect(worker, body).await {
@@ -92,7 +93,14 @@ async fn respond(
                 body: &body,
                 peer,
             };
-            answer(worker, &request, &mut reply).await;
+            if request.path == dashboard::EVENTS {
+                match events(worker, &request) {
+                    Ok(events) => return stream(events),
+                    Err(trouble) => trouble.write(&mut reply),
+                }
+            } else {
+                answer(worker, &request, &mut reply).await;
+            }
         }
     }
     let mut response = http::Response::builder()
@@ -101,7 +109,18 @@ async fn respond(
     for (name, value) in &reply.fields {
         response = response.header(*name, value);
     }
-    response.body(Full::new(Bytes::from(reply.body)))
+    response.body(Either::Left(Full::new(Bytes::from(reply.body))))
+}
+
+fn stream<B>(
+    events: dashboard::Events,
+) -> Result<http::Response<Either<B, dashboard::Events>>, http::Error> {
+    http::Response::builder()
+        .header(http::header::CONTENT_TYPE, dashboard::Events::CONTENT_TYPE)
+        .header(http::header::CACHE_CONTROL, "no-store")
+        // A proxy that gathers an answer before it passes it on would show nothing.
+        .header("x-accel-buffering", "no")
+        .body(Either::Right(events))
 }
 
 async fn collect(worker: &Worker, body: Incoming) -> Result<Bytes, Trouble> {

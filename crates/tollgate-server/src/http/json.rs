@@ -64,7 +64,7 @@ pub struct SettleBody<'a> {
 }
 
 /// Reads a body.
-pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Trouble> {
+pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Trouble> {
     serde_json::from_slice(body).map_err(|error| Trouble::Bad(format!("the body: {error}")))
 }
 

@@ -25,7 +25,10 @@ mod settle;
 
 pub use connection::serve;
 pub(crate) use fallback::LocalExecutor;
+pub(crate) use json::read;
+pub(crate) use problem::Trouble;
 pub use reply::Reply;
+pub(crate) use request::decoded;
 pub use request::{Fields, Request};
 pub use routes::answer;
 

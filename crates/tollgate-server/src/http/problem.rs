@@ -8,13 +8,19 @@ use tollgate_core::fields::Problem;
 
 /// Why a request has no ordinary answer.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The request is malformed.
     Bad(String),
     /// No token, or a wrong one.
     Unauthorized,
     /// The token does not permit it.
     Forbidden,
+    /// Nothing may be changed by a service that knows no token.
+    NoToken,
+    /// Somebody asks for something of which there is a bounded number.
+    TooMany,
+    /// Whoever was asked in turn does not answer.
+    Gateway,
     /// There is nothing at this path.
     NotFound,
     /// A policy that does not exist.
@@ -67,6 +73,11 @@ impl Trouble {
             Self::Bad(detail) => (400, "Bad Request", detail.clone()),
             Self::Unauthorized => (401, "Unauthorized", "a bearer token is needed".to_owned()),
             Self::Forbidden => (403, "Forbidden", "this token does not permit it".to_owned()),
+            Self::NoToken => {
+                (403, "Forbidden", "changes need a token: serve with TOLLGATE_TOKEN".to_owned())
+            }
+            Self::TooMany => (503, "Service Unavailable", "too many are watching".to_owned()),
+            Self::Gateway => (502, "Bad Gateway", "the proxy does not answer".to_owned()),
             Self::NotFound => (404, "Not Found", "see /openapi.json for what there is".to_owned()),
             Self::UnknownPolicy(name) => (404, "Not Found", format!("no policy is named {name:?}")),
             Self::Method(allow) => (405, "Method Not Allowed", format!("right would be {allow}")),

@@ -48,7 +48,7 @@ impl<'a> Request<'a> {
 }
 
 /// A path segment with its percent-escapes decoded; `None` if they are broken.
-pub(super) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(Cow::Borrowed(segment));
     }

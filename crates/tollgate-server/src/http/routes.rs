@@ -5,6 +5,7 @@ use super::reply::Reply;
 use super::request::Request;
 use super::{amend, check, compat, gate, ops, settle};
 use crate::auth::Role;
+use crate::dashboard;
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -32,6 +33,13 @@ async fn route(worker: &Worker, request: &Request<'_>, reply: &mut Reply) -> Res
         "/json" => {
             permit(worker, request, "POST", Role::Check)?;
             compat::json(worker, request, reply).await
+        }
+        path if path == "/" || path.starts_with("/dashboard/") => {
+            let (method, role) = dashboard::needs(path).ok_or(Trouble::NotFound)?;
+            if let Some(role) = role {
+                permit(worker, request, method, role)?;
+            }
+            dashboard::answer(worker, path, request, reply).await
         }
         path => {
             let (method, role) = ops::needs(path).ok_or(Trouble::NotFound)?;
@@ -71,6 +79,14 @@ async fn route_v1(
         "/v1/cancel" => settle::cancel(worker, request, reply).await,
         _ => Err(Trouble::NotFound),
     }
+}
+
+/// Events for whoever may read them.
+pub(super) fn events(worker: &Worker, request: &Request<'_>) -> Result<dashboard::Events, Trouble> {
+    permit(worker, request, "GET", Role::Read)?;
+    let auth = &worker.service.settings().auth;
+    let role = auth.role_of_field(request.fields.field("authorization"));
+    dashboard::Events::open(worker, role.unwrap_or(Role::Read))
 }
 
 /// Whether the request has the method, and its token the role, that the path needs.

@@ -27,6 +27,19 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// How many buckets there are; the last has no upper bound.
+    pub(crate) const BUCKETS: usize = BOUNDS_NS.len() + 1;
+
+    /// The upper bound of a bucket, in nanoseconds.
+    pub(crate) fn bound_ns(bucket: usize) -> Option<u64> {
+        BOUNDS_NS.get(bucket).copied()
+    }
+
+    /// How many durations fell into each bucket.
+    pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
+        std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed))
+    }
+
     /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

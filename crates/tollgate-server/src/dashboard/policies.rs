@@ -1,0 +1,64 @@
+//! `GET /dashboard/policies`: policies with their configuration and counts, filtered and paged.
+
+use std::cmp::Reverse;
+
+use serde_json::{Value, json};
+
+use super::history::{Name, Series};
+use super::{describe, number, text};
+use crate::adhoc::AdHoc;
+use crate::http::{Request, Trouble};
+use crate::rules::Rules;
+use crate::service::Service;
+
+const PAGE: usize = 25;
+const PAGE_MAX: usize = 100;
+const OFFSET_MAX: usize = 10_000_000;
+
+/// One page of policies.
+pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Trouble> {
+    let offset = number(request, "offset", 0, OFFSET_MAX)?;
+    let limit = number(request, "limit", PAGE, PAGE_MAX)?;
+    let wanted = text(request, "q")?.unwrap_or_default().to_ascii_lowercase();
+    let rules = service.rules();
+    let history = service.dashboard().history();
+    let is_shown = |name: &Name, series: &Series| {
+        let (domain, policy) = name;
+        let in_force = is_in_force(&rules, name);
+        let matches = policy.to_ascii_lowercase().contains(&wanted)
+            || (!domain.is_empty() && domain.to_ascii_lowercase().contains(&wanted));
+        matches && (in_force || series.totals != [0; 3])
+    };
+    let mut shown: Vec<(&Name, &Series)> =
+        history.series().filter(|(name, series)| is_shown(name, series)).collect();
+    match request.parameter("sort").unwrap_or("name") {
+        "name" | "" => {}
+        "allowed" => shown.sort_by_key(|(_, series)| Reverse((series.recent[0], series.totals[0]))),
+        "denied" => shown.sort_by_key(|(_, series)| Reverse((series.recent[1], series.totals[1]))),
+        "shadow" => shown.sort_by_key(|(_, series)| Reverse((series.recent[2], series.totals[2]))),
+        _ => return Err(Trouble::Bad("sort by name, allowed, denied or shadow".to_owned())),
+    }
+    let page = shown.iter().skip(offset).take(limit);
+    let policies: Vec<Value> = page.map(|(name, series)| row(&rules, name, series)).collect();
+    Ok(json!({"matched": shown.len(), "offset": offset, "policies": policies}))
+}
+
+fn is_in_force(rules: &Rules, (domain, policy): &Name) -> bool {
+    match domain.is_empty() {
+        true => rules.rule(policy).is_some(),
+        false => rules.domain(domain).is_some(),
+    }
+}
+
+fn row(rules: &Rules, name: &Name, series: &Series) -> Value {
+    let (domain, policy) = name;
+    let config = rules.rule(policy).filter(|_| domain.is_empty());
+    json!({
+        "domain": domain,
+        "policy": policy,
+        "in_force": is_in_force(rules, name) || policy == AdHoc::NAME,
+        "totals": series.totals,
+        "recent": series.recent,
+        "config": config.map(|rule| describe::rule(rule, rules.is_shadow())),
+    })
+}
