@@ -1,1 +1,34 @@
-//! Jobs that wait for their group's limit; not built yet (issue 7).
+//! Jobs that wait for their group's limit, and not one millisecond longer.
+//!
+//! A job belongs to a group ("this server", "this customer"); every group runs at its upstream's
+//! limit, exactly, whatever the others do. Nothing is lost, nothing runs over the limit, and every
+//! job is told when it will start.
+
+#![forbid(unsafe_code)]
+
+pub mod feedback;
+
+mod answer;
+mod backend;
+mod cron;
+mod error;
+mod job;
+mod limit;
+mod name;
+mod recurring;
+mod settings;
+mod stats;
+
+pub use answer::Answer;
+pub use backend::{BATCH_MAX, Backend, Wake};
+pub use cron::Cron;
+pub use error::{Error, ErrorKind};
+pub use job::{
+    Backoff, Beat, Cancelled, Enqueued, Estimate, Job, JobState, Lease, LeaseToken, Leased, NewJob,
+    Outcome, Progress, Settled, Start,
+};
+pub use limit::Limit;
+pub use name::{Group, JobId, QueueName};
+pub use recurring::{Recurring, Rhythm};
+pub use settings::{QueueSettings, Retention};
+pub use stats::{Counts, GroupStats, Stats, Totals};

@@ -1,0 +1,261 @@
+//! The loop of a worker.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::{Task, Worker};
+use crate::{BATCH_MAX, Beat, Error, Lease, LeaseToken, Leased, Outcome, Queue, Settled};
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Jobs whose handler ended and whose outcome was stored.
+    pub settled: u64,
+    /// Jobs whose lease was lost before that.
+    pub lost: u64,
+    /// Times that it asked for jobs.
+    pub asked: u64,
+}
+
+/// A job that runs.
+struct Running {
+    cancel: watch::Sender<bool>,
+    abort: AbortHandle,
+}
+
+/// What the loop holds.
+struct Floor {
+    worker: Worker,
+    running: HashMap<LeaseToken, Running>,
+    tasks: JoinSet<(LeaseToken, bool)>,
+    summary: Summary,
+    /// Three times per lease time, of the shortest that was seen.
+    beat_every: Duration,
+    next_beat: Instant,
+}
+
+/// A pause after the backend failed: it reconnects by itself, and this is not to spin meanwhile.
+const AFTER_ERROR: Duration = Duration::from_millis(200);
+
+impl Worker {
+    /// Runs jobs until `shutdown` is ready, then lets those that run end.
+    ///
+    /// A backend that fails is asked again; only errors that no repetition can mend end the worker.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown or the worker's name cannot be used.
+    pub async fn run<S>(
+        self,
+        handler: S,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Summary, Error>
+    where
+        S: tower_service::Service<Task> + Clone + Send + 'static,
+        S::Response: Into<Outcome>,
+        S::Error: Display + Send,
+        S::Future: Send,
+    {
+        let beat_every = Duration::from_secs(10);
+        let mut floor = Floor {
+            worker: self,
+            running: HashMap::new(),
+            tasks: JoinSet::new(),
+            summary: Summary::default(),
+            beat_every,
+            next_beat: Instant::now() + beat_every,
+        };
+        tokio::pin!(shutdown);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                () = &mut shutdown => break Ok(()),
+                step = floor.step(&handler) => if let Err(error) = step { break Err(error) },
+            }
+        };
+        floor.wind_down().await;
+        ended.map(|()| floor.summary)
+    }
+}
+
+impl Floor {
+    /// Leases what there is room for and starts it, or waits for the next thing to happen.
+    ///
+    /// Dropped on shutdown: a lease granted at that very moment returns when it expires.
+    async fn step<S>(&mut self, handler: &S) -> Result<(), Error>
+    where
+        S: tower_service::Service<Task> + Clone + Send + 'static,
+        S::Response: Into<Outcome>,
+        S::Error: Display + Send,
+        S::Future: Send,
+    {
+        let room = self.worker.concurrency.saturating_sub(self.running.len()).min(BATCH_MAX);
+        if room == 0 {
+            return self.attend(None).await;
+        }
+        self.summary.asked += 1;
+        match self.worker.queue.lease(room, &self.worker.name).await {
+            Ok(mut leased) => {
+                let got = leased.leases.len();
+                for lease in std::mem::take(&mut leased.leases) {
+                    self.start(lease, handler.clone());
+                }
+                // Fewer than there was room for: nothing more may start before `next`.
+                if got < room { self.attend(Some(leased)).await } else { Ok(()) }
+            }
+            Err(error) if error.is_transient() => self.rest().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until a job ends, a heartbeat is due, or (with room) something may start.
+    async fn attend(&mut self, leased: Option<Leased>) -> Result<(), Error> {
+        let queue = self.worker.queue.clone();
+        let ready = async {
+            match &leased {
+                Some(leased) => queue.until_ready(leased).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(ready);
+        // With room left, jobs that end do not end the wait: what waits is not theirs to start.
+        loop {
+            tokio::select! {
+                ended = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.note(ended);
+                    if leased.is_none() {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep_until(self.next_beat), if !self.running.is_empty() => {
+                    self.beat().await;
+                }
+                result = &mut ready => match result {
+                    Err(error) if error.is_transient() => return self.rest().await,
+                    result => return result,
+                },
+            }
+        }
+    }
+
+    async fn rest(&mut self) -> Result<(), Error> {
+        tokio::time::sleep(AFTER_ERROR).await;
+        Ok(())
+    }
+
+    fn start<S>(&mut self, lease: Lease, handler: S)
+    where
+        S: tower_service::Service<Task> + Send + 'static,
+        S::Response: Into<Outcome>,
+        S::Error: Display + Send,
+        S::Future: Send,
+    {
+        let token = lease.token();
+        let queue = self.worker.queue.clone();
+        let every = (lease.expires_at.since(queue.now()) / 3).max(Duration::from_millis(1));
+        if self.running.is_empty() || every < self.beat_every {
+            self.beat_every = every;
+            self.next_beat = Instant::now() + every;
+        }
+        let (cancel, cancelled) = watch::channel(false);
+        let expires = Instant::now() + every * 3;
+        let task = Task::new(lease, queue.clone(), cancelled);
+        let abort = self.tasks.spawn(async move {
+            let outcome = handle(handler, task).await;
+            (token, settle(&queue, token, outcome, expires).await)
+        });
+        self.running.insert(token, Running { cancel, abort });
+    }
+
+    /// Notes that a task has ended.
+    fn note(&mut self, ended: Option<Result<(LeaseToken, bool), tokio::task::JoinError>>) {
+        match ended {
+            Some(Ok((token, settled))) => {
+                self.running.remove(&token);
+                if settled { self.summary.settled += 1 } else { self.summary.lost += 1 }
+            }
+            // A handler that panicked, or was stopped because its lease was lost: the lease expires.
+            Some(Err(_)) => self.summary.lost += 1,
+            None => {}
+        }
+        self.running.retain(|_, running| !running.abort.is_finished());
+    }
+
+    /// Prolongs every lease, tells who was cancelled, and stops whose lease is lost.
+    async fn beat(&mut self) {
+        self.next_beat = Instant::now() + self.beat_every;
+        let tokens: Vec<LeaseToken> = self.running.keys().copied().collect();
+        for tokens in tokens.chunks(BATCH_MAX) {
+            // One that fails is made up for by the next: there are three per lease.
+            let Ok(beats) = self.worker.queue.heartbeat(tokens).await else { return };
+            for (token, beat) in tokens.iter().zip(beats) {
+                let Some(running) = self.running.get(token) else { continue };
+                match beat {
+                    Beat::Until(_) => {}
+                    Beat::Cancelled(_) => {
+                        running.cancel.send_replace(true);
+                    }
+                    Beat::Lost => running.abort.abort(),
+                }
+            }
+        }
+    }
+
+    /// Lets running jobs end within the grace, and settles as failed those that do not.
+    async fn wind_down(&mut self) {
+        let end = Instant::now() + self.worker.grace;
+        while !self.tasks.is_empty() {
+            tokio::select! {
+                ended = self.tasks.join_next() => self.note(ended),
+                () = tokio::time::sleep_until(self.next_beat), if !self.running.is_empty() => {
+                    self.beat().await;
+                }
+                () = tokio::time::sleep_until(end) => break,
+            }
+        }
+        self.tasks.shutdown().await;
+        let stopped = |token: &LeaseToken| {
+            let reason = "the worker stopped before the job was done".to_owned();
+            (*token, Outcome::Failed { reason, retry: true })
+        };
+        let outcomes: Vec<_> = self.running.keys().map(stopped).collect();
+        for outcomes in outcomes.chunks(BATCH_MAX) {
+            // What cannot be told now, the end of the lease tells.
+            let _ = self.worker.queue.settle(outcomes.to_vec()).await;
+        }
+    }
+}
+
+/// Waits until the handler is ready, and runs it.
+async fn handle<S>(mut handler: S, task: Task) -> Outcome
+where
+    S: tower_service::Service<Task>,
+    S::Response: Into<Outcome>,
+    S::Error: Display,
+{
+    let failed = |error: S::Error| Outcome::Failed { reason: error.to_string(), retry: true };
+    if let Err(error) = std::future::poll_fn(|context| handler.poll_ready(context)).await {
+        return failed(error);
+    }
+    handler.call(task).await.map_or_else(failed, Into::into)
+}
+
+/// Stores the outcome, again and again while the lease may last; whether it was stored.
+async fn settle(queue: &Queue, token: LeaseToken, outcome: Outcome, expires: Instant) -> bool {
+    loop {
+        let settled = queue.settle(vec![(token, outcome.clone())]).await;
+        match settled {
+            Ok(settled) => return !matches!(settled.first(), Some(Settled::Lost) | None),
+            Err(error) if error.is_transient() && Instant::now() < expires => {
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+            Err(_) => return false,
+        }
+    }
+}
