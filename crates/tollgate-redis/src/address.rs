@@ -14,8 +14,9 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, RedisError, TlsCertificates,
+    IntoConnectionInfo, ProtocolVersion, PushInfo, RedisError, TlsCertificates,
 };
+use tokio::sync::mpsc::UnboundedSender;
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::settings::{Certificates, Settings};
@@ -102,8 +103,28 @@ pub(crate) async fn connect(
     info: &ConnectionInfo,
     settings: &Settings,
 ) -> Result<MultiplexedConnection, StoreError> {
+    connect_with(info, settings, AsyncConnectionConfig::new()).await
+}
+
+/// Connects once; what is published to the connection's channels goes to `pushes`.
+pub(crate) async fn listen(
+    info: &ConnectionInfo,
+    settings: &Settings,
+    pushes: &UnboundedSender<PushInfo>,
+) -> Result<MultiplexedConnection, StoreError> {
+    // Only the newer protocol carries messages beside answers.
+    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let config = AsyncConnectionConfig::new().set_push_sender(pushes.clone());
+    connect_with(&info.clone().set_redis_settings(redis), settings, config).await
+}
+
+async fn connect_with(
+    info: &ConnectionInfo,
+    settings: &Settings,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, StoreError> {
     let client = client(info, &settings.certificates).map_err(classify)?;
-    let config = AsyncConnectionConfig::new()
+    let config = config
         .set_connection_timeout(Some(settings.connect_timeout))
         // Batches carry their own deadline.
         .set_response_timeout(None);

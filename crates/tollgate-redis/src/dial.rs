@@ -17,18 +17,23 @@ pub(crate) enum Dial {
 }
 
 impl Dial {
+    /// Where the server is.
+    pub(crate) async fn find(&self, settings: &Settings) -> Result<ConnectionInfo, StoreError> {
+        match self {
+            Self::Fixed(info) => Ok(info.clone()),
+            Self::Sentinel { sentinels, name, primary } => {
+                let (host, port) = ask_sentinels(sentinels, name, settings).await?;
+                Ok(at(primary, &host, port))
+            }
+        }
+    }
+
     /// Finds the server, connects, and makes sure that it may be written to.
     pub(crate) async fn connect(
         &self,
         settings: &Settings,
     ) -> Result<MultiplexedConnection, StoreError> {
-        let info = match self {
-            Self::Fixed(info) => info.clone(),
-            Self::Sentinel { sentinels, name, primary } => {
-                let (host, port) = ask_sentinels(sentinels, name, settings).await?;
-                at(primary, &host, port)
-            }
-        };
+        let info = self.find(settings).await?;
         let mut connection = connect(&info, settings).await?;
         let role = role(&mut connection);
         match tokio::time::timeout(settings.connect_timeout, role).await {

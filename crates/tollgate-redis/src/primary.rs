@@ -3,11 +3,12 @@
 //! For those who keep something else than limits under one hash tag (the queue), and so need the
 //! store's URLs, certificates, sentinels and cluster maps, but neither its scripts nor its router.
 
-use redis::ConnectionInfo;
 use redis::aio::MultiplexedConnection;
+use redis::{ConnectionInfo, PushInfo};
+use tokio::sync::mpsc::UnboundedSender;
 use tollgate_core::StoreError;
 
-use crate::address::{Address, at, connect, unavailable};
+use crate::address::{Address, at, connect, listen, unavailable};
 use crate::dial::Dial;
 use crate::layout::slot;
 use crate::router::slots;
@@ -40,7 +41,25 @@ impl Primary {
     ///
     /// If it cannot be found, reached or written to.
     pub async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        let dial = match &self.address {
+        self.dial().await?.connect(&self.settings).await
+    }
+
+    /// As [`Self::connect`]; what is published to the channels that the connection subscribes to
+    /// arrives at `pushes`, and so does the news that the connection is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`], and if the server does not speak RESP3 (before Redis 6).
+    pub async fn listen(
+        &self,
+        pushes: &UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection, StoreError> {
+        let info = self.dial().await?.find(&self.settings).await?;
+        listen(&info, &self.settings, pushes).await
+    }
+
+    async fn dial(&self) -> Result<Dial, StoreError> {
+        Ok(match &self.address {
             Address::One(info) => Dial::Fixed(info.clone()),
             Address::Sentinel { sentinels, name, primary } => Dial::Sentinel {
                 sentinels: sentinels.clone(),
@@ -48,8 +67,7 @@ impl Primary {
                 primary: primary.clone(),
             },
             Address::Cluster(seeds) => Dial::Fixed(self.holder(seeds).await?),
-        };
-        dial.connect(&self.settings).await
+        })
     }
 
     /// The primary of the slot, as the first node that answers tells it.
