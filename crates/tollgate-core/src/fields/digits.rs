@@ -54,7 +54,13 @@ pub(super) fn push_seconds_millis(out: &mut String, wait: Duration) {
 }
 
 /// Reads a count, rounded down: Reddit says `599.0`, and a negative one means "unknown" to Azure.
-pub(super) fn count(text: &str) -> Option<u64> {
+///
+/// ```
+/// assert_eq!(tollgate_core::fields::count("599.7"), Some(599));
+/// assert_eq!(tollgate_core::fields::count("-1"), None);
+/// ```
+#[must_use]
+pub fn count(text: &str) -> Option<u64> {
     let (whole, fraction) = split_decimal(text)?;
     all_digits(fraction).then(|| clamped(whole))
 }

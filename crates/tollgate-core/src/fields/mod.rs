@@ -31,7 +31,7 @@ mod standing;
 mod tests;
 
 pub use dialect::{Dialect, UnknownDialect};
-pub use digits::{INTEGER_MAX, seconds_up};
+pub use digits::{INTEGER_MAX, count, seconds_up};
 pub use form::{Form, counts_per_window, http_date, used_of_size};
 pub use lines::Lines;
 pub use name::Field;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tollgate_core::Quota;
+
 /// The most dimensions (requests, tokens, points) a profile may have.
 pub const DIMENSIONS_MAX: usize = 8;
 
@@ -23,6 +25,7 @@ pub(crate) struct Parts {
     pub(crate) costs: Costs,
     pub(crate) exempt_global: bool,
     pub(crate) exempt: bool,
+    pub(crate) stated: Option<Quota>,
 }
 
 impl Route {
@@ -41,6 +44,7 @@ impl Route {
             costs,
             exempt_global: false,
             exempt: false,
+            stated: None,
         })
     }
 
@@ -102,5 +106,11 @@ impl Route {
     #[must_use]
     pub fn is_exempt(&self) -> bool {
         self.0.exempt
+    }
+
+    /// A limit that the profile states because the upstream never tells it.
+    #[must_use]
+    pub fn stated(&self) -> Option<Quota> {
+        self.0.stated
     }
 }

@@ -1,0 +1,36 @@
+//! Fields of a JSON text that may have been cut off.
+//!
+//! A parser would refuse the first bytes of a long body, and those are all that is looked at. So a
+//! field is found by its name in quotes and a colon. Text that only quotes such a field can deceive
+//! this; all it can do then is to slow down whoever sent it.
+
+/// Whether a field of that name is there.
+pub(super) fn has_field(body: &[u8], name: &str) -> bool {
+    value(body, name).is_some()
+}
+
+/// The number of the field of that name, as text.
+pub(super) fn number<'b>(body: &'b [u8], name: &str) -> Option<&'b str> {
+    let value = value(body, name)?;
+    let end =
+        value.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).ok().filter(|text| !text.is_empty())
+}
+
+/// Whether the body contains the text.
+pub(super) fn contains(body: &[u8], text: &str) -> bool {
+    body.windows(text.len().max(1)).any(|window| window == text.as_bytes())
+}
+
+/// What follows the name and its colon.
+fn value<'b>(body: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    let quoted = format!("\"{name}\"");
+    let mut rest = body;
+    loop {
+        let at = rest.windows(quoted.len()).position(|window| window == quoted.as_bytes())?;
+        rest = rest[at + quoted.len()..].trim_ascii_start();
+        if let Some(value) = rest.strip_prefix(b":") {
+            return Some(value.trim_ascii_start());
+        }
+    }
+}
