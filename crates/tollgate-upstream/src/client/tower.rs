@@ -1,0 +1,183 @@
+//! Budgets as a tower layer around an HTTP client.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{Asking, Conduct};
+use crate::budget::Refusal;
+
+/// Makes a client keep to its budgets. One layer per credential; clones share the budgets.
+///
+/// Requests are told apart by method and path; an [`Asking`] in their extensions says how long
+/// they can wait and how urgent they are.
+#[derive(Clone, Debug)]
+pub struct BudgetLayer<R = NoReplay> {
+    conduct: Conduct,
+    replay: R,
+}
+
+/// A client that keeps to its budgets.
+#[derive(Clone, Debug)]
+pub struct Budgeted<S, R = NoReplay> {
+    inner: S,
+    conduct: Conduct,
+    replay: R,
+}
+
+/// How to send a body once more.
+pub trait Replay<B> {
+    /// The same body again, if it can be had.
+    fn again(&self, body: &B) -> Option<B>;
+}
+
+/// No body can be sent twice: refusals go to the caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoReplay;
+
+/// Bodies are cloned, which for bytes in memory is cheap.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CloneBody;
+
+/// Why a request brought no response.
+#[derive(Debug)]
+pub enum Error<E> {
+    /// It was not sent.
+    Refused(Refusal),
+    /// The client failed.
+    Inner(E),
+}
+
+impl BudgetLayer {
+    /// A layer that never sends a request twice.
+    #[must_use]
+    pub const fn new(conduct: Conduct) -> Self {
+        Self { conduct, replay: NoReplay }
+    }
+
+    /// A layer that sends refused requests again, with a clone of their body.
+    #[must_use]
+    pub fn replaying(self) -> BudgetLayer<CloneBody> {
+        BudgetLayer { conduct: self.conduct, replay: CloneBody }
+    }
+}
+
+impl<B> Replay<B> for NoReplay {
+    fn again(&self, _: &B) -> Option<B> {
+        None
+    }
+}
+
+impl<B: Clone> Replay<B> for CloneBody {
+    fn again(&self, body: &B) -> Option<B> {
+        Some(body.clone())
+    }
+}
+
+impl<S, R: Clone> Layer<S> for BudgetLayer<R> {
+    type Service = Budgeted<S, R>;
+
+    fn layer(&self, inner: S) -> Budgeted<S, R> {
+        Budgeted { inner, conduct: self.conduct.clone(), replay: self.replay.clone() }
+    }
+}
+
+impl<S, R, B, A> Service<Request<B>> for Budgeted<S, R>
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    R: Replay<B> + Clone + Send + 'static,
+    B: Send + 'static,
+    A: Send + 'static,
+{
+    type Response = Response<A>;
+    type Error = Error<S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<A>, Error<S::Error>>> + Send>>;
+
+    /// Always ready: asking the inner client now would keep one of its slots while waiting here.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(this.send(request))
+    }
+}
+
+impl<S, R> Budgeted<S, R> {
+    async fn send<B, A>(mut self, mut request: Request<B>) -> Result<Response<A>, Error<S::Error>>
+    where
+        S: Service<Request<B>, Response = Response<A>>,
+        R: Replay<B>,
+    {
+        let asking = request.extensions().get::<Asking>().copied().unwrap_or_default();
+        let deadline = self.conduct.deadline(&asking);
+        let route = self.conduct.profile.route(request.method().as_str(), target(&request));
+        let mut retries = self.conduct.retries_max;
+        let mut refused = None;
+        loop {
+            let permit = match (self.conduct.enter(&route, &asking, deadline).await, refused) {
+                (Ok(permit), _) => permit,
+                // The upstream's own words say more than ours.
+                (Err(_), Some(response)) => return Ok(response),
+                (Err(refusal), None) => return Err(Error::Refused(refusal)),
+            };
+            if let Err(error) = poll_fn(|context| self.inner.poll_ready(context)).await {
+                permit.cancel();
+                return Err(Error::Inner(error));
+            }
+            let again = if retries == 0 { None } else { copy(&request, &self.replay) };
+            let response = self.inner.call(request).await.map_err(Error::Inner)?;
+            let observation =
+                self.conduct.read(response.status().as_u16(), response.headers(), &[]);
+            permit.complete(&observation);
+            let Some(next) = again.filter(|_| observation.is_limited()) else {
+                return Ok(response);
+            };
+            retries -= 1;
+            request = next;
+            refused = Some(response);
+        }
+    }
+}
+
+fn target<B>(request: &Request<B>) -> &str {
+    request.uri().path_and_query().map_or("/", |target| target.as_str())
+}
+
+/// The same request once more, if its body can be had again.
+fn copy<B, R: Replay<B>>(request: &Request<B>, replay: &R) -> Option<Request<B>> {
+    let mut copy = Request::new(replay.again(request.body())?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    Some(copy)
+}
+
+impl<E: fmt::Display> fmt::Display for Error<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => write!(f, "not sent: {refusal}"),
+            Self::Inner(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: StdError + 'static> StdError for Error<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Inner(error) => Some(error),
+        }
+    }
+}
