@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod fake_upstream;
 mod serve;
 mod simulate;
 mod top;
@@ -24,6 +25,7 @@ struct Arguments {
 enum Command {
     Check(check::Args),
     Demo(demo::Args),
+    FakeUpstream(fake_upstream::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
@@ -45,6 +47,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::FakeUpstream(args) => fake_upstream::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),
