@@ -56,6 +56,20 @@ impl Address {
     }
 }
 
+/// The address of a Tollgate service: `tollgate://[:token@]host[:port]`, `tollgates` with TLS,
+/// `tollgate+unix:///path`.
+pub(crate) fn service(url: &str) -> Result<ConnectionInfo, StoreError> {
+    let usage = "a service's URL is tollgate://[:token@]host[:port] or tollgate+unix:///path";
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| misuse(usage))?;
+    let base = match scheme {
+        "tollgate" => "redis",
+        "tollgates" => "rediss",
+        "tollgate+unix" => return info(&format!("redis+unix://{rest}")),
+        _ => return Err(misuse(usage)),
+    };
+    hosts(base, rest, "6380")?.into_iter().next().ok_or_else(|| misuse(usage))
+}
+
 /// One connection info per host of a list, each with the user, the password and the path.
 fn hosts(base: &str, rest: &str, default_port: &str) -> Result<Vec<ConnectionInfo>, StoreError> {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -14,13 +14,15 @@ pub(crate) enum Dial {
     Fixed(ConnectionInfo),
     /// The sentinels know.
     Sentinel { sentinels: Vec<ConnectionInfo>, name: String, primary: ConnectionInfo },
+    /// A Tollgate service stands at this address.
+    Service(ConnectionInfo),
 }
 
 impl Dial {
     /// Where the server is.
     pub(crate) async fn find(&self, settings: &Settings) -> Result<ConnectionInfo, StoreError> {
         match self {
-            Self::Fixed(info) => Ok(info.clone()),
+            Self::Fixed(info) | Self::Service(info) => Ok(info.clone()),
             Self::Sentinel { sentinels, name, primary } => {
                 let (host, port) = ask_sentinels(sentinels, name, settings).await?;
                 Ok(at(primary, &host, port))
@@ -35,11 +37,30 @@ impl Dial {
     ) -> Result<MultiplexedConnection, StoreError> {
         let info = self.find(settings).await?;
         let mut connection = connect(&info, settings).await?;
-        let role = role(&mut connection);
-        match tokio::time::timeout(settings.connect_timeout, role).await {
-            Ok(role) => role.map(|()| connection),
+        let greeting = async {
+            match self {
+                Self::Service(_) => greet_service(&mut connection).await,
+                Self::Fixed(_) | Self::Sentinel { .. } => role(&mut connection).await,
+            }
+        };
+        match tokio::time::timeout(settings.connect_timeout, greeting).await {
+            Ok(greeted) => greeted.map(|()| connection),
             Err(_) => Err(unavailable("the store accepts connections and does not answer")),
         }
+    }
+}
+
+/// Whether the server answers, and knows the commands of a Tollgate service.
+async fn greet_service(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    let mut command = redis::cmd("COMMAND");
+    command.arg("INFO").arg("TOLL.CHECK");
+    let known: Vec<redis::Value> = command.query_async(connection).await.map_err(classify)?;
+    match known.first() {
+        Some(redis::Value::Array(_)) => Ok(()),
+        _ => Err(StoreError::new(
+            ErrorKind::Refused,
+            "the server is no Tollgate service: it does not know TOLL.CHECK",
+        )),
     }
 }
 

@@ -41,6 +41,7 @@ mod names;
 mod outage;
 mod primary;
 mod remembered;
+mod remote;
 mod replay;
 mod request;
 mod router;
@@ -53,6 +54,7 @@ mod store;
 mod terms;
 
 pub use primary::Primary;
+pub use remote::{RemoteSettings, RemoteStore};
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::link::Link;
+use crate::line::Line;
 use crate::router::Router;
 
 /// How the store is.
@@ -30,7 +30,7 @@ impl Status {
         router.links().iter().fold(Self::default(), |status, link| status.with(link))
     }
 
-    fn with(self, link: &Link) -> Self {
+    pub(crate) fn with(self, link: &Line) -> Self {
         let traffic = &link.traffic;
         Self {
             servers: self.servers + 1,

@@ -6,7 +6,7 @@ mod check;
 mod crossing;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -24,7 +24,7 @@ use crate::router::Router;
 use crate::settings::{PolicySettings, Settings};
 use crate::split::Split;
 use crate::status::Status;
-use crate::terms::Terms;
+use crate::terms::KnownTerms;
 
 /// Limits shared through Redis or Valkey. Clones share everything.
 ///
@@ -50,7 +50,7 @@ pub struct RedisStore {
 struct Inner {
     router: Arc<Router>,
     settings: Arc<Settings>,
-    terms: RwLock<HashMap<u64, Arc<Terms>>>,
+    terms: KnownTerms,
     names: Names,
     reservations: Remembered,
     local: LocalShares,
@@ -64,8 +64,6 @@ struct Inner {
 
 /// The most charges in one request.
 const CHARGES_MAX: usize = 256;
-/// The most policies whose terms are kept; more are worked out each time.
-const TERMS_MAX: usize = 4_096;
 
 impl RedisStore {
     /// Connects to the store at `url`: `redis://`, `rediss://`, `redis+unix://`,
@@ -105,7 +103,7 @@ impl RedisStore {
         let router = Router::start(Address::parse(url)?, Arc::clone(&settings)).await?;
         let inner = Inner {
             router,
-            terms: RwLock::default(),
+            terms: KnownTerms::default(),
             names: Names::new(),
             reservations: Remembered::new(settings.local_keys_max),
             local: LocalShares::new(settings.local_keys_max),
@@ -151,26 +149,12 @@ impl Inner {
         let policy = charge.policy;
         Part {
             key: layout::state_key(&self.settings.prefix, policy.id(), charge.key.as_bytes()),
-            terms: self.terms(policy),
+            terms: self.terms.of(policy),
             units: charge.cost.get(),
             mode: charge.mode,
             on_store_error: policy.store_error(),
             returns: policy.reservation_terms().on_expiry == OnExpiry::Return,
         }
-    }
-
-    fn terms(&self, policy: &Policy) -> Arc<Terms> {
-        let known = self.terms.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(terms) = known.get(&policy.id()) {
-            return Arc::clone(terms);
-        }
-        drop(known);
-        let terms = Arc::new(Terms::new(policy));
-        let mut known = self.terms.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < TERMS_MAX {
-            known.insert(policy.id(), Arc::clone(&terms));
-        }
-        terms
     }
 
     fn policy_settings(&self, policy: &Policy) -> PolicySettings {

@@ -1,5 +1,8 @@
 //! A policy as scripts take it: its kind, its constants, and what its values mean.
 
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
 use tollgate_core::concurrency::{self, Concurrency, Hold};
 use tollgate_core::fixed_window::{self, Anchor, FixedWindow};
 use tollgate_core::gcra::{self, Gcra};
@@ -18,6 +21,30 @@ pub(crate) struct Terms {
     pub(crate) kind: u8,
     /// The kind and the constants, as the second argument of a script has them.
     pub(crate) spec: Vec<u8>,
+}
+
+/// Terms of policies seen before.
+#[derive(Debug, Default)]
+pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<Terms>>>);
+
+/// The most policies whose terms are kept; more are worked out each time.
+const KNOWN_MAX: usize = 4_096;
+
+impl KnownTerms {
+    /// The terms of `policy`.
+    pub(crate) fn of(&self, policy: &Policy) -> Arc<Terms> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(terms) = known.get(&policy.id()) {
+            return Arc::clone(terms);
+        }
+        drop(known);
+        let terms = Arc::new(Terms::new(policy));
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < KNOWN_MAX {
+            known.insert(policy.id(), Arc::clone(&terms));
+        }
+        terms
+    }
 }
 
 /// Units of an open reservation that come back if nobody settles it in time.

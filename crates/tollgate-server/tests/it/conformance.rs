@@ -47,7 +47,7 @@ const RLS_CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::FULL
 };
 
-fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Running {
+pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Running {
     let metrics = Metrics::default();
     let mut root = Node::default();
     let rules = policies.iter().map(|policy| {

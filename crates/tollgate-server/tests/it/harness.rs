@@ -30,6 +30,20 @@ pub(crate) fn start(toml: &str) -> Running {
     start_with(toml, clock, Vec::new(), Capacity::keys(100_000))
 }
 
+/// The same, listening where the text says, for RESP at least.
+pub(crate) fn start_listening(toml: &str) -> Server {
+    let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1_700_000_000_000)));
+    let off = || Some("off".to_owned());
+    let overrides = Overrides { http: off(), grpc: off(), ..Overrides::default() };
+    let metrics = Metrics::default();
+    let texts = [("test.toml".to_owned(), toml.to_owned())];
+    let config = Config::from_texts(&texts, &overrides, &metrics);
+    let config = config.unwrap_or_else(|error| panic!("{error}"));
+    let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(1_000))));
+    let service = Service::new(config.rules, metrics, memory, clock, config.settings);
+    Server::start(Arc::new(service), &config.listen, None, 1).unwrap()
+}
+
 /// The same with a clock, files to reload from, and room for keys.
 pub(crate) fn start_with(
     toml: &str,

@@ -12,6 +12,9 @@ mod harness;
 /// The conformance scenarios through each front.
 mod conformance;
 
+/// The service as another process's store: its own client, asked as any store is.
+mod remote;
+
 /// Clients that people use: redis-cli, redis-py, ioredis, node-redis, the redis crate, curl, tonic.
 mod clients;
 
