@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::RedisStore;
 use tollgate_server::config::{Config, LogFormat, Overrides};
+use tollgate_server::dashboard::ProxyAdmin;
 use tollgate_server::metrics::{Front, Metrics};
 use tollgate_server::run::until_told;
 use tollgate_server::server::Server;
@@ -39,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
+    /// Where queues live: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
+    #[arg(long, value_name = "WHERE")]
+    queue_store: Option<String>,
+
     /// Memory for states, in bytes [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     memory_bytes: Option<usize>,
@@ -62,6 +67,11 @@ pub(crate) struct Args {
     /// text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
+
+    /// Where a `tollgate proxy` is administered, to show its buckets on the dashboard; also
+    /// TOLLGATE_PROXY_ADMIN, and TOLLGATE_PROXY_TOKEN if it needs a token
+    #[arg(long, value_name = "ADDRESS")]
+    proxy_admin: Option<String>,
 }
 
 impl Args {
@@ -71,6 +81,7 @@ impl Args {
             grpc: self.grpc.clone(),
             resp: self.resp.clone(),
             store: self.store.clone(),
+            queue_store: self.queue_store.clone(),
             token: None,
             memory_bytes: self.memory_bytes,
             workers: self.workers,
@@ -79,6 +90,12 @@ impl Args {
             log_format: self.log_format.clone(),
         };
         Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
+    }
+
+    fn proxy_admin(&self) -> Option<ProxyAdmin> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let address = self.proxy_admin.clone().or_else(|| variable("TOLLGATE_PROXY_ADMIN"))?;
+        Some(ProxyAdmin::new(&address, variable("TOLLGATE_PROXY_TOKEN")))
     }
 }
 
@@ -98,9 +115,10 @@ async fn serve(args: Args) -> Result<()> {
     let backing = backing(&config, args.snapshot.as_ref()).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
+    let proxy_admin = args.proxy_admin();
     let origin = Origin { files: args.config, overrides };
     let service = Service::new(rules, metrics, backing, Arc::new(SystemClock::new()), settings);
-    let service = Arc::new(service.with_origin(origin));
+    let service = Arc::new(service.with_origin(origin).with_proxy_admin(proxy_admin));
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
     announce(&server, example.as_deref())?;
     until_told(server, drain, args.snapshot).await?;
@@ -128,6 +146,7 @@ fn announce(server: &Server, policy: Option<&str>) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(endpoint) = server.endpoint(Front::Http) {
         let body = format!(r#"{{"policy":"{policy}","key":"ada"}}"#);
+        writeln!(out, "page  {endpoint}   http://{endpoint}/")?;
         writeln!(out, "HTTP  {endpoint}   curl -d '{body}' http://{endpoint}/v1/check")?;
     }
     if let Some(endpoint) = server.endpoint(Front::Grpc) {

@@ -15,9 +15,11 @@ mod error;
 mod job;
 mod limit;
 mod name;
+mod queue;
 mod recurring;
 mod settings;
 mod stats;
+mod worker;
 
 pub use answer::Answer;
 pub use backend::{BATCH_MAX, Backend, Wake};
@@ -29,6 +31,8 @@ pub use job::{
 };
 pub use limit::Limit;
 pub use name::{Group, JobId, QueueName};
+pub use queue::Queue;
 pub use recurring::{Recurring, Rhythm};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
+pub use worker::{Certain, HandlerFn, Summary, Task, Worker, handler_fn};

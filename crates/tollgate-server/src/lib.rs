@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod net;
 pub mod pattern;
 mod process;
+pub mod queues;
 pub mod reload;
 mod reservation_name;
 pub mod resp;

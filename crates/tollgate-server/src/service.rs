@@ -13,6 +13,7 @@ use crate::amendments::{Amendments, NoRoom};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
+use crate::queues::Queues;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::top::{Ranking, Top, ranking};
@@ -41,6 +42,7 @@ pub struct Service {
     reload_error: Mutex<Option<String>>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
     origin: Origin,
+    queues: Option<Queues>,
     dashboard: Dashboard,
 }
 
@@ -96,6 +98,7 @@ impl Service {
             reload_error: Mutex::default(),
             tops: Mutex::default(),
             origin: Origin::default(),
+            queues: None,
             dashboard: Dashboard::default(),
         }
     }
@@ -116,6 +119,18 @@ impl Service {
     #[must_use]
     pub const fn dashboard(&self) -> &Dashboard {
         &self.dashboard
+    }
+
+    /// The same service with queues.
+    #[must_use]
+    pub fn with_queues(self, queues: Queues) -> Self {
+        Self { queues: Some(queues), ..self }
+    }
+
+    /// The queues, if it has any.
+    #[must_use]
+    pub const fn queues(&self) -> Option<&Queues> {
+        self.queues.as_ref()
     }
 
     /// Where the rules come from.

@@ -9,11 +9,12 @@ use super::error::ConfigError;
 use super::layers::Overrides;
 use super::reader::{Place, Table};
 use super::tree::parse;
-use super::{descriptors, policies};
+use super::{descriptors, policies, queues};
 use crate::auth::Role;
 use crate::descriptors::Domain;
 use crate::endpoint::Endpoint;
 use crate::metrics::Metrics;
+use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
 use crate::settings::Settings;
 
@@ -38,6 +39,8 @@ pub struct Config {
     pub settings: Settings,
     /// The rules.
     pub rules: Rules,
+    /// The queues.
+    pub queues: QueuePlan,
 }
 
 /// Where to listen.
@@ -111,6 +114,7 @@ struct Draft {
     tls: Option<Tls>,
     drain: Drain,
     settings: Settings,
+    queues: QueuePlan,
 }
 
 impl Config {
@@ -229,6 +233,9 @@ impl Draft {
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
             place.list()?.iter().map(Place::parsed).collect()
         })?;
+        table
+            .set("queue_store", &mut self.overrides.queue_store, |place| place.text().map(Some))?;
+        queues::read(table, &mut self.queues)?;
         self.read_limits(table)?;
         self.read_auth(table)?;
         self.read_tls(table)?;
@@ -306,6 +313,7 @@ impl Draft {
                 self.lists,
                 over.shadow.unwrap_or(self.shadow),
             ),
+            queues: QueuePlan { store: over.queue_store, ..self.queues },
             listen,
             settings,
         };

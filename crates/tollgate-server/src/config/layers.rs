@@ -13,6 +13,8 @@ pub struct Overrides {
     pub resp: Option<String>,
     /// The store: `memory` or a URL.
     pub store: Option<String>,
+    /// Where queues live: `memory`, `redb:PATH` or a URL.
+    pub queue_store: Option<String>,
     /// A token with the role `admin`.
     pub token: Option<String>,
     /// Memory for states in this process, in bytes.
@@ -29,11 +31,12 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 10] = [
+    pub const VARIABLES: [&'static str; 11] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",
         "TOLLGATE_STORE",
+        "TOLLGATE_QUEUE_STORE",
         "TOLLGATE_TOKEN",
         "TOLLGATE_MEMORY_BYTES",
         "TOLLGATE_WORKERS",
@@ -54,6 +57,7 @@ impl Overrides {
             grpc: get("TOLLGATE_GRPC"),
             resp: get("TOLLGATE_RESP"),
             store: get("TOLLGATE_STORE"),
+            queue_store: get("TOLLGATE_QUEUE_STORE"),
             token: get("TOLLGATE_TOKEN"),
             memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
@@ -71,6 +75,7 @@ impl Overrides {
             grpc: self.grpc.or(lower.grpc),
             resp: self.resp.or(lower.resp),
             store: self.store.or(lower.store),
+            queue_store: self.queue_store.or(lower.queue_store),
             token: self.token.or(lower.token),
             memory_bytes: self.memory_bytes.or(lower.memory_bytes),
             workers: self.workers.or(lower.workers),

@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod layers;
 mod policies;
+mod queues;
 mod reader;
 mod tree;
 

@@ -18,6 +18,7 @@ mod gate;
 pub mod json;
 mod ops;
 mod problem;
+mod queues;
 mod reply;
 mod request;
 mod routes;

@@ -35,11 +35,33 @@ pub(crate) enum Trouble {
     Store(StoreError),
     /// The rules on disk are wrong; those in force stay.
     Reload(String),
+    /// A queue could not do it.
+    Queue(tollgate_queue::Error),
 }
 
 impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<tollgate_queue::Error> for Trouble {
+    fn from(error: tollgate_queue::Error) -> Self {
+        Self::Queue(error)
+    }
+}
+
+/// The status for a queue's error.
+fn queue_status(error: &tollgate_queue::Error) -> (u16, &'static str) {
+    use tollgate_queue::ErrorKind as Kind;
+    match error.kind() {
+        Kind::UnknownQueue | Kind::NotFound => (404, "Not Found"),
+        Kind::LeaseLost => (409, "Conflict"),
+        Kind::Invalid | Kind::Misuse => (400, "Bad Request"),
+        Kind::Full | Kind::Unavailable => (503, "Service Unavailable"),
+        Kind::NoSpace => (507, "Insufficient Storage"),
+        Kind::Unknown => (504, "Gateway Timeout"),
+        _ => (500, "Internal Server Error"),
     }
 }
 
@@ -85,6 +107,10 @@ impl Trouble {
             Self::Slow => (408, "Request Timeout", "the request took too long".to_owned()),
             Self::Store(error) => (503, "Service Unavailable", error.to_string()),
             Self::Reload(detail) => (409, "Conflict", detail.clone()),
+            Self::Queue(error) => {
+                let (status, title) = queue_status(error);
+                (status, title, error.to_string())
+            }
         }
     }
 }

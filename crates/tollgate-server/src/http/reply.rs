@@ -31,6 +31,11 @@ impl Reply {
         self.body.clear();
     }
 
+    /// Makes `value` the body.
+    pub(super) fn write_json(&mut self, value: &serde_json::Value) {
+        self.body.extend_from_slice(value.to_string().as_bytes());
+    }
+
     /// Adds the rate-limit header fields of a verdict on `asks`.
     pub fn add_limits(
         &mut self,

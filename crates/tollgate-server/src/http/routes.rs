@@ -3,7 +3,7 @@
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use super::{amend, check, compat, gate, ops, settle};
+use super::{amend, check, compat, gate, ops, queues, settle};
 use crate::auth::Role;
 use crate::dashboard;
 use crate::metrics::Front;
@@ -62,6 +62,9 @@ async fn route_v1(
         permit(worker, request, method, Role::Check)?;
         return gate::gate(worker, policy, request, reply).await;
     }
+    if let Some(rest) = path.strip_prefix("/v1/queues") {
+        return queues::route(worker, rest, request, reply).await;
+    }
     let role = match path {
         "/v1/peek" => Role::Read,
         "/v1/reset" => Role::Admin,
@@ -90,7 +93,7 @@ pub(super) fn events(worker: &Worker, request: &Request<'_>) -> Result<dashboard
 }
 
 /// Whether the request has the method, and its token the role, that the path needs.
-fn permit(
+pub(super) fn permit(
     worker: &Worker,
     request: &Request<'_>,
     method: &'static str,
