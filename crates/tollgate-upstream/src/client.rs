@@ -23,14 +23,14 @@ pub mod reqwest;
 pub mod tower;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
-use tollgate_core::fields::Lines;
 
 use crate::budget::{Claim, Ledger, Permit, Priority, Refusal};
-use crate::profile::{Observation, Profile, Response, Route};
+use crate::message;
+use crate::profile::{Observation, Profile, Route};
 
 /// How a client obeys: whose budgets it uses, how long it waits, how often it tries again.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ impl Conduct {
     }
 
     fn read(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> Observation {
-        read(&self.profile, status, headers, body)
+        message::read(&self.profile, status, headers, body)
     }
 }
 
@@ -130,20 +130,4 @@ impl Asking {
     pub const fn client(self, client: u64, weight: u32) -> Self {
         Self { client, weight, ..self }
     }
-}
-
-/// The header lines, as profiles read them.
-pub(crate) fn lines(headers: &HeaderMap) -> Lines<'_> {
-    headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
-}
-
-/// What a response says about the limits, now.
-pub(crate) fn read(
-    profile: &Profile,
-    status: u16,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Observation {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    profile.read(&Response { status, lines: &lines(headers), body, now })
 }

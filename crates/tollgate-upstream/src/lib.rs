@@ -22,6 +22,8 @@
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;
+#[cfg(any(feature = "tower", feature = "reqwest", feature = "proxy"))]
+mod message;
 pub mod pace;
 pub mod profile;
 #[cfg(feature = "proxy")]

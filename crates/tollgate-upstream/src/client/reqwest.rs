@@ -4,8 +4,9 @@ use http::Extensions;
 use reqwest::{Request, Response, ResponseBuilderExt as _};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::{Asking, Conduct, lines};
+use super::{Asking, Conduct};
 use crate::budget::Refusal;
+use crate::message::lines;
 use crate::profile::Observation;
 
 /// The most of an answer's body that is read to tell a limit from another answer.

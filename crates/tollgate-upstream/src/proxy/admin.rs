@@ -1,0 +1,208 @@
+//! The proxy's own pages: health, metrics, buckets, and the calls that unlock and drain.
+//!
+//! | request | needs | answer |
+//! |---|---|---|
+//! | `GET /healthz`, `GET /readyz` | nothing | 200, or 503 when stopping |
+//! | `GET /metrics` | to look | Prometheus's text |
+//! | `GET /admin/buckets?cursor=&max=` | to look | buckets of all credentials, a page at a time |
+//! | `POST /admin/unlock?credential=[&bucket=]` | to act | forgets what blocks |
+//! | `POST /admin/drain?credential=&bucket=` | to act | refuses what waits |
+//!
+//! Who has the token may look and act. Without a token nobody may act, and only this machine may
+//! look, under a name of this machine: a page in a browser can reach the port by another name.
+
+use std::net::IpAddr;
+
+use http::header::{AUTHORIZATION, HOST, HeaderMap};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq as _;
+
+use super::State;
+use super::answer::{json_response, text_response};
+use super::body::Body;
+use super::credential::{Account, CredentialId};
+use crate::budget::{BucketView, Knowledge};
+
+/// Buckets in one page.
+const PAGE_MAX: usize = 1_000;
+
+/// Whether the proxy answers this path itself.
+pub(super) fn is_ours(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz" | "/metrics") || path.starts_with("/admin/")
+}
+
+/// Answers a request for one of the proxy's own pages.
+pub(super) async fn answer(
+    state: &State,
+    peer: IpAddr,
+    request: &Request<Incoming>,
+) -> Response<Body> {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    match (request.method(), path) {
+        (&Method::GET, "/healthz") => text_response(StatusCode::OK, "alive\n"),
+        (&Method::GET, "/readyz") if state.is_stopping() => {
+            text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+        }
+        (&Method::GET, "/readyz") => text_response(StatusCode::OK, "ready\n"),
+        (&Method::GET, _) if !may_look(state, peer, request.headers()) => forbidden(),
+        (&Method::GET, "/metrics") => text_response(StatusCode::OK, state.metrics.text(state)),
+        (&Method::GET, "/admin/buckets") => buckets(state, query).await,
+        (&Method::POST, _) if !may_act(state, request.headers()) => forbidden(),
+        (&Method::POST, "/admin/unlock") => unlock(state, query).await,
+        (&Method::POST, "/admin/drain") => drain(state, query).await,
+        _ => text_response(StatusCode::NOT_FOUND, "no such page\n"),
+    }
+}
+
+fn may_act(state: &State, headers: &HeaderMap) -> bool {
+    let Some(token) = &state.settings.admin.token else { return false };
+    let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+    let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
+    shown.ct_eq(token.as_bytes()).into()
+}
+
+fn may_look(state: &State, peer: IpAddr, headers: &HeaderMap) -> bool {
+    if state.settings.admin.token.is_some() {
+        return may_act(state, headers);
+    }
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let is_local = name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    peer.is_loopback() && is_local
+}
+
+fn forbidden() -> Response<Body> {
+    text_response(StatusCode::FORBIDDEN, "needs the admin token as a bearer token\n")
+}
+
+/// A page of buckets. The cursor is the credential and the place within its buckets.
+async fn buckets(state: &State, query: &str) -> Response<Body> {
+    let max = parameter(query, "max").and_then(|text| text.parse().ok()).unwrap_or(100);
+    let max = usize::clamp(max, 1, PAGE_MAX);
+    let start = parameter(query, "cursor").unwrap_or_default();
+    let (id, place) = match start.split_once('.') {
+        Some((id, place)) => (CredentialId::parse(id), place.parse().unwrap_or(0)),
+        None => (None, 0),
+    };
+    let mut account = state.accounts.from(id);
+    let mut views = Vec::new();
+    while let Some(current) = account.take() {
+        // The credential of the cursor may be gone; then the next one starts at its beginning.
+        let from = if Some(current.id) == id { place } else { 0 };
+        let page = match current.ledger.buckets(from, max - views.len()).await {
+            Ok(page) => page,
+            Err(error) => return unavailable(&error.to_string()),
+        };
+        views.extend(page.buckets.iter().map(|bucket| view(&current, bucket)));
+        account = match page.next {
+            Some(next) => return page_of(views, Some(format!("{}.{next}", current.id))),
+            None => state.accounts.after(current.id),
+        };
+        if let Some(next) = account.as_ref().filter(|_| views.len() >= max) {
+            return page_of(views, Some(format!("{}.0", next.id)));
+        }
+    }
+    page_of(views, None)
+}
+
+fn page_of(views: Vec<Value>, next: Option<String>) -> Response<Body> {
+    json_response(StatusCode::OK, &json!({ "buckets": views, "next": next }))
+}
+
+fn view(account: &Account, bucket: &BucketView) -> Value {
+    let seconds = |duration: std::time::Duration| duration.as_secs_f64();
+    let dimensions: Vec<Value> = bucket
+        .dimensions
+        .iter()
+        .map(|dimension| {
+            json!({
+                "name": dimension.name,
+                "limit": dimension.limit,
+                "remaining": dimension.remaining,
+                "resets_in": dimension.resets_in.map(seconds),
+                "window": dimension.sliding.map(|it| if it { "sliding" } else { "fixed" }),
+            })
+        })
+        .collect();
+    let lanes: Vec<Value> = bucket
+        .blocked_lanes
+        .iter()
+        .map(|(lane, left)| json!({ "lane": lane, "for": seconds(*left) }))
+        .collect();
+    json!({
+        "credential": account.id.to_string(),
+        "bucket": bucket.id,
+        "known": match bucket.knowledge {
+            Knowledge::Unknown => "nothing",
+            Knowledge::Known => "limit",
+            Knowledge::Silent => "silent",
+        },
+        "dimensions": dimensions,
+        "in_flight": bucket.in_flight,
+        "queued": bucket.queued,
+        "wait": seconds(bucket.wait),
+        "divergence": bucket.divergence,
+        "blocked_for": bucket.blocked_for.map(seconds),
+        "blocked_lanes": lanes,
+        "last_refusal": bucket.last_refusal.map(|refusal| json!({
+            "ago": seconds(refusal.ago),
+            "scope": format!("{:?}", refusal.scope).to_lowercase(),
+            "retry_after": seconds(refusal.retry_after),
+        })),
+    })
+}
+
+async fn unlock(state: &State, query: &str) -> Response<Body> {
+    let Some(account) = account(state, query) else { return unknown() };
+    account.pardon();
+    let Some(bucket) = parameter(query, "bucket") else {
+        return json_response(StatusCode::OK, &json!({ "unlocked": true }));
+    };
+    match account.ledger.unlock(&bucket).await {
+        Ok(unlocked) => json_response(StatusCode::OK, &json!({ "unlocked": unlocked })),
+        Err(error) => unavailable(&error.to_string()),
+    }
+}
+
+async fn drain(state: &State, query: &str) -> Response<Body> {
+    let (Some(account), Some(bucket)) = (account(state, query), parameter(query, "bucket")) else {
+        return unknown();
+    };
+    match account.ledger.drain(&bucket).await {
+        Ok(drained) => json_response(StatusCode::OK, &json!({ "drained": drained })),
+        Err(error) => unavailable(&error.to_string()),
+    }
+}
+
+fn account(state: &State, query: &str) -> Option<std::sync::Arc<Account>> {
+    state.accounts.known(CredentialId::parse(&parameter(query, "credential")?)?)
+}
+
+fn unknown() -> Response<Body> {
+    text_response(StatusCode::NOT_FOUND, "no such credential or bucket\n")
+}
+
+fn unavailable(message: &str) -> Response<Body> {
+    json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "message": message }))
+}
+
+/// A parameter of a query, percent-decoded.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let pair = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pair.into_iter().find(|(found, _)| *found == name)?;
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let pair = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&pair).ok()?, 16).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}

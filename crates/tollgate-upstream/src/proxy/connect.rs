@@ -1,0 +1,192 @@
+//! Connections to the upstream: TCP, and TLS by rustls where the URL says so.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tower_service::Service;
+
+use super::body::{Body, BoxError};
+use super::settings::{Settings, Versions};
+
+/// A client with a pool of connections.
+pub(super) type Pool = Client<Connector, Body>;
+
+/// Idle connections that are kept to the upstream.
+const IDLE_MAX: usize = 256;
+
+/// Whether an error means that nothing was sent.
+pub(super) fn was_not_sent(error: &Error) -> bool {
+    error.is_connect()
+}
+
+/// A pool of connections that trusts the system's roots, or only those of a PEM file.
+pub(super) fn pool(settings: &Settings, roots_pem: Option<&[u8]>) -> io::Result<Pool> {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_max_idle_per_host(IDLE_MAX)
+        .pool_idle_timeout(Duration::from_secs(60))
+        .http2_only(settings.versions == Versions::Http2)
+        .http2_keep_alive_interval(Duration::from_secs(30));
+    let tls = tls(settings.versions, roots_pem)?;
+    Ok(builder.build(Connector { tls, timeout: settings.connect_timeout }))
+}
+
+fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    match roots_pem {
+        Some(pem) => {
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let certificate = certificate.map_err(io::Error::other)?;
+                roots.add(certificate).map_err(io::Error::other)?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let offered: &[&[u8]] = match versions {
+        Versions::Negotiated => &[b"h2", b"http/1.1"],
+        Versions::Http1 => &[b"http/1.1"],
+        Versions::Http2 => &[b"h2"],
+    };
+    config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Opens connections.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tls: TlsConnector,
+    timeout: Duration,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<Stream>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (tls, timeout) = (self.tls.clone(), self.timeout);
+        Box::pin(async move {
+            let opened = tokio::time::timeout(timeout, open(tls, uri)).await;
+            opened.map_err(|_| BoxError::from("no connection in time"))?.map(TokioIo::new)
+        })
+    }
+}
+
+async fn open(tls: TlsConnector, uri: Uri) -> Result<Stream, BoxError> {
+    let host = uri.host().ok_or("no host")?.trim_matches(['[', ']']).to_owned();
+    let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
+    let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    let stream = TcpStream::connect((host.as_str(), port)).await?;
+    stream.set_nodelay(true)?;
+    if !is_tls {
+        return Ok(Stream::Plain(stream));
+    }
+    let stream = tls.connect(ServerName::try_from(host)?, stream).await?;
+    Ok(Stream::Tls(Box::new(stream)))
+}
+
+/// A connection, with or without TLS.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        match self {
+            Self::Plain(_) => Connected::new(),
+            Self::Tls(stream) => match stream.get_ref().1.alpn_protocol() {
+                Some(b"h2") => Connected::new().negotiated_h2(),
+                _ => Connected::new(),
+            },
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Credentials: told apart by a hash, each with its ledger, never kept or logged themselves.
+//!
+//! A credential that the upstream refuses several times in a row is not tried for a while; then one
+//! request is let through to see (*half open*), and its answer decides for the others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::HeaderName;
+use ring::digest::{Context, SHA256};
+use tokio::time::Instant;
+
+use crate::budget::Ledger;
+
+/// A credential by its hash: 128 bits of SHA-256, the same in every process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CredentialId([u8; 16]);
+
+/// Opens the ledger of a credential that was not seen before.
+pub type OpenLedger = Arc<dyn Fn(CredentialId) -> Arc<dyn Ledger> + Send + Sync>;
+
+/// One credential in use.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) id: CredentialId,
+    pub(super) ledger: Arc<dyn Ledger>,
+    standing: Mutex<Standing>,
+}
+
+/// How the upstream thinks of a credential.
+#[derive(Debug)]
+struct Standing {
+    used_at: Instant,
+    /// Refusals in a row.
+    strikes: u32,
+    locked_until: Option<Instant>,
+    probe_at: Option<Instant>,
+}
+
+/// When a credential is not tried any more, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockTerms {
+    pub(super) strikes_max: u32,
+    pub(super) lasting: Duration,
+}
+
+/// The credentials in use, bounded.
+pub(super) struct Accounts {
+    open: OpenLedger,
+    accounts_max: usize,
+    table: Mutex<HashMap<CredentialId, Arc<Account>>>,
+}
+
+impl CredentialId {
+    /// The credential that a request's fields show; that of nobody if they show none.
+    pub(super) fn of(headers: &HeaderMap, fields: &[HeaderName]) -> Self {
+        let mut digest = Context::new(&SHA256);
+        for name in fields {
+            for value in headers.get_all(name) {
+                digest.update(name.as_str().as_bytes());
+                digest.update(&[0]);
+                digest.update(value.as_bytes());
+                digest.update(&[0]);
+            }
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest.finish().as_ref()[..16]);
+        Self(id)
+    }
+
+    /// Reads what [`fmt::Display`] writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut id = [0; 16];
+        if text.len() != 32 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, pair) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self(id))
+    }
+}
+
+impl fmt::Display for CredentialId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Accounts {
+    pub(super) fn new(open: OpenLedger, accounts_max: usize) -> Self {
+        Self { open, accounts_max, table: Mutex::default() }
+    }
+
+    /// The account of a credential; `None` if there is no room for another.
+    pub(super) fn get(&self, id: CredentialId) -> Option<Arc<Account>> {
+        let mut table = self.lock();
+        if let Some(account) = table.get(&id) {
+            account.standing().used_at = Instant::now();
+            return Some(Arc::clone(account));
+        }
+        if table.len() >= self.accounts_max {
+            let oldest = idlest(&table)?;
+            table.remove(&oldest);
+        }
+        let account = Arc::new(Account::new(id, (self.open)(id)));
+        table.insert(id, Arc::clone(&account));
+        Some(account)
+    }
+
+    /// The account of a credential that is in use.
+    pub(super) fn known(&self, id: CredentialId) -> Option<Arc<Account>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// The next account in the order of ids, from `id` on.
+    pub(super) fn from(&self, id: Option<CredentialId>) -> Option<Arc<Account>> {
+        let table = self.lock();
+        let later = table.values().filter(|account| id.is_none_or(|id| account.id >= id));
+        later.min_by_key(|account| account.id).cloned()
+    }
+
+    /// The next account in the order of ids, after `id`.
+    pub(super) fn after(&self, id: CredentialId) -> Option<Arc<Account>> {
+        let table = self.lock();
+        table.values().filter(|account| account.id > id).min_by_key(|account| account.id).cloned()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<CredentialId, Arc<Account>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The credential unused for longest that nobody uses now.
+fn idlest(table: &HashMap<CredentialId, Arc<Account>>) -> Option<CredentialId> {
+    let unused = table.values().filter(|account| Arc::strong_count(account) == 1);
+    unused.min_by_key(|account| account.standing().used_at).map(|account| account.id)
+}
+
+impl Account {
+    fn new(id: CredentialId, ledger: Arc<dyn Ledger>) -> Self {
+        let used_at = Instant::now();
+        let standing = Standing { used_at, strikes: 0, locked_until: None, probe_at: None };
+        Self { id, ledger, standing: Mutex::new(standing) }
+    }
+
+    /// Whether the credential may be tried, or how long not.
+    pub(super) fn admit(&self, patience: Duration) -> Result<(), Duration> {
+        let now = Instant::now();
+        let mut standing = self.standing();
+        let Some(until) = standing.locked_until else { return Ok(()) };
+        if now < until {
+            return Err(until - now);
+        }
+        // One request sees whether the lock still holds; lost, it is replaced after a while.
+        match standing.probe_at {
+            Some(at) if now < at + patience => Err(at + patience - now),
+            _ => {
+                standing.probe_at = Some(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Learns from a status.
+    pub(super) fn judge(&self, is_unauthorized: bool, terms: LockTerms) {
+        let mut standing = self.standing();
+        standing.probe_at = None;
+        if !is_unauthorized {
+            standing.strikes = 0;
+            standing.locked_until = None;
+            return;
+        }
+        standing.strikes = standing.strikes.saturating_add(1);
+        if standing.strikes >= terms.strikes_max {
+            standing.locked_until = Some(Instant::now() + terms.lasting);
+        }
+    }
+
+    /// Forgets the lock.
+    pub(super) fn pardon(&self) {
+        let mut standing = self.standing();
+        standing.strikes = 0;
+        standing.locked_until = None;
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accounts").field("count", &self.count()).finish_non_exhaustive()
+    }
+}

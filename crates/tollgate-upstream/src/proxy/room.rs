@@ -1,0 +1,82 @@
+//! The room for requests at work or waiting, in count and in bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What all requests hold together, bounded.
+#[derive(Debug)]
+pub(super) struct Room {
+    requests: AtomicUsize,
+    bytes: AtomicU64,
+    requests_max: usize,
+    bytes_max: u64,
+}
+
+/// The place of one request, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    room: Arc<Room>,
+    bytes: u64,
+}
+
+impl Room {
+    pub(super) fn new(requests_max: usize, bytes_max: u64) -> Self {
+        let (requests, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Self { requests, bytes, requests_max, bytes_max }
+    }
+
+    /// A place that holds `bytes`, if there is room.
+    pub(super) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Place> {
+        let requests = self.requests.fetch_add(1, Ordering::Relaxed);
+        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let place = Place { room: Arc::clone(self), bytes };
+        let fits = requests < self.requests_max && held.saturating_add(bytes) <= self.bytes_max;
+        fits.then_some(place)
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Place {
+    /// Holds `more` bytes beside, if there is room for them.
+    pub(super) fn extend(&mut self, more: u64) -> bool {
+        let held = self.room.bytes.fetch_add(more, Ordering::Relaxed);
+        if held.saturating_add(more) > self.room.bytes_max {
+            self.room.bytes.fetch_sub(more, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes += more;
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.room.requests.fetch_sub(1, Ordering::Relaxed);
+        self.room.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_full_in_count_or_bytes_takes_no_more_until_somebody_leaves() {
+        let room = Arc::new(Room::new(2, 100));
+        let (one, two) = (room.enter(40).unwrap(), room.enter(40).unwrap());
+        assert!(room.enter(0).is_none(), "two are enough");
+        drop(one);
+        assert!(room.enter(70).is_none(), "40 and 70 are more than 100");
+        let mut three = room.enter(50).unwrap();
+        assert!(!three.extend(20) && three.extend(10));
+        drop((two, three));
+        assert_eq!((room.requests(), room.bytes()), (0, 0));
+    }
+}
