@@ -1,8 +1,14 @@
 //! The binary as a user meets it: its own process, its own output.
 
+#![allow(clippy::print_stdout, reason = "a test says why it skips")]
+
 // The demos over real HTTP with real processes.
 mod demo;
 // What `simulate` prints and writes.
 mod simulate;
 // Runs the binary within a bound.
 mod tool;
+// The dashboard in a real browser.
+mod dashboard;
+// Runs what `scripts/install-face` installs.
+mod face;

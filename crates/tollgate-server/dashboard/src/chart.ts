@@ -1,0 +1,97 @@
+// A chart of the last five minutes, in the page's colours.
+
+import uPlot from "uplot";
+
+export interface Line { label: string; colour: string; value: (number: number) => string }
+
+const HEIGHT = 220;
+const POINTS_MAX = 300;
+
+export class Chart {
+  #plot: uPlot | null = null;
+  #data: number[][];
+  readonly #observer: ResizeObserver;
+
+  constructor(readonly element: HTMLElement, readonly lines: Line[], readonly unit: string, readonly least: number) {
+    this.#data = [[], ...lines.map(() => [])];
+    this.#observer = new ResizeObserver(() => this.#fit());
+    this.#observer.observe(element);
+    element.setAttribute("role", "img");
+  }
+
+  /** Shows these columns: times in milliseconds, then one per line. */
+  set(at_ms: number[], columns: number[][]): void {
+    this.#data = [at_ms.map((ms) => ms / 1_000), ...columns];
+    this.#draw();
+  }
+
+  /** Adds one point at the right. */
+  add(at_ms: number, values: number[]): void {
+    const last = this.#data[0]?.at(-1) ?? 0;
+    if (at_ms / 1_000 <= last) return;
+    [at_ms / 1_000, ...values].forEach((value, index) => {
+      const column = this.#data[index] ?? [];
+      column.push(value);
+      if (column.length > POINTS_MAX) column.shift();
+    });
+    this.#draw();
+  }
+
+  /** Draws everything anew, in the colours that hold now. */
+  restyle(): void {
+    this.#plot?.destroy();
+    this.#plot = null;
+    this.#draw();
+  }
+
+  #draw(): void {
+    const latest = this.lines.map((line, index) => `${line.label} ${line.value(this.#data[index + 1]?.at(-1) ?? 0)}`);
+    this.element.setAttribute("aria-label", `Last five minutes, ${this.unit}. Now: ${latest.join(", ")}.`);
+    if (!this.element.isConnected || this.element.clientWidth === 0) return;
+    if (this.#plot) this.#plot.setData(this.#data as uPlot.AlignedData);
+    else this.#plot = new uPlot(this.#options(), this.#data as uPlot.AlignedData, this.element);
+    // Without a pointer on it the legend tells the latest values.
+    const last = (this.#data[0]?.length ?? 0) - 1;
+    if ((this.#plot.cursor.left ?? -1) < 0 && last >= 0) this.#plot.setLegend({ idx: last });
+  }
+
+  #fit(): void {
+    const width = this.element.clientWidth;
+    if (width === 0) return;
+    if (this.#plot) this.#plot.setSize({ width, height: HEIGHT });
+    else this.#draw();
+  }
+
+  #options(): uPlot.Options {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name: string) => style.getPropertyValue(`--${name}`).trim();
+    const axis: uPlot.Axis = {
+      stroke: colour("quiet"),
+      grid: { stroke: colour("rule"), width: 1 },
+      ticks: { show: false },
+      font: "12px system-ui, sans-serif",
+    };
+    return {
+      width: this.element.clientWidth,
+      height: HEIGHT,
+      padding: [8, 8, 0, 0],
+      cursor: { y: false },
+      scales: { y: { range: (_plot, _min, max) => [0, Math.max(this.least, max * 1.1)] } },
+      axes: [
+        { ...axis, space: 70, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        { ...axis, size: 58, values: (_plot, splits) => splits.map((split) => (split === 0 ? "0" : this.lines[0]?.value(split) ?? String(split))) },
+      ],
+      series: [
+        { label: "time", value: "{HH}:{mm}:{ss}" },
+        ...this.lines.map((line): uPlot.Series => ({
+          label: line.label,
+          stroke: colour(line.colour),
+          fill: `${colour(line.colour)}22`,
+          width: 1.5,
+          points: { show: false },
+          value: (_plot, value) => (value === null ? "–" : line.value(value)),
+        })),
+      ],
+    };
+  }
+}

@@ -1,0 +1,159 @@
+// The first view: how many decisions, how fast, which keys, how the store is.
+
+import { call, type History, type Ranked, type Session, type Tick } from "./api";
+import { Chart } from "./chart";
+import { h, replace, say, table } from "./dom";
+import { count, keyText, micros } from "./format";
+import { policyLink, type View } from "./view";
+
+const NAMES = { allowed: "allowed", denied: "denied", shadow: "shadow-denied" } as const;
+
+export class Overview implements View {
+  readonly title = "Overview";
+  readonly element = h("section", { "aria-labelledby": "overview-title" });
+  #policy: { domain: string; policy: string } | null = null;
+  #session: Session | null = null;
+  #asked = 0;
+  readonly #tiles = {
+    allowed: tile("Allowed per second", "allowed"),
+    denied: tile("Denied per second", "denied"),
+    shadow: tile("Shadow-denied per second", "shadow"),
+    latency: tile("Time to decide, 99th percentile", "latency"),
+    store: tile("Store", "store"),
+  };
+  readonly #subject = h("h3", { id: "chart-title" }, "Decisions per second, all policies");
+  readonly #all = h("a", { href: "#overview", class: "button", hidden: true }, "Show all policies");
+  readonly #busiest = h("div");
+  readonly #keys = h("div", { class: "pair" });
+  readonly #health = h("dl", { class: "facts" });
+  readonly #decisions = new Chart(h("div", { class: "chart", id: "decisions-chart" }), [
+    { label: NAMES.allowed, colour: "allowed", value: count },
+    { label: NAMES.denied, colour: "denied", value: count },
+    { label: NAMES.shadow, colour: "shadow", value: count },
+  ], "decisions per second", 5);
+  readonly #latency = new Chart(h("div", { class: "chart", id: "latency-chart" }), [
+    { label: "median", colour: "allowed", value: micros },
+    { label: "99th percentile", colour: "shadow", value: micros },
+  ], "time to decide", 10);
+
+  constructor() {
+    replace(this.element,
+      h("h2", { id: "overview-title", class: "hidden" }, "Overview"),
+      h("div", { class: "tiles" }, ...Object.values(this.#tiles).map((one) => one.element)),
+      h("div", { class: "card" }, h("div", { class: "bar" }, this.#subject, this.#all), this.#decisions.element),
+      h("div", { class: "pair" },
+        h("div", { class: "card" }, h("h3", {}, "Time to decide"), this.#latency.element),
+        h("div", { class: "card" }, h("h3", {}, "Store and service"), this.#health)),
+      h("div", { class: "card" }, h("h3", {}, "Busiest policies"), this.#busiest),
+      this.#keys);
+  }
+
+  show(argument: string): void {
+    const [domain, policy] = argument.split("/").map(decodeURIComponent);
+    this.#policy = policy ? { domain: domain ?? "", policy } : null;
+    say(this.#subject, `Decisions per second, ${this.#policy ? this.#policy.policy : "all policies"}`);
+    this.#all.hidden = !this.#policy;
+    void this.#load();
+  }
+
+  session(session: Session): void {
+    this.#session = session;
+    if (session.role !== "admin") {
+      replace(this.#keys, h("p", { class: "note" }, "The busiest and the most denied keys are shown to the role admin."));
+    }
+  }
+
+  restyle(): void {
+    this.#decisions.restyle();
+    this.#latency.restyle();
+  }
+
+  /** The service is back: what was missed is in its history. */
+  reconnected(): void {
+    void this.#load();
+  }
+
+  tick(tick: Tick): void {
+    this.#tiles.allowed.set(count(tick.recent[0]), `${count(tick.totals[0])} in all`);
+    this.#tiles.denied.set(count(tick.recent[1]), `${count(tick.totals[1])} in all`);
+    this.#tiles.shadow.set(count(tick.recent[2]), `${count(tick.totals[2])} in all`);
+    this.#tiles.latency.set(micros(tick.latency_us[1]), `median ${micros(tick.latency_us[0])}`);
+    this.#showStore(tick);
+    this.#latency.add(tick.at_ms, tick.latency_us);
+    if (!this.#policy) this.#decisions.add(tick.at_ms, tick.recent);
+    else if (tick.at_ms - this.#asked >= 2_000) {
+      this.#asked = tick.at_ms;
+      void this.#load();
+    }
+    this.#showBusiest(tick);
+    if (tick.top && this.#session?.role === "admin") {
+      replace(this.#keys, ranking("Most denied keys", tick.top.denied), ranking("Busiest keys", tick.top.allowed));
+    }
+  }
+
+  #showStore(tick: Tick): void {
+    const { store, connections } = tick;
+    const degraded = store.degraded > 0 ? `${count(store.degraded)} answers without it` : "answers";
+    const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
+    this.#tiles.store.set(store.kind === "memory" ? "in memory" : "shared",
+      store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : degraded);
+    this.#tiles.store.element.classList.toggle("alarm", store.degraded > 0 || (store.refused ?? 0) > 0);
+    const facts: [string, string][] = [
+      ["Failures of the store", count(store.errors)],
+      ["Decisions made without it", count(store.degraded)],
+      ["Connections: RESP, HTTP, gRPC", `${connections.resp}, ${connections.http}, ${connections.grpc}`],
+      ["Keys changed by operators", count(tick.amended_keys)],
+      ["Configuration", tick.config_error ? `stale: ${tick.config_error}` : "current"],
+    ];
+    if (store.kind === "memory") {
+      facts.unshift(["Room for keys", `${(full * 100).toFixed(1)} % of ${count(store.keys_max ?? 0)} used`],
+        ["Forgotten under pressure, refused", `${count(store.forgotten ?? 0)}, ${count(store.refused ?? 0)}`]);
+    }
+    replace(this.#health, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  }
+
+  #showBusiest(tick: Tick): void {
+    // A row under the pointer or the focus must not move away from it.
+    if (this.#busiest.matches(":hover, :focus-within")) return;
+    replace(this.#busiest, table("Decisions of the last second by policy", [
+      { title: "Policy", cell: (row) => policyLink(row) },
+      { title: "Allowed", numeric: true, cell: (row) => count(row.recent[0]) },
+      { title: "Denied", numeric: true, cell: (row) => count(row.recent[1]) },
+      { title: "Shadow-denied", numeric: true, minor: true, cell: (row) => count(row.recent[2]) },
+      { title: "Chart", minor: true, cell: (row) =>
+        h("a", { href: `#overview/${encodeURIComponent(row.domain)}/${encodeURIComponent(row.policy)}` }, "chart") },
+    ], tick.busiest, "No decision in the last second."));
+  }
+
+  async #load(): Promise<void> {
+    const of = this.#policy;
+    const query = of ? `?domain=${encodeURIComponent(of.domain)}&policy=${encodeURIComponent(of.policy)}` : "";
+    try {
+      const past = await call<History>(`/dashboard/history${query}`);
+      if (of !== this.#policy) return;
+      this.#decisions.set(past.at_ms, [past.allowed, past.denied, past.shadow]);
+      this.#latency.set(past.at_ms, [past.p50_us, past.p99_us]);
+    } catch {
+      // The link says that the service is gone.
+    }
+  }
+}
+
+function tile(name: string, id: string): { element: HTMLElement; set: (value: string, note: string) => void } {
+  const value = h("strong", { id: `tile-${id}` }, "–");
+  const note = h("small", { id: `tile-${id}-note` });
+  return {
+    element: h("div", { class: "tile" }, h("span", {}, name), value, note),
+    set: (text, more) => {
+      say(value, text);
+      say(note, more);
+    },
+  };
+}
+
+function ranking(title: string, keys: Ranked[]): HTMLElement {
+  return h("div", { class: "card" }, h("h3", {}, title), table(title, [
+    { title: "Key", cell: (row) => h("a", { class: "key", href: `#keys/${row.key}` }, keyText(row.key)) },
+    { title: "Decisions", numeric: true, cell: (row) => count(row.count) },
+  ], keys.slice(0, 10), "None yet."));
+}

@@ -1,0 +1,57 @@
+// What every view can do, and the parts they share.
+
+import { ApiError, type Session, type Tick } from "./api";
+import { h, say } from "./dom";
+
+export interface View {
+  readonly title: string;
+  readonly element: HTMLElement;
+  /** Becomes the view that is seen; the argument is what follows its name in the address. */
+  show(argument: string): void;
+  session?(session: Session): void;
+  tick?(tick: Tick): void;
+  restyle?(): void;
+  reconnected?(): void;
+}
+
+export function policyLink(of: { domain: string; policy: string }): HTMLElement {
+  const name = of.domain ? `${of.domain} · ${of.policy}` : of.policy;
+  return h("a", { href: `#policies/${encodeURIComponent(of.domain)}/${encodeURIComponent(of.policy)}` }, name);
+}
+
+/** Previous and next, and where one is. */
+export class Pager {
+  readonly #where = h("span", { class: "where" });
+  readonly #back = h("button", { type: "button", click: () => this.#go(-1) }, "Previous");
+  readonly #on = h("button", { type: "button", click: () => this.#go(1) }, "Next");
+  readonly element = h("nav", { class: "pager", "aria-label": "Pages" }, this.#back, this.#where, this.#on);
+  offset = 0;
+
+  constructor(readonly size: number, readonly onChange: () => void) {}
+
+  showing(matched: number, shown: number): void {
+    const from = matched === 0 ? 0 : this.offset + 1;
+    say(this.#where, `${from}–${this.offset + shown} of ${matched}`);
+    this.#back.disabled = this.offset === 0;
+    this.#on.disabled = this.offset + shown >= matched;
+  }
+
+  #go(direction: number): void {
+    this.offset = Math.max(0, this.offset + direction * this.size);
+    this.onChange();
+  }
+}
+
+/** A line that tells how something went; read out when it changes. */
+export class Notice {
+  readonly element = h("p", { role: "status", class: "notice" });
+
+  tell(text: string, isBad = false): void {
+    this.element.classList.toggle("bad", isBad);
+    say(this.element, text);
+  }
+
+  fail(error: unknown): void {
+    this.tell(error instanceof ApiError ? error.message : String(error), true);
+  }
+}
