@@ -1,0 +1,277 @@
+//! What the parts of one credential's ledger share: the connection, the lanes, the names.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::keys::{Keys, Prefix, bucket_of, lane_of, template_of};
+use super::lane::Lane;
+use super::lesson::Lesson;
+use super::line::Turn;
+use super::link::Link;
+use super::names::Names;
+use super::purse::Purse;
+use super::script;
+use super::{Naming, Settings};
+use crate::budget::{Claim, LocalLedger, Reason, Refusal};
+use crate::profile::{Observation, Route};
+
+/// The ledger of one credential.
+pub(super) struct Core {
+    pub(super) link: Arc<Link>,
+    pub(super) settings: Settings,
+    pub(super) runtime: Handle,
+    pub(super) prefix: Prefix,
+    pub(super) process: Arc<str>,
+    pub(super) names: Names,
+    pub(super) purse: Purse,
+    /// What stands in while the store is gone.
+    pub(super) local: LocalLedger,
+    /// How many processes share the credential, as last counted.
+    pub(super) processes: AtomicU32,
+    permits: Arc<AtomicU64>,
+    lanes: Mutex<BTreeMap<LaneName, Arc<Lane>>>,
+    waiting: AtomicUsize,
+    waiting_bytes: AtomicU64,
+}
+
+/// Bucket, lane in it, and whether the global limit counts it.
+type LaneName = (Arc<str>, String, bool);
+
+impl Core {
+    pub(super) fn new(
+        link: Arc<Link>,
+        settings: Settings,
+        prefix: Prefix,
+        process: Arc<str>,
+        permits: Arc<AtomicU64>,
+        local: LocalLedger,
+    ) -> Self {
+        Self {
+            link,
+            runtime: Handle::current(),
+            prefix,
+            process,
+            names: Names::default(),
+            purse: Purse::new(settings.global),
+            local,
+            processes: AtomicU32::new(settings.processes_min.max(1)),
+            permits,
+            lanes: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            waiting_bytes: AtomicU64::new(0),
+            settings,
+        }
+    }
+
+    /// A permit that nobody had before.
+    pub(super) fn new_permit(&self, rank: u8) -> String {
+        format!("{}.{rank}{}", self.process, self.permits.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The first three arguments of every script of a bucket.
+    pub(super) fn arguments(&self, bucket: &str) -> Vec<String> {
+        vec![self.settings.lease_ms().to_string(), self.prefix.wake_channel(), bucket.to_owned()]
+    }
+
+    pub(super) fn lanes(&self) -> MutexGuard<'_, BTreeMap<LaneName, Arc<Lane>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lanes of a bucket.
+    pub(super) fn lanes_of(&self, bucket: &str) -> Vec<Arc<Lane>> {
+        let first: LaneName = (bucket.into(), String::new(), false);
+        let lanes = self.lanes();
+        let of_bucket = lanes.range(first..).take_while(|((name, ..), _)| **name == *bucket);
+        of_bucket.map(|(_, lane)| Arc::clone(lane)).collect()
+    }
+
+    /// The lane of a route, as far as the name of its bucket is known.
+    pub(super) fn lane(&self, route: &Route) -> Result<Arc<Lane>, Refusal> {
+        let learned = self.names.get(&template_of(route));
+        let bucket = bucket_of(self.settings.naming, route, learned.as_deref());
+        self.lane_in(&bucket, route)
+    }
+
+    fn lane_in(&self, bucket: &str, route: &Route) -> Result<Arc<Lane>, Refusal> {
+        let exempt = route.is_exempt_from_global();
+        let name: LaneName = (bucket.into(), lane_of(route), exempt);
+        let mut lanes = self.lanes();
+        if let Some(lane) = lanes.get(&name) {
+            return Ok(Arc::clone(lane));
+        }
+        if lanes.len() >= self.settings.bounds.buckets_max {
+            return Err(Refusal { reason: Reason::BucketsFull, wait: None });
+        }
+        let keys = Keys::new(&self.prefix, &name.0, &name.1, exempt);
+        let lane = Arc::new(Lane::new(Arc::clone(&name.0), keys));
+        lanes.insert(name, Arc::clone(&lane));
+        Ok(lane)
+    }
+
+    /// Counts a request that is about to wait.
+    pub(super) fn enter(self: &Arc<Self>, claim: &Claim) -> Result<Room, Refusal> {
+        let bounds = &self.settings.bounds;
+        let room = Room { core: Arc::clone(self), bytes: claim.bytes_held() };
+        let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let bytes = self.waiting_bytes.fetch_add(room.bytes, Ordering::AcqRel);
+        let wait = Some(Duration::from_secs(1));
+        if waiting >= bounds.queue_max {
+            return Err(Refusal { reason: Reason::QueueFull, wait });
+        }
+        if bytes.saturating_add(room.bytes) > bounds.queue_bytes_max {
+            return Err(Refusal { reason: Reason::BytesFull, wait });
+        }
+        Ok(room)
+    }
+
+    /// Whether the store answers again within the time that a call may take.
+    pub(super) async fn is_back_soon(&self) -> bool {
+        let mut epochs = self.link.epochs();
+        let back = epochs.wait_for(|epoch| epoch % 2 == 1);
+        tokio::time::timeout(self.settings.timeout, back).await.is_ok_and(|back| back.is_ok())
+    }
+
+    /// Gives up permits or tickets. If the store does not answer, their leases run out.
+    pub(super) async fn leave(&self, lane: &Lane, granted_ms: u64, how: &str, names: &[String]) {
+        for some in names.chunks(128) {
+            let mut args = self.arguments(&lane.bucket);
+            args.push(granted_ms.to_string());
+            args.push(how.to_owned());
+            args.extend_from_slice(some);
+            let _ = self.link.run(script::leave(), &lane.keys.0, &args).await;
+        }
+    }
+
+    /// Gives back a permit that was not used.
+    pub(super) fn cancel(self: &Arc<Self>, lane: &Arc<Lane>, permit: String, granted_ms: u64) {
+        self.give_up(lane, permit, granted_ms, "unsent");
+    }
+
+    /// Gives up a permit.
+    pub(super) fn give_up(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        permit: String,
+        granted_ms: u64,
+        how: &'static str,
+    ) {
+        lane.state().open.remove(&permit);
+        let (core, lane) = (Arc::clone(self), Arc::clone(lane));
+        self.runtime.spawn(async move { core.leave(&lane, granted_ms, how, &[permit]).await });
+    }
+
+    /// Learns from the answer to a permit.
+    pub(super) async fn learn(
+        self: Arc<Self>,
+        lane: Arc<Lane>,
+        route: Route,
+        permit: String,
+        granted_ms: u64,
+        observation: Observation,
+    ) {
+        lane.state().open.remove(&permit);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let lesson = Lesson::of(&observation, &route, now);
+        let home = self.home(&lane, &route, &observation).await;
+        if !Arc::ptr_eq(&home, &lane) {
+            self.leave(&lane, granted_ms, "moved", std::slice::from_ref(&permit)).await;
+        }
+        home.note(&lesson);
+        let mut args = self.arguments(&home.bucket);
+        args.extend([permit, granted_ms.to_string()]);
+        args.extend(lesson.arguments(self.settings.dialect.unlimited()));
+        // Lost, the permit's lease runs out and the next one asks the upstream again.
+        let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
+    }
+
+    /// The lane in which the upstream has counted a request of this one.
+    async fn home(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        route: &Route,
+        observation: &Observation,
+    ) -> Arc<Lane> {
+        let Some(name) = &observation.bucket else { return Arc::clone(lane) };
+        if self.settings.naming == Naming::Spectacles {
+            return Arc::clone(lane);
+        }
+        let bucket = bucket_of(self.settings.naming, route, Some(name));
+        if *lane.bucket == *bucket {
+            return Arc::clone(lane);
+        }
+        let template = template_of(route);
+        if self.names.learn(&template, name) {
+            self.names.tell(self, &template, name).await;
+        }
+        let Ok(home) = self.lane_in(&bucket, route) else { return Arc::clone(lane) };
+        lane.dismiss(self, || Turn::AskAgain);
+        home
+    }
+
+    /// A route's bucket has another name: whoever waits under the old one asks again.
+    pub(super) fn renamed(self: &Arc<Self>, template: &str, name: &str) {
+        if !self.names.learn(template, name) {
+            return;
+        }
+        let (method, path) = template.split_once(' ').unwrap_or(("", template));
+        let old: Vec<_> = self.lanes().values().map(Arc::clone).collect();
+        for lane in old {
+            let is_of_route = |(found, rest): (&str, &str)| found == method && fits(path, rest);
+            if lane.bucket.split_once(' ').is_some_and(is_of_route) {
+                lane.dismiss(self, || Turn::AskAgain);
+            }
+        }
+    }
+
+    /// Forgets lanes that nobody has used for a while.
+    pub(super) fn forget_idle(&self) {
+        let idle = self.settings.bounds.idle;
+        self.lanes().retain(|_, lane| {
+            let state = lane.state();
+            let is_idle = state.used.is_none_or(|at: Instant| at.elapsed() > idle);
+            !is_idle || state.line.len() > 0 || !state.open.is_empty()
+        });
+    }
+}
+
+/// Whether a path is of a template: equal but for the segments that are parameters.
+fn fits(template: &str, path: &str) -> bool {
+    let (mut template, mut path) = (template.split('/'), path.split('/'));
+    loop {
+        match (template.next(), path.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if a == b || a.starts_with(':') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// A request that counts as waiting until this is dropped.
+pub(super) struct Room {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.core.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.core.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_fits_its_own_template_only() {
+        assert!(fits("/channels/:major/messages", "/channels/7/messages"));
+        assert!(!fits("/channels/:major/messages", "/channels/7/pins"));
+        assert!(!fits("/channels/:major", "/channels/7/messages"));
+    }
+}

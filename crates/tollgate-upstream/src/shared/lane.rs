@@ -1,0 +1,373 @@
+//! One lane of a bucket in this process: its waiters, its places in the store's line, its permits.
+//!
+//! ```text
+//!   waiters ──> fresh tickets ──claim──> granted ──> open permits ──> answer, or dropped
+//!                                  └───> placed ──(woken, due)──claim──┘
+//! ```
+//!
+//! There are as many tickets as waiters. A single task claims for all of them: what arrives while a
+//! call is under way goes with the next, so a busy bucket costs one call for many claims. Without
+//! a message the task claims again when the store said that it is worthwhile, and after a third of
+//! a lease at the latest.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::core::Core;
+use super::keys::Keys;
+use super::lesson::Lesson;
+use super::line::{Line, Turn};
+use super::link::Trouble;
+use super::script;
+use crate::budget::{Claim, Reason, Refusal};
+
+/// One lane of a bucket.
+pub(super) struct Lane {
+    pub(super) bucket: Arc<str>,
+    pub(super) keys: Keys,
+    state: Mutex<State>,
+    bell: Notify,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) line: Line,
+    /// Tickets that the store does not know yet.
+    fresh: VecDeque<String>,
+    /// Tickets in the store's line, in their order there.
+    pub(super) placed: VecDeque<String>,
+    /// Tickets of the call that is under way, and whether one of them was woken meanwhile: the
+    /// message may overtake the answer on its way through this process.
+    asking: Vec<String>,
+    is_rung: bool,
+    /// Permits given out, and since when.
+    pub(super) open: HashMap<String, Instant>,
+    /// When the placed tickets are worth another claim.
+    due: Option<Instant>,
+    is_driven: bool,
+    pub(super) used: Option<Instant>,
+    /// The limit and the time to its reset, as an answer last told them.
+    pub(super) told: Option<(u64, Duration)>,
+}
+
+/// The most tickets in one call.
+const CLAIM_MAX: usize = 128;
+/// What the store waits for: see `scripts/bucket.lua`.
+const FOR_HEADERS: i64 = 4;
+const FOR_OTHERS: i64 = 5;
+
+/// An answer of the claim script.
+struct Reply {
+    now_ms: u64,
+    wait: Duration,
+    cause: i64,
+    granted: Vec<bool>,
+}
+
+impl Lane {
+    pub(super) fn new(bucket: Arc<str>, keys: Keys) -> Self {
+        Self { bucket, keys, state: Mutex::default(), bell: Notify::new() }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lines up.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        claim: &Claim,
+        deadline: Option<Instant>,
+    ) -> Place {
+        let (sender, turn) = oneshot::channel();
+        let mut state = self.state();
+        let waiter = state.line.join(claim, sender, deadline);
+        let rank = state.line.rank_at(state.line.len() - 1);
+        state.fresh.push_back(core.new_permit(rank));
+        state.used = Some(Instant::now());
+        if !std::mem::replace(&mut state.is_driven, true) {
+            core.runtime.spawn(drive(Arc::clone(self), Arc::clone(core)));
+        }
+        drop(state);
+        self.bell.notify_one();
+        Place { lane: Arc::clone(self), core: Arc::clone(core), waiter, turn, is_over: false }
+    }
+
+    /// Some of these tickets, which may be ours, are worth a claim after `wait`. Answers how many
+    /// are known here.
+    pub(super) fn woken(&self, tickets: &[&str], wait: Duration) -> usize {
+        let mut state = self.state();
+        let asking = state.asking.iter().filter(|known| tickets.contains(&known.as_str())).count();
+        let placed = state.placed.iter().filter(|known| tickets.contains(&known.as_str())).count();
+        state.is_rung |= asking > 0;
+        if placed > 0 {
+            state.due = Some(Instant::now() + wait);
+            drop(state);
+            self.bell.notify_one();
+        }
+        asking + placed
+    }
+
+    /// Whether a ticket is one of ours.
+    pub(super) fn knows(&self, ticket: &str) -> bool {
+        let state = self.state();
+        state.asking.iter().chain(&state.placed).any(|known| known == ticket)
+    }
+
+    /// Makes everybody claim again now.
+    pub(super) fn ring(&self) {
+        self.state().due = Some(Instant::now());
+        self.bell.notify_one();
+    }
+
+    /// How long until another claim is worthwhile.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        self.state().due.map(|due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Notes what an answer told, for estimates.
+    pub(super) fn note(&self, lesson: &Lesson) {
+        let window = u64::try_from(lesson.until_reset_ms).map(Duration::from_millis);
+        if let (Ok(limit @ 1..), Ok(window)) = (u64::try_from(lesson.limit), window) {
+            let mut state = self.state();
+            let longest = state.told.map_or(window, |(_, known)| known.max(window));
+            state.told = Some((limit, longest));
+        }
+    }
+
+    /// Permits older than `age`, and tickets.
+    pub(super) fn to_renew(&self, age: Duration) -> (Vec<String>, Vec<String>) {
+        let state = self.state();
+        let old = state.open.iter().filter(|(_, since)| since.elapsed() >= age / 2);
+        (old.map(|(permit, _)| permit.clone()).collect(), state.placed.iter().cloned().collect())
+    }
+
+    /// Everybody asks again elsewhere; gives up the places in the store's line.
+    pub(super) fn dismiss(self: &Arc<Self>, core: &Arc<Core>, say: impl Fn() -> Turn) -> usize {
+        let mut state = self.state();
+        let count = state.line.dismiss(say);
+        state.fresh.clear();
+        let placed: Vec<_> = state.placed.drain(..).collect();
+        drop(state);
+        self.give_up(core, placed);
+        self.bell.notify_one();
+        count
+    }
+
+    /// Gives up tickets.
+    fn give_up(self: &Arc<Self>, core: &Arc<Core>, tickets: Vec<String>) {
+        if !tickets.is_empty() {
+            let (lane, core) = (Arc::clone(self), Arc::clone(core));
+            let runtime = core.runtime.clone();
+            runtime.spawn(async move { core.leave(&lane, 0, "unsent", &tickets).await });
+        }
+    }
+
+    /// What to ask for now: tickets, and whether placed ones are among them. None if nobody waits.
+    fn next_call(&self) -> Option<Vec<String>> {
+        let mut state = self.state();
+        if state.line.len() == 0 {
+            state.is_driven = false;
+            return None;
+        }
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        if state.due.is_some_and(|due| due <= now) {
+            state.due = None;
+            asked.extend(state.placed.iter().take(CLAIM_MAX).cloned());
+        }
+        let room = CLAIM_MAX - asked.len();
+        let fresh = room.min(state.fresh.len());
+        asked.extend(state.fresh.drain(..fresh));
+        state.asking.clone_from(&asked);
+        Some(asked)
+    }
+
+    /// Gives out what was granted. Answers the permits that nobody wants any more.
+    fn settle(
+        &self,
+        asked: Vec<String>,
+        reply: &Reply,
+        beat: Duration,
+    ) -> (Vec<String>, Vec<String>) {
+        let mut state = self.state();
+        state.asking.clear();
+        let (mut unwanted, mut surplus) = (Vec::new(), Vec::new());
+        for (ticket, granted) in asked.into_iter().zip(&reply.granted) {
+            let place = state.placed.iter().position(|placed| *placed == ticket);
+            match (granted, place) {
+                (true, _) => {
+                    if let Some(at) = place {
+                        state.placed.remove(at);
+                    }
+                    if state.line.go(&ticket, reply.now_ms) {
+                        state.open.insert(ticket, Instant::now());
+                    } else {
+                        unwanted.push(ticket);
+                    }
+                }
+                (false, None) => state.placed.push_back(ticket),
+                (false, Some(_)) => {}
+            }
+        }
+        state.wait_or_refuse(reply, beat);
+        while state.placed.len() + state.fresh.len() > state.line.len() {
+            match state.fresh.pop_back() {
+                Some(_) => {}
+                None => surplus.extend(state.placed.pop_back()),
+            }
+        }
+        (unwanted, surplus)
+    }
+
+    async fn rest(&self) {
+        let due = {
+            let state = self.state();
+            if !state.fresh.is_empty() || state.line.len() == 0 {
+                return;
+            }
+            state.due
+        };
+        let bell = self.bell.notified();
+        match due {
+            Some(due) => {
+                let _ = tokio::time::timeout_at(due, bell).await;
+            }
+            None => bell.await,
+        }
+    }
+}
+
+impl State {
+    /// Notes when to claim again, and refuses those who cannot wait that long.
+    fn wait_or_refuse(&mut self, reply: &Reply, beat: Duration) {
+        if self.placed.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let wait = if std::mem::take(&mut self.is_rung) { Duration::ZERO } else { reply.wait };
+        self.due = Some(now + wait.min(beat));
+        let say = |wait| Refusal { reason: Reason::Patience, wait: Some(wait) };
+        if reply.cause == FOR_HEADERS || reply.cause == FOR_OTHERS {
+            // Nobody knows how long that takes; only those are refused who cannot wait at all.
+            self.line.refuse_impatient(Duration::ZERO, usize::MAX, Duration::ZERO, now, say);
+            return;
+        }
+        let (limit, window) = self.told.unwrap_or((u64::MAX, Duration::ZERO));
+        let per_window = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.line.refuse_impatient(reply.wait, per_window, window, now, say);
+    }
+}
+
+/// A waiter's place. Dropped, it leaves the line.
+pub(super) struct Place {
+    lane: Arc<Lane>,
+    core: Arc<Core>,
+    waiter: (u64, u64),
+    turn: oneshot::Receiver<Turn>,
+    is_over: bool,
+}
+
+impl Place {
+    /// Waits for the turn.
+    pub(super) async fn turn(&mut self) -> Turn {
+        let turn = (&mut self.turn).await.unwrap_or(Turn::AskAgain);
+        self.is_over = true;
+        turn
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        // The turn may have come between the last look and now: then it goes back unused.
+        self.turn.close();
+        if let Ok(Turn::Go { permit, granted_ms }) = self.turn.try_recv() {
+            self.core.cancel(&self.lane, permit, granted_ms);
+            return;
+        }
+        let surplus = {
+            let mut state = self.lane.state();
+            let left = state.line.leave(self.waiter);
+            // The latest place is the least loss.
+            if left && state.fresh.pop_back().is_none() { state.placed.pop_back() } else { None }
+        };
+        self.lane.give_up(&self.core, surplus.into_iter().collect());
+        self.lane.bell.notify_one();
+    }
+}
+
+/// Claims for everybody who waits, until nobody does.
+async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
+    let mut mode = "wait";
+    while let Some(asked) = lane.next_call() {
+        if asked.is_empty() {
+            lane.rest().await;
+            continue;
+        }
+        match claim(&lane, &core, mode, &asked).await {
+            Ok(reply) => {
+                mode = "wait";
+                let (unwanted, surplus) = lane.settle(asked, &reply, core.settings.beat());
+                if !unwanted.is_empty() {
+                    core.leave(&lane, reply.now_ms, "unsent", &unwanted).await;
+                }
+                lane.give_up(&core, surplus);
+            }
+            // Its answer may only be lost: asked again, the store knows what it has granted.
+            Err(Trouble::Lost) if mode == "wait" && core.is_back_soon().await => {
+                mode = "again";
+                let mut state = lane.state();
+                for ticket in asked.into_iter().rev() {
+                    if !state.placed.contains(&ticket) {
+                        state.fresh.push_front(ticket);
+                    }
+                }
+                state.due = Some(Instant::now());
+            }
+            Err(_) => {
+                lane.state().asking.clear();
+                lane.dismiss(&core, || Turn::Gone);
+            }
+        }
+    }
+}
+
+async fn claim(lane: &Lane, core: &Core, mode: &str, asked: &[String]) -> Result<Reply, Trouble> {
+    let mut args = core.arguments(&lane.bucket);
+    args.push(mode.to_owned());
+    args.extend_from_slice(asked);
+    let value = core.link.run(script::claim(), &lane.keys.0, &args).await?;
+    if let Value::Int(now_ms) = value {
+        let now_ms = u64::try_from(now_ms).unwrap_or(0);
+        let granted = vec![true; asked.len()];
+        return Ok(Reply { now_ms, wait: Duration::ZERO, cause: 0, granted });
+    }
+    let Value::Array(parts) = &value else { return Err(strange(&value)) };
+    let [Value::Int(now_ms), Value::Int(wait_ms), Value::Int(cause), flags, ..] = &parts[..] else {
+        return Err(strange(&value));
+    };
+    let flags = match flags {
+        Value::BulkString(flags) => flags.clone(),
+        Value::SimpleString(flags) => flags.clone().into_bytes(),
+        _ => return Err(strange(&value)),
+    };
+    Ok(Reply {
+        now_ms: u64::try_from(*now_ms).unwrap_or(0),
+        wait: Duration::from_millis(u64::try_from(*wait_ms).unwrap_or(0)),
+        cause: *cause,
+        granted: flags.iter().map(|flag| *flag == b'1').collect(),
+    })
+}
+
+fn strange(value: &Value) -> Trouble {
+    Trouble::Refused(format!("the claim was answered {value:?}"))
+}

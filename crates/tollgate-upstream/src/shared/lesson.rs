@@ -1,0 +1,176 @@
+//! What an answer teaches, in the numbers that the script takes.
+//!
+//! The keys of seed 003 hold one counter for each bucket. Of several dimensions the first is
+//! counted; another one that is used up empties the counter until it is back.
+
+use std::time::Duration;
+
+use crate::pace::Outcome;
+use crate::profile::{Observation, Reading, Route, Scope};
+
+/// What an answer teaches. Milliseconds are rounded up; -1 means that nothing was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lesson {
+    pub(super) limit: i64,
+    pub(super) remaining: i64,
+    pub(super) until_reset_ms: i64,
+    pub(super) reset_ms: i64,
+    pub(super) sort: &'static str,
+    pub(super) away_ms: i64,
+}
+
+/// No upstream has a longer window; no counter is larger.
+const DAY_MS: i64 = 86_400_000;
+const UNITS_MAX: u64 = 100_000_000;
+/// The wait after a refusal that does not say how long.
+const AWAY: Duration = Duration::from_secs(1);
+
+impl Lesson {
+    pub(super) fn of(observation: &Observation, route: &Route, now: Duration) -> Self {
+        let readings = &observation.readings;
+        let first = readings.iter().min_by_key(|reading| (reading.dimension, reading.part));
+        let spent = readings.iter().filter(|reading| is_spent(reading, route));
+        let last = spent.max_by_key(|reading| wait_of(reading, observation, now));
+        let tells = last.or(first);
+        let mut lesson = Self {
+            limit: first.and_then(|reading| reading.limit).map_or(-1, units),
+            remaining: tells.and_then(|reading| reading.remaining).map_or(-1, units),
+            until_reset_ms: tells
+                .and_then(|reading| wait_of(reading, observation, now))
+                .map_or(-1, millis),
+            reset_ms: tells.and_then(|reading| reading.resets_at).map_or(-1, epoch_millis),
+            sort: sort_of(observation, route, first),
+            away_ms: -1,
+        };
+        if observation.is_limited() {
+            let said = observation.retry_after;
+            let reset = (lesson.until_reset_ms > 0).then_some(lesson.until_reset_ms);
+            lesson.away_ms = said.map(millis).or(reset).unwrap_or_else(|| millis(AWAY)).max(1);
+        }
+        lesson
+    }
+
+    /// As arguments of the script, in its order.
+    pub(super) fn arguments(&self, unlimited: u32) -> [String; 8] {
+        [
+            self.limit.to_string(),
+            self.remaining.to_string(),
+            self.until_reset_ms.to_string(),
+            self.reset_ms.to_string(),
+            self.sort.to_owned(),
+            self.away_ms.to_string(),
+            unlimited.to_string(),
+            "0".to_owned(),
+        ]
+    }
+}
+
+/// Whether a request like this one does not fit any more.
+fn is_spent(reading: &Reading, route: &Route) -> bool {
+    let cost = route.costs().get(usize::from(reading.dimension)).copied().unwrap_or(0);
+    reading.remaining.is_some_and(|left| left < u64::from(cost.max(1)))
+}
+
+/// Time until the reset: as told, else by the upstream's own clock, else by ours; the length of the
+/// window if nothing else is known, which is never too short.
+fn wait_of(reading: &Reading, observation: &Observation, now: Duration) -> Option<Duration> {
+    let by_clock = || {
+        let clock = observation.date.unwrap_or(now);
+        reading.resets_at.map(|reset| reset.saturating_sub(clock))
+    };
+    reading.reset_after.or_else(by_clock).or(reading.window)
+}
+
+fn sort_of(observation: &Observation, route: &Route, first: Option<&Reading>) -> &'static str {
+    if !observation.is_limited() {
+        let is_success = observation.outcome == Outcome::Accepted && observation.status < 400;
+        return if is_success { "ok" } else { "" };
+    }
+    // A refusal although something is left, of a request that may meet a limit within the limit.
+    let has_room = first.and_then(|reading| reading.remaining).is_some_and(|left| left > 0);
+    match observation.scope {
+        Some(Scope::Global) => "global",
+        Some(Scope::Shared) => "lane",
+        _ if has_room && route.lane().is_some() => "lane",
+        _ => "denied",
+    }
+}
+
+fn units(count: u64) -> i64 {
+    count.min(UNITS_MAX) as i64
+}
+
+/// Rounded up: told too little, everybody comes back too early.
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(DAY_MS).min(DAY_MS)
+}
+
+fn epoch_millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(-1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(remaining: u64, reset_after: Duration) -> Reading {
+        Reading {
+            limit: Some(5),
+            remaining: Some(remaining),
+            reset_after: Some(reset_after),
+            ..Reading::default()
+        }
+    }
+
+    fn of(observation: &Observation) -> Lesson {
+        Lesson::of(observation, &Route::new("GET", "/", ""), Duration::from_secs(1_000))
+    }
+
+    #[test]
+    fn l_fractions_of_a_millisecond_are_rounded_up_to_whole_ones() {
+        let after = Duration::from_secs_f64(64.57);
+        let observation = Observation { readings: vec![reading(4, after)], ..Default::default() };
+        assert_eq!(of(&observation).until_reset_ms, 64_570);
+        let after = Duration::from_nanos(1);
+        let observation = Observation { readings: vec![reading(4, after)], ..Default::default() };
+        assert_eq!(of(&observation).until_reset_ms, 1);
+    }
+
+    #[test]
+    fn r_a_reset_without_a_delta_counts_by_the_clock_that_named_it() {
+        let told = Reading {
+            limit: Some(5),
+            remaining: Some(4),
+            resets_at: Some(Duration::from_millis(500_250)),
+            ..Reading::default()
+        };
+        let date = Some(Duration::from_secs(500));
+        let observation = Observation { readings: vec![told], date, ..Default::default() };
+        let lesson = of(&observation);
+        assert_eq!((lesson.until_reset_ms, lesson.reset_ms), (250, 500_250));
+    }
+
+    #[test]
+    fn another_dimension_that_is_used_up_empties_the_bucket() {
+        let tokens =
+            Reading { dimension: 1, limit: Some(1_000), ..reading(0, Duration::from_secs(9)) };
+        let readings = vec![reading(4, Duration::from_secs(1)), tokens];
+        let lesson = of(&Observation { readings, ..Default::default() });
+        assert_eq!((lesson.limit, lesson.remaining, lesson.until_reset_ms), (5, 0, 9_000));
+    }
+
+    #[test]
+    fn refusals_concern_whom_they_name() {
+        let limited = |scope| Observation {
+            status: 429,
+            outcome: Outcome::Limited,
+            scope,
+            retry_after: Some(Duration::from_millis(1_500)),
+            ..Default::default()
+        };
+        assert_eq!(of(&limited(None)).sort, "denied");
+        assert_eq!(of(&limited(Some(Scope::Shared))).sort, "lane");
+        assert_eq!(of(&limited(Some(Scope::Global))).sort, "global");
+        assert_eq!(of(&limited(None)).away_ms, 1_500);
+    }
+}

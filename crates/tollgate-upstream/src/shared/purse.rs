@@ -1,0 +1,135 @@
+//! Tokens of the limit over all routes, taken from the store in batches and spent in this process.
+//!
+//! One call serves everybody who waits at that time. A batch is spent within a short time or lost;
+//! `scripts/tokens.lua` draws why no period of any phase then holds more than the limit. While the
+//! store is gone, this process keeps to its part of the limit, evenly spaced.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex as SyncMutex, PoisonError};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::GlobalRate;
+use super::core::Core;
+use super::link::Trouble;
+use super::script;
+
+/// The tokens in hand.
+#[derive(Debug)]
+pub(super) struct Purse {
+    rate: Option<GlobalRate>,
+    /// Held while a batch is asked for; its line is first come, first served.
+    asking: Mutex<()>,
+    hand: SyncMutex<Hand>,
+    waiting: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Hand {
+    tokens: u32,
+    until: Option<Instant>,
+    /// When the next request may go while the store is gone.
+    alone_at: Option<Instant>,
+}
+
+impl Purse {
+    pub(super) fn new(rate: Option<GlobalRate>) -> Self {
+        Self {
+            rate,
+            asking: Mutex::new(()),
+            hand: SyncMutex::default(),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    /// Waits for a token; answers the wait that would be needed if that is past the deadline.
+    pub(super) async fn take(
+        &self,
+        core: &Core,
+        deadline: Option<Instant>,
+    ) -> Result<(), Duration> {
+        let Some(rate) = self.rate else { return Ok(()) };
+        if self.spend() {
+            return Ok(());
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _count = Waiting(&self.waiting);
+        let _turn = self.asking.lock().await;
+        loop {
+            if self.spend() {
+                return Ok(());
+            }
+            let wait = match self.fetch(core, rate).await {
+                Ok(Some(wait)) => wait,
+                Ok(None) => continue,
+                Err(_) => self.alone(core, rate),
+            };
+            if wait.is_zero() {
+                return Ok(());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() + wait > deadline) {
+                return Err(wait);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    fn spend(&self) -> bool {
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_good = hand.until.is_some_and(|until| Instant::now() < until) && hand.tokens > 0;
+        if is_good {
+            hand.tokens -= 1;
+        }
+        is_good
+    }
+
+    /// Takes a batch for those who wait; answers how long there is none.
+    async fn fetch(&self, core: &Core, rate: GlobalRate) -> Result<Option<Duration>, Trouble> {
+        let wanted = self.waiting.load(Ordering::Acquire).clamp(1, rate.limit.max(1));
+        let args = [
+            rate.limit.to_string(),
+            rate.period.as_millis().to_string(),
+            rate.spend.as_millis().to_string(),
+            wanted.to_string(),
+            core.new_permit(1).replace('.', "-"),
+        ];
+        // Counted from before the call: the store's clock for the batch starts later.
+        let until = Instant::now() + rate.spend;
+        let keys = [core.prefix.key("tollgate:tokens")];
+        let value = core.link.run(script::tokens(), &keys, &args).await?;
+        let Value::Array(parts) = &value else { return Err(Trouble::Lost) };
+        let [Value::Int(tokens), Value::Int(wait_ms)] = parts[..] else {
+            return Err(Trouble::Lost);
+        };
+        let tokens = u32::try_from(tokens).unwrap_or(0);
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        *hand = Hand { tokens, until: Some(until), alone_at: None };
+        let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(1));
+        Ok((tokens == 0).then_some(wait.max(Duration::from_millis(1))))
+    }
+
+    /// The wait for this process's part of the limit; zero if the request may go.
+    fn alone(&self, core: &Core, rate: GlobalRate) -> Duration {
+        let processes = core.processes.load(Ordering::Relaxed).max(1);
+        let gap = rate.period * processes / rate.limit.max(1);
+        let now = Instant::now();
+        let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = hand.alone_at.unwrap_or(now);
+        if at > now {
+            return at - now;
+        }
+        hand.alone_at = Some(now + gap);
+        Duration::ZERO
+    }
+}
+
+struct Waiting<'a>(&'a AtomicU32);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

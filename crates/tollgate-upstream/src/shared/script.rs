@@ -1,0 +1,82 @@
+//! The scripts, put together from the files in `scripts/`, and how they are run.
+
+use std::sync::OnceLock;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+
+/// A script and the name that servers give it.
+pub(super) struct Script {
+    source: String,
+    sha: String,
+}
+
+const BUCKET: &str = include_str!("scripts/bucket.lua");
+
+macro_rules! script {
+    ($(#[$doc:meta])* $name:ident = $($part:expr),+) => {
+        $(#[$doc])*
+        pub(super) fn $name() -> &'static Script {
+            static SCRIPT: OnceLock<Script> = OnceLock::new();
+            SCRIPT.get_or_init(|| Script::new(&[$($part),+]))
+        }
+    };
+}
+
+script!(
+    /// Gives slots, or places in the line.
+    claim = include_str!("scripts/claim_short.lua"), BUCKET, include_str!("scripts/claim.lua")
+);
+script!(
+    /// Learns from an answer.
+    observe = BUCKET, include_str!("scripts/observe.lua")
+);
+script!(
+    /// Gives up permits and places.
+    leave = BUCKET, include_str!("scripts/leave.lua")
+);
+script!(
+    /// Frees a bucket that nobody can leave.
+    mend = BUCKET, include_str!("scripts/mend.lua")
+);
+script!(
+    /// Keeps permits and places alive.
+    renew = include_str!("scripts/renew.lua")
+);
+script!(
+    /// Takes tokens of the limit over all routes.
+    tokens = include_str!("scripts/tokens.lua")
+);
+script!(
+    /// Counts the processes that are alive.
+    beat = include_str!("scripts/beat.lua")
+);
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let source = parts.concat();
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, sha }
+    }
+
+    /// Runs it by name; a server that does not know the name is sent the text, once.
+    pub(super) async fn run(
+        &self,
+        connection: &mut MultiplexedConnection,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<Value, RedisError> {
+        match command("EVALSHA", &self.sha, keys, args).query_async(connection).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                command("EVAL", &self.source, keys, args).query_async(connection).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn command(verb: &str, script: &str, keys: &[String], args: &[String]) -> redis::Cmd {
+    let mut command = redis::cmd(verb);
+    command.arg(script).arg(keys.len()).arg(keys).arg(args);
+    command
+}

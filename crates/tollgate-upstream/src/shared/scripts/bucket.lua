@@ -1,0 +1,204 @@
+-- What the scripts of a bucket share: its keys, its standing, its waiting line.
+--
+-- This part stands before observe.lua, leave.lua, mend.lua and the long way of claim.lua. All
+-- times are the server's own, in milliseconds, but `reset`, which is the upstream's.
+--
+--   KEYS   1  [prefix:]<route>:remaining   string, seed 003: requests left; expires with the window
+--          2  [prefix:]<route>:limit       string, seed 003: requests per window; <= 0 means no limit
+--          3  [prefix:]global              string, seed 003: there while everything must wait
+--          4  [prefix:]<route>:tollgate:leases    zset   permit  -> when it counts as lost
+--          5  [prefix:]<route>:tollgate:window    hash   what is known beside the counter, see below
+--          6  [prefix:]<route>:tollgate:waiting   zset   ticket  -> order of arrival (microseconds)
+--          7  [prefix:]<route>:tollgate:alive     zset   ticket  -> when it counts as lost
+--          8  [prefix:]<route>:tollgate:block:<lane>   string, there while this lane must wait
+--
+--   ARGV   1  lease in milliseconds       2  channel: [prefix:]tollgate:wake:     3  name of the bucket
+--          the rest is said by each script
+--
+--   window  | began    when the window was opened by one of us, nil if by another client
+--           | base     the limit that the counter was opened with
+--           | ends     when the window ends, by the answers seen; absent until there is one
+--           | reset    the same by the upstream's clock: orders answers
+--           | limit    the last limit that an answer told us
+--           | slides   how often in a row the reset has moved within a window; 2 is a sliding one
+--           | interval, filled   sliding: milliseconds per slot, since when slots come back
+--
+-- Old clients see the first three keys exactly as they expect them; crashes are mended by the
+-- fourth, and none of it depends on theirs. A permit or ticket is `<process>.<number>`.
+--
+--   claim ──> remaining 0, no TTL, lease ──> headers: limit, remaining, TTL ──> expires ──> claim
+--                        │ no answer                        ^
+--                        └──> lease lost ──> one new probe ─┘
+
+local LEASES, WINDOW, WAITING, ALIVE = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local DAY_MS, POLL_MS, WAKE_MAX = 86400000, 100, 256
+-- Servers of one upstream disagree about the same reset by some milliseconds.
+local SAME_MS = 20
+-- Stands for the request of an old client, which has no lease.
+local FOREIGN = 'foreign'
+local GLOBAL, LANE, FULL, HEADERS, LINE = 1, 2, 3, 4, 5
+
+local call = redis.call
+local lease_ms = tonumber(ARGV[1])
+local clock = call('TIME')
+local now_us = clock[1] * 1000000 + clock[2]
+local now = math.floor(now_us / 1000)
+
+-- A whole number that anybody may have written, or nil.
+local function whole(text)
+  local n = tonumber(text)
+  if not n or n ~= n then return nil end
+  return math.floor(math.max(-1000000000, math.min(n, 1000000000)))
+end
+
+local function read_window()
+  local field = call('HMGET', WINDOW, 'began', 'base', 'ends', 'reset', 'limit', 'slides',
+    'interval', 'filled')
+  return {
+    began = tonumber(field[1]), base = tonumber(field[2]), ends = tonumber(field[3]),
+    reset = tonumber(field[4]), limit = tonumber(field[5]), slides = tonumber(field[6]) or 0,
+    interval = tonumber(field[7]), filled = tonumber(field[8]),
+  }
+end
+
+-- The limit to go by, nil if there is none. An old client that met a 429 without its header writes
+-- 0 over a limit that is known: what an answer has told us is worth more.
+local function limit_of(window)
+  local limit = whole(call('GET', KEYS[2]))
+  if limit and limit <= 0 then
+    if not window.limit then return nil end
+    call('SET', KEYS[2], window.limit, 'PX', DAY_MS)
+    return window.limit
+  end
+  return limit or window.limit or 1
+end
+
+-- When the first live lease ends.
+local function next_loss()
+  local first = call('ZRANGEBYSCORE', LEASES, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return math.max((tonumber(first[2]) or now) - now, 1) + 1
+end
+
+local function in_flight()
+  return call('ZCOUNT', LEASES, '(' .. now, '+inf')
+end
+
+-- Nothing is left and nothing says until when. Whoever is under way will know; if all of them are
+-- lost, one more is sent to find out.
+local function stranded(window)
+  local live = in_flight()
+  local foreign = tonumber(call('ZSCORE', LEASES, FOREIGN))
+  if live > 0 then
+    if live == 1 and foreign and foreign > now then
+      return 0, math.min(foreign - now + 1, POLL_MS), HEADERS
+    end
+    return 0, next_loss(), HEADERS
+  end
+  local is_ours = window.began and not window.ends
+  if is_ours or foreign then return 1, 0, HEADERS, 'probe' end
+  call('ZADD', LEASES, now + lease_ms, FOREIGN)
+  call('PEXPIRE', LEASES, 2 * lease_ms)
+  return 0, POLL_MS, HEADERS
+end
+
+-- Slots that have come back one by one since the last answer.
+local function refilled(window, ttl)
+  if window.slides < 2 or not window.interval or not window.filled then
+    return 0, ttl + 1, FULL
+  end
+  local slots = math.floor((now - window.filled) / window.interval)
+  if slots < 1 then
+    return 0, math.min(ttl, math.ceil(window.filled + window.interval - now)) + 1, FULL
+  end
+  call('HSET', WINDOW, 'filled', window.filled + slots * window.interval)
+  call('SET', KEYS[1], slots, 'KEEPTTL')
+  return slots, 0, FULL, 'open'
+end
+
+-- The counter is gone: its window is over, or somebody has lost it early.
+local function opened(window, limit)
+  if window.ends and now < window.ends then
+    call('SET', KEYS[1], 0, 'PX', window.ends - now)
+    return 0, window.ends - now + 1, FULL
+  end
+  call('ZREM', LEASES, FOREIGN)
+  -- What is still under way may reach the upstream after the reset and count there.
+  local slots = limit - in_flight()
+  if slots < 1 then return 0, next_loss(), HEADERS end
+  return slots, 0, FULL, 'fresh'
+end
+
+-- How many may go now; if none, how long to wait and for what. Last, how they are taken.
+local function standing(window)
+  local global = call('PTTL', KEYS[3])
+  if global == -1 then
+    call('PEXPIRE', KEYS[3], lease_ms)
+    global = lease_ms
+  end
+  if global >= 0 then return 0, global + 1, GLOBAL end
+  local limit = limit_of(window)
+  if not limit then return WAKE_MAX, 0, FULL, 'free' end
+  local left = whole(call('GET', KEYS[1]))
+  local ttl = call('PTTL', KEYS[1])
+  if not left then return opened(window, limit) end
+  -- In its last millisecond a key is there and not there.
+  if ttl == 0 then return 0, 1, FULL end
+  if left > 0 then return left, 0, FULL, 'open' end
+  if ttl == -1 then return stranded(window) end
+  return refilled(window, ttl)
+end
+
+-- Takes `count` of the slots that `standing` found.
+local function take(window, how, slots, count)
+  if count == 0 or how == 'free' then return end
+  if how == 'open' then
+    call('DECRBY', KEYS[1], count)
+    return
+  end
+  local limit = limit_of(window) or 1
+  if how == 'fresh' then call('SET', KEYS[1], slots - count) end
+  call('ZREMRANGEBYSCORE', LEASES, '-inf', now)
+  call('HSET', WINDOW, 'began', now, 'base', limit)
+  call('HDEL', WINDOW, 'ends', 'filled')
+  call('PEXPIRE', WINDOW, DAY_MS)
+end
+
+-- Forgets tickets whose process has not spoken for a lease.
+local function forget_lost()
+  local lost = call('ZRANGEBYSCORE', ALIVE, '-inf', now, 'LIMIT', 0, WAKE_MAX)
+  if #lost > 0 then
+    call('ZREM', ALIVE, unpack(lost))
+    call('ZREM', WAITING, unpack(lost))
+  end
+end
+
+-- Tells the owners of these tickets that they may claim in so many milliseconds, one message for
+-- each process.
+local function notify(tickets, wait_ms)
+  local by_process, order = {}, {}
+  for _, ticket in ipairs(tickets) do
+    local process = string.match(ticket, '^([^.]*)')
+    if not by_process[process] then
+      by_process[process] = {}
+      order[#order + 1] = process
+    end
+    table.insert(by_process[process], ticket)
+  end
+  for _, process in ipairs(order) do
+    local tickets_text = table.concat(by_process[process], ' ')
+    call('PUBLISH', ARGV[2] .. process, ARGV[3] .. '\n' .. wait_ms .. '\n' .. tickets_text)
+  end
+end
+
+-- Wakes as many as may go, first come first. If none may and it has just become known when one
+-- may, the first in the line is told: it comes then, and its claim wakes the others.
+local function wake(end_changed)
+  if call('EXISTS', WAITING) == 0 then return end
+  forget_lost()
+  local slots, wait_ms, cause = standing(read_window())
+  if slots > 0 then
+    notify(call('ZRANGE', WAITING, 0, math.min(slots, WAKE_MAX) - 1), 0)
+  elseif end_changed and cause ~= HEADERS then
+    notify(call('ZRANGE', WAITING, 0, 0), wait_ms)
+  end
+end

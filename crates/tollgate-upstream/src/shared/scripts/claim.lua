@@ -1,0 +1,102 @@
+-- Gives slots to those who ask, behind those who wait; the rest get a ticket and a time to wait.
+--
+-- Stands behind claim_short.lua and bucket.lua, which draw the keys.
+--
+--   ARGV   4     wait: queue those who get none; try: do not; again: as wait, after a lost answer
+--          5..   permits asked for, `<process>.<rank><number>`, in order of arrival; ranks are
+--                0 high, 1 normal, 2 low; a permit that waits is a ticket
+--
+-- Answers { now, milliseconds to wait, for what, 1 or 0 per permit asked, length of the line }.
+-- Nobody is overtaken: a slot that is meant for a ticket is kept for it as long as it is alive.
+
+-- How much earlier or later than it did a permit of another rank is taken to have come: high ones
+-- overtake, low ones are overtaken, and nobody is for ever.
+local HANDICAP_US = 10000000
+
+local asked, granted, count = {}, {}, 0
+for i = 5, #ARGV do asked[i - 4] = ARGV[i] end
+
+-- Who waits for a lane of its own gives up its place in the line of the bucket.
+local blocked = call('PTTL', KEYS[8])
+if blocked >= 0 then
+  if call('ZREM', WAITING, unpack(asked)) > 0 then
+    call('ZREM', ALIVE, unpack(asked))
+    wake(false)
+  end
+  return { now, blocked + 1, LANE, string.rep('0', #asked), 0 }
+end
+
+local function grant(i)
+  granted[i] = true
+  count = count + 1
+end
+
+-- An answer was lost: who has a live lease was answered yes.
+local held = {}
+if ARGV[4] == 'again' then
+  for i, lease in ipairs(call('ZMSCORE', LEASES, unpack(asked))) do
+    held[i] = tonumber(lease) and tonumber(lease) > now
+  end
+end
+
+forget_lost()
+local window = read_window()
+local slots, wait_ms, cause, how = standing(window)
+local line = call('ZCARD', WAITING)
+local places = line > 0 and call('ZMSCORE', WAITING, unpack(asked)) or {}
+local to_wake = {}
+
+if slots > 0 and line > 0 then
+  local index = {}
+  for i, permit in ipairs(asked) do index[permit] = i end
+  for _, ticket in ipairs(call('ZRANGE', WAITING, 0, math.min(slots, WAKE_MAX) - 1)) do
+    if index[ticket] then grant(index[ticket]) else to_wake[#to_wake + 1] = ticket end
+  end
+end
+
+local free = slots - line
+for i = 1, #asked do
+  if free > 0 and not places[i] and not held[i] then
+    grant(i)
+    free = free - 1
+  end
+end
+
+take(window, how, slots, count)
+local flags, leases, leaving, arriving, living = {}, {}, {}, {}, {}
+for i, permit in ipairs(asked) do
+  flags[i] = (granted[i] or held[i]) and '1' or '0'
+  if granted[i] then
+    leases[#leases + 1], leases[#leases + 2] = now + lease_ms, permit
+    if places[i] then leaving[#leaving + 1] = permit end
+  elseif not held[i] and ARGV[4] ~= 'try' then
+    local rank = tonumber(string.match(permit, '%.(%d)')) or 1
+    arriving[#arriving + 1] = now_us + i + (rank - 1) * HANDICAP_US
+    arriving[#arriving + 1] = permit
+    living[#living + 1], living[#living + 2] = now + lease_ms, permit
+  end
+end
+
+if #leases > 0 and how ~= 'free' then
+  call('ZADD', LEASES, unpack(leases))
+  call('PEXPIRE', LEASES, 2 * lease_ms)
+end
+if #leaving > 0 then
+  call('ZREM', WAITING, unpack(leaving))
+  call('ZREM', ALIVE, unpack(leaving))
+end
+if #arriving > 0 then
+  call('ZADD', WAITING, 'NX', unpack(arriving))
+  call('ZADD', ALIVE, unpack(living))
+  call('PEXPIRE', WAITING, 2 * lease_ms)
+  call('PEXPIRE', ALIVE, 2 * lease_ms)
+end
+if #to_wake > 0 then notify(to_wake, 0) end
+
+-- Who gets none although there were slots waits for the next window, or for an answer.
+if slots > 0 and #arriving > 0 then
+  local ttl = call('PTTL', KEYS[1])
+  cause = #to_wake > 0 and LINE or FULL
+  wait_ms = ttl >= 0 and ttl + 1 or math.ceil(lease_ms / 3)
+end
+return { now, wait_ms, cause, table.concat(flags), call('ZCARD', WAITING) }

@@ -1,0 +1,36 @@
+-- Gives up permits and tickets without an answer, and wakes whoever may go instead.
+--
+-- Stands behind bucket.lua, which draws the keys.
+--
+--   ARGV   4     when the permits were granted (server's clock)
+--          5     sent: the upstream may have counted them; unsent: it cannot have; moved: it has
+--                counted them under another name, and this bucket is no more
+--          6..   permits or tickets
+--
+-- Answers how many places came back.
+
+local granted, is_unsent = tonumber(ARGV[4]), ARGV[5] == 'unsent'
+local names = {}
+for i = 6, #ARGV do names[i - 5] = ARGV[i] end
+
+local held = call('ZREM', LEASES, unpack(names))
+call('ZREM', WAITING, unpack(names))
+call('ZREM', ALIVE, unpack(names))
+
+local back = 0
+if is_unsent and held > 0 then
+  local window = read_window()
+  local left = whole(call('GET', KEYS[1]))
+  local is_current = window.began and granted >= window.began and window.base
+  -- Nothing comes back into a window that another client has opened: it never lost the place.
+  if left and is_current and not (window.ends and now > window.ends) then
+    back = math.max(math.min(held, window.base - left), 0)
+    if back > 0 then call('INCRBY', KEYS[1], back) end
+  end
+end
+-- Nothing would ever end the window of a bucket that nobody names any more.
+if ARGV[5] == 'moved' and call('PTTL', KEYS[1]) == -1 then
+  call('PEXPIRE', KEYS[1], 2 * lease_ms)
+end
+wake(false)
+return back
