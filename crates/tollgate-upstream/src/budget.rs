@@ -4,12 +4,23 @@
 //! that carry the time. [`Ledger`] is the seam for async programs: [`LocalLedger`] drives a
 //! [`Budgets`] in this process, `shared` does the same on Redis for a fleet.
 
+mod bucket;
 mod budgets;
 mod claim;
+mod dispatches;
+mod estimate;
+mod grant;
+mod lane;
+mod learn;
 mod ledger;
+mod line;
 #[cfg(feature = "ledger")]
 mod local;
+mod meter;
+mod names;
 mod settings;
+mod skew;
+mod table;
 mod view;
 
 pub use budgets::{Budgets, Granted, Ticket, Waiter};

@@ -30,6 +30,8 @@ pub struct Reading {
     pub remaining: Option<u64>,
     /// Time until the whole limit is back, by the upstream's own account; clamped to a day.
     pub reset_after: Option<Duration>,
+    /// Whether `reset_after` was told as such, and not worked out from `resets_at` and the `Date`.
+    pub told_after: bool,
     /// When the whole limit is back, since the Unix epoch on the upstream's clock.
     pub resets_at: Option<Duration>,
     /// The length of the window.

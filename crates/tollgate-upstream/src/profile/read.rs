@@ -104,14 +104,16 @@ impl Reader<'_> {
         let remaining = left.or_else(|| Some(limit?.saturating_sub(used?)));
         // Reddit tells what was used and what is left, and leaves the sum to us.
         let limit = limit.or_else(|| Some(remaining?.saturating_add(used?)));
-        let reset = fields.reset.iter().find_map(|value| self.instant(value));
+        let resets: Vec<_> = fields.reset.iter().filter_map(|value| self.instant(value)).collect();
+        let reset = resets.first();
         let interval = fields.interval.as_ref().and_then(|value| self.instant(value));
         limit.or(remaining)?;
         Some(Reading {
             limit,
             remaining,
-            reset_after: reset.as_ref().map(|reset| reset.after),
-            resets_at: reset.and_then(|reset| reset.at),
+            reset_after: reset.map(|reset| reset.after),
+            told_after: reset.is_some_and(|reset| reset.at.is_none()),
+            resets_at: resets.iter().find_map(|reset| reset.at),
             window: interval.map(|interval| interval.after),
             ..Reading::default()
         })
@@ -153,6 +155,7 @@ impl Reader<'_> {
             limit: limit.quota,
             remaining: limit.remaining,
             reset_after: limit.reset_after.or(limit.more_after).map(|wait| wait.min(WAIT_MAX)),
+            told_after: true,
             window: limit.window.map(|window| window.min(WAIT_MAX)),
             ..Reading::default()
         };
