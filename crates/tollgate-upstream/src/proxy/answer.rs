@@ -10,6 +10,7 @@ use serde_json::json;
 use tollgate_core::fields::seconds_up;
 
 use super::body::Body;
+use super::credential::NoAccount;
 use crate::budget::{Reason, Refusal};
 
 /// Tells the proxy's own answers from the upstream's.
@@ -114,6 +115,16 @@ impl Cause {
             Self::NoConnection => "no connection to the upstream".to_owned(),
             Self::Broken => "the upstream broke off before it answered".to_owned(),
             Self::Late => "the upstream did not answer in time".to_owned(),
+        }
+    }
+}
+
+impl From<NoAccount> for Cause {
+    fn from(why: NoAccount) -> Self {
+        let wait = Some(Duration::from_secs(1));
+        match why {
+            NoAccount::Full => Self::Full,
+            NoAccount::Unavailable => Self::Refused(Refusal { reason: Reason::Unavailable, wait }),
         }
     }
 }

@@ -13,14 +13,16 @@ use http::header::HeaderName;
 use ring::digest::{Context, SHA256};
 use tokio::time::Instant;
 
-use crate::budget::Ledger;
+use crate::budget::{BoxFuture, Ledger, LedgerError};
 
 /// A credential by its hash: 128 bits of SHA-256, the same in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialId([u8; 16]);
 
 /// Opens the ledger of a credential that was not seen before.
-pub type OpenLedger = Arc<dyn Fn(CredentialId) -> Arc<dyn Ledger> + Send + Sync>;
+pub type OpenLedger = Arc<
+    dyn Fn(CredentialId) -> BoxFuture<'static, Result<Arc<dyn Ledger>, LedgerError>> + Send + Sync,
+>;
 
 /// One credential in use.
 #[derive(Debug)]
@@ -45,6 +47,13 @@ struct Standing {
 pub(super) struct LockTerms {
     pub(super) strikes_max: u32,
     pub(super) lasting: Duration,
+}
+
+/// Why a credential has no account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoAccount {
+    Full,
+    Unavailable,
 }
 
 /// The credentials in use, bounded.
@@ -96,20 +105,29 @@ impl Accounts {
         Self { open, accounts_max, table: Mutex::default() }
     }
 
-    /// The account of a credential; `None` if there is no room for another.
-    pub(super) fn get(&self, id: CredentialId) -> Option<Arc<Account>> {
+    /// The account of a credential.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for another, or its ledger cannot be opened.
+    pub(super) async fn get(&self, id: CredentialId) -> Result<Arc<Account>, NoAccount> {
+        if let Some(account) = self.known(id) {
+            account.standing().used_at = Instant::now();
+            return Ok(account);
+        }
+        // Without the lock: a credential that opens slowly must not hold up the others.
+        let ledger = (self.open)(id).await.map_err(|_| NoAccount::Unavailable)?;
         let mut table = self.lock();
         if let Some(account) = table.get(&id) {
-            account.standing().used_at = Instant::now();
-            return Some(Arc::clone(account));
+            return Ok(Arc::clone(account));
         }
         if table.len() >= self.accounts_max {
-            let oldest = idlest(&table)?;
+            let oldest = idlest(&table).ok_or(NoAccount::Full)?;
             table.remove(&oldest);
         }
-        let account = Arc::new(Account::new(id, (self.open)(id)));
+        let account = Arc::new(Account::new(id, ledger));
         table.insert(id, Arc::clone(&account));
-        Some(account)
+        Ok(account)
     }
 
     /// The account of a credential that is in use.

@@ -41,7 +41,7 @@ pub(super) async fn forward(
     peer: IpAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Cause> {
-    let (mut trip, body) = Trip::prepare(state, peer, request)?;
+    let (mut trip, body) = Trip::prepare(state, peer, request).await?;
     let first = trip.upload(body).await?;
     trip.run(first).await
 }
@@ -67,7 +67,7 @@ struct Trip {
 }
 
 impl Trip {
-    fn prepare(
+    async fn prepare(
         state: &Arc<State>,
         peer: IpAddr,
         request: Request<Incoming>,
@@ -85,7 +85,7 @@ impl Trip {
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
         let id = CredentialId::of(&head.headers, &settings.credential_fields);
-        let account = state.accounts.get(id).ok_or(Cause::Full)?;
+        let account = state.accounts.get(id).await.map_err(Cause::from)?;
         let shown = |name: &HeaderName| head.headers.contains_key(name);
         let has_credential = settings.credential_fields.iter().any(shown);
         fields::forward_request(&mut head.headers);
