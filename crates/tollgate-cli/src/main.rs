@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod fake_upstream;
+mod proxy;
 mod serve;
 mod simulate;
 mod top;
@@ -26,6 +27,7 @@ enum Command {
     Check(check::Args),
     Demo(demo::Args),
     FakeUpstream(fake_upstream::Args),
+    Proxy(proxy::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
@@ -48,6 +50,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::FakeUpstream(args) => fake_upstream::run(args),
+        Command::Proxy(args) => proxy::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),

@@ -1,0 +1,193 @@
+//! `tollgate proxy`: budgets in front of an upstream, from flags and environment.
+
+mod keep;
+mod ledgers;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::net::TcpListener;
+use tollgate_upstream::profile::Profile;
+use tollgate_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
+
+/// How long a stop waits for requests at work.
+const DRAIN: Duration = Duration::from_secs(30);
+/// Holds the admin token; a flag would show it to everybody on the machine.
+const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
+
+/// Obey an upstream's limits for clients in any language.
+///
+/// Point clients at it instead of the upstream. A client may send X-Tollgate-Deadline (seconds),
+/// X-Tollgate-Priority (high, normal, low) and X-Tollgate-Client (a name, for fair shares). The
+/// admin token is taken from TOLLGATE_ADMIN_TOKEN.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where requests go [default: what the profile says]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+
+    /// How the upstream speaks of its limits: a name (tollgate profile list), or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
+    profile: String,
+
+    /// memory, or the URL of a Redis or Valkey that all proxies of a fleet share
+    #[arg(long, value_name = "URL", default_value = "memory")]
+    store: String,
+
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
+    listen: SocketAddr,
+
+    /// Where health, metrics and /admin are served, if not there as well
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin: Option<SocketAddr>,
+
+    /// Listen to other machines although no admin token is set
+    #[arg(long)]
+    listen_public: bool,
+
+    /// How long a request may wait that does not say so itself
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    patience: Duration,
+
+    /// How long the upstream may take for the head of an answer
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    timeout: Duration,
+
+    /// Invalid requests before the upstream bans the address, per time; or off
+    #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
+    invalid: String,
+
+    /// Keeps the count of invalid requests over a restart (with --store memory)
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+
+    /// The share of a client, relative to the others' 1; may be given repeatedly
+    #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
+    weight: Vec<(String, u32)>,
+
+    /// Requests that may be at work or waiting
+    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
+    requests_max: usize,
+
+    /// Speak only this version of HTTP to the upstream
+    #[arg(long, value_name = "1.1|2")]
+    http: Option<String>,
+
+    /// Trust the certificates in this PEM file instead of the system's
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
+
+    /// Threads [default: one per processor]
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<usize>,
+}
+
+/// Serves until a signal says stop.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = args.workers {
+        builder.worker_threads(workers.max(1));
+    }
+    builder.enable_all().build()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<()> {
+    let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+    for address in [Some(args.listen), args.admin].into_iter().flatten() {
+        if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
+            bail!("{address} can be reached by others: set {TOKEN}, or say --listen-public");
+        }
+    }
+    let profile = profile(&args.profile)?;
+    let upstream = args.upstream.as_deref().or(profile.upstream());
+    let upstream = upstream.context("--upstream is missing, and the profile names none")?;
+    let upstream = Upstream::parse(upstream).context("--upstream")?;
+    let kept = keep::Kept::open(&args.store, args.state.clone(), &args.invalid).await?;
+    let parts = Parts {
+        upstream,
+        ledgers: ledgers::open(&args.store, Arc::clone(&profile)).await?,
+        profile,
+        guard: kept.guard()?,
+        roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
+        settings: settings(&args, token)?,
+    };
+    let mut proxy = Proxy::new(parts).context("TLS")?;
+    let listener = bind(args.listen).await?;
+    let mut out = std::io::stdout();
+    writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
+    proxy.listen(listener);
+    if let Some(address) = args.admin {
+        let listener = bind(address).await?;
+        writeln!(out, "admin  http://{}", listener.local_addr()?)?;
+        proxy.listen_admin(listener);
+    }
+    out.flush()?;
+    let keeping = kept.keep();
+    told_to_stop().await?;
+    keeping.abort();
+    let in_time = proxy.drain(DRAIN).await;
+    kept.save();
+    if !in_time {
+        bail!("some requests were not finished within {DRAIN:?}");
+    }
+    Ok(())
+}
+
+fn profile(name: &str) -> Result<Arc<Profile>> {
+    if let Some(profile) = Profile::builtin(name) {
+        return Ok(profile);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| {
+        let names = Profile::builtins().join(", ");
+        format!("--profile {name}: neither a file nor one of {names}")
+    })?;
+    Ok(Arc::new(Profile::parse(&text).with_context(|| name.to_owned())?))
+}
+
+fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
+    let versions = match args.http.as_deref() {
+        None => Versions::Negotiated,
+        Some("1.1" | "1") => Versions::Http1,
+        Some("2") => Versions::Http2,
+        Some(other) => bail!("--http {other}: 1.1 or 2"),
+    };
+    Ok(Settings {
+        patience: args.patience,
+        head_timeout: args.timeout,
+        requests_max: args.requests_max,
+        weights: args.weight.iter().cloned().collect::<HashMap<_, _>>(),
+        versions,
+        admin: Admin { apart: args.admin.is_some(), token },
+        ..Settings::default()
+    })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+async fn told_to_stop() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        told = tokio::signal::ctrl_c() => told?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    tollgate_core::parse_duration(text).map_err(|_| "no time such as 500ms, 30s or 2m".to_owned())
+}
+
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let pair = text.split_once('=').and_then(|(name, share)| Some((name, share.parse().ok()?)));
+    let (name, share) = pair.ok_or("no share such as web=5")?;
+    if share == 0 { Err("a share is at least 1".to_owned()) } else { Ok((name.to_owned(), share)) }
+}

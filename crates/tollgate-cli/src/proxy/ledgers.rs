@@ -1,0 +1,44 @@
+//! The ledgers of credentials: in this process, or shared by a fleet.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use tollgate_upstream::budget::{Ledger, LedgerError, LocalLedger, Settings};
+use tollgate_upstream::profile::Profile;
+use tollgate_upstream::proxy::OpenLedger;
+
+/// What opens the ledger of a credential in `store`.
+pub(super) async fn open(store: &str, profile: Arc<Profile>) -> Result<OpenLedger> {
+    if store != "memory" {
+        return shared(store, profile).await;
+    }
+    Ok(Arc::new(move |_| {
+        let ledger = LocalLedger::new(Arc::clone(&profile), Settings::default());
+        let ledger: Arc<dyn Ledger> = Arc::new(ledger);
+        Box::pin(std::future::ready(Ok::<_, LedgerError>(ledger)))
+    }))
+}
+
+async fn shared(url: &str, profile: Arc<Profile>) -> Result<OpenLedger> {
+    use tollgate_upstream::shared::{Fleet, GlobalRate, Prefix, Settings};
+    let settings = Settings { global: global(&profile), ..Settings::default() };
+    // The URL may hold a password: it is not repeated.
+    let fleet = Fleet::connect(url, settings).await.context("--store")?;
+    return Ok(Arc::new(move |id| {
+        let (fleet, profile) = (fleet.clone(), Arc::clone(&profile));
+        Box::pin(async move {
+            // The hash tag keeps a credential's keys on one server of a cluster.
+            let prefix = Prefix::named(&format!("{{{id}}}"));
+            let opened = fleet.ledger(prefix, profile).await;
+            let ledger = opened.map_err(|error| LedgerError::new(error.to_string()))?;
+            Ok(Arc::new(ledger) as Arc<dyn Ledger>)
+        })
+    }));
+
+    fn global(profile: &Profile) -> Option<GlobalRate> {
+        let global = profile.global()?;
+        let limit = u32::try_from(global.quota.units()).unwrap_or(u32::MAX);
+        let period = global.quota.period() + global.jitter;
+        Some(GlobalRate { limit, period, ..GlobalRate::per_second(limit) })
+    }
+}
