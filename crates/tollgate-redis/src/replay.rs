@@ -6,8 +6,8 @@
 //! difference between script and core cannot hide: the decisions are compared.
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Grant, Key, Mode, Settlement, Snapshot, State, Timestamp,
-    Verdict, decide_all,
+    Algorithm, Charge, Cost, Decision, Grant, Held, Key, Mode, Settlement, Snapshot, State,
+    Timestamp, Verdict, decide_all,
 };
 
 use crate::request::{Op, Part, Request};
@@ -69,9 +69,10 @@ impl Board {
     pub(crate) fn play(&mut self, request: &Request, places: &[usize], settled: bool) -> Reply {
         match &request.op {
             Op::Check | Op::Reserve { .. } => {
+                let held = self.held(request, places);
                 let verdict = self.decide(request, places);
-                if verdict.is_allowed() && matches!(request.op, Op::Reserve { .. }) {
-                    self.note_returns(request, places);
+                if verdict.is_allowed() {
+                    self.note_returns(request, places, &held);
                 }
                 Reply::Verdict(verdict)
             }
@@ -140,13 +141,23 @@ impl Board {
         Grant::new(state.charge(&charge.cost(cost), hold_id, self.now), cost)
     }
 
-    fn note_returns(&mut self, request: &Request, places: &[usize]) {
+    /// What each part of a reservation takes if it is allowed.
+    fn held(&self, request: &Request, places: &[usize]) -> Vec<Held> {
+        if !matches!(request.op, Op::Reserve { .. }) {
+            return Vec::new();
+        }
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let (states, slots) = self.excerpt(places);
+        Held::by_all(&charges, &slots, &states, request.id, self.now)
+    }
+
+    fn note_returns(&mut self, request: &Request, places: &[usize], held: &[Held]) {
         let Op::Reserve { expires_after } = request.op else { return };
-        let returning = request.parts.iter().zip(places).filter(|(part, _)| part.returns);
-        for (part, place) in returning {
+        let parts = request.parts.iter().zip(places).zip(held);
+        for ((_, place), held) in parts.filter(|((part, _), _)| part.returns) {
             self.returns[*place].push(Return {
                 id: request.id,
-                units: part.units,
+                units: held.taken,
                 expires_at: self.now.after(expires_after),
                 taken_at: self.now,
             });

@@ -52,10 +52,32 @@ pub(crate) struct Part {
     pub(crate) returns: bool,
 }
 
+impl Part {
+    /// What the charge asks for, as a script compares it. One above the limit is denied like
+    /// anything above it, and its sums stay exact.
+    pub(crate) fn asked(&self) -> Amount {
+        let most = self.terms.algorithm().limit().saturating_add(1);
+        self.terms.amount(self.units.min(most))
+    }
+
+    /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
+    fn encode_powers(&self, out: &mut Vec<u8>) {
+        let wanted = self.units.min(self.terms.algorithm().limit());
+        let powers = match self.terms.algorithm() {
+            Algorithm::Gcra(_) => wanted.checked_ilog2().map_or(0, |power| power + 1),
+            _ => 0,
+        };
+        put_number(out, u64::from(powers), 1);
+        for power in 0..powers {
+            self.terms.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
+        }
+    }
+}
+
 /// How a part is settled.
 pub(crate) enum Settling {
-    /// Gives units back.
-    Back(u64),
+    /// Keeps so many of the units that were taken, and gives the rest back.
+    Keep(u64),
     /// Takes units, allowed or not.
     Extra(u64),
     /// Ends what is in flight.
@@ -91,8 +113,9 @@ impl Request {
             amount.iter().for_each(|limb| put_double(out, *limb));
         }
         match &self.op {
-            Op::Take => self.encode_powers(out),
+            Op::Take => self.parts.iter().for_each(|part| part.encode_powers(out)),
             Op::Reserve { expires_after } => {
+                self.encode_counted_powers(out);
                 pair(nanos(*expires_after)).iter().for_each(|limb| put_double(out, *limb));
                 put_number(out, record.unwrap_or_default(), 2);
                 let written = self.record();
@@ -107,7 +130,7 @@ impl Request {
 
     /// How one part is settled at its real cost.
     pub(crate) fn settling(&self, index: usize, part: &Part) -> Settling {
-        let Op::Settle { costs } = &self.op else { return Settling::Back(0) };
+        let Op::Settle { costs } = &self.op else { return Settling::Release };
         if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
             return Settling::Release;
         }
@@ -115,17 +138,16 @@ impl Request {
             None => 0,
             Some(costs) => costs.get(index).copied().unwrap_or(part.units),
         };
-        if cost <= part.units {
-            Settling::Back(part.units - cost)
-        } else {
-            Settling::Extra(cost - part.units)
+        match cost.checked_sub(part.units) {
+            None | Some(0) => Settling::Keep(cost),
+            Some(more) => Settling::Extra(more),
         }
     }
 
     fn mode_and_amount(&self, index: usize, part: &Part) -> (u64, Amount) {
         match &self.op {
             Op::Settle { .. } => match self.settling(index, part) {
-                Settling::Back(units) => (0, part.terms.amount(units)),
+                Settling::Keep(units) => (0, part.terms.amount(units)),
                 Settling::Extra(units) => (1, part.terms.amount(units)),
                 Settling::Release => (2, [0; 3]),
             },
@@ -136,27 +158,21 @@ impl Request {
             Op::Refund { .. } | Op::Reset => (0, part.terms.amount(part.units)),
             Op::Check | Op::Peek | Op::Reserve { .. } => {
                 let counted = part.mode == Mode::Count;
-                // One above the limit is denied like anything above it, and its sums stay exact.
-                let most = part.terms.algorithm().limit().saturating_add(1);
-                let units = if counted { part.units } else { part.units.min(most) };
                 let mode = u64::from(counted) + if part.returns { 2 } else { 0 };
-                (mode, part.terms.amount(units))
+                (mode, if counted { part.terms.amount(part.units) } else { part.asked() })
             }
         }
     }
 
-    /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
-    fn encode_powers(&self, out: &mut Vec<u8>) {
-        let Some(part) = self.parts.first() else { return };
-        let wanted = part.units.min(part.terms.algorithm().limit());
-        let powers = match part.terms.algorithm() {
-            Algorithm::Gcra(_) => u64::from(wanted.ilog2()) + 1,
-            _ => 0,
-        };
-        put_number(out, powers, 1);
-        for power in 0..powers {
-            part.terms.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
+    /// What a script needs to find out how much a counted charge took, after its length.
+    fn encode_counted_powers(&self, out: &mut Vec<u8>) {
+        let is_gcra = |part: &&Part| matches!(part.terms.algorithm(), Algorithm::Gcra(_));
+        let mut powers = Vec::new();
+        for part in self.parts.iter().filter(|part| part.mode == Mode::Count).filter(is_gcra) {
+            part.encode_powers(&mut powers);
         }
+        put_number(out, powers.len() as u64, 4);
+        out.extend_from_slice(&powers);
     }
 
     /// What another process needs to settle this reservation.
@@ -199,6 +215,9 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Timestamp, Vec<Part>)> {
     let mut reader = Reader::new(record);
     let expires_at = parse_moment(&mut reader)?;
     parse_moment(&mut reader)?;
+    // What the charges took is the script's affair.
+    let taken_len = usize::try_from(reader.number(2)?).ok()? * 16;
+    reader.take(taken_len)?;
     let count = reader.number(2)?;
     let part = |_| {
         let len = usize::try_from(reader.number(4)?).ok()?;

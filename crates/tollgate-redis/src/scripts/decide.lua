@@ -10,7 +10,9 @@
 --   state    | kind | what the algorithm draws | returns, 50 bytes each ... |
 --   return   | id: 16 | units: us 7, ns 2, part 7 | expires: us 7, ns 2 | taken: us 7, ns 2 |
 --            units of an open reservation that come back if nobody settles it by then
---   record   | expires: us 7, ns 2 | taken: us 7, ns 2 | as the caller wrote it ... |
+--   record   | expires: us 7, ns 2 | taken: us 7, ns 2 | n: 2 | n times us 7, ns 2, part 7 | as the
+--            caller wrote it ... |; what each of n charges took: a counted one may find less than
+--            it asks for, and no more is given back than was taken
 --
 --   ARGV   1   the time as two doubles (us, ns) in tests, empty otherwise: the server's TIME
 --          2   per state: the kind (1 byte) and the algorithm's constants (doubles)
@@ -19,8 +21,10 @@
 --              state (2), mode (1: counted, +2 comes back on expiry), cost (3 doubles), then
 --              refund:   when the units were taken (2 doubles), negative if that is not known
 --              take:     powers (1), cost of 1, 2, 4 ... units (3 doubles each)
---              reserve:  time to live (2 doubles), record's key (2), length (4), record
---              settle:   record's key (2); mode 0 gives back, 1 takes, 2 releases a hold
+--              reserve:  length (4) of: per counted GCRA charge powers (1), costs as for take;
+--                        then time to live (2 doubles), record's key (2), length (4), record
+--              settle:   record's key (2); mode 0 keeps this much and gives the rest back,
+--                        1 takes more, 2 releases a hold
 --          4   how many milliseconds to remember the answer for a caller who asks again, or empty
 --
 -- Answers { us, ns, one digit per request, value of each state before, or '' }: with these the
@@ -113,16 +117,50 @@ end
 local requests = ARGV[3]
 pos = 1
 
+-- How much of a charge there is room for, in limbs: the sum of those powers of two that fit.
+local function fitting(c, state, at)
+  local us, ns, part = 0, 0, 0
+  for power = byte(requests, at) - 1, 0, -1 do
+    local a, b, d = read('<ddd', requests, at + 1 + power * 24)
+    local more = c.algorithm.charge(c, state, false, a, b, d)
+    if more then
+      state, us, ns, part = more, us + a, ns + b, part + d
+      if part >= c[4] then part, ns = part - c[4], ns + 1 end
+      if ns >= 1000 then ns, us = ns - 1000, us + 1 end
+    end
+  end
+  return us, ns, part
+end
+
+-- What a counted charge takes of its cost: a bucket does not get emptier than empty, and a window
+-- counts on beyond its limit.
+local function taken_of(c, state, at, a, b, d)
+  if c.kind == 3 or c.kind == 4 then return a, b, d end
+  if c.algorithm.charge(c, state, false, a, b, d, '') then return a, b, d end
+  if c.kind == 1 then return fitting(c, state, at) end
+  return math.max(c.algorithm.room(c, state), 0), 0, 0
+end
+
 -- Charges n states one after the other on a draft; nil if one denies, false if one is not ours.
-local function draft(charges, id)
+-- With `taken`, notes there what each of them takes; `powers` is where those of the first stand.
+local function draft(charges, id, taken, powers)
   local after = {}
   for at = pos, pos + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
     local k, mode, a, b, d = read('<I2Bddd', requests, at)
     local state = after[k] or states[k]
     if not state then return false end
-    local c = constants[k]
-    after[k] = c.algorithm.charge(c, state, mode % 2 == 1, a, b, d, id)
+    local c, counted = constants[k], mode % 2 == 1
+    after[k] = c.algorithm.charge(c, state, counted, a, b, d, id)
     if not after[k] then return nil end
+    if taken then
+      if counted then
+        local next_powers = powers
+        if c.kind == 1 then next_powers = powers + 1 + byte(requests, powers) * 24 end
+        a, b, d = taken_of(c, state, powers, a, b, d)
+        powers = next_powers
+      end
+      taken[#taken + 1] = { a, b, d }
+    end
   end
   return after
 end
@@ -168,27 +206,39 @@ end
 
 -- Notes what comes back if the reservation expires, and writes its record.
 local function reserve(charges, id)
-  local after = draft(charges, id)
-  local first = pos
-  pos = pos + charges * CHARGE_LEN
-  local ttl_us, ttl_ns, record, length, at = read('<ddI2I4', requests, pos)
+  local first, taken = pos, {}
+  local powers_len, powers = read('<I4', requests, pos + charges * CHARGE_LEN)
+  local after = draft(charges, id, taken, powers)
+  local ttl_us, ttl_ns, record, length, at = read('<ddI2I4', requests, powers + powers_len)
   pos = at + length
   if not after then return after == nil and 0 or 2 end
   apply(after)
   local us, ns = now_us + ttl_us, now_ns + ttl_ns
   if ns >= 1000 then us, ns = us + 1, ns - 1000 end
-  for charge = first, first + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
-    local k, mode, a, b, d = read('<I2Bddd', requests, charge)
+  local written = { pack('<I7I2I7I2I2', us, ns, now_us, now_ns, charges) }
+  for i = 1, charges do
+    local k, mode = read('<I2B', requests, first + (i - 1) * CHARGE_LEN)
+    local a, b, d = unpack(taken[i])
+    written[i + 1] = pack('<I7I2I7', a, b, d)
     if mode >= 2 then
       local list = returns[k] or {}
       list[#list + 1], returns[k] = { id, a, b, d, us, ns, now_us, now_ns }, list
     end
   end
+  written[charges + 2] = requests:sub(at, at + length - 1)
   local px = floor(ttl_us / 1000) + 2
   if ARGV[1] ~= '' then px = px + 3600000 end
-  local times = pack('<I7I2I7I2', us, ns, now_us, now_ns)
-  redis.call('SET', KEYS[record], times .. requests:sub(at, at + length - 1), 'PX', px)
+  redis.call('SET', KEYS[record], table.concat(written), 'PX', px)
   return 1
+end
+
+-- What is left of one amount without another; nil if nothing is.
+local function without(c, us, ns, part, less_us, less_ns, less_part)
+  us, ns, part = us - less_us, ns - less_ns, part - less_part
+  if part < 0 then part, ns = part + c[4], ns - 1 end
+  if ns < 0 then ns, us = ns + 1000, us - 1 end
+  if us < 0 or us == 0 and ns == 0 and part == 0 then return nil end
+  return us, ns, part
 end
 
 -- Brings an open reservation from what was reserved to what it really cost.
@@ -198,7 +248,7 @@ local function settle(charges, id)
   key, pos = read('<I2', requests, pos + charges * CHARGE_LEN)
   local record = not closed[key] and redis.call('GET', KEYS[key])
   if not record then return 0 end
-  local us, ns, taken_us, taken_ns = read('<I7I2I7I2', record)
+  local us, ns, taken_us, taken_ns, _, taken = read('<I7I2I7I2I2', record)
   if us < now_us or us == now_us and ns <= now_ns then return 0 end
   closed[key], gone[#gone + 1] = true, KEYS[key]
   for at = first, first + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
@@ -214,7 +264,9 @@ local function settle(charges, id)
       elseif mode == 1 then
         states[k] = c.algorithm.charge(c, state, true, a, b, d, id)
       else
-        states[k] = c.algorithm.refund(c, state, a, b, d, taken_us, taken_ns)
+        local t_us, t_ns, t_part = read('<I7I2I7', record, taken + (at - first) / CHARGE_LEN * 16)
+        a, b, d = without(c, t_us, t_ns, t_part, a, b, d)
+        if a then states[k] = c.algorithm.refund(c, state, a, b, d, taken_us, taken_ns) end
       end
     end
   end

@@ -198,7 +198,7 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
 
 /// What the oracle judges: it takes several charges on one key for one, and the core does not.
 pub(crate) fn single_charges() -> Mix {
-    Mix { repeats: false, counted_reservations: false, ..Mix::default() }
+    Mix { repeats: false, ..Mix::default() }
 }
 
 #[test]
