@@ -6,6 +6,7 @@ use redis::{Cmd, Value};
 use tollgate_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::amount::{moment, pair};
+use crate::brief::Brief;
 use crate::bytes::put_double;
 use crate::layout;
 use crate::replay::{Board, Reply};
@@ -38,6 +39,8 @@ pub(crate) struct Batch {
     kinds: u8,
     keys: Vec<Vec<u8>>,
     arguments: [Vec<u8>; 4],
+    /// The script for this request alone and its arguments, if it has one.
+    brief: Option<Brief>,
     /// For each request, the numbers of its parts' states.
     places: Vec<Vec<usize>>,
     /// A part of some request for each state.
@@ -76,18 +79,26 @@ impl Batch {
             && manner.remember_ms.is_none()
             && requests.iter().all(|request| request.op == Op::Check);
         let script = if is_short { short() } else { script(plan.kinds) };
-        Self { script, kinds: plan.kinds, keys, arguments, places, owners: plan.owners }
+        let brief = match requests {
+            [request] if is_short && states == request.parts.len() => Brief::new(request, manner),
+            _ => None,
+        };
+        Self { script, kinds: plan.kinds, keys, arguments, brief, places, owners: plan.owners }
     }
 
     /// The command by the script's name, or with its source where the server does not know it.
     pub(crate) fn command(&self, with_source: bool) -> Cmd {
+        let (script, arguments) = match &self.brief {
+            Some(brief) => (brief.script, &brief.arguments[..]),
+            None => (self.script, &self.arguments[..]),
+        };
         let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
-        command.arg(if with_source { &self.script.source } else { &self.script.sha });
+        command.arg(if with_source { &script.source } else { &script.sha });
         command.arg(self.keys.len());
         self.keys.iter().for_each(|key| {
             command.arg(key.as_slice());
         });
-        self.arguments.iter().for_each(|argument| {
+        arguments.iter().for_each(|argument| {
             command.arg(argument.as_slice());
         });
         command
@@ -95,6 +106,7 @@ impl Batch {
 
     /// Takes the whole script in place of the short one, which answers nil if it cannot decide.
     pub(crate) fn take_whole_script(&mut self) {
+        self.brief = None;
         self.script = script(self.kinds);
     }
 
@@ -118,23 +130,13 @@ impl Batch {
         requests: &[&Request],
         answer: Value,
     ) -> Option<Vec<Result<Outcome, StoreError>>> {
-        let Value::Array(fields) = answer else { return None };
-        let [Value::Int(us), Value::Int(ns), Value::BulkString(digits), values @ ..] = &fields[..]
-        else {
-            return None;
+        let (now, digits, values) = match (&answer, &self.brief) {
+            (Value::BulkString(answer), Some(brief)) => brief.read(answer)?,
+            (Value::Array(fields), _) => read_fields(fields)?,
+            _ => return None,
         };
-        let values = match values {
-            [Value::Array(values)] => values,
-            values => values,
-        };
-        let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
         let mut board = Board::new(now);
         for ((request, part), value) in self.owners.iter().zip(values) {
-            let value: &[u8] = match value {
-                Value::BulkString(value) => value,
-                Value::Nil => &[],
-                _ => return None,
-            };
             board.add(&requests[*request].parts[*part].terms, value)?;
         }
         let answers = requests.iter().zip(&self.places).zip(digits);
@@ -143,6 +145,26 @@ impl Batch {
             .collect();
         (outcomes.len() == requests.len()).then_some(outcomes)
     }
+}
+
+/// The time, a digit per request, and the value of each state before.
+pub(crate) type Fields<'a> = (Timestamp, &'a [u8], Vec<&'a [u8]>);
+
+fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
+    let [Value::Int(us), Value::Int(ns), Value::BulkString(digits), values @ ..] = fields else {
+        return None;
+    };
+    let values = match values {
+        [Value::Array(values)] => values,
+        values => values,
+    };
+    let value = |value: &'a Value| match value {
+        Value::BulkString(value) => Some(&value[..]),
+        Value::Nil => Some(&[][..]),
+        _ => None,
+    };
+    let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
+    Some((now, digits, values.iter().map(value).collect::<Option<_>>()?))
 }
 
 /// The distinct states of a batch.
@@ -173,7 +195,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn time(at: Option<Timestamp>) -> Vec<u8> {
+pub(crate) fn time(at: Option<Timestamp>) -> Vec<u8> {
     let mut time = Vec::new();
     if let Some(at) = at {
         pair(at.as_nanos()).iter().for_each(|limb| put_double(&mut time, *limb));

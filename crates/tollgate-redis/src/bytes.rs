@@ -12,6 +12,10 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }

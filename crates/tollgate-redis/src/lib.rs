@@ -26,6 +26,7 @@
 mod address;
 mod amount;
 mod batch;
+mod brief;
 mod bytes;
 mod denial;
 mod dial;

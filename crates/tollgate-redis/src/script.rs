@@ -2,9 +2,10 @@
 //!
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
-//! deployments use one or two. Checks on GCRA alone have a script that does without functions, with
-//! the whole one to fall back on. The parts are the files in `scripts/`, which draw what they
-//! store.
+//! deployments use one or two. Checks on GCRA alone have scripts that do without functions, with
+//! the whole one to fall back on; those for a single request are written out for its number of
+//! charges and so do without loops and tables too. The parts are the files in `scripts/`, which
+//! draw what they store.
 
 use std::sync::OnceLock;
 
@@ -17,6 +18,8 @@ pub(crate) struct Script {
 const TIME: &str = include_str!("scripts/time.lua");
 const DIVISION: &str = include_str!("scripts/division.lua");
 const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
+const GCRA_WHOLE: &str = include_str!("scripts/gcra_whole.lua");
+const GCRA_FINE: &str = include_str!("scripts/gcra_fine.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const ALGORITHMS: [&str; 5] = [
     include_str!("scripts/gcra.lua"),
@@ -37,6 +40,19 @@ pub(crate) fn script(kinds: u8) -> &'static Script {
 pub(crate) fn short() -> &'static Script {
     static SHORT: OnceLock<Script> = OnceLock::new();
     SHORT.get_or_init(|| Script::new([TIME, GCRA_CHECK].concat()))
+}
+
+/// The most charges that a script is written out for.
+pub(crate) const WRITTEN_OUT_MAX: usize = 8;
+
+/// The shortest way: one request of so many checks on GCRA states, `whole` if all their units last
+/// whole microseconds. `None` if it has too many charges.
+pub(crate) fn written_out(charges: usize, whole: bool) -> Option<&'static Script> {
+    static SCRIPTS: [OnceLock<Script>; 2 * WRITTEN_OUT_MAX] =
+        [const { OnceLock::new() }; 2 * WRITTEN_OUT_MAX];
+    let (first, source) = if whole { (0, GCRA_WHOLE) } else { (WRITTEN_OUT_MAX, GCRA_FINE) };
+    let place = charges.checked_sub(1).filter(|_| charges <= WRITTEN_OUT_MAX)?;
+    Some(SCRIPTS[first + place].get_or_init(|| Script::new(write_out(source, charges))))
 }
 
 impl Script {
@@ -63,6 +79,47 @@ fn source(set: usize) -> String {
     parts.concat()
 }
 
+/// A file in which lines between `--each` and `--end` stand once per charge, and so does what
+/// stands in `@{…|…}`, with the text after the bar in between; `@` is the number of the charge.
+fn write_out(source: &str, charges: usize) -> String {
+    let each = |text: &str| -> Vec<String> {
+        (1..=charges).map(|charge| text.replace('@', &charge.to_string())).collect()
+    };
+    let code = source.lines().filter(|line| !line.starts_with("-- "));
+    let mut out = String::with_capacity(source.len() * charges);
+    let mut block = None;
+    for line in code.map(|line| write_out_lists(line, &each)) {
+        match (line.as_str(), &mut block) {
+            ("--each", _) => block = Some(String::new()),
+            ("--end", Some(lines)) => {
+                out.extend(each(lines));
+                block = None;
+            }
+            (line, Some(lines)) => {
+                lines.push_str(line);
+                lines.push('\n');
+            }
+            (line, None) => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+fn write_out_lists(line: &str, each: &impl Fn(&str) -> Vec<String>) -> String {
+    let mut parts = line.split("@{");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (list, rest) = part.split_once('}').unwrap_or((part, ""));
+        let (item, between) = list.split_once('|').unwrap_or((list, ""));
+        out.push_str(&each(item).join(between));
+        out.push_str(rest);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +132,22 @@ mod tests {
         );
         assert_ne!(gcra.sha, script(bit(1) | bit(3)).sha);
         assert!(script(bit(1) | bit(5)).source.contains("algorithms[5] ="));
+    }
+
+    #[test]
+    fn a_script_is_written_out_once_per_charge() {
+        let source = "-- why\nlocal @{a@|, } = 1\n--each\nset(a@, @{a@| .. })\n--end\nreturn";
+        let expected = "local a1, a2 = 1\nset(a1, a1 .. a2)\nset(a2, a1 .. a2)\nreturn\n";
+        assert_eq!(write_out(source, 2), expected);
+    }
+
+    #[test]
+    fn scripts_are_written_out_for_a_few_charges_only() {
+        assert!(written_out(0, true).is_none());
+        assert!(written_out(WRITTEN_OUT_MAX + 1, false).is_none());
+        let (one, three) = (written_out(1, true).unwrap(), written_out(3, true).unwrap());
+        assert!(!one.source.contains('@') && !three.source.contains('@'));
+        assert!(three.source.contains("KEYS[3]") && !three.source.contains("KEYS[4]"));
+        assert_ne!(written_out(1, false).unwrap().sha, one.sha);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Terms {
     pub(crate) kind: u8,
     /// The kind and the constants, as the second argument of a script has them.
     pub(crate) spec: Vec<u8>,
+    /// Whether it is GCRA and all its moments and durations are whole microseconds.
+    pub(crate) is_whole: bool,
 }
 
 /// Terms of policies seen before.
@@ -47,6 +49,10 @@ impl KnownTerms {
     }
 }
 
+/// The bytes of a state's `till` and of a return, as gcra.lua and decide.lua draw them.
+const TILL_LEN: usize = 4;
+const RETURN_LEN: usize = 50;
+
 /// Units of an open reservation that come back if nobody settles it in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Return {
@@ -61,7 +67,11 @@ impl Terms {
         let (kind, constants) = constants(policy.algorithm());
         let mut spec = vec![kind];
         constants.iter().for_each(|number| put_double(&mut spec, *number));
-        Self { policy: policy.clone(), kind, spec }
+        let is_whole = match policy.algorithm() {
+            Algorithm::Gcra(gcra) => Scale::of(gcra.quota()).is_whole(),
+            _ => false,
+        };
+        Self { policy: policy.clone(), kind, spec, is_whole }
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {
@@ -154,7 +164,15 @@ fn parse_state(algorithm: &Algorithm, reader: &mut Reader<'_>) -> Option<State> 
 }
 
 fn parse_gcra(gcra: &Gcra, reader: &mut Reader<'_>) -> Option<gcra::State> {
-    let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
+    let us = reader.number(7)?;
+    // Returns are 50 bytes each: what is left over says which of the two forms it is.
+    let rest = if reader.len() % RETURN_LEN == TILL_LEN {
+        [0, 0]
+    } else {
+        [reader.number(2)?, reader.number(7)?]
+    };
+    reader.take(TILL_LEN)?;
+    let limbs = [us, rest[0], rest[1]];
     let tat = Scale::of(gcra.quota()).ticks_of(limbs);
     Some(gcra::State::from_words([tat as u64, (tat >> 64) as u64]))
 }

@@ -7,20 +7,23 @@ use std::time::{Duration, Instant};
 use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
 use tollgate_redis::{Denials, RedisStore, Settings};
 
-use crate::contenders::cpu_us;
 use tollgate_sim::servers::Server;
+
+use crate::contenders::cpu_us;
+use crate::targets::{Bound, Target};
 
 const CALLERS: usize = 64;
 const TIME: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(server: &Server) {
+pub(crate) fn run(server: &Server) -> Vec<Target> {
     println!(
         "\n| {CALLERS} callers in one process | requests/s | p50 µs | p99 µs | server CPU µs/request | requests per command | commands per round trip |"
     );
     println!("|---|---|---|---|---|---|---|");
     let alone = Settings { batch_max: 1, in_flight_max: 1, ..Settings::default() };
     let denied = Settings { denials: Some(Denials::default()), ..Settings::default() };
-    let many = "1000000/1s burst 100000000";
+    let many = "10/1s burst 1000000000";
+    let mut measured = Vec::new();
     for (name, settings, quota, keys) in [
         ("one caller, alone", Settings::default(), many, 1_000),
         ("one request at a time", Settings { queue_max: CALLERS, ..alone.clone() }, many, 1_000),
@@ -29,11 +32,25 @@ pub(crate) fn run(server: &Server) {
         ("denied, with the denial cache", denied, "1/10d", 1_000),
     ] {
         let prefix = format!("c{}:", name.len());
-        report(server, name, Settings { prefix, ..settings }, quota, keys);
+        measured.push(report(server, name, Settings { prefix, ..settings }, quota, keys));
     }
+    let [alone, one_by_one, coalesced, _, denied] = &measured[..] else { return Vec::new() };
+    let target = |name: &str, ratio, bound| Target { name: name.to_owned(), ratio, bound };
+    vec![
+        target("round trips per request", alone.trips, Bound::AtMost(1.0)),
+        target("store commands per denied request", denied.commands, Bound::AtMost(0.001)),
+        target("coalesced to one by one", coalesced.rate / one_by_one.rate, Bound::AtLeast(3.0)),
+    ]
 }
 
-fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: usize) {
+/// What a run came to: requests per second, and commands and round trips per request.
+struct Measured {
+    rate: f64,
+    commands: f64,
+    trips: f64,
+}
+
+fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: usize) -> Measured {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let policy = Arc::new(Policy::parse("api", quota).unwrap());
@@ -61,7 +78,12 @@ fn report(server: &Server, name: &str, settings: Settings, quota: &str, keys: us
             count as f64 / commands,
             commands / trips,
         );
-    });
+        Measured {
+            rate: count as f64 / elapsed.as_secs_f64(),
+            commands: commands / count as f64,
+            trips: trips / count as f64,
+        }
+    })
 }
 
 async fn call(
@@ -83,7 +105,7 @@ async fn call(
                 let mut latencies = Vec::new();
                 while start.elapsed() < time {
                     let number = next.fetch_add(1, Ordering::Relaxed) as usize % keys;
-                    let key = format!("{{user:{number:06}}}");
+                    let key = format!("user:{number:06}");
                     let charge = Charge::new(&policy, Key::new(&key).unwrap());
                     let asked = Instant::now();
                     let alone = if sequential { Some(turn.lock().await) } else { None };

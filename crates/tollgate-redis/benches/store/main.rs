@@ -1,6 +1,7 @@
 //! Ours beside plain commands and a plain script, on one server, in one run.
 //!
-//! `cargo bench -p tollgate-redis --bench store` prints a table per engine. Every contender is sent
+//! `cargo bench -p tollgate-redis --bench store` prints the tables of each engine, and last the
+//! targets with what was measured. Every contender is sent
 //! by the same client over the same connections, as bytes made beforehand; ours are the bytes that
 //! the store really sends, recorded between it and the server. CPU is the server's own count.
 
@@ -8,6 +9,7 @@
 
 mod callers;
 mod contenders;
+mod targets;
 mod wire;
 
 use tollgate_sim::servers::{Engine, Server};
@@ -17,8 +19,9 @@ fn main() {
     for engine in Engine::available() {
         let server = Server::start(engine, &[]);
         println!("\n## {engine:?} {}\n", version(&server));
-        contenders::run(&server);
-        callers::run(&server);
+        let mut met = contenders::run(&server);
+        met.extend(callers::run(&server));
+        targets::print(&met);
     }
 }
 

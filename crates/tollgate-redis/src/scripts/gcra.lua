@@ -1,11 +1,17 @@
 -- GCRA: one theoretical arrival time (TAT) per key. See tollgate_core::gcra.
 --
---   value   | 1 | us: 7 bytes | ns: 2 | part: 7 |      little endian
+--   value   | 1 | us: 7 bytes | till: 4 |                      little endian, if ns = part = 0
+--           | 1 | us: 7 bytes | ns: 2 | part: 7 | till: 4 |    otherwise
 --
 -- The TAT is us microseconds + ns nanoseconds + part / scale nanoseconds: one unit rarely costs
 -- whole nanoseconds, and nothing is rounded. Durations (what a charge costs, what the bucket
 -- holds) come in the same three limbs, worked out by the caller, so that here they are only added
 -- and compared.
+--
+-- The key lives at least until the second `till` (0: not known). The short ways give a state that
+-- is charged again LINGER_S more than it needs, and while `till` covers the next TAT they change
+-- the TAT in place, which costs half of a write with a TTL. Here every state is written with its
+-- exact TTL.
 --
 --   constants   capacity_us, capacity_ns, capacity_part, scale
 --   state       { us, ns, part }
@@ -16,9 +22,16 @@ algorithms[1] = {
   vacant = function() return { 0, 0, 0 } end,
 
   parse = function(value)
-    if #value < 17 then return nil end
-    local us, ns, part = read('<I7I2I7', value, 2)
-    return { us, ns, part }, 18
+    local us, ns, part = 0, 0, 0
+    -- Returns are 50 bytes each: what is left over says which of the two it is.
+    if #value % 50 == 12 then
+      us = read('<I7', value, 2)
+      return { us, 0, 0 }, 13
+    elseif #value % 50 == 21 then
+      us, ns, part = read('<I7I2I7', value, 2)
+      return { us, ns, part }, 22
+    end
+    return nil
   end,
 
   -- Works out when the bucket would be empty, the latest TAT there may be, and repairs a later one.
@@ -65,5 +78,8 @@ algorithms[1] = {
   -- Rounded up to the millisecond: a state must not be forgotten before it says nothing.
   ttl_ms = function(_, s) return floor((s[1] - now_us) / 1000) + 2 end,
 
-  format = function(s) return pack('<BI7I2I7', 1, s[1], s[2], s[3]) end,
+  format = function(s)
+    if s[2] == 0 and s[3] == 0 then return pack('<BI7I4', 1, s[1], 0) end
+    return pack('<BI7I2I7I4', 1, s[1], s[2], s[3], 0)
+  end,
 }

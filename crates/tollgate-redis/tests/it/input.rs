@@ -40,17 +40,20 @@ async fn a_wrong_password_is_refused_and_an_acl_user_with_few_rights_works() {
         }
         let settings = settings();
         let store = connect(&url(":s3cret"), &settings).await;
-        let policy = Policy::parse("api", "2/30d").unwrap();
+        let policy = Policy::parse("api", "4/30d").unwrap();
         assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
         let rights = format!("~{}*", settings.prefix);
         let mut client = redis::Client::open(url(":s3cret")).unwrap().get_connection().unwrap();
         redis::cmd("ACL")
             .arg(&["SETUSER", "tollgate", "on", ">pw", &rights, "+eval", "+evalsha", "+get"])
-            .arg(&["+set", "+mget", "+exists", "+del", "+time"])
+            .arg(&["+set", "+setrange", "+mget", "+exists", "+del", "+time"])
             .exec(&mut client)
             .unwrap();
         let limited = connect(&url("tollgate:pw"), &settings).await;
-        assert!(check(&limited, &policy, "k").await.unwrap().is_allowed());
+        // A new state, one that lingers, and one that is changed in place.
+        for _ in 0..3 {
+            assert!(check(&limited, &policy, "k").await.unwrap().is_allowed());
+        }
         assert!(!check(&limited, &policy, "k").await.unwrap().is_allowed());
     }
 }

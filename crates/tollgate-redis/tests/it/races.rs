@@ -141,6 +141,33 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
     }
 }
 
+/// A state that is charged again lives a few seconds longer than it must, so that the next charges
+/// change it in place; never shorter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_that_is_charged_again_outlives_its_need_by_seconds_at_most() {
+    for engine in Engine::available() {
+        for (quota, unit) in [("100/10s", 100), ("30/7s", 233)] {
+            let settings = settings();
+            let server = engine.shared();
+            let store = connect(&server.url(), &settings).await;
+            let policies = ["a", "b"].map(|name| Policy::parse(name, quota).unwrap());
+            let start = std::time::Instant::now();
+            for count in 1..=20 {
+                let charges = policies.each_ref().map(|policy| charge(policy, "k"));
+                assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
+                let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+                for key in keys.lines().filter(|line| line.starts_with(&settings.prefix)) {
+                    let answer = server.tell(&["PTTL", key]);
+                    let left: u128 = answer.trim().trim_start_matches(':').parse().unwrap();
+                    let need = unit * count;
+                    let passed = start.elapsed().as_millis();
+                    assert!(left + passed >= need && left < need + 9_000, "{left} of {need} ms");
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_large_requests_at_once_are_each_decided_as_a_whole() {
     for engine in Engine::available() {
