@@ -8,6 +8,8 @@ mod demo;
 mod simulate;
 // Runs the binary within a bound.
 mod tool;
+// The clients for other languages.
+mod clients;
 // The dashboard in a real browser.
 mod dashboard;
 // Runs what `scripts/install-face` installs.

@@ -1,0 +1,60 @@
+// The words: charges asked, verdicts answered, and what may go wrong.
+
+/** Units asked of one policy for one key. */
+export interface Charge {
+  policy: string;
+  key: string;
+  /** 1 unless given. */
+  cost?: number;
+}
+
+/** What became of one charge. */
+export interface ChargeVerdict {
+  policy: string;
+  allowed: boolean;
+  limit: number;
+  remaining: number;
+  resetAfterMs: number;
+  /** `null` if allowed, or if no wait helps. */
+  retryAfterMs: number | null;
+}
+
+/** What became of a request: every charge was taken, or none. */
+export interface Verdict {
+  allowed: boolean;
+  deniedBy: string | null;
+  charges: readonly ChargeVerdict[];
+  /** How long until the same request is allowed; `null` if it is, or if no wait helps. */
+  retryAfterMs: number | null;
+  /** The service answered without its store. */
+  degraded: boolean;
+  /** The service did not answer: `onFailure` did. */
+  failed: boolean;
+  /** Rate-limit header fields to pass on to whoever asked you. */
+  headers: Readonly<Record<string, string>>;
+}
+
+/** What to answer when the service does not. */
+export type OnFailure = "allow" | "deny" | "throw";
+
+/** Anything that is not an answer. */
+export class TollgateError extends Error {
+  override name = "TollgateError";
+}
+
+/** The service, or its store, did not answer in time. */
+export class Unavailable extends TollgateError {
+  override name = "Unavailable";
+}
+
+/**
+ * The service refuses the request itself: an unknown policy, a wrong token, a cost of zero. A
+ * mistake of the caller's: thrown whatever `onFailure` says.
+ */
+export class Rejected extends TollgateError {
+  override name = "Rejected";
+
+  constructor(readonly status: number, readonly detail: string) {
+    super(`${status}: ${detail}`);
+  }
+}

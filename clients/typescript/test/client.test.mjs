@@ -1,0 +1,151 @@
+// The client against the real service, and against servers that misbehave.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { after, test } from "node:test";
+import { pathToFileURL } from "node:url";
+
+const built = (file) => import(pathToFileURL(join(process.env.TOLLGATE_TS_BUILT, file)).href);
+const { Rejected, Tollgate, Unavailable } = await built("index.js");
+const require = createRequire(join(process.env.TOLLGATE_FACE, "package.json"));
+
+const RULES = '[[policies]]\nname = "api"\nquota = "3/1h"\n[[policies]]\nname = "tokens"\nquota = "100/1h"\n';
+const PATIENCE = 30_000;
+const endings = [];
+after(async () => {
+  for (const end of endings.reverse()) await end();
+});
+
+async function serve(env = {}) {
+  const folder = mkdtempSync(join(tmpdir(), "tollgate-ts-"));
+  const config = join(folder, "tollgate.toml");
+  writeFileSync(config, RULES);
+  const args = ["serve", "--config", config, "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
+  const child = spawn(process.env.TOLLGATE_BIN, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "ignore"] });
+  endings.push(() => {
+    child.kill("SIGKILL");
+    rmSync(folder, { recursive: true, force: true });
+  });
+  for await (const line of createInterface({ input: child.stdout })) {
+    const [name, where] = line.split(/\s+/);
+    if (name === "HTTP") return `http://${where}`;
+  }
+  throw new Error("the service did not start");
+}
+
+/** Accepts everybody; then says nothing, or a byte now and then for ever. */
+async function misbehave(drips) {
+  const open = new Set();
+  const server = createServer((stream) => {
+    open.add(stream);
+    stream.on("error", () => undefined);
+    if (!drips) return;
+    stream.write("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
+    const timer = setInterval(() => stream.write(" "), 20);
+    stream.on("close", () => clearInterval(timer));
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  endings.push(() => {
+    for (const stream of open) stream.destroy();
+    server.close();
+  });
+  return `http://127.0.0.1:${server.address().port}`;
+}
+
+const url = await serve();
+const gate = new Tollgate({ url, timeoutMs: PATIENCE, onFailure: "throw" });
+
+test("units are taken until there are none", async () => {
+  const verdicts = [];
+  for (let index = 0; index < 4; index++) verdicts.push(await gate.check("api", "taken"));
+  assert.deepEqual(verdicts.map((verdict) => verdict.allowed), [true, true, true, false]);
+  assert.equal(verdicts[3].deniedBy, "api");
+  assert.ok(verdicts[3].retryAfterMs > 0 && verdicts[3].retryAfterMs <= 1_200_000);
+  assert.ok(verdicts[3].headers["retry-after"] && verdicts[0].headers["ratelimit"]);
+});
+
+test("several charges are taken together or not at all", async () => {
+  const verdict = await gate.checkAll([{ policy: "tokens", key: "both", cost: 10 }, { policy: "api", key: "both", cost: 4 }]);
+  assert.deepEqual([verdict.allowed, verdict.deniedBy, verdict.retryAfterMs], [false, "api", null]);
+  assert.equal((await gate.peek("tokens", "both")).charges[0].remaining, 100);
+});
+
+test("a reservation is settled at its real cost, once", async () => {
+  const held = await gate.reserve("tokens", "held", 60);
+  assert.equal((await gate.check("tokens", "held", 50)).allowed, false);
+  await held.commit(20);
+  await held.cancel();
+  assert.equal((await gate.peek("tokens", "held")).charges[0].remaining, 80);
+});
+
+test("refund and reset give back", async () => {
+  await gate.check("api", "back", 3);
+  await gate.refund("api", "back", 1);
+  assert.equal((await gate.peek("api", "back")).charges[0].remaining, 1);
+  await gate.reset("api", "back");
+  assert.equal((await gate.peek("api", "back")).charges[0].remaining, 3);
+});
+
+test("a mistake is thrown whatever the failure mode", async () => {
+  const lenient = new Tollgate({ url, timeoutMs: PATIENCE, onFailure: "allow" });
+  await assert.rejects(lenient.check("no such policy", "x"), (error) => error instanceof Rejected && error.status === 404);
+  await assert.rejects(lenient.check("api", "x", 0), Rejected);
+});
+
+test("a token is shown", async () => {
+  const guarded = await serve({ TOLLGATE_TOKEN: "secret" });
+  await assert.rejects(new Tollgate({ url: guarded, timeoutMs: PATIENCE }).check("api", "x"), (error) => error.status === 401);
+  assert.ok((await new Tollgate({ url: guarded, timeoutMs: PATIENCE, token: "secret" }).check("api", "x")).allowed);
+});
+
+test("the failure mode answers, and no call outlives its timeout", async () => {
+  for (const bad of ["http://127.0.0.1:1", await misbehave(false), await misbehave(true)]) {
+    for (const onFailure of ["allow", "deny"]) {
+      const verdict = await new Tollgate({ url: bad, timeoutMs: 100, onFailure }).check("api", "x");
+      assert.deepEqual([verdict.allowed, verdict.failed], [onFailure === "allow", true], bad);
+    }
+    await assert.rejects(new Tollgate({ url: bad, timeoutMs: 100, onFailure: "throw" }).check("api", "x"), Unavailable);
+  }
+});
+
+async function threeThenRefused(base) {
+  for (let index = 0; index < 3; index++) {
+    const answer = await fetch(base);
+    assert.equal(answer.status, 200);
+    assert.ok(answer.headers.get("ratelimit"));
+    assert.equal(await answer.text(), "hello");
+  }
+  const refused = await fetch(base);
+  assert.equal(refused.status, 429);
+  assert.match(refused.headers.get("content-type"), /problem\+json/);
+  assert.ok(Number(refused.headers.get("retry-after")) > 0);
+  assert.deepEqual((await refused.json())["violated-policies"], ["api"]);
+  assert.equal((await fetch(`${base}/health`)).status, 200);
+}
+
+test("the middleware for Express answers 429 and passes fields on", async () => {
+  const { limit } = await built("express.js");
+  const app = require("express")();
+  app.use(limit(gate, { policy: "api", key: (request) => (request.path === "/health" ? null : "express") }));
+  app.get("/{*any}", (_request, response) => response.send("hello"));
+  const server = await new Promise((resolve) => {
+    const listening = app.listen(0, "127.0.0.1", () => resolve(listening));
+  });
+  endings.push(() => server.close());
+  await threeThenRefused(`http://127.0.0.1:${server.address().port}`);
+});
+
+test("the plugin for Fastify answers 429 and passes fields on", async () => {
+  const { limit } = await built("fastify.js");
+  const app = require("fastify")();
+  await app.register(limit(gate, { policy: "api", key: (request) => (request.url === "/health" ? null : "fastify") }));
+  app.get("/*", async () => "hello");
+  endings.push(() => app.close());
+  await threeThenRefused(await app.listen({ port: 0, host: "127.0.0.1" }));
+});
