@@ -1,23 +1,46 @@
-// Upstream buckets: what a proxy of this project believes that others still allow.
+// Upstream buckets: what a proxy of this project believes that others still allow, and who waits.
 
-import { ApiError, call } from "./api";
-import { h, replace, table } from "./dom";
-import { count, duration } from "./format";
+import { ApiError, call, type Tick } from "./api";
+import { h, replace, table, type Child } from "./dom";
+import { count, duration, visible } from "./format";
 import { Notice, type View } from "./view";
 
-interface Bucket { bucket: string; limit: number | null; remaining: number | null; reset_in_ms: number | null; queue: number }
+interface Dimension { name: string; limit: number | null; remaining: number | null; resets_in: number | null }
+
+interface Bucket {
+  credential: string;
+  bucket: string;
+  known: "nothing" | "limit" | "silent";
+  dimensions: Dimension[];
+  in_flight: number;
+  queued: number;
+  wait: number;
+  blocked_for: number | null;
+}
+
+interface Page { buckets: Bucket[]; next: string | null }
+
+const PAGE = 50;
 
 export class Upstream implements View {
   readonly title = "Upstream";
   readonly element = h("section", { "aria-labelledby": "upstream-title" });
   readonly #notice = new Notice();
-  readonly #buckets = h("div", { id: "bucket-list" });
+  readonly #list = h("div", { id: "bucket-list" });
+  readonly #back = h("button", { type: "button", click: () => this.#turn(null) }, "Previous");
+  readonly #on = h("button", { type: "button", click: () => this.#turn(this.#next) }, "Next");
+  readonly #pages = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, this.#back, this.#on);
+  #cursors: string[] = [""];
+  #next: string | null = null;
+  #asked = 0;
 
   constructor() {
-    replace(this.element, h("div", { class: "card" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#notice.element, this.#buckets));
+    replace(this.element, h("div", { class: "card" },
+      h("div", { class: "bar" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#pages), this.#notice.element, this.#list));
   }
 
   show(): void {
+    this.#cursors = [""];
     void this.#load();
   }
 
@@ -25,22 +48,58 @@ export class Upstream implements View {
     void this.#load();
   }
 
+  tick(tick: Tick): void {
+    if (tick.at_ms - this.#asked < 2_000 || this.#pages.hidden || this.#list.matches(":hover, :focus-within")) return;
+    this.#asked = tick.at_ms;
+    void this.#load();
+  }
+
+  #turn(cursor: string | null): void {
+    if (cursor === null) this.#cursors.pop();
+    else this.#cursors.push(cursor);
+    void this.#load();
+  }
+
   async #load(): Promise<void> {
     try {
-      const found = await call<{ buckets: Bucket[] }>("/dashboard/upstream");
+      const cursor = this.#cursors.at(-1) ?? "";
+      const page = await call<Page>(`/dashboard/upstream?max=${PAGE}&cursor=${encodeURIComponent(cursor)}`);
       this.#notice.tell("");
-      replace(this.#buckets, table("Buckets", [
-        { title: "Bucket", cell: (row: Bucket) => h("code", { class: "key" }, row.bucket) },
-        { title: "Remaining", numeric: true, cell: (row) => (row.remaining === null ? "unknown" : count(row.remaining)) },
-        { title: "Limit", numeric: true, cell: (row) => (row.limit === null ? "unknown" : count(row.limit)) },
-        { title: "Resets in", numeric: true, cell: (row) => (row.reset_in_ms === null ? "–" : duration(row.reset_in_ms)) },
-        { title: "Queue", numeric: true, cell: (row) => count(row.queue) },
-      ], found.buckets, "No bucket yet."));
+      this.#next = page.next;
+      this.#pages.hidden = false;
+      this.#back.disabled = this.#cursors.length === 1;
+      this.#on.disabled = page.next === null;
+      replace(this.#list, table("Buckets", [
+        { title: "Bucket", cell: (row: Bucket) => h("code", { class: "key" }, visible(row.bucket)) },
+        { title: "Remaining", cell: (row) => remaining(row) },
+        { title: "Resets in", numeric: true, cell: (row) => resets(row) },
+        { title: "Waiting", numeric: true, cell: (row) => count(row.queued) },
+        { title: "In flight", numeric: true, minor: true, cell: (row) => count(row.in_flight) },
+        { title: "Wait", numeric: true, minor: true, cell: (row) => (row.queued ? duration(row.wait * 1_000) : "–") },
+        { title: "Credential", minor: true, cell: (row) => h("code", { class: "key" }, visible(row.credential)) },
+      ], page.buckets, "No bucket yet."));
     } catch (error) {
-      replace(this.#buckets);
+      replace(this.#list);
+      this.#pages.hidden = true;
       const isAbsent = error instanceof ApiError && error.status === 404;
       if (isAbsent) this.#notice.tell("No proxy is configured: start the service with --proxy-admin ADDRESS.");
       else this.#notice.fail(error);
     }
   }
+}
+
+function remaining(row: Bucket): Child {
+  if (row.blocked_for !== null) return h("span", { class: "badge bad" }, `blocked for ${duration(row.blocked_for * 1_000)}`);
+  if (row.known === "silent") return "no limit told";
+  if (row.dimensions.length === 0) return "not known yet";
+  const told = (one: Dimension) => {
+    const left = one.remaining === null ? "?" : count(one.remaining);
+    return `${left} of ${one.limit === null ? "?" : count(one.limit)}${row.dimensions.length > 1 ? ` ${visible(one.name)}` : ""}`;
+  };
+  return row.dimensions.map(told).join(", ");
+}
+
+function resets(row: Bucket): string {
+  const times = row.dimensions.map((one) => one.resets_in).filter((one): one is number => one !== null);
+  return times.length ? duration(Math.max(...times) * 1_000) : "–";
 }
