@@ -228,6 +228,11 @@ impl Core {
         }
     }
 
+    /// Makes everybody who waits claim again now.
+    pub(super) fn ring_all(&self) {
+        self.lanes().values().for_each(|lane| lane.ring());
+    }
+
     /// Forgets lanes that nobody has used for a while.
     pub(super) fn forget_idle(&self) {
         let idle = self.settings.bounds.idle;

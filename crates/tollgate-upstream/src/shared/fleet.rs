@@ -14,7 +14,7 @@ use tollgate_redis::Primary;
 use super::core::Core;
 use super::keys::{Prefix, RENAMED, WAKE};
 use super::link::Link;
-use super::{RedisLedger, Settings, names, tend};
+use super::{GlobalRate, RedisLedger, Settings, names, tend};
 use crate::budget::LocalLedger;
 use crate::profile::Profile;
 
@@ -75,10 +75,12 @@ impl Fleet {
         }
         let inner = &self.0;
         let link = self.link(&prefix).await?;
-        let local = LocalLedger::new(profile, inner.settings.bounds);
+        let mut settings = inner.settings.clone();
+        settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
+        let local = LocalLedger::new(profile, settings.bounds);
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let core = Core::new(link, inner.settings.clone(), prefix.clone(), process, permits, local);
+        let core = Core::new(link, settings, prefix.clone(), process, permits, local);
         let core = Arc::new(core);
         core.names.load(&core).await;
         let mut cores = inner.cores.lock().unwrap_or_else(PoisonError::into_inner);

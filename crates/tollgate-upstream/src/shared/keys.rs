@@ -30,13 +30,7 @@ impl Prefix {
     /// A hash of the credential in braces: tells nothing of the credential, and works in a cluster.
     #[must_use]
     pub fn of_credential(credential: &[u8]) -> Self {
-        use std::fmt::Write as _;
-        let digest = ring::digest::digest(&ring::digest::SHA256, credential);
-        let mut hex = String::with_capacity(32);
-        for byte in &digest.as_ref()[..16] {
-            let _ = write!(hex, "{byte:02x}");
-        }
-        Self(format!("{{{hex}}}:").into())
+        Self(format!("{{{}}}:", hex(credential, 16)).into())
     }
 
     /// The prefix as it stands before a key, with its colon.
@@ -103,7 +97,7 @@ impl Keys {
 pub(super) fn lane_of(route: &Route) -> String {
     match route.lane() {
         Some(lane) => cut(lane).to_owned(),
-        None => cut(&format!("{} {}", route.method(), route.path())).to_owned(),
+        None => cut(&format!("{} {}", route.method(), veiled(route.path()))).to_owned(),
     }
 }
 
@@ -118,19 +112,45 @@ pub(super) fn bucket_of(naming: Naming, route: &Route, learned: Option<&str>) ->
         return cut(&spectacles_of(route)).to_owned();
     }
     match learned.or(route.class()) {
-        Some(name) => cut(&format!("{name}:{}", route.major())).to_owned(),
-        None => cut(&format!("{} {}", route.method(), route.path())).to_owned(),
+        Some(name) => cut(&format!("{name}:{}", veiled(route.major()))).to_owned(),
+        None => cut(&format!("{} {}", route.method(), veiled(route.path()))).to_owned(),
     }
 }
 
-/// The route as Spectacles clients write it: no leading slash, and the method only where a message
-/// is deleted, which has a limit of its own.
+/// A path without the secrets that are part of it, such as the tokens of webhooks.
+fn veiled(path: &str) -> String {
+    let veil = |segment: &str| match segment.len() {
+        0..40 => segment.to_owned(),
+        _ => format!("~{}", hex(segment.as_bytes(), 8)),
+    };
+    path.split('/').map(veil).collect::<Vec<_>>().join("/")
+}
+
+/// The first bytes of a digest, as text.
+fn hex(secret: &[u8], bytes: usize) -> String {
+    use std::fmt::Write as _;
+    let digest = ring::digest::digest(&ring::digest::SHA256, secret);
+    let mut text = String::with_capacity(2 * bytes);
+    for byte in &digest.as_ref()[..bytes] {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The route as Spectacles clients write it: without the tokens of webhooks, and with the method only
+/// where a message is deleted, which has a limit of its own.
 fn spectacles_of(route: &Route) -> String {
-    let path = route.path();
+    let mut segments: Vec<&str> = route.path().split('/').collect();
+    if let ["", "webhooks", _, token, ..] = &mut segments[..]
+        && token.len() >= 64
+    {
+        *token = ":token";
+    }
+    let path = segments.join("/");
     if route.method().eq_ignore_ascii_case("DELETE") && path.ends_with("/messages/:id") {
         return format!("delete{path}");
     }
-    path.to_owned()
+    path
 }
 
 fn cut(name: &str) -> &str {
@@ -163,6 +183,31 @@ mod tests {
         assert_eq!(limit, "bot1:/channels/1/messages:limit");
         assert_eq!(global, "bot1:global");
         assert_eq!(Keys::new(&Prefix::none(), "r", "", false).0[2], "global");
+    }
+
+    #[test]
+    fn routes_are_named_as_spectacles_clients_name_them() {
+        let name = |method: &str, path: &str| {
+            bucket_of(Naming::Spectacles, &Route::new(method, path, ""), None)
+        };
+        assert_eq!(name("GET", "/channels/1/messages"), "/channels/1/messages");
+        let deleted = name("DELETE", "/channels/1/messages/:id");
+        assert_eq!(deleted, "delete/channels/1/messages/:id");
+        let token = "t".repeat(68);
+        assert_eq!(name("POST", &format!("/webhooks/7/{token}")), "/webhooks/7/:token");
+    }
+
+    #[test]
+    fn no_secret_of_a_path_gets_into_a_key() {
+        let token = "s".repeat(68);
+        let route = Route::new("POST", &format!("/webhooks/7/{token}"), &format!("7/{token}"));
+        for name in [
+            bucket_of(Naming::Learned, &route, None),
+            bucket_of(Naming::Learned, &route, Some("abc")),
+            lane_of(&route),
+        ] {
+            assert!(!name.contains(&token) && name.contains("7/~"), "{name}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::profile::GlobalLimit;
+
 /// Times, names and bounds of a shared ledger.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -14,7 +16,7 @@ pub struct Settings {
     pub naming: Naming,
     /// How "no limit" is written.
     pub dialect: Dialect,
-    /// The limit over all routes, if there is one.
+    /// The limit over all routes; the profile's if there is none here.
     pub global: Option<GlobalRate>,
     /// Whether this process looks for buckets that nobody can leave. One process of a fleet at a
     /// time does, whichever comes first.
@@ -99,6 +101,13 @@ pub struct GlobalRate {
 }
 
 impl GlobalRate {
+    /// What a profile says of it.
+    pub(super) fn of(global: GlobalLimit) -> Self {
+        let limit = u32::try_from(global.quota.units()).unwrap_or(u32::MAX);
+        let spend = Duration::from_millis(50);
+        Self { limit, period: global.quota.period() + global.jitter, spend }
+    }
+
     /// So many requests in any second, with a tenth for what the network does to their distance.
     #[must_use]
     pub const fn per_second(limit: u32) -> Self {

@@ -22,10 +22,24 @@ pub(super) async fn tend(core: Weak<Core>) {
     let Some(beat) = core.upgrade().map(|core| core.settings.beat()) else { return };
     let mut tick = tokio::time::interval(beat);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let Some(mut epochs) = core.upgrade().map(|core| core.link.epochs()) else { return };
+    let mut seen = *epochs.borrow_and_update();
     let mut cursor = 0;
     loop {
-        tick.tick().await;
+        tokio::select! {
+            _ = tick.tick() => {}
+            changed = epochs.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
         let Some(core) = core.upgrade() else { return };
+        let epoch = *epochs.borrow_and_update();
+        if std::mem::replace(&mut seen, epoch) != epoch {
+            // A connection was lost or made: messages may have been missed, or never come.
+            core.ring_all();
+        }
         core.forget_idle();
         if !core.link.is_up() {
             continue;

@@ -6,3 +6,5 @@ mod budgets;
 mod pacing;
 // That upstream.
 mod world;
+// Budgets shared through real servers.
+mod shared;

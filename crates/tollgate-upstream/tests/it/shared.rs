@@ -1,0 +1,14 @@
+//! Budgets shared through real servers, Redis and Valkey.
+
+/// Crashes, restarts, renames, late answers: no stall beyond one lease, one 429 per cause.
+mod chaos;
+/// A real 3+3 cluster.
+mod cluster;
+/// Several processes on one bucket: order, wake-ups, windows, the limit over all routes.
+mod fleet;
+/// The interleavings in which the script of seed 003 fails, each by its letter.
+mod interleavings;
+/// The fleet of real Spectacles clients and ours.
+mod spectacles;
+/// Ledgers, raw keys and a truthful upstream, as the tests need them.
+pub(crate) mod stage;
