@@ -55,6 +55,12 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    /// The same error once more, for another call that failed for the same reason.
+    #[cfg(feature = "redb")]
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.kind, self.message.clone())
+    }
+
     /// What kind of trouble it is.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollgate_core::Timestamp;
 
-use crate::{Group, JobId};
+use crate::error::Error;
+use crate::{Group, JobId, QueueSettings};
 
 /// A job to be enqueued.
 ///
@@ -145,6 +146,35 @@ impl NewJob {
     #[must_use]
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff: Some(backoff), ..self }
+    }
+
+    /// Whether the job is within its bounds and those of its queue.
+    pub(crate) fn check(&self, settings: &QueueSettings, now: Timestamp) -> Result<(), Error> {
+        if self.payload.len() > settings.payload_max as usize {
+            return Err(Error::invalid(format!(
+                "the payload has {} bytes; this queue takes at most {}",
+                self.payload.len(),
+                settings.payload_max
+            )));
+        }
+        if self.weight == 0 || self.weight > Self::WEIGHT_MAX {
+            return Err(Error::invalid("a job's weight is 1 to 1000000"));
+        }
+        if self.key.as_ref().is_some_and(|key| key.is_empty() || key.len() > Self::KEY_LEN_MAX) {
+            return Err(Error::invalid("an idempotency key is 1 to 256 bytes"));
+        }
+        if self.attempts_max == Some(0) {
+            return Err(Error::invalid("attempts_max must be at least 1"));
+        }
+        let delay = match self.start {
+            Start::Now => Duration::ZERO,
+            Start::After(delay) => delay,
+            Start::At(at) => at.since(now),
+        };
+        if delay > Self::DELAY_MAX {
+            return Err(Error::invalid("a job starts within ten years"));
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,68 @@
+//! Payloads and results in memory.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use super::desk::Vault;
+use crate::error::Error;
+use crate::schedule::{Change, IdHash, Schedule};
+
+/// Payloads and results by queue and job.
+#[derive(Debug, Default)]
+pub(super) struct MemoryVault {
+    queues: HashMap<u32, Shelf, IdHash>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    payloads: HashMap<u64, Bytes, IdHash>,
+    results: HashMap<u64, Bytes, IdHash>,
+}
+
+impl Vault for MemoryVault {
+    fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
+        for change in schedule.changes.drain(..) {
+            match change {
+                Change::Job { queue, id, payload } => {
+                    // An empty payload is told by its absence.
+                    if !payload.is_empty() {
+                        self.shelf(queue).payloads.insert(id, payload);
+                    }
+                }
+                Change::Gone { queue, id } => {
+                    let payloads = &mut self.shelf(queue).payloads;
+                    payloads.remove(&id);
+                    if payloads.is_empty() {
+                        *payloads = HashMap::default();
+                    }
+                }
+                Change::Done { queue, id, result } => {
+                    self.shelf(queue).results.insert(id, result);
+                }
+                Change::DoneGone { queue, id } => {
+                    self.shelf(queue).results.remove(&id);
+                }
+                Change::QueueGone(queue) => {
+                    self.queues.remove(&queue);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn payload(&mut self, queue: u32, id: u64) -> Result<Bytes, Error> {
+        Ok(self.shelf(queue).payloads.get(&id).cloned().unwrap_or_default())
+    }
+
+    fn result(&mut self, queue: u32, id: u64) -> Result<Option<Bytes>, Error> {
+        Ok(self.shelf(queue).results.get(&id).cloned())
+    }
+}
+
+impl MemoryVault {
+    fn shelf(&mut self, queue: u32) -> &mut Shelf {
+        self.queues.entry(queue).or_default()
+    }
+}
