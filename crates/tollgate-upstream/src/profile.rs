@@ -22,12 +22,14 @@ mod file;
 mod observation;
 mod pattern;
 mod read;
+mod recording;
 mod route;
 mod routing;
 mod signal;
 
 pub use dimension::{Dimension, Reach, Window};
 pub use observation::{Observation, Reading, Scope};
+pub use recording::Recording;
 pub use route::{Costs, DIMENSIONS_MAX, Route};
 
 use std::fmt;

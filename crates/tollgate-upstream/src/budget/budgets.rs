@@ -175,7 +175,8 @@ impl Budgets {
         let waiter = self.enqueue(slot, claim, now);
         self.look_at(slot, now);
         while let Some((other, ticket)) = self.grant(now) {
-            if other == waiter {
+            // Not before those that were let go by this call and have not been told yet.
+            if other == waiter && self.granted.is_empty() {
                 return Ok(Granted::Now(ticket));
             }
             self.granted.push_back((other, ticket));
@@ -235,6 +236,11 @@ impl Budgets {
         self.unqueue(waiter.0);
         if let Some(slot) = slot {
             self.look_at(slot, now);
+        }
+        if let Some(index) = self.granted.iter().position(|(granted, _)| *granted == waiter)
+            && let Some((_, ticket)) = self.granted.remove(index)
+        {
+            self.cancel(ticket, now);
         }
     }
 

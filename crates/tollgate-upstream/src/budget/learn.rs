@@ -341,7 +341,13 @@ impl Learning<'_> {
         let found = self.observation.readings.iter().zip(self.resets).find(|(reading, _)| {
             (reading.dimension, reading.part) == (meter.dimension, meter.part)
         });
+        // A refusal of another limit than the bucket's may show that limit's remainder.
+        let concerns = |reading: &Reading| {
+            let is_other = self.observation.scope == Some(Scope::Shared);
+            !(self.observation.is_limited() && is_other && reading.remaining == Some(0))
+        };
         let learned = found
+            .filter(|(reading, _)| concerns(reading))
             .is_some_and(|(reading, reset)| meter.observe(&sent, reading, *reset, self.event, now));
         if learned {
             return;

@@ -120,14 +120,18 @@ enum Entered {
 impl Shared {
     fn enter(shared: &Arc<Self>, claim: &Claim) -> Result<Entered, Refusal> {
         let mut state = shared.state();
-        let granted = state.budgets.claim(claim, shared.now());
-        state.pump(shared.now());
+        let now = shared.now();
+        let granted = state.budgets.claim(claim, now);
+        let (sender, answer) = oneshot::channel();
+        if let Ok(Granted::Later(waiter)) = granted {
+            // Before the pump: it may be let go at once, after others.
+            state.answers.insert(waiter, sender);
+        }
+        state.pump(now);
         let waiter = match granted? {
             Granted::Now(ticket) => return Ok(Entered::Granted(ticket)),
             Granted::Later(waiter) => waiter,
         };
-        let (sender, answer) = oneshot::channel();
-        state.answers.insert(waiter, sender);
         if !std::mem::replace(&mut state.is_driven, true) {
             tokio::spawn(Driver(Arc::clone(shared)).run());
         } else {

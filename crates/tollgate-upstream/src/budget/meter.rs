@@ -109,7 +109,9 @@ pub(super) struct Meter {
     pub(super) divergence: i64,
     verify: bool,
     slack: Duration,
+    /// How long one unit takes to come back, and all of them, where the profile states it.
     unit_ns: Option<u64>,
+    period_ns: Option<u64>,
     witnesses: Vec<Witness>,
     unseen: Unseen,
     model: Option<Box<Dispatches>>,
@@ -146,7 +148,7 @@ impl Meter {
             let span = quota.period().saturating_add(of.slack());
             Box::new(Dispatches::new(quota.units(), nanos(span)))
         });
-        let rate = of.refill().or(stated.filter(|_| of.window() == Window::Sliding));
+        let is_sliding = of.window() == Window::Sliding;
         Self {
             dimension,
             part,
@@ -161,7 +163,8 @@ impl Meter {
             divergence: 0,
             verify: of.is_verified_after_reset(),
             slack: of.slack(),
-            unit_ns: rate.map(|rate| nanos(rate.period()).div_ceil(rate.units())),
+            unit_ns: of.refill().map(|rate| nanos(rate.period()).div_ceil(rate.units())),
+            period_ns: stated.filter(|_| is_sliding).map(|quota| nanos(quota.period())),
             witnesses: Vec::new(),
             unseen: Unseen::default(),
             model,
@@ -182,6 +185,7 @@ impl Meter {
             verify: false,
             slack: Duration::ZERO,
             unit_ns: None,
+            period_ns: None,
             witnesses: Vec::new(),
             unseen: Unseen::default(),
             model: Some(Box::new(model)),
@@ -246,7 +250,7 @@ impl Meter {
         let span_ns = self.model.as_ref().map_or(self.window_ns, |model| model.span_ns());
         let resets = self.resets_at(now).map_or(Duration::ZERO, |at| at.since(now));
         if self.kind.is_sliding() {
-            let unit_ns = self.unit_ns.unwrap_or(span_ns / self.limit.max(1));
+            let unit_ns = self.refill_ns(None).unwrap_or(span_ns / self.limit.max(1));
             return Duration::from_nanos(unit_ns.saturating_mul(short));
         }
         let windows = (short - 1) / self.limit;
@@ -452,7 +456,8 @@ impl Meter {
         let used = self.limit.saturating_sub(remaining);
         let window_ns = reading.window.map_or(self.window_ns, nanos);
         let anchored = reset.is_none() && used <= sent.cost;
-        let resets_ns = if let Some(unit_ns) = self.refill_ns(window_ns) {
+        let told = reading.window.filter(|_| reset.is_none()).map(nanos);
+        let resets_ns = if let Some(unit_ns) = self.refill_ns(told) {
             at_ns.saturating_add(unit_ns.saturating_mul(used))
         } else if let Some(after) = reset {
             at_ns.saturating_add(nanos(after.saturating_add(self.slack)))
@@ -474,16 +479,13 @@ impl Meter {
         }
     }
 
-    /// Nanoseconds per unit, where the profile states how fast a sliding limit comes back.
-    fn refill_ns(&self, window_ns: u64) -> Option<u64> {
-        if !self.kind.is_sliding() || self.limit == 0 {
+    /// Nanoseconds per unit of a sliding limit, where they are stated, or told instead of a reset.
+    fn refill_ns(&self, told: Option<u64>) -> Option<u64> {
+        if self.kind != Kind::Sliding || self.limit == 0 {
             return None;
         }
-        let by_window = || (window_ns > 0).then(|| window_ns.div_ceil(self.limit));
-        match self.kind {
-            Kind::Sliding => self.unit_ns.or_else(by_window),
-            _ => None,
-        }
+        let whole = self.period_ns.or(told).map(|period_ns| period_ns.div_ceil(self.limit));
+        self.unit_ns.or(whole)
     }
 
     /// The end of the window in which an answer without a reset was counted, if it is the one

@@ -45,15 +45,19 @@ impl Names {
     }
 }
 
-/// A route without its major parameters: `GET /channels/:major`.
+/// A route without its major parameters: `GET /channels/:major`; `all` where there is but one.
 pub(super) fn route_name(route: &Route) -> String {
-    [route.method(), " ", route.template()].concat()
+    match (route.method(), route.template()) {
+        ("", "") => "all".to_owned(),
+        ("", template) => template.to_owned(),
+        (method, template) => [method, " ", template].concat(),
+    }
 }
 
 /// A route's lane within its bucket.
 pub(super) fn lane_label(route: &Route) -> String {
     match route.lane() {
-        Some(lane) => [route.method(), " ", route.template(), " ", lane].concat(),
+        Some(lane) => [&route_name(route), " ", lane].concat(),
         None => route_name(route),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate_core::Quota;
 use tollgate_core::fields::{
     Form, Lines, Observed, count, counts_per_window, http_date, read, retry_after, used_of_size,
 };
@@ -31,7 +32,8 @@ pub(super) fn observe(profile: &Profile, response: &Response<'_>) -> Observation
     // A cached answer tells what was left when it was made.
     let is_cached = response.lines.first("age").and_then(count).is_some_and(|age_s| age_s > 0);
     let readings = if is_cached { Vec::new() } else { reader.readings(profile) };
-    let retry_after = reader.retry_after(profile);
+    let is_limit = matches!(meaning, Some(Meaning::Limit(_)));
+    let retry_after = reader.retry_after(profile, is_limit);
     Observation {
         status: response.status,
         outcome: outcome(response.status, meaning),
@@ -98,7 +100,8 @@ impl Reader<'_> {
         let said = |name: &Option<String>, reader: &mut Self| {
             name.as_ref().and_then(|name| reader.parsed(name, count))
         };
-        let limit = said(&fields.limit, self);
+        let stated = fields.limit.as_ref().and_then(|name| self.parsed(name, limit));
+        let (limit, window) = (stated.map(|it| it.0), stated.and_then(|it| it.1));
         let used = said(&fields.used, self);
         let left = said(&fields.remaining, self);
         let remaining = left.or_else(|| Some(limit?.saturating_sub(used?)));
@@ -114,7 +117,7 @@ impl Reader<'_> {
             reset_after: reset.map(|reset| reset.after),
             told_after: reset.is_some_and(|reset| reset.at.is_none()),
             resets_at: resets.iter().find_map(|reset| reset.at),
-            window: interval.map(|interval| interval.after),
+            window: interval.map(|interval| interval.after).or(window),
             ..Reading::default()
         })
     }
@@ -162,13 +165,14 @@ impl Reader<'_> {
         limits.into_iter().take(PARTS_MAX).enumerate().map(reading).collect()
     }
 
-    fn retry_after(&mut self, profile: &Profile) -> Option<Duration> {
+    fn retry_after(&mut self, profile: &Profile, is_limit: bool) -> Option<Duration> {
         let retry = &profile.retry;
         let from_body = retry.body.as_ref().and_then(|value| {
             let text = body::number(self.response.body, &value.field)?;
             value.form.delay(text, self.epoch)
         });
-        let from_fields = if retry.headers.is_empty() {
+        // Fields of an upstream's own tell a wait even when there is nothing to wait for.
+        let from_fields = if retry.headers.is_empty() || !is_limit {
             self.standard_retry_after()
         } else {
             retry.headers.iter().find_map(|value| self.instant(value)).map(|found| found.after)
@@ -207,6 +211,15 @@ impl Reader<'_> {
         let at = absolute.then(|| form.delay(text, Duration::ZERO)).flatten();
         Some(Instant { after: after.min(WAIT_MAX), at })
     }
+}
+
+/// A limit, and its window where both are in one field: ESI's `150/15m`.
+fn limit(text: &str) -> Option<(u64, Option<Duration>)> {
+    let plain = count(text).map(|limit| (limit, None));
+    plain.or_else(|| {
+        let quota: Quota = text.parse().ok()?;
+        Some((quota.units(), Some(quota.period().min(WAIT_MAX))))
+    })
 }
 
 fn is_plausible(form: Form, text: &str) -> bool {

@@ -66,7 +66,7 @@ impl Routing {
             template: template.into(),
             path: path.into(),
             major: major.into(),
-            class: rule.and_then(|rule| rule.class.clone()).or_else(|| self.only_class()),
+            class: rule.and_then(|rule| rule.class.clone()),
             lane: lane.map(|lane| lane.name.clone()),
             costs: rule.map_or(self.costs, |rule| rule.costs),
             exempt_global: rule.is_some_and(|rule| rule.exempt_global),
@@ -79,10 +79,6 @@ impl Routing {
         let segments = self.segments(target);
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(method, &segments));
         rule.and_then(|rule| rule.lane.as_ref()).is_some_and(|lane| !lane.body.is_empty())
-    }
-
-    fn only_class(&self) -> Option<Box<str>> {
-        (self.by == By::Nothing).then(|| "all".into())
     }
 
     /// The segments of the path, without the query and without what all paths begin with.
