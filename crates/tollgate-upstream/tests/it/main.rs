@@ -4,7 +4,23 @@
 mod budgets;
 // The line in front of a pacer, and the layers that use it.
 mod pacing;
-// That upstream.
+// The layer and the middleware on the fake upstream.
+mod client;
+// Real clients through the proxy.
+mod peers;
+// A proxy in front of the fake upstream, on loopback.
+mod proxy;
+// An upstream that breaks its word, and what would bring a ban.
+mod proxy_faults;
+// Messages on their way through: framing, bodies, versions, the proxy's own pages.
+mod proxy_http;
+// Limits, order, deadlines and fairness through the proxy.
+mod proxy_limits;
+// The burst of the proxy in virtual time.
+mod proxy_schedule;
+// Profiles on recorded responses.
+mod profiles;
+// A truthful upstream in virtual time.
 mod world;
 // Budgets shared through real servers.
 mod shared;
