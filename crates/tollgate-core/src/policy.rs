@@ -61,6 +61,26 @@ pub enum OnStoreError {
         /// How many processes share the quota.
         shares: u32,
     },
+    /// Allow, for at most this long without a break; then enforce this process's share.
+    AllowThenLocal {
+        /// How long the store may be gone before this process's share is enforced.
+        at_most: Duration,
+        /// How many processes share the quota.
+        shares: u32,
+    },
+}
+
+impl OnStoreError {
+    /// What it comes to once the store has been gone for `lasted`: to allow, to deny, or a share.
+    #[must_use]
+    pub fn once_gone_for(self, lasted: Duration) -> Self {
+        match self {
+            Self::Allow { at_most } if lasted > at_most => Self::Deny,
+            Self::AllowThenLocal { at_most, shares } if lasted > at_most => Self::Local { shares },
+            Self::AllowThenLocal { at_most, .. } => Self::Allow { at_most },
+            other => other,
+        }
+    }
 }
 
 /// What becomes of units that were reserved.
@@ -285,6 +305,18 @@ impl core::error::Error for PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allowing_ends_with_its_time_in_a_denial_or_in_a_share() {
+        let [at_most, later] = [10, 11].map(Duration::from_secs);
+        let (allow, shares) = (OnStoreError::Allow { at_most }, 4);
+        assert_eq!(allow.once_gone_for(at_most), allow);
+        assert_eq!(allow.once_gone_for(later), OnStoreError::Deny);
+        let then_local = OnStoreError::AllowThenLocal { at_most, shares };
+        assert_eq!(then_local.once_gone_for(at_most), allow);
+        assert_eq!(then_local.once_gone_for(later), OnStoreError::Local { shares });
+        assert_eq!(OnStoreError::Deny.once_gone_for(later), OnStoreError::Deny);
+    }
 
     #[test]
     fn a_policy_is_the_same_if_its_name_and_numbers_are() {

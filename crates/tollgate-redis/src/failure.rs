@@ -1,7 +1,7 @@
 //! What policies answer when the store does not.
 //!
 //! Each charge is answered by its own policy: `Allow` while the outage is younger than its bound,
-//! `Deny`, or `Local` by this process's share. The request is allowed if all of them allow it, and
+//! `Deny`, or `Local` by this process's share, or the last once the first has had its time. The request is allowed if all of them allow it, and
 //! its verdict says that it is degraded. Nothing is taken from a local share if another charge
 //! denies.
 
@@ -48,19 +48,19 @@ pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, lasted: Dur
 fn answer_alone(part: &crate::request::Part, lasted: Duration, now: Timestamp) -> Option<Decision> {
     let algorithm = part.terms.algorithm();
     let allowed = || Decision::Allow(State::vacant(algorithm).peek(algorithm, now));
-    match part.on_store_error {
+    match part.on_store_error.once_gone_for(lasted) {
         _ if part.mode == Mode::Count => Some(allowed()),
         // More than the policy ever holds is not allowed by any failure.
         _ if part.units > algorithm.limit() => Some(denied(algorithm.limit())),
-        OnStoreError::Allow { at_most } if lasted <= at_most => Some(allowed()),
-        OnStoreError::Allow { .. } | OnStoreError::Deny => Some(denied(algorithm.limit())),
-        OnStoreError::Local { .. } => None,
+        OnStoreError::Allow { .. } => Some(allowed()),
+        OnStoreError::Deny => Some(denied(algorithm.limit())),
+        OnStoreError::Local { .. } | OnStoreError::AllowThenLocal { .. } => None,
     }
 }
 
 fn shares(request: &Request, index: usize) -> u32 {
     match request.parts[index].on_store_error {
-        OnStoreError::Local { shares } => shares,
+        OnStoreError::Local { shares } | OnStoreError::AllowThenLocal { shares, .. } => shares,
         OnStoreError::Allow { .. } | OnStoreError::Deny => 1,
     }
 }

@@ -297,6 +297,39 @@ async fn latency_of_seconds_is_answered_by_the_policy_within_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn allowing_is_followed_by_this_processs_share_where_the_policy_says_so() {
+    for engine in Engine::available() {
+        let mut server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let at_most = Duration::from_millis(300);
+        let policy = policy(OnStoreError::AllowThenLocal { at_most, shares: 4 });
+        assert!(check(&store, &policy, "hot").await.unwrap().is_allowed());
+        server.kill();
+        let down_at = Instant::now();
+        let mut allowed = 0;
+        let denial = loop {
+            assert!(down_at.elapsed() < Duration::from_secs(30), "the share does not end");
+            let verdict = check(&store, &policy, "hot").await.unwrap();
+            if !verdict.is_allowed() {
+                break verdict;
+            }
+            allowed += 1;
+            tokio::task::yield_now().await;
+        };
+        let share = LIMIT / 4;
+        assert!(down_at.elapsed() >= at_most && allowed > share, "{engine:?}: first without limit");
+        assert_eq!(
+            denial.decisions()[0].snapshot().limit(),
+            share,
+            "{engine:?}: then by the share"
+        );
+        assert!(denial.is_degraded());
+        server.restart();
+        until_recovered(&store, &policy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_store_is_answered_by_the_policy_and_changes_nothing() {
     for engine in Engine::available() {
         let server = Server::start(engine, &["--maxmemory-policy", "noeviction"]);

@@ -121,8 +121,9 @@ pub(super) fn on_store_error(table: &Table<'_>) -> Result<(OnStoreError, bool), 
         "deny" => Ok((OnStoreError::Deny, false)),
         "allow" => Ok((OnStoreError::Allow { at_most }, false)),
         "local" => Ok((OnStoreError::Local { shares }, false)),
+        "allow_then_local" => Ok((OnStoreError::AllowThenLocal { at_most, shares }, false)),
         "unavailable" => Ok((OnStoreError::Deny, true)),
-        _ => Err(place.wrong("right would be allow, deny, local or unavailable")),
+        _ => Err(place.wrong("right would be allow, allow_then_local, deny, local or unavailable")),
     }
 }
 

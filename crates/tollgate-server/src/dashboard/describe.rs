@@ -73,6 +73,9 @@ fn on_store_error(answer: OnStoreError) -> String {
         OnStoreError::Allow { at_most } => format!("allow for at most {}", seconds(at_most)),
         OnStoreError::Deny => "deny".to_owned(),
         OnStoreError::Local { shares } => format!("local, 1 of {shares}"),
+        OnStoreError::AllowThenLocal { at_most, shares } => {
+            format!("allow for at most {}, then local, 1 of {shares}", seconds(at_most))
+        }
     }
 }
 
