@@ -78,7 +78,7 @@ export class Chart {
       cursor: { y: false },
       scales: { y: { range: (_plot, _min, max) => [0, Math.max(this.least, max * 1.1)] } },
       axes: [
-        { ...axis, space: 70, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        { ...axis, size: 32, space: 70, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
         { ...axis, size: 58, values: (_plot, splits) => splits.map((split) => (split === 0 ? "0" : this.lines[0]?.value(split) ?? String(split))) },
       ],
       series: [
