@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Measures the service beside its peers, in one run on one machine.
 
+    bench/serve/install-throttlecrab
     bench/serve/run.py TOLLGATE [--throttlecrab SERVER] [--rounds 3] [--out bench/runs/DATE/serve]
 
-Needs redis-server, redis-benchmark, wrk and h2load. For each subject: requests per second, latency
+Needs redis-server, redis-benchmark, wrk and h2load; throttlecrab-server is taken from target/throttlecrab
+if it was built there. Every subject is warmed up before it is measured. `--only tails` compares the tail
+latencies at 1k and 2M live keys, `--only unpipelined` the CPU of single requests beside redis-server. For each subject: requests per second, latency
 percentiles, and CPU microseconds of the server per request from /proc, which is the figure to compare:
 client and server share the machine. Medians over the rounds; every round is kept in the JSON file.
 """
@@ -82,7 +85,9 @@ def h2load(port, clients, streams, count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tollgate")
-    parser.add_argument("--throttlecrab")
+    built = os.path.join(HERE, "../../target/throttlecrab/bin/throttlecrab-server")
+    parser.add_argument("--throttlecrab", default=built if os.path.exists(built) else None)
+    parser.add_argument("--only", choices=["tails", "unpipelined"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--out")
@@ -98,12 +103,20 @@ def main():
                               "127.0.0.1:18081", "--resp", "127.0.0.1:16380", *more]
     script = open(f"{HERE}/gcra.lua").read()
     throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"]
+    if options.only == "tails":
+        tails(tollgate, throttle, size, options.rounds, note)
+        return report(rows, options)
+    if options.only == "unpipelined":
+        unpipelined(tollgate, throttle, size, options.rounds, note)
+        return report(rows, options)
     for _ in range(options.rounds):
         redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
         sha = subprocess.run(["redis-cli", "-p", "16379", "SCRIPT", "LOAD", script], capture_output=True,
                              text=True).stdout.strip()
         gcra = ["EVALSHA", sha, "1", "gcra:__rand_int__", "16", "30", "60", "1"]
         ours = Server(tollgate(), 16380)
+        for port, command in ((16379, ["INCR", "key:__rand_int__"]), (16379, gcra), (16380, throttle)):
+            redis_benchmark(port, 16, 100_000, size(50_000), command)  # warm up
         for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
             n = size(count)
             load = lambda port, command, n=n, keys=100_000: redis_benchmark(port, pipeline, keys, n, command)
@@ -143,12 +156,47 @@ def main():
     report(rows, options)
 
 
+def tails(tollgate, throttle, size, rounds, note):
+    """One server with 2M live keys: requests to 1k of them and to all of them, in turn."""
+    ours = Server(tollgate(), 16380)
+    slow = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "86400"]  # stays live for the whole run
+    redis_benchmark(16380, 64, 2_000_000, 8_000_000, slow)
+    for pipeline, count in ((1, 100_000), (16, 600_000)):
+        redis_benchmark(16380, pipeline, 2_000_000, size(count), slow)  # warm up
+        for _ in range(rounds):
+            for keys, label in ((1_000, "1k"), (2_000_000, "2M")):
+                n = size(count)
+                note(f"tollgate CL.THROTTLE P{pipeline}, {label} of 2M live keys",
+                     ours.measure(n, lambda: redis_benchmark(16380, pipeline, keys, n, slow)))
+    ours.stop()
+
+
+def unpipelined(tollgate, throttle, size, rounds, note):
+    """Single requests beside redis-server, which has one thread: with one worker and with the default."""
+    redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
+    one = Server(tollgate("--workers", "1"), 16380)
+    port = lambda number: ["--http", "off", "--grpc", "off", "--resp", f"127.0.0.1:{number}"]
+    all_of_them = Server(tollgate(*port(16381)), 16381)
+    subjects = (("redis INCR P1", redis, 16379, ["INCR", "key:__rand_int__"]),
+                ("tollgate CL.THROTTLE P1, 1 worker", one, 16380, throttle),
+                ("tollgate CL.THROTTLE P1", all_of_them, 16381, throttle))
+    n = size(100_000)
+    for name, server, at, command in subjects:
+        redis_benchmark(at, 16, 100_000, n, command)  # warm up
+    for _ in range(rounds):
+        for name, server, at, command in subjects:
+            note(name, server.measure(n, lambda: redis_benchmark(at, 1, 100_000, n, command)))
+    for _, server, _, _ in subjects:
+        server.stop()
+
+
 def report(rows, options):
     names = list(dict.fromkeys(row["what"] for row in rows))
     cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
     redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True).stdout.split()[2]
     lines = ["# The service beside its peers", "",
-             f"`bench/serve/run.py tollgate --rounds {options.rounds} --scale {options.scale}`, "
+             f"`bench/serve/run.py tollgate --rounds {options.rounds} --scale {options.scale}"
+             f"{' --only ' + options.only if options.only else ''}`, "
              f"{os.cpu_count()} cores, {cpu}, Linux {platform.release()}, redis-server {redis}. "
              "Medians; client and server share the machine, which others used meanwhile: compare the CPU figures.", "",
              "| what | req/s | p50 µs | p99 µs | p99.9 µs | server CPU µs/op, median [min–max] |",
