@@ -9,7 +9,12 @@ use super::LimitSpec;
 
 /// Something that goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(
+    tag = "do",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case",
+    deny_unknown_fields
+)]
 pub enum Fault {
     /// Every bucket gets a new hash; what was taken stays taken.
     RenameBuckets,

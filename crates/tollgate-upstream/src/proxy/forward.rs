@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -227,10 +227,6 @@ impl Trip {
         head.version = Version::HTTP_11;
         if let Ok(value) = HeaderValue::try_from(format!("{:.3}", arrived.waited.as_secs_f64())) {
             head.headers.insert(WAITED, value);
-        }
-        // An upstream that answers early may leave a length of zero for a body that never comes.
-        if self.method != Method::HEAD && body.is_end_stream() && head.status != 304 {
-            head.headers.remove(CONTENT_LENGTH);
         }
         let timed = Timed::new(body, self.state.settings.idle_timeout);
         Response::from_parts(head, timed.holding(self.place.take()).boxed_unsync())

@@ -29,7 +29,8 @@ pub(super) fn of(response: Response) -> http::Response<Body> {
         return built.body(full(body)).unwrap_or_else(|error| text(500, &error.to_string()));
     }
     let half = Bytes::copy_from_slice(&body.as_bytes()[..body.len() / 2]);
-    let broken = Broken { half: VecDeque::from([half]), stalls: ending == Ending::StallBody };
+    let broken =
+        Broken { half: VecDeque::from([half]), stalls: ending == Ending::StallBody, rested: false };
     let built = built.header(CONTENT_LENGTH, body.len()).body(broken.boxed());
     built.unwrap_or_else(|error| text(500, &error.to_string()))
 }
@@ -63,6 +64,8 @@ fn full(text: String) -> Body {
 struct Broken {
     half: VecDeque<Bytes>,
     stalls: bool,
+    /// Whether what came so far was given time to leave.
+    rested: bool,
 }
 
 impl hyper::body::Body for Broken {
@@ -71,12 +74,18 @@ impl hyper::body::Body for Broken {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.half.pop_front() {
             Some(half) => Poll::Ready(Some(Ok(Frame::data(half)))),
             // Nobody wakes it again: the client must give up by itself.
             None if self.stalls => Poll::Pending,
+            None if !self.rested => {
+                // Without a rest the head would be dropped with the connection, unsent.
+                self.rested = true;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
             None => Poll::Ready(Some(Err(io::ErrorKind::ConnectionReset.into()))),
         }
     }
