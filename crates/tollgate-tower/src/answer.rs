@@ -59,3 +59,124 @@ impl<T> Future for Kept<T> {
         self.answer.as_mut().poll(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use tollgate_core::{
+        Charge, Grant, ReservationId, Reserved, Settlement, Snapshot, Timestamp, Verdict,
+    };
+
+    use super::*;
+
+    /// A store on the heap whose answers read it when they are asked, and when they are dropped.
+    #[derive(Default)]
+    struct Watched {
+        diary: Arc<Mutex<Vec<&'static str>>>,
+        alive: Vec<u8>,
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.alive.fill(0);
+            self.diary.lock().unwrap().push("store dropped");
+        }
+    }
+
+    /// Reads the store once more at its end.
+    struct Reader<'a>(&'a Watched);
+
+    impl Drop for Reader<'_> {
+        fn drop(&mut self) {
+            assert!(self.0.alive.iter().all(|byte| *byte == 7), "read after it was freed");
+            self.0.diary.lock().unwrap().push("answer dropped");
+        }
+    }
+
+    impl Store for Watched {
+        fn check(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Verdict> {
+            let reader = Reader(self);
+            let mut polled = false;
+            Answer::Pending(Box::pin(std::future::poll_fn(move |_| {
+                // The whole of it is to be captured, not the reference inside.
+                let reader = &reader;
+                assert!(reader.0.alive.iter().all(|byte| *byte == 7), "read after it was freed");
+                match std::mem::replace(&mut polled, true) {
+                    false => Poll::Pending,
+                    true => Poll::Ready(Ok(Verdict::new(Vec::new()))),
+                }
+            })))
+        }
+
+        fn peek(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Verdict> {
+            Answer::Taken
+        }
+
+        fn take(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Grant> {
+            Answer::Taken
+        }
+
+        fn refund(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Snapshot> {
+            Answer::Taken
+        }
+
+        fn reset(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, ()> {
+            Answer::Taken
+        }
+
+        fn reserve(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Reserved> {
+            Answer::Taken
+        }
+
+        fn commit(&self, _: ReservationId, _: &[u64], _: Timestamp) -> Answer<'_, Settlement> {
+            Answer::Taken
+        }
+
+        fn cancel(&self, _: ReservationId, _: Timestamp) -> Answer<'_, Settlement> {
+            Answer::Taken
+        }
+
+        fn release(&self, _: ReservationId, _: Timestamp) {}
+    }
+
+    fn kept() -> (Kept<Verdict>, Arc<Mutex<Vec<&'static str>>>) {
+        let diary = Arc::default();
+        let watched = Watched { diary: Arc::clone(&diary), alive: vec![7; 4096] };
+        let store: Arc<dyn Store> = Arc::new(watched);
+        let Asked::Later(kept) = ask(&store, |store| store.check(&[], Timestamp::MIN)) else {
+            panic!("the store answers later");
+        };
+        (kept, diary)
+    }
+
+    #[test]
+    fn an_answer_keeps_its_store_until_it_is_dropped_itself() {
+        let (kept, diary) = kept();
+        assert!(diary.lock().unwrap().is_empty(), "the last other owner is gone");
+        // Moved about, as frameworks do with futures.
+        let moved = Box::new([Some(kept)]);
+        drop(moved);
+        assert_eq!(*diary.lock().unwrap(), ["answer dropped", "store dropped"]);
+    }
+
+    #[test]
+    fn an_answer_is_awaited_after_everybody_else_let_go_of_the_store() {
+        let (kept, diary) = kept();
+        let mut kept = Box::pin(kept);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(kept.as_mut().poll(&mut context).is_pending());
+        assert!(matches!(kept.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
+        assert!(diary.lock().unwrap().is_empty());
+        drop(kept);
+        assert_eq!(diary.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_answer_that_was_taken_before_is_a_mistake() {
+        let store: Arc<dyn Store> = Arc::new(Watched::default());
+        let asked = ask(&store, |store| store.peek(&[], Timestamp::MIN));
+        assert!(matches!(asked, Asked::Now(Err(error)) if error.kind() == ErrorKind::Misuse));
+    }
+}

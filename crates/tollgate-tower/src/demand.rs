@@ -25,6 +25,9 @@ pub(crate) struct Gated {
 pub(crate) struct LimitSet(u8);
 
 impl LimitSet {
+    /// The first limit alone.
+    pub(crate) const FIRST: Self = Self(1);
+
     pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
         (0..LIMITS_MAX).filter(move |index| self.0 & (1 << index) != 0)
     }
@@ -53,11 +56,29 @@ impl Demand {
         Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 }
     }
 
+    /// A demand for one unit of the first limit by that key.
+    pub(crate) fn of_one(keys: KeyBuf) -> Self {
+        let mut demand = Self::new();
+        demand.entries[0].key_end = keys.len() as u32;
+        (demand.keys, demand.len) = (keys, 1);
+        demand
+    }
+
+    /// What requests with the same keys under the same limits have in common, whatever they cost.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        let mut name = self.keys.bytes().to_vec();
+        for entry in self.entries() {
+            name.push(entry.limit);
+            name.extend_from_slice(&entry.key_end.to_be_bytes());
+        }
+        name
+    }
+
     /// Adds what `head` asks of `limits`. Filled in place: returning it would copy it twice.
     pub(crate) fn fill(&mut self, limits: &[Gated], head: &Head<'_>) -> Result<(), Reason> {
         for (index, gated) in limits.iter().enumerate() {
             let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
-            if self.write_key(&gated.limit, head)? {
+            if write_key(&gated.limit, head, &mut self.keys)? {
                 let key_end = self.keys.len() as u32;
                 self.entries[self.len] = Entry { limit: index as u8, key_end, cost };
                 self.len += 1;
@@ -103,27 +124,37 @@ impl Demand {
     #[inline]
     fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
         let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
-        let key = Key::new(bytes).expect("write_key refuses empty and overlong keys");
-        Charge::new(&limits[usize::from(entry.limit)].policy, key).cost(entry.cost)
+        Charge::new(&limits[usize::from(entry.limit)].policy, charged(bytes)).cost(entry.cost)
     }
+}
 
-    /// Appends the limit's key; false if the limit does not apply for want of one.
-    fn write_key(&mut self, limit: &Limit, head: &Head<'_>) -> Result<bool, Reason> {
-        let start = self.keys.len();
-        let mut found = limit.key.write_key(head, &mut self.keys);
-        if !(1..=KEY_BYTES_MAX).contains(&(self.keys.len() - start)) {
-            found = found.and(Err(NoKey::Missing));
-        }
-        let Err(missing) = found else { return Ok(true) };
-        self.keys.truncate(start);
-        match (missing, limit.missing) {
-            (NoKey::Panicked, _) => Err(Reason::Panicked),
-            (NoKey::Missing, MissingKey::Deny) => Err(Reason::NoKey),
-            (NoKey::Missing, MissingKey::Skip) => Ok(false),
-            (NoKey::Missing, MissingKey::Share) => {
-                self.keys.push(SHARED_KEY);
-                Ok(true)
-            }
+/// The key made of bytes that [`write_key`] wrote.
+#[inline]
+pub(crate) fn charged(bytes: &[u8]) -> Key<'_> {
+    Key::new(bytes).expect("write_key refuses empty and overlong keys")
+}
+
+/// Appends the limit's key; false if the limit does not apply for want of one.
+#[inline]
+pub(crate) fn write_key(limit: &Limit, head: &Head<'_>, keys: &mut KeyBuf) -> Result<bool, Reason> {
+    let start = keys.len();
+    let found = limit.key.write_key(head, keys);
+    if found.is_ok() && (1..=KEY_BYTES_MAX).contains(&(keys.len() - start)) {
+        return Ok(true);
+    }
+    keys.truncate(start);
+    write_missing_key(limit, found.err().unwrap_or(NoKey::Missing), keys)
+}
+
+#[cold]
+fn write_missing_key(limit: &Limit, missing: NoKey, keys: &mut KeyBuf) -> Result<bool, Reason> {
+    match (missing, limit.missing) {
+        (NoKey::Panicked, _) => Err(Reason::Panicked),
+        (NoKey::Missing, MissingKey::Deny) => Err(Reason::NoKey),
+        (NoKey::Missing, MissingKey::Skip) => Ok(false),
+        (NoKey::Missing, MissingKey::Share) => {
+            keys.push(SHARED_KEY);
+            Ok(true)
         }
     }
 }

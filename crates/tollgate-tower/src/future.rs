@@ -25,22 +25,19 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
+        // What most requests need and no more: frameworks move futures several times.
         #[pin]
-        state: State<S, B>,
+        inner: Option<S::Future>,
+        rest: Option<Box<Rest<S, B>>>,
         bodies: PhantomData<fn() -> W>,
     }
 }
 
-pin_project! {
-    #[project = StateProj]
-    enum State<S, B>
-    where
-        S: Service<Request<B>>,
-    {
-        Passing { #[pin] inner: S::Future, passage: Option<Passage> },
-        Refused { response: Option<Response<Bytes>> },
-        Deciding { deferred: Box<Deferred<S, B>> },
-    }
+/// What beside the inner future there may be: something to say, or no inner future yet.
+enum Rest<S, B> {
+    Told(Passage),
+    Refused(Response<Bytes>),
+    Deciding(Deferred<S, B>),
 }
 
 /// A request that waits for its decision, and the service that will get it.
@@ -55,18 +52,20 @@ impl<S, B, W> ResponseFuture<S, B, W>
 where
     S: Service<Request<B>>,
 {
+    /// A request that passed, and nothing is to be said about it.
     #[inline(always)]
-    fn new(state: State<S, B>) -> Self {
-        Self { state, bodies: PhantomData }
+    pub(crate) fn silent(inner: S::Future) -> Self {
+        Self { inner: Some(inner), rest: None, bodies: PhantomData }
     }
 
     #[inline(always)]
-    pub(crate) fn passing(inner: S::Future, passage: Option<Passage>) -> Self {
-        Self::new(State::Passing { inner, passage })
+    pub(crate) fn passing(inner: S::Future, passage: Passage) -> Self {
+        let rest = Some(Box::new(Rest::Told(passage)));
+        Self { inner: Some(inner), rest, bodies: PhantomData }
     }
 
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
-        Self::new(State::Refused { response: Some(response) })
+        Self { inner: None, rest: Some(Box::new(Rest::Refused(response))), bodies: PhantomData }
     }
 
     pub(crate) fn deciding(
@@ -75,8 +74,8 @@ where
         service: S,
         request: Request<B>,
     ) -> Self {
-        let deferred = Box::new(Deferred { decision, gate, service, request: Some(request) });
-        Self::new(State::Deciding { deferred })
+        let deferred = Deferred { decision, gate, service, request: Some(request) };
+        Self { inner: None, rest: Some(Box::new(Rest::Deciding(deferred))), bodies: PhantomData }
     }
 }
 
@@ -107,40 +106,49 @@ where
     type Output = Result<Response<W::Limited>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
+        let mut this = self.project();
         loop {
-            let next = match state.as_mut().project() {
-                StateProj::Passing { inner, passage } => {
-                    let response = ready!(inner.poll(context))?;
-                    return Poll::Ready(Ok(finish::<R, W>(response, passage.take())));
-                }
-                StateProj::Refused { response } => {
-                    let response = response.take().expect("polled after it was ready");
-                    let limited = |bytes| W::limited(Body::refusal(bytes));
-                    return Poll::Ready(Ok(response.map(limited)));
-                }
-                StateProj::Deciding { deferred } => ready!(deferred.poll_decision(context)),
+            if let Some(inner) = this.inner.as_mut().as_pin_mut() {
+                let response = ready!(inner.poll(context))?;
+                let passage = match this.rest.take().map(|rest| *rest) {
+                    Some(Rest::Told(passage)) => Some(passage),
+                    _ => None,
+                };
+                return Poll::Ready(Ok(finish::<R, W>(response, passage)));
+            }
+            if let Some(Rest::Deciding(deferred)) = this.rest.as_deref_mut() {
+                let (inner, rest) = ready!(deferred.poll_decision(context));
+                this.inner.set(inner);
+                *this.rest = rest.map(Box::new);
+                continue;
+            }
+            let Some(Rest::Refused(response)) = this.rest.take().map(|rest| *rest) else {
+                unreachable!("polled after it was ready");
             };
-            state.set(next);
+            let limited = |bytes| W::limited(Body::refusal(bytes));
+            return Poll::Ready(Ok(response.map(limited)));
         }
     }
 }
+
+/// What a decision makes of a future: an inner call, or a refusal.
+type Decided<F, S, B> = (Option<F>, Option<Rest<S, B>>);
 
 impl<S, B> Deferred<S, B>
 where
     S: Service<Request<B>>,
 {
-    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<State<S, B>> {
+    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<Decided<S::Future, S, B>> {
         let decision = ready!(self.decision.as_mut().poll(context));
         let request = self.request.take().expect("decided once");
         Poll::Ready(match decision {
             Ok(passage) => {
                 let inner = call(&mut self.service, request, passage.as_ref());
-                State::Passing { inner, passage }
+                (Some(inner), passage.map(Rest::Told))
             }
             Err(refused) => {
                 let response = self.gate.refuse(&Head::of(&request), &refused);
-                State::Refused { response: Some(response) }
+                (None, Some(Rest::Refused(response)))
             }
         })
     }

@@ -7,24 +7,29 @@
 //!
 //! A store that answers at once takes a request through here without an allocation of ours.
 
+mod later;
+
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{
-    Charge, Decision, Limiter, OnStoreError, ReservationId, Reserved, Snapshot, StoreError,
-    Timestamp, Verdict,
+    Charge, Decision, Limiter, ReservationId, Reserved, Snapshot, StoreError, Timestamp, Verdict,
 };
 
-use crate::answer::{Asked, Kept, ask};
-use crate::demand::{Demand, Gated, LimitSet};
+use crate::answer::{Asked, ask};
+use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
 use crate::guard::guarded;
+use crate::keys::KeyBuf;
 use crate::limit::{Predicate, Settle};
+use crate::outage::Outage;
 use crate::refusal::Refusals;
 use crate::reply::Reply;
 use crate::settle::Open;
-use crate::wait::{Wait, Waiting};
+use crate::wait::Waiting;
 use crate::{Head, Meter};
+
+pub(crate) use self::later::detach;
+use self::later::{First, Question};
 
 pub(crate) type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
 pub(crate) type Later = Pin<Box<dyn Future<Output = Passed> + Send>>;
@@ -72,6 +77,8 @@ pub(crate) struct Gate {
     pub(crate) sheds: bool,
     pub(crate) observer: Option<Observer>,
     pub(crate) outage: Outage,
+    /// Whether there is one limit, of one unit, for every request, and nobody looks on.
+    pub(crate) is_plain: bool,
 }
 
 /// How units are taken.
@@ -102,7 +109,6 @@ pub(crate) enum Admission {
 
 /// A request that was let through, and what its response must say and settle.
 ///
-/// Kept small: it travels with the inner future, which frameworks move several times.
 pub(crate) struct Passage {
     pub(crate) gate: Arc<Gate>,
     pub(crate) limits: LimitSet,
@@ -172,39 +178,76 @@ impl From<Reserved> for Taken {
     }
 }
 
-/// A question to the store that takes a while.
-enum Question {
-    Check(Kept<Verdict>),
-    Reserve(Kept<Reserved>),
-}
-
-impl Question {
-    async fn answer(self) -> Result<Taken, StoreError> {
-        match self {
-            Self::Check(kept) => kept.await.map(Taken::from),
-            Self::Reserve(kept) => kept.await.map(Taken::from),
-        }
-    }
-}
-
 type Answered = Result<Result<Taken, StoreError>, Question>;
-type Judged = Result<Passed, Question>;
 
 impl Gate {
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, head: &Head<'_>) -> Admission {
+        match &*self.limits {
+            [only] if self.is_plain => self.admit_plain(only, head),
+            _ => self.admit_any(head),
+        }
+    }
+
+    /// The short way of the commonest layer: nothing is kept that only others need.
+    #[inline(always)]
+    fn admit_plain(self: &Arc<Self>, only: &Gated, head: &Head<'_>) -> Admission {
+        let mut key = KeyBuf::new();
+        match write_key(&only.limit, head, &mut key) {
+            Ok(true) => {}
+            Ok(false) => return Admission::Pass(None),
+            Err(reason) => return Admission::Refuse(reason.into()),
+        }
+        let (store, now) = (self.limiter.store(), self.limiter.clock().now());
+        let charge = [Charge::new(&only.policy, charged(key.bytes()))];
+        match ask(store, |store| store.check(&charge, now)) {
+            Asked::Now(Ok(verdict)) if verdict.is_allowed() => {
+                self.outage.over();
+                if self.reply.is_silent() {
+                    return Admission::Pass(None);
+                }
+                let (limits, told) = (LimitSet::FIRST, Told::new(&verdict));
+                let gate = Arc::clone(self);
+                Admission::Pass(Some(Passage { gate, limits, told, open: None }))
+            }
+            asked => self.admit_answered(Demand::of_one(key), asked),
+        }
+    }
+
+    /// Anything but an allowance at once.
+    #[cold]
+    #[inline(never)]
+    fn admit_answered(self: &Arc<Self>, demand: Demand, asked: Asked<Verdict>) -> Admission {
+        match asked {
+            Asked::Now(verdict) => match self.judge(&demand, verdict.map(Taken::from)) {
+                Ok(passage) => Admission::Pass(passage),
+                Err(refused) => Admission::Refuse(refused),
+            },
+            Asked::Later(kept) => {
+                Admission::Later(self.later(demand, First::Asked(Question::Check(kept))))
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn admit_any(self: &Arc<Self>, head: &Head<'_>) -> Admission {
         let mut demand = Demand::new();
         match self.fill(&mut demand, head) {
             Ok(()) if demand.is_empty() => return Admission::Pass(None),
             Ok(()) => {}
             Err(reason) => return Admission::Refuse(reason.into()),
         }
+        if let Some(waiting) = &self.waiting
+            && waiting.has_line(&demand)
+        {
+            return Admission::Later(self.later(demand, First::Unasked));
+        }
         match self.ask(&demand) {
-            Err(question) => Admission::Later(self.later(demand, Err(question))),
+            Err(question) => Admission::Later(self.later(demand, First::Asked(question))),
             Ok(taken) => match self.judge(&demand, taken) {
                 Ok(passage) => Admission::Pass(passage),
                 Err(refused) if self.waiting.is_some() => {
-                    Admission::Later(self.later(demand, Ok(Err(refused))))
+                    Admission::Later(self.later(demand, First::Refused(refused)))
                 }
                 Err(refused) => Admission::Refuse(refused),
             },
@@ -271,7 +314,7 @@ impl Gate {
         let limits = demand.limits();
         let Taken { verdict, reservation } = match taken {
             Ok(taken) => taken,
-            Err(_) => return self.judge_outage(limits),
+            Err(error) => return self.judge_outage(limits, &error),
         };
         self.outage.over();
         if self.observer.is_some() {
@@ -288,41 +331,6 @@ impl Gate {
         Ok(Some(Passage { gate: Arc::clone(self), limits, told, open }))
     }
 
-    /// The store failed: each policy says whether that lets a request pass, and for how long.
-    #[cold]
-    fn judge_outage(&self, limits: LimitSet) -> Passed {
-        let now = self.limiter.clock().now();
-        let lasted = now.since(self.outage.began(now));
-        let allows = |index: usize| match self.limits[index].policy.store_error() {
-            OnStoreError::Allow { at_most } => lasted <= at_most,
-            OnStoreError::Deny | OnStoreError::Local { .. } => false,
-        };
-        if limits.indices().all(allows) {
-            return Ok(None);
-        }
-        Err(Refused { reason: Reason::Store, limits, verdict: None })
-    }
-
-    /// Finishes a question that takes a while, and waits out denials where that is configured.
-    #[cold]
-    fn later(self: &Arc<Self>, demand: Demand, mut judged: Judged) -> Later {
-        let gate = Arc::clone(self);
-        Box::pin(async move {
-            let mut wait = gate.waiting.as_ref().map(Waiting::begin);
-            loop {
-                let passed = match judged {
-                    Ok(passed) => passed,
-                    Err(question) => gate.judge(&demand, question.answer().await),
-                };
-                let Err(refused) = passed else { return passed };
-                if !waited_out(wait.as_mut(), &refused).await {
-                    return Err(refused);
-                }
-                judged = gate.ask(&demand).map(|taken| gate.judge(&demand, taken));
-            }
-        })
-    }
-
     fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {
         let Some(observer) = &self.observer else { return };
         for (index, &decision) in set.indices().zip(verdict.decisions()) {
@@ -336,50 +344,5 @@ impl Gate {
 
     pub(crate) fn settle_of(&self, index: usize) -> Option<&Settle> {
         self.limits[index].limit.settle.as_ref()
-    }
-}
-
-/// Waits until the refused request is worth another try; false if it is not to be waited for.
-async fn waited_out(wait: Option<&mut Wait>, refused: &Refused) -> bool {
-    let retry = refused.verdict.as_ref().and_then(Verdict::retry);
-    match (wait, retry) {
-        (Some(wait), Some(retry)) => wait.out(retry).await,
-        _ => false,
-    }
-}
-
-/// Lets an answer nobody waits for finish on the runtime. Without one it is dropped, which a store
-/// survives: a reservation then ends by its policy's terms.
-pub(crate) fn detach<T: Send + 'static>(kept: Kept<T>) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(kept);
-    }
-}
-
-/// Since when the store has failed without a break.
-#[derive(Debug)]
-pub(crate) struct Outage(AtomicU64);
-
-impl Outage {
-    const NONE: u64 = u64::MAX;
-
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(Self::NONE))
-    }
-
-    /// When the current outage began: `now`, if there was none.
-    fn began(&self, now: Timestamp) -> Timestamp {
-        let nanos = now.as_nanos();
-        match self.0.compare_exchange(Self::NONE, nanos, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => now,
-            Err(began) => Timestamp::from_nanos(began),
-        }
-    }
-
-    fn over(&self) {
-        // Reading first keeps the cache line shared between cores while all is well.
-        if self.0.load(Ordering::Relaxed) != Self::NONE {
-            self.0.store(Self::NONE, Ordering::Release);
-        }
     }
 }

@@ -15,9 +15,10 @@ use tower_layer::Layer;
 use crate::AxumBody;
 use crate::demand::{Gated, LIMITS_MAX};
 use crate::error::{LayerError, LayerErrorKind};
-use crate::gate::{Gate, Observation, Observer, Outage, Plan};
+use crate::gate::{Gate, Observation, Observer, Plan};
 use crate::keys::KeySource;
 use crate::limit::{Limit, Predicate, Settle};
+use crate::outage::Outage;
 use crate::refusal::{Refusal, Refusals, Rejection};
 use crate::reply::Reply;
 use crate::service::RateLimit;
@@ -156,8 +157,8 @@ impl Builder {
     /// Waits out a denial for up to `at_most` instead of refusing, with at most `places` requests
     /// waiting at once. Where the wait would be longer, or no place is free, refuses at once.
     ///
-    /// Needs a tokio runtime with time. Waiters are not queued: of those that wake together, the
-    /// first to ask gets in.
+    /// Requests with the same keys pass in the order in which they came. Needs a tokio runtime with
+    /// time.
     pub fn wait(self, at_most: Duration, places: usize) -> Self {
         Self { waiting: Some(Waiting::new(at_most, places)), ..self }
     }
@@ -188,8 +189,16 @@ impl Builder {
     pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
         let (limits, shadows) = self.gated()?;
         let plan = plan(&limits)?;
+        let is_bare = |gated: &Gated| gated.limit.only_if.is_none() && gated.limit.cost.is_none();
+        let looked_at = self.observer.is_some() || !self.exempt.is_empty() || !shadows.is_empty();
+        let is_plain = plan == Plan::Check
+            && limits.len() == 1
+            && limits.iter().all(is_bare)
+            && !looked_at
+            && self.waiting.is_none();
         let gate = Gate {
             plan,
+            is_plain,
             reply: Reply::new(self.dialect, &limits),
             refusals: Refusals { status: self.status, custom: self.rejection },
             limits: limits.into(),

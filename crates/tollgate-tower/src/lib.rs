@@ -30,7 +30,7 @@
 //! - What was reserved is settled exactly once, also when the client hangs up.
 //!
 //! Deliberately absent: generics over stores, clocks and keys in the public types; reading request
-//! bodies; metrics (see [`Builder::observe`]); a queue for waiting requests (see `tollgate-queue`).
+//! bodies; metrics (see [`Builder::observe`]); work that outlives its request (see `tollgate-queue`).
 
 mod answer;
 mod body;
@@ -43,6 +43,7 @@ mod head;
 pub mod keys;
 mod layer;
 mod limit;
+mod outage;
 mod refusal;
 mod reply;
 mod service;

