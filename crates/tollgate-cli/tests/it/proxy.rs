@@ -1,0 +1,153 @@
+//! The proxy and the fake upstream as a user starts them: own processes, real ports, a real Redis.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tollgate_sim::servers::{Engine, Server};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary at work; it ends with the test.
+struct Running {
+    child: Child,
+    url: String,
+}
+
+impl Running {
+    /// Starts it and reads where it listens from its first line.
+    fn start(arguments: &[&str], token: Option<&str>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        if let Some(token) = token {
+            command.env("TOLLGATE_ADMIN_TOKEN", token);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.split_whitespace().last().unwrap_or_default().to_owned();
+        assert!(url.starts_with("http://"), "{arguments:?} said {line:?}");
+        Self { child, url }
+    }
+
+    fn fake(arguments: &[&str]) -> Self {
+        Self::start(&[&["fake-upstream", "--listen", "127.0.0.1:0"], arguments].concat(), None)
+    }
+
+    fn proxy(upstream: &Self, arguments: &[&str]) -> Self {
+        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream"];
+        Self::start(&[&fixed, &[upstream.url.as_str()], arguments].concat(), None)
+    }
+
+    async fn counters(&self) -> Value {
+        let text = reqwest::get(format!("{}/_fake/counters", self.url)).await.unwrap();
+        serde_json::from_str(&text.text().await.unwrap()).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn limited(counters: &Value) -> u64 {
+    ["bucket", "global", "sub", "shared"]
+        .iter()
+        .map(|kind| counters[format!("limited_{kind}")].as_u64().unwrap())
+        .sum()
+}
+
+async fn post(client: &reqwest::Client, base: &str, channel: usize) -> Result<u16, String> {
+    let request = client
+        .post(format!("{base}/api/v10/channels/{channel}/messages"))
+        .header("authorization", "Bot fleet")
+        .body("{}")
+        .timeout(PATIENCE);
+    Ok(request.send().await.map_err(|error| error.to_string())?.status().as_u16())
+}
+
+#[tokio::test]
+async fn one_proxy_of_three_is_killed_in_a_burst_and_nobody_stalls() {
+    let redis = Server::start(Engine::Redis, &[]);
+    let fake = Running::fake(&["--faster", "5"]);
+    let store = redis.url();
+    let mut proxies: Vec<Running> =
+        (0..3).map(|_| Running::proxy(&fake, &["--store", &store])).collect();
+    let urls: Arc<Vec<String>> = Arc::new(proxies.iter().map(|proxy| proxy.url.clone()).collect());
+    let client = reqwest::Client::new();
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..60 {
+        let (client, urls, served) = (client.clone(), Arc::clone(&urls), Arc::clone(&served));
+        tasks.spawn(async move {
+            // A client whose proxy dies turns to the next one.
+            let mut tries = number % 3..number % 3 + 3;
+            let status = loop {
+                let at = tries.next().expect("two proxies live") % 3;
+                if let Ok(status) = post(&client, &urls[at], number % 4).await {
+                    break status;
+                }
+            };
+            served.fetch_add(1, Ordering::SeqCst);
+            status
+        });
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while served.load(Ordering::SeqCst) < 15 {
+        assert!(Instant::now() < deadline, "the burst never began");
+        tokio::task::yield_now().await;
+    }
+    proxies[2].child.kill().unwrap();
+    while let Some(status) = tasks.join_next().await {
+        assert_eq!(status.unwrap(), 200);
+    }
+    let counters = fake.counters().await;
+    assert!(limited(&counters) <= 1, "one cause, at most one 429: {counters}");
+}
+
+#[tokio::test]
+async fn the_budget_of_invalid_requests_outlives_a_restart() {
+    let fake = Running::fake(&[]);
+    let file = std::env::temp_dir().join(format!("tollgate-invalid-{}", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let arguments = ["--state", file.to_str().unwrap(), "--invalid", "20/10m"];
+    let client = reqwest::Client::new();
+    let mut proxy = Running::proxy(&fake, &arguments);
+    for number in 0..19 {
+        assert_eq!(post(&client, &proxy.url, 40_300 + number).await, Ok(403));
+    }
+    assert_eq!(post(&client, &proxy.url, 1).await, Ok(503), "one is kept for the urgent");
+    // SIGTERM: it finishes its work and writes the file.
+    let id = proxy.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert!(proxy.child.wait().unwrap().success());
+    let again = Running::proxy(&fake, &arguments);
+    let mut status = Ok(200);
+    // What was counted is read in the background right after the start.
+    let deadline = Instant::now() + PATIENCE;
+    while status != Ok(503) && Instant::now() < deadline {
+        status = post(&client, &again.url, 1).await;
+    }
+    assert_eq!(status, Ok(503));
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
+fn other_machines_are_not_listened_to_by_accident() {
+    let public = ["proxy", "--upstream", "http://127.0.0.1:1", "--listen", "0.0.0.0:0"];
+    let said = crate::tool::fail(&public);
+    assert!(said.contains("--listen-public") && said.contains("TOLLGATE_ADMIN_TOKEN"), "{said}");
+    let said = crate::tool::fail(&["proxy", "--upstream", "ftp://x"]);
+    assert!(said.contains("neither http nor https"), "{said}");
+    let said = crate::tool::fail(&["proxy", "--upstream", "http://x", "--profile", "nosuch"]);
+    assert!(said.contains("discord"), "{said}");
+    let said = crate::tool::fail(&["fake-upstream", "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("loopback"), "{said}");
+    let _started = Running::start(&[public.as_slice(), &["--workers", "1"]].concat(), Some("t"));
+}
