@@ -11,12 +11,14 @@ pub mod feedback;
 mod answer;
 mod backend;
 mod cron;
+mod embedded;
 mod error;
 mod job;
 mod limit;
 mod name;
 mod queue;
 mod recurring;
+mod schedule;
 mod settings;
 mod stats;
 mod worker;
@@ -24,6 +26,9 @@ mod worker;
 pub use answer::Answer;
 pub use backend::{BATCH_MAX, Backend, Wake};
 pub use cron::Cron;
+pub use embedded::Embedded;
+#[cfg(feature = "redb")]
+pub use embedded::FileOptions;
 pub use error::{Error, ErrorKind};
 pub use job::{
     Backoff, Beat, Cancelled, Enqueued, Estimate, Job, JobState, Lease, LeaseToken, Leased, NewJob,

@@ -76,7 +76,10 @@ impl FileOptions {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
         let database = match &self.storage {
-            Storage::Path(path) => builder.create(path),
+            Storage::Path(path) => {
+                create_whole(&builder, path)?;
+                builder.open(path)
+            }
             Storage::Made(make) => {
                 let storage = make().map_err(|error| trouble(redb::Error::Io(error)))?;
                 builder.create_with_backend(Boxed(storage))
@@ -84,6 +87,23 @@ impl FileOptions {
         };
         database.map_err(|error| trouble(error.into()))
     }
+}
+
+/// Makes the file if there is none. It gets its name when it is whole: a process that dies while it
+/// makes one leaves nothing that the next would take for a damaged file.
+fn create_whole(builder: &Builder, path: &std::path::Path) -> Result<(), Error> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let io = |error| trouble(redb::Error::Io(error));
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    drop(builder.create(&unfinished).map_err(|error| trouble(error.into()))?);
+    std::fs::rename(&unfinished, path).map_err(io)
 }
 
 impl fmt::Debug for FileOptions {

@@ -153,11 +153,14 @@ impl Gate {
     pub(crate) fn set_back(&mut self, limit: &Limit, by: Duration, now: Timestamp) {
         match (self, limit) {
             (Self::Slots(slots), _) => slots.set_back(by),
-            (Self::Window { number, .. }, Limit::Window { window, .. }) => {
+            (Self::Window { number, used }, Limit::Window { window, .. }) => {
+                (*number, *used) = current_window(*number, *used, *window, now.after(by));
                 *number = (*number).min(window_number(now, *window));
             }
-            // Every algorithm mends its state when units are given back, even none.
+            // Every algorithm forgets what is over and mends its state when units are given back,
+            // even none.
             (Self::Policy(state), Limit::Policy(algorithm)) => {
+                state.refund(algorithm, 0, None, now.after(by));
                 state.refund(algorithm, 0, None, now);
             }
             _ => {}

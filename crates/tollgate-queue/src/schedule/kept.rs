@@ -2,7 +2,7 @@
 //!
 //! Everything here has a bound in number and in age; beyond it the oldest is forgotten.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tollgate_core::Timestamp;
@@ -17,9 +17,9 @@ use crate::{Group, Recurring, Start};
 pub(crate) struct Kept {
     /// Who was enqueued with a key, and until when it is remembered.
     pub(crate) keys: HashMap<Arc<str>, (u64, Timestamp)>,
-    key_order: VecDeque<(Timestamp, Arc<str>)>,
+    key_order: BTreeSet<(Timestamp, Arc<str>)>,
     pub(crate) done: HashMap<u64, Over, IdHash>,
-    done_order: VecDeque<(Timestamp, u64)>,
+    done_order: BTreeSet<(Timestamp, u64)>,
     pub(crate) dead: BTreeMap<u64, Over>,
     dead_order: BTreeSet<(Timestamp, u64)>,
     pub(crate) recurring: BTreeMap<String, (Recurring, Timestamp)>,
@@ -45,12 +45,14 @@ impl Kept {
     }
 
     pub(crate) fn remember_key(&mut self, key: Arc<str>, id: u64, until: Timestamp) {
-        self.keys.insert(key.clone(), (id, until));
-        self.key_order.push_back((until, key));
+        if let Some((_, old)) = self.keys.insert(key.clone(), (id, until)) {
+            self.key_order.remove(&(old, key.clone()));
+        }
+        self.key_order.insert((until, key));
     }
 
     pub(crate) fn remember_done(&mut self, id: u64, over: Over) {
-        self.done_order.push_back((over.at, id));
+        self.done_order.insert((over.at, id));
         self.done.insert(id, over);
     }
 
@@ -91,34 +93,31 @@ impl Queue {
     }
 
     fn purge_keys(&mut self, scope: &mut Scope<'_>) {
-        while let Some((until, _)) = self.kept.key_order.front() {
-            let over =
-                *until <= scope.now || self.kept.keys.len() > self.settings.keys_max as usize;
-            if !over {
+        while let Some((until, key)) = self.kept.key_order.first() {
+            let many = self.kept.keys.len() > self.settings.keys_max as usize;
+            if *until > scope.now && !many {
                 return;
             }
-            let Some((until, key)) = self.kept.key_order.pop_front() else { return };
-            // A key that was freed and given anew has a later entry of its own.
-            if self.kept.keys.get(&key).is_some_and(|(_, current)| *current == until) {
-                self.forget_key(&key, scope);
-            }
+            let key = key.clone();
+            self.forget_key(&key, scope);
         }
     }
 
     pub(crate) fn forget_key(&mut self, key: &Arc<str>, scope: &mut Scope<'_>) {
-        if self.kept.keys.remove(key).is_some() {
+        if let Some((_, until)) = self.kept.keys.remove(key) {
+            self.kept.key_order.remove(&(until, key.clone()));
             scope.changes.push(Change::KeyGone { queue: scope.queue, key: key.clone() });
         }
     }
 
     fn purge_done(&mut self, scope: &mut Scope<'_>) {
         let retention = self.settings.retention;
-        while let Some(&(at, id)) = self.kept.done_order.front() {
+        while let Some(&(at, id)) = self.kept.done_order.first() {
             let many = self.kept.done_order.len() > retention.done_max as usize;
             if !many && at.after(retention.done_age) > scope.now {
                 return;
             }
-            self.kept.done_order.pop_front();
+            self.kept.done_order.pop_first();
             if self.kept.done.remove(&id).is_some_and(|over| over.stored) {
                 scope.changes.push(Change::DoneGone { queue: scope.queue, id });
             }

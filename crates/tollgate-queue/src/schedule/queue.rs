@@ -69,6 +69,8 @@ pub(crate) struct Queue {
     pub(crate) units: u64,
     /// The heaviest job since the queue was last empty: what a group may start in one turn.
     pub(crate) heaviest: u32,
+    /// The lowest and the highest priority since the queue was last empty.
+    pub(crate) priorities: (u8, u8),
     pub(crate) response: Response,
     pub(crate) kept: Kept,
     pub(crate) totals: Totals,
@@ -118,22 +120,26 @@ pub(crate) struct Running {
 /// How long responses take: the mean of late ones, and the slowest, which fades.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Response {
-    mean_ns: Option<u64>,
+    mean_ns: u64,
     slowest_ns: u64,
+    /// How many were seen, up to [`Response::SEEN_MAX`].
+    seen: u8,
 }
 
 impl Response {
+    /// How many of the last responses the mean is of, in effect.
+    const SEEN_MAX: u8 = 64;
+
     pub(crate) fn observe(&mut self, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let mean_ns = self.mean_ns.unwrap_or(took_ns);
-        // A sixteenth of the difference at a time, in whole nanoseconds.
-        let step = (i128::from(took_ns) - i128::from(mean_ns)) / 16;
-        self.mean_ns = Some((i128::from(mean_ns) + step) as u64);
+        self.seen = (self.seen + 1).min(Self::SEEN_MAX);
+        let step = (i128::from(took_ns) - i128::from(self.mean_ns)) / i128::from(self.seen);
+        self.mean_ns = (i128::from(self.mean_ns) + step) as u64;
         self.slowest_ns = took_ns.max(self.slowest_ns - self.slowest_ns / 256);
     }
 
     pub(crate) fn mean(&self, told: Duration) -> Duration {
-        self.mean_ns.map_or(told, Duration::from_nanos)
+        if self.seen == 0 { told } else { Duration::from_nanos(self.mean_ns) }
     }
 
     pub(crate) fn slowest(&self, told: Duration) -> Duration {
@@ -170,6 +176,7 @@ impl Queue {
             waiting: 0,
             units: 0,
             heaviest: 1,
+            priorities: (u8::MAX, 0),
             response: Response::default(),
             kept: Kept::default(),
             totals: Totals::default(),
@@ -284,6 +291,8 @@ impl Queue {
     pub(crate) fn admit(&mut self, id: u64, mut entry: Entry, now: Timestamp) {
         let heaviest = if self.jobs.is_empty() { 1 } else { self.heaviest };
         self.heaviest = heaviest.max(entry.weight);
+        let (lowest, highest) = self.priorities;
+        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
         self.units += u64::from(entry.weight);
         let number = entry.group;
         if entry.stage == Stage::Delayed {
@@ -307,6 +316,8 @@ impl Queue {
     ) {
         entry.stage = Stage::Running;
         self.heaviest = self.heaviest.max(entry.weight);
+        let (lowest, highest) = self.priorities;
+        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
         self.units += u64::from(entry.weight);
         let group = self.groups.get_mut(entry.group);
         group.running += 1;
@@ -353,6 +364,7 @@ impl Queue {
         if self.jobs.is_empty() {
             self.jobs = HashMap::default();
             self.heaviest = 1;
+            self.priorities = (u8::MAX, 0);
         }
         Some(entry)
     }

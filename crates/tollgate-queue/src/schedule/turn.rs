@@ -44,9 +44,15 @@ impl Queue {
                 Spot::Heap(Timestamp::from_nanos(place.due_ns).max(group.blocked_until))
             });
         };
+        // A delayed job of a higher priority becomes the first when its time comes.
+        let (lowest, highest) = self.priorities;
+        let overtaker = self.ranks.first(group.delayed).filter(|_| lowest < highest);
+        let overtakes_at = overtaker.map(|(place, _)| Timestamp::from_nanos(place.due_ns));
         match group.opens(&self.settings.group_limits, weight, now) {
-            Opens::Unknown => Spot::Nowhere,
-            Opens::At(at) if at > now => Spot::Heap(at),
+            Opens::Unknown => overtakes_at.map_or(Spot::Nowhere, Spot::Heap),
+            Opens::At(at) if at > now => {
+                Spot::Heap(overtakes_at.map_or(at, |overtakes_at| at.min(overtakes_at)))
+            }
             Opens::At(_) => match group.spot {
                 Spot::Ring(ticket) => Spot::Ring(ticket),
                 _ => Spot::Ring(self.next_ticket),

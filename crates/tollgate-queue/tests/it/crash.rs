@@ -1,0 +1,178 @@
+//! Storage that fails at every write, and processes that are killed.
+//!
+//! The promise: what was acknowledged is there, what was settled does not run again, and what was
+//! leased does not run before its lease is over.
+
+mod disk;
+mod process;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
+use tollgate_core::Timestamp;
+use tollgate_queue::{
+    Backend, Embedded, Error, FileOptions, JobState, LeaseToken, Outcome, QueueSettings,
+};
+
+use crate::world::{START, after, get, job, now_or_soon, queue};
+pub(crate) use disk::{Disk, Fault};
+
+/// A path for one test, removed with it.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+pub(crate) fn scratch(name: &str) -> Scratch {
+    let file = format!("tollgate-queue-{}-{name}.redb", std::process::id());
+    let path = std::env::temp_dir().join(file);
+    drop(std::fs::remove_file(&path));
+    Scratch(path)
+}
+
+/// How many rows every table has that has any.
+pub(crate) fn rows(path: &Path) -> BTreeMap<&'static str, u64> {
+    let database = Database::create(path).expect("opens");
+    let transaction = database.begin_read().expect("reads");
+    let tables: Vec<_> = transaction.list_tables().expect("tables").collect();
+    let count = |table: redb::UntypedTableHandle| {
+        let name = table.name().to_owned();
+        let rows = transaction.open_untyped_table(table).expect("opens").len().expect("counts");
+        (&*name.leak(), rows)
+    };
+    tables.into_iter().map(count).filter(|(_, rows)| *rows > 0).collect()
+}
+
+/// What was acknowledged before the crash.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    enqueued: BTreeSet<u64>,
+    leased: BTreeSet<u64>,
+    settled: BTreeSet<u64>,
+}
+
+/// A short life of a queue; stops at the first failure.
+fn live(queues: &Embedded, seen: &mut Acknowledged) -> Result<(), Error> {
+    let name = queue("q");
+    let settings = QueueSettings::with_limit("slots 4/10s".parse().expect("a limit"));
+    now_or_soon(queues.put_queue(&name, settings, START))?;
+    let mut tokens: Vec<LeaseToken> = Vec::new();
+    for round in 0..4u8 {
+        let now = after(f64::from(round) * 0.1);
+        let jobs = (0..3).map(|index| job(&format!("g{index}"))).collect();
+        let enqueued = now_or_soon(queues.enqueue(&name, jobs, now))?;
+        seen.enqueued.extend(enqueued.iter().map(|job| job.id.0));
+        let leased = now_or_soon(queues.lease(&name, 2, "w", now))?.leases;
+        seen.leased.extend(leased.iter().map(|lease| lease.id.0));
+        tokens.extend(leased.iter().map(tollgate_queue::Lease::token));
+        let token = tokens.remove(0);
+        now_or_soon(queues.settle_one(&name, token, Outcome::Done { result: None }, now))?;
+        seen.settled.insert(token.id.0);
+    }
+    Ok(())
+}
+
+/// Holds what was promised against what is there after the crash.
+fn judge(queues: &Embedded, seen: &Acknowledged, context: &str) {
+    let (name, now) = (queue("q"), after(5.0));
+    if get(queues.queues()).is_empty() {
+        assert!(seen.enqueued.is_empty(), "{context}: the queue is gone");
+        return;
+    }
+    for id in &seen.enqueued {
+        let job = get(queues.job(&name, tollgate_queue::JobId(*id), now));
+        let state = job.map(|job| job.state);
+        if seen.settled.contains(id) {
+            assert!(
+                !matches!(state, Some(JobState::Waiting { .. } | JobState::Running { .. })),
+                "{context}: job {id} was settled and is {state:?}"
+            );
+        } else if seen.leased.contains(id) {
+            // Its settlement may have been stored without being acknowledged.
+            assert!(
+                !matches!(state, Some(JobState::Waiting { .. })),
+                "{context}: job {id} was leased and is {state:?}"
+            );
+        } else {
+            assert!(state.is_some(), "{context}: job {id} is lost");
+        }
+    }
+    // Nothing that was leased is leased again before its lease is over.
+    let again = get(queues.lease(&name, 1_000, "w", now)).leases;
+    for lease in &again {
+        assert!(!seen.leased.contains(&lease.id.0), "{context}: job {} runs twice", lease.id);
+    }
+    drain(queues, now, again.iter().map(tollgate_queue::Lease::token).collect());
+}
+
+/// Runs everything that is left, whatever leases were held.
+fn drain(queues: &Embedded, mut now: Timestamp, mut tokens: Vec<LeaseToken>) {
+    let name = queue("q");
+    for _ in 0..1_000 {
+        for token in tokens.drain(..) {
+            get(queues.settle_one(&name, token, Outcome::Done { result: None }, now));
+        }
+        let leased = get(queues.lease(&name, 1_000, "w", now));
+        tokens.extend(leased.leases.iter().map(tollgate_queue::Lease::token));
+        match leased.next {
+            _ if !tokens.is_empty() => {}
+            Some(next) => now = now.max(next),
+            None => break,
+        }
+    }
+    let stats = get(queues.stats(&name, None, 1, now));
+    assert_eq!(stats.queue, Default::default());
+}
+
+/// Crashes at every write, sync and change of length that a life of a queue makes.
+fn crash_everywhere(fault: fn(u64) -> Fault, two_phase: bool) {
+    for point in 1.. {
+        let disk = Disk::new();
+        let mut seen = Acknowledged::default();
+        let maker = disk.clone();
+        let options = FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase);
+        let queues = Embedded::open_with(options).expect("opens");
+        disk.set(fault(point));
+        let done = live(&queues, &mut seen).is_ok();
+        drop(queues);
+        disk.reboot(point);
+        let maker = disk.clone();
+        let options = FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase);
+        let queues = Embedded::open_with(options).expect("a crash leaves a file that opens");
+        judge(&queues, &seen, &format!("crash at {point}"));
+        if done {
+            assert!(point > 20, "the life of a queue has more writes than {point}");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_process_that_dies_at_any_write_loses_nothing_it_acknowledged() {
+    crash_everywhere(Fault::Kill, true);
+}
+
+#[test]
+fn a_machine_that_loses_power_at_any_write_loses_nothing_it_acknowledged() {
+    crash_everywhere(Fault::PowerLoss, true);
+    crash_everywhere(Fault::PowerLoss, false);
+}
+
+#[test]
+fn a_queue_survives_a_write_that_fails_and_goes_on() {
+    for point in (1..120).step_by(3) {
+        let disk = Disk::new();
+        let maker = disk.clone();
+        let options = FileOptions::on(move || Ok(maker.storage()));
+        let queues = Embedded::open_with(options).expect("opens");
+        disk.set(Fault::Once(point));
+        let mut seen = Acknowledged::default();
+        let failed = live(&queues, &mut seen).is_err();
+        disk.set(Fault::None);
+        judge(&queues, &seen, &format!("write {point} failed: {failed}"));
+    }
+}

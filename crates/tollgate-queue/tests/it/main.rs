@@ -1,0 +1,24 @@
+//! The queue's integration tests.
+
+// What several files need to drive a backend in virtual time.
+mod world;
+
+// Leases, retries, dead letters, cancellation, keys, calendars: one rule per test.
+mod rules;
+
+// The scenarios of the seed's own project.
+mod seed;
+
+// Virtual time: jittered upstreams of every kind, fairness, wake-ups, estimates.
+mod upstreams;
+
+// Random histories against a naive reference, for any backend.
+mod model;
+
+// Storage that fails at every write, and processes that are killed.
+#[cfg(feature = "redb")]
+mod crash;
+
+// What must be refused, with a clear error and nothing changed.
+mod bad_input;
+

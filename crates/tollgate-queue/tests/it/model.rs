@@ -1,0 +1,331 @@
+//! Random histories against a naive reference.
+//!
+//! [`play`] runs on any [`Backend`]: whatever a lease call returns must be the head of its group in
+//! the reference, allowed by its limits, and nothing that could start may be left out.
+
+mod reference;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tollgate_core::Timestamp;
+use tollgate_queue::{
+    Backend, Cancelled, Embedded, Group, JobId, LeaseToken, Limit, NewJob, Outcome, QueueName,
+    QueueSettings, Settled,
+};
+
+use crate::world::{Random, START, get, group, queue};
+use reference::Reference;
+
+/// How much the reference must hold for: more in the long run, `TOLLGATE_FULL=1`.
+pub(crate) fn operations() -> usize {
+    if std::env::var_os("TOLLGATE_FULL").is_some() { 1_000_000 } else { 20_000 }
+}
+
+/// A backend under test, which may be crashed and opened again.
+pub(crate) trait Subject {
+    fn backend(&self) -> &dyn Backend;
+
+    /// Crashes it and opens it again; whether it can do that.
+    fn crash(&mut self) -> bool {
+        false
+    }
+
+    /// Whether the caller's clock, set back for good, is none of its business.
+    fn has_a_clock_of_its_own(&self) -> bool {
+        false
+    }
+}
+
+struct Memory(Embedded);
+
+impl Subject for Memory {
+    fn backend(&self) -> &dyn Backend {
+        &self.0
+    }
+}
+
+#[cfg(feature = "redb")]
+struct File {
+    path: std::path::PathBuf,
+    queues: Option<Embedded>,
+}
+
+#[cfg(feature = "redb")]
+impl Subject for File {
+    fn backend(&self) -> &dyn Backend {
+        self.queues.as_ref().expect("open")
+    }
+
+    fn crash(&mut self) -> bool {
+        self.queues = None;
+        self.queues = Some(Embedded::open(&self.path).expect("opens again"));
+        true
+    }
+}
+
+#[test]
+fn random_histories_in_memory_agree_with_the_reference() {
+    let operations = operations();
+    for seed in 1..=5 {
+        play(&mut Memory(Embedded::memory()), seed, operations / 5);
+    }
+}
+
+#[cfg(feature = "redb")]
+#[test]
+fn random_histories_in_a_file_agree_with_the_reference_and_leave_no_rows() {
+    let operations = operations() / 10;
+    for seed in 1..=2 {
+        let path = crate::crash::scratch(&format!("model-{seed}"));
+        let queues = Some(Embedded::open(&path.0).expect("opens"));
+        let mut subject = File { path: path.0.clone(), queues };
+        play(&mut subject, seed, operations / 2);
+        drop(subject);
+        assert_eq!(crate::crash::rows(&path.0), [("head", 1), ("queues", 1)].into());
+    }
+}
+
+/// Plays a random history of `operations`, then drains the queue and looks for residue.
+pub(crate) fn play(subject: &mut dyn Subject, seed: u64, operations: usize) {
+    let mut player = Player::new(subject, seed);
+    for _ in 0..operations {
+        player.step();
+    }
+    player.drain();
+}
+
+struct Player<'a> {
+    subject: &'a mut dyn Subject,
+    reference: Reference,
+    random: Random,
+    now: Timestamp,
+    name: QueueName,
+    tokens: Vec<LeaseToken>,
+    ids: Vec<JobId>,
+}
+
+impl<'a> Player<'a> {
+    fn new(subject: &'a mut dyn Subject, seed: u64) -> Self {
+        let (name, settings) = (queue("model"), settings());
+        get(subject.backend().put_queue(&name, settings.clone(), START));
+        let reference = Reference::new(settings);
+        let (tokens, ids) = (Vec::new(), Vec::new());
+        Self { subject, reference, random: Random::new(seed), now: START, name, tokens, ids }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..30 => self.enqueue(),
+            30..55 => self.lease(),
+            55..78 => self.settle(),
+            78..83 => self.cancel(),
+            83..86 => self.heartbeat(),
+            86..95 => self.pass_time(),
+            95 => self.set_clock_back(),
+            96 => self.change_limit(),
+            97 => self.pause(),
+            98 => self.revive(),
+            _ => {
+                if self.subject.crash() {
+                    self.reference.restart();
+                }
+            }
+        }
+    }
+
+    fn group(&mut self) -> Group {
+        group(&format!("g{}", self.random.below(6)))
+    }
+
+    fn enqueue(&mut self) {
+        let jobs: Vec<NewJob> = (0..1 + self.random.below(3)).map(|_| self.new_job()).collect();
+        let enqueued = get(self.subject.backend().enqueue(&self.name, jobs.clone(), self.now));
+        self.reference.tick(self.now);
+        for (job, told) in jobs.into_iter().zip(enqueued) {
+            let duplicate = self.reference.enqueue(job, told.id);
+            assert_eq!(told.duplicate, duplicate.is_some(), "{told:?}");
+            assert_eq!(duplicate.unwrap_or(told.id), told.id);
+            self.ids.push(told.id);
+        }
+        if self.ids.len() > 200 {
+            self.ids.drain(..100);
+        }
+    }
+
+    fn new_job(&mut self) -> NewJob {
+        let payload = format!("payload {}", self.random.below(1_000));
+        let mut job = NewJob::new(self.group(), payload)
+            .priority(self.random.below(3) as u8)
+            .weight(1 + self.random.below(8) as u32 / 6 * self.random.below(3) as u32);
+        if self.random.below(5) == 0 {
+            job = job.after(Duration::from_millis(self.random.below(20_000)));
+        }
+        if self.random.below(8) == 0 {
+            job = job.key(format!("key {}", self.random.below(40)));
+        }
+        job
+    }
+
+    fn lease(&mut self) {
+        let max = 1 + self.random.below(6) as usize;
+        let leased = get(self.subject.backend().lease(&self.name, max, "w", self.now));
+        self.reference.tick(self.now);
+        for lease in &leased.leases {
+            self.reference.start(lease);
+            self.tokens.push(lease.token());
+        }
+        if leased.leases.len() < max {
+            self.reference.assert_nothing_can_start();
+        }
+        if self.tokens.len() > 100 {
+            self.tokens.drain(..50);
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.tokens.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.tokens.len() as u64) as usize;
+        // A token may be settled twice, and stale ones must be refused.
+        let token = if self.random.below(10) == 0 {
+            self.tokens[index]
+        } else {
+            self.tokens.swap_remove(index)
+        };
+        let outcome = match self.random.below(10) {
+            0..6 => Outcome::Done { result: None },
+            6..8 => Outcome::Failed { reason: "no".into(), retry: self.random.below(4) > 0 },
+            8 => Outcome::Limited { wait: Duration::from_millis(self.random.below(15_000)) },
+            _ => Outcome::Released,
+        };
+        let settled = get(self.subject.backend().settle(
+            &self.name,
+            vec![(token, outcome.clone())],
+            self.now,
+        ));
+        self.reference.tick(self.now);
+        let expected = self.reference.settle(token, &outcome);
+        assert_eq!(settled[0], expected, "{token:?} {outcome:?}");
+    }
+
+    fn cancel(&mut self) {
+        let Some(id) = self.any_id() else { return };
+        let cancelled = get(self.subject.backend().cancel(&self.name, id, self.now));
+        self.reference.tick(self.now);
+        assert_eq!(cancelled, self.reference.cancel(id), "{id}");
+    }
+
+    fn any_id(&mut self) -> Option<JobId> {
+        let len = self.ids.len() as u64;
+        (len > 0).then(|| self.ids[self.random.below(len.max(1)) as usize])
+    }
+
+    fn heartbeat(&mut self) {
+        let Some(token) = self.tokens.last().copied() else { return };
+        let beats = get(self.subject.backend().heartbeat(&self.name, &[token], self.now));
+        self.reference.tick(self.now);
+        assert_eq!(beats[0], self.reference.heartbeat(token), "{token:?}");
+    }
+
+    fn pass_time(&mut self) {
+        let millis = match self.random.below(10) {
+            0..8 => self.random.below(3_000),
+            8 => self.random.below(12_000),
+            _ => self.random.below(40_000),
+        };
+        self.now = self.now.after(Duration::from_millis(millis));
+    }
+
+    fn set_clock_back(&mut self) {
+        // Within ten seconds it is a late call, beyond it a clock that was set back.
+        let late = self.random.below(2) == 0 || self.subject.has_a_clock_of_its_own();
+        let by = if late { 5_000 } else { 30_000 };
+        self.now = self.now.before(Duration::from_millis(by)).max(START);
+    }
+
+    fn change_limit(&mut self) {
+        let units = 1 + self.random.below(5);
+        let limit: Limit = match self.random.below(4) {
+            0 => format!("slots {units}/4s"),
+            1 => format!("window {units}/5s"),
+            2 => format!("sliding {units}/6s"),
+            _ => format!("concurrent {units}"),
+        }
+        .parse()
+        .expect("a limit");
+        if self.random.below(3) == 0 {
+            let mut settings = settings();
+            settings.group_limits = vec![limit];
+            get(self.subject.backend().put_queue(&self.name, settings.clone(), self.now));
+            self.reference.tick(self.now);
+            self.reference.change(settings);
+            return;
+        }
+        let (of, limits) = (self.group(), (self.random.below(3) > 0).then(|| vec![limit]));
+        get(self.subject.backend().set_limits(&self.name, &of, limits.clone(), self.now));
+        self.reference.tick(self.now);
+        self.reference.set_limits(&of, limits);
+    }
+
+    fn pause(&mut self) {
+        let of = (self.random.below(4) > 0).then(|| self.group());
+        let paused = self.random.below(3) == 0;
+        get(self.subject.backend().pause(&self.name, of.as_ref(), paused, self.now));
+        self.reference.tick(self.now);
+        self.reference.pause(of.as_ref(), paused);
+    }
+
+    fn revive(&mut self) {
+        let dead = get(self.subject.backend().dead(&self.name, None, 1_000, self.now));
+        self.reference.tick(self.now);
+        let ids: BTreeSet<JobId> = dead.iter().map(|job| job.id).collect();
+        assert_eq!(ids, self.reference.dead());
+        if let Some(job) = dead.first() {
+            assert!(get(self.subject.backend().revive(&self.name, job.id, self.now)));
+            self.reference.revive(job.id);
+        }
+    }
+
+    /// Runs everything that is left, and makes sure that nothing remains of it.
+    fn drain(&mut self) {
+        let backend = self.subject.backend();
+        get(backend.pause(&self.name, None, false, self.now));
+        for index in 0..6 {
+            let of = group(&format!("g{index}"));
+            get(backend.pause(&self.name, Some(&of), false, self.now));
+            get(backend.set_limits(&self.name, &of, None, self.now));
+        }
+        for _ in 0..100_000 {
+            let leased = get(backend.lease(&self.name, 1_000, "w", self.now));
+            for lease in &leased.leases {
+                let done = Outcome::Done { result: None };
+                let settled = get(backend.settle_one(&self.name, lease.token(), done, self.now));
+                assert_eq!(settled, Settled::Done);
+            }
+            if leased.leases.is_empty() {
+                let Some(next) = leased.next else { break };
+                self.now = self.now.max(next);
+            }
+        }
+        for job in get(backend.dead(&self.name, None, 1_000, self.now)) {
+            assert_eq!(get(backend.cancel(&self.name, job.id, self.now)), Cancelled::Removed);
+        }
+        self.now = self.now.after(Duration::from_secs(2 * 86_400));
+        get(backend.lease(&self.name, 1, "w", self.now));
+        let stats = get(backend.stats(&self.name, None, 100, self.now));
+        let left = (stats.queue, stats.groups_total, stats.dead, stats.done, stats.next);
+        assert_eq!(left, (Default::default(), 0, 0, 0, None));
+    }
+}
+
+fn settings() -> QueueSettings {
+    QueueSettings {
+        group_limits: vec!["slots 3/4s".parse().expect("a limit")],
+        lease: Duration::from_secs(15),
+        attempts_max: 3,
+        key_window: Duration::from_secs(60),
+        ..QueueSettings::default()
+    }
+}

@@ -1,0 +1,206 @@
+//! Virtual time: a queue in front of upstreams that enforce their limit themselves.
+
+mod enforcer;
+mod run;
+mod seed_policy;
+
+use std::time::Duration;
+
+use tollgate_queue::{Backend, Embedded, NewJob, QueueSettings};
+
+use crate::world::{Random, START, after, get, group, job, poll, queue};
+use enforcer::Enforcer;
+use run::{Burst, Report};
+
+/// The burst of the facts: 300 jobs at 10 per 10 s; 30 windows, so 290 s at the very least.
+const BURST: Burst = Burst { jobs: 300, units: 10, window: Duration::from_secs(10) };
+
+/// Every kind of upstream: fixed windows in 20 phases, first-request-anchored, a sliding log.
+fn upstreams() -> Vec<(String, Enforcer)> {
+    let (units, window) = (BURST.units as usize, BURST.window);
+    let mut upstreams: Vec<(String, Enforcer)> = (0..20)
+        .map(|phase| {
+            let offset = window / 20 * phase;
+            (format!("fixed, phase {phase}/20"), Enforcer::fixed(units, window, offset))
+        })
+        .collect();
+    upstreams.push(("first-request-anchored".into(), Enforcer::anchored(units, window)));
+    upstreams.push(("sliding log".into(), Enforcer::sliding(units, window)));
+    upstreams
+}
+
+#[test]
+fn no_call_is_over_the_limit_of_any_upstream_and_the_makespan_is_within_two_percent() {
+    let mut worst: f64 = 0.0;
+    for (name, upstream) in upstreams() {
+        for seed in 1..=3 {
+            let report = run::slots(&BURST, upstream.clone(), seed);
+            assert_eq!((report.calls, report.refused), (300, 0), "{name}: {report:?}");
+            assert!(report.makespan_ratio <= 1.02, "{name}: {report:?}");
+            assert_eq!(report.inversions, 0, "{name}");
+            worst = worst.max(report.makespan_ratio);
+        }
+    }
+    assert!(worst >= 1.0, "the bound is a bound: {worst}");
+}
+
+#[test]
+fn the_policy_of_the_seed_wastes_an_eighth_to_a_fifth_of_its_calls() {
+    let share = |upstream: Enforcer| {
+        let reports: Vec<Report> =
+            (1..=3).map(|seed| seed_policy::run(&BURST, upstream.clone(), seed)).collect();
+        let (refused, calls) = reports.iter().fold((0, 0), |(refused, calls), report| {
+            (refused + report.refused, calls + report.calls)
+        });
+        100.0 * refused as f64 / calls as f64
+    };
+    let anchored = share(Enforcer::anchored(10, BURST.window));
+    let sliding = share(Enforcer::sliding(10, BURST.window));
+    assert!((8.0..=20.0).contains(&anchored), "{anchored} % of calls refused");
+    assert!((12.0..=24.0).contains(&sliding), "{sliding} % of calls refused");
+}
+
+/// `cargo test -p tollgate-queue --test it table -- --ignored --nocapture` prints the table of
+/// docs/queue.md.
+#[test]
+#[ignore = "prints a table; checks nothing"]
+#[allow(clippy::print_stdout)]
+fn table_of_policies_and_upstreams() {
+    println!(
+        "| upstream | policy | calls | 429s | share | makespan | ratio | lease calls per job |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (name, upstream) in upstreams().into_iter().filter(|(name, _)| {
+        !name.contains("fixed") || name.contains(" 0/") || name.contains(" 12/")
+    }) {
+        for (policy, run) in [
+            ("response-anchored slots", run::slots as fn(&Burst, Enforcer, u64) -> Report),
+            ("the seed's", seed_policy::run),
+        ] {
+            let reports: Vec<Report> =
+                (1..=3).map(|seed| run(&BURST, upstream.clone(), seed)).collect();
+            let mean = |of: fn(&Report) -> f64| reports.iter().map(of).sum::<f64>() / 3.0;
+            let (calls, refused) = (mean(|r| r.calls as f64), mean(|r| r.refused as f64));
+            println!(
+                "| {name} | {policy} | {calls:.0} | {refused:.0} | {:.1} % | {:.1} s | {:.3} | {:.2} |",
+                100.0 * refused / calls,
+                mean(|r| r.makespan_s),
+                mean(|r| r.makespan_ratio),
+                mean(|r| r.lease_calls as f64) / 300.0,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_worker_wakes_at_most_once_per_job() {
+    for (name, upstream) in upstreams() {
+        let report = run::slots(&BURST, upstream, 7);
+        assert!(report.lease_calls <= report.calls, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn nobody_is_woken_while_a_hundred_thousand_jobs_are_delayed() {
+    let (queues, name) = (Embedded::memory(), queue("later"));
+    get(queues.put_queue(&name, QueueSettings::with_limit("slots 10/10s".parse().unwrap()), START));
+    let hour = Duration::from_secs(3_600);
+    for batch in 0..100u64 {
+        let delayed = |index: u64| {
+            job(&format!("g{}", index % 50))
+                .after(hour + Duration::from_millis(batch * 1_000 + index))
+        };
+        get(queues.enqueue(&name, (0..1_000).map(delayed).collect(), START));
+    }
+    let leased = get(queues.lease(&name, 10, "w", START));
+    assert!(leased.leases.is_empty());
+    // The next start is an hour away, and until then nothing wakes who waits.
+    assert_eq!(leased.next, Some(START.after(hour)));
+    let mut changed = queues.changed(&name, leased.seen);
+    get(queues.enqueue(&name, vec![job("g1").after(hour * 2)], after(1.0)));
+    assert!(poll(&mut changed).is_pending());
+    let leased = get(queues.lease(&name, 10, "w", START.after(hour)));
+    assert_eq!(leased.leases.len(), 1);
+}
+
+#[test]
+fn every_job_starts_no_later_than_told_and_within_one_round_trip_of_the_estimate() {
+    // A constant round trip that is known: the estimate must be right to the nanosecond.
+    let report = run::with_latency(&BURST, Enforcer::sliding(10, BURST.window), |_| 0.05, 1);
+    assert_eq!(report.late, 0, "{report:?}");
+    assert!(report.estimate_error_s <= 0.05, "{report:?}");
+    // Jittered round trips: no later than told, and the mean is off by less than one of them.
+    for seed in 1..=5 {
+        let report = run::slots(&BURST, Enforcer::sliding(10, BURST.window), seed);
+        assert_eq!(report.late, 0, "{report:?}");
+        assert!(report.estimate_error_mean_s <= run::ROUND_TRIP_MAX_S, "{report:?}");
+    }
+}
+
+#[test]
+fn jobs_that_are_cancelled_only_make_the_others_earlier() {
+    let (queues, name) = (Embedded::memory(), queue("q"));
+    get(queues.put_queue(&name, QueueSettings::with_limit("slots 2/10s".parse().unwrap()), START));
+    let enqueued = get(queues.enqueue(&name, (0..100).map(|_| job("g")).collect(), START));
+    let mut told: Vec<_> = enqueued.iter().map(|job| job.ready.unwrap().latest).collect();
+    let mut random = Random::new(5);
+    for _ in 0..60 {
+        let gone = random.below(100) as usize;
+        get(queues.cancel(&name, enqueued[gone].id, after(1.0)));
+        for (index, job) in enqueued.iter().enumerate() {
+            let Some(job) = get(queues.job(&name, job.id, after(1.0))) else { continue };
+            let tollgate_queue::JobState::Waiting { ready, .. } = job.state else { continue };
+            // One second has passed since it was told: only those who may start now are "later".
+            let latest = ready.unwrap().latest.before(Duration::from_secs(1));
+            assert!(latest <= told[index], "job {index}");
+            told[index] = latest;
+        }
+    }
+}
+
+/// 1,000 groups with a limit each and a worker of 2,000 jobs a second: how long the jobs of the quiet
+/// groups wait, beside one group with `noisy_jobs` at once.
+fn quiet_waits(noisy_jobs: usize) -> Vec<Duration> {
+    let (queues, name) = (Embedded::memory(), queue("q"));
+    get(queues.put_queue(&name, QueueSettings::with_limit("slots 10/1s".parse().unwrap()), START));
+    for chunk in (0..noisy_jobs).collect::<Vec<_>>().chunks(1_000) {
+        get(queues.enqueue(&name, chunk.iter().map(|_| job("noisy")).collect(), START));
+    }
+    let mut random = Random::new(11);
+    let mut arrivals: Vec<(u64, usize)> =
+        (0..5_000).map(|index| (random.below(5_000_000_000), index % 999)).collect();
+    arrivals.sort_unstable();
+    let mut arrivals = arrivals.into_iter().peekable();
+    let mut waits = Vec::new();
+    for tick in 0..12_000u64 {
+        let now = START.after(Duration::from_micros(500 * tick));
+        while let Some((at, of)) =
+            arrivals.next_if(|(at, _)| START.after(Duration::from_nanos(*at)) <= now)
+        {
+            let quiet = NewJob::new(group(&format!("quiet {of}")), "x");
+            get(queues.enqueue(&name, vec![quiet], START.after(Duration::from_nanos(at))));
+        }
+        for lease in get(queues.lease(&name, 1, "w", now)).leases {
+            if lease.group.as_str() != "noisy" {
+                waits.push(now.since(lease.enqueued_at));
+            }
+            let done = tollgate_queue::Outcome::Done { result: None };
+            get(queues.settle_one(&name, lease.token(), done, now));
+        }
+    }
+    waits.sort_unstable();
+    waits
+}
+
+#[test]
+fn a_noisy_group_costs_the_quiet_ones_at_most_a_tenth() {
+    let p99 = |waits: &[Duration]| waits[waits.len() * 99 / 100];
+    let (alone, beside) = (quiet_waits(0), quiet_waits(20_000));
+    assert_eq!((alone.len(), beside.len()), (5_000, 5_000));
+    assert!(
+        p99(&beside) <= p99(&alone).mul_f64(1.1),
+        "p99 {:?} alone, {:?} beside",
+        p99(&alone),
+        p99(&beside)
+    );
+}
