@@ -11,6 +11,9 @@ use super::meter::{Meter, Rest, When};
 use super::{Knowledge, Settings};
 use crate::profile::{Costs, Dimension, Scope};
 
+/// Requests that may be in flight at first where the upstream tells nothing.
+const SILENT_WINDOW: f64 = 2.0;
+
 /// One bucket. Small while idle: what only a bucket in use needs is in [`Busy`].
 #[derive(Debug)]
 pub(super) struct Bucket {
@@ -90,8 +93,12 @@ impl Bucket {
                 dimensions.get(usize::from(rest.dimension)).map(|of| Meter::wake(rest, of))
             });
             let most = f64::from(settings.in_flight_max);
-            let busy =
-                Busy { meters: meters.collect(), window: most, threshold: most, ..Busy::default() };
+            let busy = Busy {
+                meters: meters.collect(),
+                window: SILENT_WINDOW,
+                threshold: most,
+                ..Busy::default()
+            };
             *rests = Rests::None;
             Box::new(busy)
         })

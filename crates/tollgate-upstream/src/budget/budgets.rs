@@ -162,15 +162,17 @@ impl Budgets {
         if claim.route.is_exempt() {
             return Ok(Granted::Now(self.depart(None, 0, claim.route.clone(), claim.costs, now)));
         }
-        self.check_room(claim)?;
+        let room = self.room_for(claim);
         let name = self.names.bucket(&claim.route);
         let Some(slot) = self.table.entry(&name, now) else {
             return Err(Refusal { reason: Reason::BucketsFull, wait: Some(self.settings.lease) });
         };
         self.check_cost(slot, claim)?;
-        let wait = self.estimate(slot, &claim.route, &claim.costs, now);
-        if claim.patience.is_some_and(|patience| patience < wait) {
-            return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
+        if let Some(patience) = claim.patience {
+            let wait = self.estimate(slot, &claim.route, &claim.costs, claim.priority, now);
+            if patience < wait {
+                return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
+            }
         }
         let waiter = self.enqueue(slot, claim, now);
         self.look_at(slot, now);
@@ -180,6 +182,10 @@ impl Budgets {
                 return Ok(Granted::Now(ticket));
             }
             self.granted.push_back((other, ticket));
+        }
+        if let Err(refusal) = room {
+            self.leave(waiter, now);
+            return Err(refusal);
         }
         Ok(Granted::Later(waiter))
     }
@@ -199,7 +205,8 @@ impl Budgets {
         let waiting = self.unqueue(id);
         let mut wait = None;
         if let (Some(Whereabouts { slot, .. }), Some(waiting)) = (whereabouts, waiting) {
-            wait = Some(self.estimate(slot, &waiting.route, &waiting.costs, now));
+            let priority = waiting.asker.priority;
+            wait = Some(self.estimate(slot, &waiting.route, &waiting.costs, priority, now));
             self.look_at(slot, now);
         }
         self.deadlines.remove(&(at, id));
@@ -308,7 +315,8 @@ impl Budgets {
         drained
     }
 
-    fn check_room(&self, claim: &Claim) -> Result<(), Refusal> {
+    /// Whether it could wait, if it has to.
+    fn room_for(&self, claim: &Claim) -> Result<(), Refusal> {
         let wait = Some(self.settings.lease);
         if self.waiters.len() >= self.settings.queue_max {
             return Err(Refusal { reason: Reason::QueueFull, wait });

@@ -8,7 +8,7 @@ use super::bucket::{Bucket, cost_of};
 use super::budgets::Budgets;
 use super::meter::Meter;
 use super::names::lane_label;
-use super::{BucketView, DimensionView, LastRefusal};
+use super::{BucketView, DimensionView, LastRefusal, Priority};
 use crate::profile::{Costs, Route};
 
 impl Budgets {
@@ -19,10 +19,11 @@ impl Budgets {
         slot: u32,
         route: &Route,
         costs: &Costs,
+        priority: Priority,
         now: Timestamp,
     ) -> Duration {
         let Some(bucket) = self.table.get(slot) else { return Duration::ZERO };
-        let own = self.bucket_wait(bucket, costs, now);
+        let own = self.bucket_wait(bucket, costs, priority, now);
         let lanes = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.lanes);
         let label = lane_label(route);
         let lane = lanes.iter().find(|lane| *lane.label == *label);
@@ -53,7 +54,9 @@ impl Budgets {
             dimensions: meters.iter().map(|meter| self.dimension_view(meter, now)).collect(),
             in_flight: busy.map_or(0, |busy| busy.flights.len() as u32),
             queued: busy.map_or(0, |busy| busy.queued),
-            wait: self.bucket_wait(bucket, &costs, now).max(self.gate_wait(&costs, now)),
+            wait: self
+                .bucket_wait(bucket, &costs, Priority::Low, now)
+                .max(self.gate_wait(&costs, now)),
             divergence: meters.iter().map(|meter| meter.divergence).min().unwrap_or(0),
             blocked_for: bucket.is_blocked_until(now).map(|until| until.since(now)),
             blocked_lanes: lanes.iter().filter_map(blocked).collect(),
@@ -65,9 +68,16 @@ impl Budgets {
         }
     }
 
-    fn bucket_wait(&self, bucket: &Bucket, costs: &Costs, now: Timestamp) -> Duration {
+    fn bucket_wait(
+        &self,
+        bucket: &Bucket,
+        costs: &Costs,
+        priority: Priority,
+        now: Timestamp,
+    ) -> Duration {
         let blocked = bucket.is_blocked_until(now).map_or(Duration::ZERO, |at| at.since(now));
-        let ahead = bucket.busy.as_deref().map_or(0, |busy| busy.queued as u64);
+        let lanes = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.lanes);
+        let ahead = lanes.iter().map(|lane| lane.line.len_to(priority) as u64).sum::<u64>();
         let woken: Vec<Meter>;
         let meters = match &bucket.busy {
             Some(busy) => &busy.meters,
@@ -84,7 +94,7 @@ impl Budgets {
     }
 
     fn gate_wait(&self, costs: &Costs, now: Timestamp) -> Duration {
-        let account = self.bucket_wait(&self.account, costs, now);
+        let account = self.bucket_wait(&self.account, costs, Priority::Low, now);
         let ahead = self.ready[0].len() as u64;
         let global = self.global.as_ref().map_or(Duration::ZERO, |global| {
             let waits = (ahead + 1 + global.live(now)).saturating_sub(global.units());

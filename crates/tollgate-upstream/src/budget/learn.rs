@@ -36,8 +36,13 @@ impl Budgets {
         // Moving to another bucket may have moved it to another lane.
         let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
         let resets: Vec<_> = observation.readings.iter().map(|it| self.reset(it, now)).collect();
-        let learning =
-            Learning { flight: &flight, observation, resets: &resets, event: self.event };
+        let learning = Learning {
+            flight: &flight,
+            observation,
+            resets: &resets,
+            event: self.event,
+            may_be_silent: observation.malformed == 0 && !self.names.knows(&flight.route),
+        };
         if !flight.route.is_exempt_from_global() {
             land(&mut self.account, ticket.0);
             let flights = Vec::new();
@@ -50,7 +55,7 @@ impl Budgets {
                 self.profile.dimensions(),
             );
         }
-        let others: Vec<_> = self.flights_in(slot, ticket.0);
+        let others = self.flights_to_count(slot, ticket.0, observation);
         if let Some(bucket) = self.table.get_mut(slot) {
             land(bucket, ticket.0);
             learning.apply(
@@ -131,9 +136,8 @@ impl Budgets {
             lines.filter(|(_, it)| is_its(&it.route)).map(|(_, it)| it.id).collect();
         waiting.sort_unstable();
         for id in waiting {
-            let deadline = self.deadlines.iter().find(|(_, of)| *of == id).copied();
             if let Some(waiting) = self.unqueue(id) {
-                self.deadlines.extend(deadline);
+                self.deadlines.extend(waiting.deadline.map(|at| (at, id)));
                 self.queued_bytes += waiting.bytes;
                 self.stand_in_line(to, waiting);
             }
@@ -167,9 +171,19 @@ impl Budgets {
         }
     }
 
-    fn flights_in(&self, slot: u32, except: u64) -> Vec<Flight> {
-        let busy = self.table.get(slot).and_then(|bucket| bucket.busy.as_deref());
-        let ids = busy.into_iter().flat_map(|busy| &busy.flights).filter(|id| **id != except);
+    /// The other requests in flight in a bucket, if a meter is to be made that has to count them.
+    fn flights_to_count(&self, slot: u32, except: u64, observation: &Observation) -> Vec<Flight> {
+        let Some(busy) = self.table.get(slot).and_then(|bucket| bucket.busy.as_deref()) else {
+            return Vec::new();
+        };
+        let has = |reading: &Reading| {
+            let key = (reading.dimension, reading.part);
+            busy.meters.iter().any(|meter| (meter.dimension, meter.part) == key)
+        };
+        if observation.readings.iter().all(has) {
+            return Vec::new();
+        }
+        let ids = busy.flights.iter().filter(|id| **id != except);
         ids.filter_map(|id| self.flights.get(id)).filter(|it| it.counted).cloned().collect()
     }
 
@@ -275,6 +289,9 @@ struct Learning<'a> {
     observation: &'a Observation,
     resets: &'a [Option<Duration>],
     event: u64,
+    /// Whether saying nothing means that there is nothing to say: not if fields were garbled, nor
+    /// if this route had fields before.
+    may_be_silent: bool,
 }
 
 impl Learning<'_> {
@@ -309,10 +326,10 @@ impl Learning<'_> {
 
     /// What is known after this answer.
     fn judge(&self, bucket: &mut Bucket, knows: bool) {
-        let accepted = self.observation.outcome == Outcome::Accepted;
+        let silent = self.observation.outcome == Outcome::Accepted && self.may_be_silent;
         match (knows, bucket.knowledge) {
             (true, _) => bucket.knowledge = Knowledge::Known,
-            (false, Knowledge::Unknown) if accepted => bucket.knowledge = Knowledge::Silent,
+            (false, Knowledge::Unknown) if silent => bucket.knowledge = Knowledge::Silent,
             _ => {}
         }
     }

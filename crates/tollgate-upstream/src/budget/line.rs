@@ -103,6 +103,11 @@ impl<T> Line<T> {
         self.places.len()
     }
 
+    /// How many have that priority or a higher one.
+    pub(super) fn len_to(&self, priority: Priority) -> usize {
+        self.places.range(..=(priority, u64::MAX, u64::MAX)).count()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Place, &T)> {
         self.places.iter()
     }

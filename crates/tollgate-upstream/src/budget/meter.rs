@@ -126,6 +126,7 @@ pub(super) struct Rest {
     limit: u32,
     remaining: u32,
     window_ms: u32,
+    early_ms: u32,
     at_ns: u64,
     resets_ns: u64,
 }
@@ -351,6 +352,8 @@ impl Meter {
     pub(super) fn can_rest(&self, now: Timestamp) -> bool {
         self.in_flight == 0
             && self.unseen_units(now) == 0
+            // Two that overlapped cannot be kept as one without loss; one of them is over soon.
+            && self.live(now).count() <= 1
             && self.model.as_ref().is_none_or(|model| model.is_empty(now))
     }
 
@@ -364,6 +367,11 @@ impl Meter {
             limit: narrow(self.limit),
             remaining: narrow(least.unwrap_or(self.limit)),
             window_ms: narrow(self.window_ns.div_ceil(1_000_000)),
+            early_ms: self
+                .live(now)
+                .map(|witness| narrow(witness.early_ns.div_ceil(1_000_000)))
+                .max()
+                .unwrap_or(0),
             at_ns: self.live(now).map(|witness| witness.at_ns).max().unwrap_or(0),
             resets_ns: self.live(now).map(|witness| witness.resets_ns).max().unwrap_or(0),
         }
@@ -381,7 +389,7 @@ impl Meter {
                 remaining: u64::from(rest.remaining),
                 at_ns: rest.at_ns,
                 resets_ns: rest.resets_ns,
-                early_ns: u64::MAX,
+                early_ns: u64::from(rest.early_ms) * 1_000_000,
                 resets_at: None,
                 anchored: false,
             });

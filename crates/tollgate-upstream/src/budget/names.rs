@@ -32,6 +32,11 @@ impl Names {
         with_major(hash, route)
     }
 
+    /// Whether the upstream has named the route's bucket before.
+    pub(super) fn knows(&self, route: &Route) -> bool {
+        self.hashes.contains_key(route_name(route).as_str())
+    }
+
     /// Remembers the upstream's name of a route's bucket.
     pub(super) fn learn(&mut self, route: &Route, hash: &Arc<str>) {
         let own = route_name(route);

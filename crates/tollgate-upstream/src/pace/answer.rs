@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::profile::{Observation, Reading};
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -41,6 +43,29 @@ impl Answer {
             remaining: None,
             reset_after: None,
             retry_after: None,
+        }
+    }
+
+    /// What a response says, as a profile reads it.
+    ///
+    /// Of several dimensions the one to pace by is the one that refills most slowly: it binds in
+    /// the long run.
+    #[must_use]
+    pub fn of_observation(observation: &Observation) -> Self {
+        let unit_ns = |reading: &&Reading| match (reading.limit, reading.window) {
+            (Some(limit), Some(window)) if limit > 0 => window.as_nanos() / u128::from(limit),
+            _ => 0,
+        };
+        let told = observation.readings.iter().filter(|reading| reading.remaining.is_some());
+        // Of equals the first: the profile's order is that of importance.
+        let binding = told.rev().max_by_key(unit_ns);
+        Self {
+            outcome: observation.outcome,
+            limit: binding.and_then(|reading| reading.limit),
+            period: binding.and_then(|reading| reading.window),
+            remaining: binding.and_then(|it| it.remaining).map(|units| units as f64),
+            reset_after: binding.and_then(|reading| reading.reset_after),
+            retry_after: observation.retry_after,
         }
     }
 

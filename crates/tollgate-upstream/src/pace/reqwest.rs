@@ -1,11 +1,15 @@
 //! The pacer as a middleware for reqwest clients.
 
+use std::sync::Arc;
+
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use tollgate_core::Cost;
 
-use super::{Answer, Gate};
+use super::Gate;
+use super::response::Reader;
+use crate::profile::Profile;
 
 /// Makes a client wait its turn. One per token; clones share the pacer.
 ///
@@ -22,13 +26,20 @@ use super::{Answer, Gate};
 #[derive(Clone, Debug)]
 pub struct PaceMiddleware {
     gate: Gate,
+    reader: Reader,
 }
 
 impl PaceMiddleware {
     /// A middleware in front of which tasks wait at `gate`.
     #[must_use]
-    pub const fn new(gate: Gate) -> Self {
-        Self { gate }
+    pub fn new(gate: Gate) -> Self {
+        Self { gate, reader: Reader::default() }
+    }
+
+    /// Reads answers as `profile` says; without one, by what their fields look like.
+    #[must_use]
+    pub fn profile(self, profile: Arc<Profile>) -> Self {
+        Self { reader: Reader(Some(profile)), ..self }
     }
 }
 
@@ -43,7 +54,7 @@ impl Middleware for PaceMiddleware {
         let cost = extensions.get().copied().unwrap_or(Cost::ONE);
         let pass = self.gate.enter(cost).await;
         let response = next.run(request, extensions).await?;
-        pass.answer(&Answer::of_response(response.status(), response.headers()));
+        pass.answer(&self.reader.answer(response.status(), response.headers()));
         Ok(response)
     }
 }

@@ -1,11 +1,13 @@
 //! From an HTTP response's status and header fields to an [`Answer`].
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use tollgate_core::fields::{Lines, Observed, Reading, read};
 
 use super::{Answer, Outcome};
+use crate::profile::{Profile, Response};
 
 impl Answer {
     /// What a response says, in whatever dialect its fields are.
@@ -15,10 +17,7 @@ impl Answer {
     /// counted too.
     #[must_use]
     pub fn of_response(status: StatusCode, headers: &HeaderMap) -> Self {
-        let lines: Lines<'_> =
-            headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let reading = read(&lines, now.unwrap_or(Duration::ZERO));
+        let reading = read(&lines(headers), epoch());
         let limit = binding(&reading);
         let remaining = limit.and_then(|limit| limit.remaining);
         Self {
@@ -30,6 +29,28 @@ impl Answer {
             retry_after: reading.retry_after,
         }
     }
+}
+
+/// Reads the answers of one upstream: as its profile says, or by what they look like.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reader(pub(super) Option<Arc<Profile>>);
+
+impl Reader {
+    pub(super) fn answer(&self, status: StatusCode, headers: &HeaderMap) -> Answer {
+        let Some(profile) = &self.0 else { return Answer::of_response(status, headers) };
+        let lines = lines(headers);
+        let status = status.as_u16();
+        let response = Response { status, lines: &lines, body: b"", now: epoch() };
+        Answer::of_observation(&profile.read(&response))
+    }
+}
+
+fn lines(headers: &HeaderMap) -> Lines<'_> {
+    headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
+}
+
+fn epoch() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// The policy to pace by: the one that refills most slowly is the one that binds in the long run.
@@ -94,6 +115,21 @@ mod tests {
         assert_eq!(Answer::of_response(StatusCode::FORBIDDEN, &spent).outcome, Outcome::Limited);
         let plain = Answer::of_response(StatusCode::FORBIDDEN, &HeaderMap::new());
         assert_eq!(plain.outcome, Outcome::Accepted);
+    }
+
+    #[test]
+    fn a_profile_reads_what_the_usual_names_do_not_say() {
+        let reader = Reader(Profile::builtin("shopify"));
+        let told = headers(&[("x-shopify-shop-api-call-limit", "32/40")]);
+        let answer = reader.answer(StatusCode::OK, &told);
+        assert_eq!((answer.limit, answer.remaining), (Some(40), Some(8.0)));
+        let guessed = Reader(None).answer(StatusCode::OK, &told);
+        assert_eq!(guessed, Answer::bare(Outcome::Accepted));
+        // GitLab's reset is an epoch by a name that the IETF uses for a delta; either way it reads.
+        let reader = Reader(Profile::builtin("github"));
+        let secondary = headers(&[("retry-after", "60"), ("x-ratelimit-remaining", "4000")]);
+        let answer = reader.answer(StatusCode::FORBIDDEN, &secondary);
+        assert_eq!(answer.outcome, Outcome::Limited);
     }
 
     #[test]

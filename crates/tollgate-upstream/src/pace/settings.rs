@@ -4,6 +4,8 @@ use core::time::Duration;
 
 use tollgate_core::Quota;
 
+use crate::profile::{Dimension, Profile, Window};
+
 /// How the server's quota comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
@@ -68,6 +70,35 @@ impl Settings {
         Self { quota: Some(quota), ..Self::default() }
     }
 
+    /// Fills in what was not set by hand from what a profile states.
+    ///
+    /// So the quota is, in this order: what the policy field of an answer says, what was set by
+    /// hand, what the profile states, and else unknown. How it comes back is what was set by hand,
+    /// else what the profile states, else told from the answers.
+    ///
+    /// ```
+    /// use tollgate_upstream::pace::{Refill, Settings};
+    /// use tollgate_upstream::profile::Profile;
+    ///
+    /// let profile = Profile::builtin("heroku").expect("it is shipped");
+    /// let settings = Settings::default().or_profile(&profile);
+    /// assert_eq!(settings.quota().map(|quota| quota.units()), Some(4_500));
+    /// ```
+    #[must_use]
+    pub fn or_profile(self, profile: &Profile) -> Self {
+        // The first dimension that is told is the one that a pacer can go by.
+        let Some(told) = profile.dimensions().iter().find(|of| !of.is_modelled()) else {
+            let stated = profile.dimensions().iter().find_map(Dimension::stated);
+            return Self { quota: self.quota.or(stated), ..self };
+        };
+        let refill = match (self.refill, told.window()) {
+            (Refill::Detect, Window::Sliding) => Refill::Continuous,
+            (Refill::Detect, Window::Fixed) => Refill::Window,
+            (by_hand, _) => by_hand,
+        };
+        Self { quota: self.quota.or(told.stated()), refill, ..self }
+    }
+
     /// How the quota comes back.
     #[must_use]
     pub const fn refill(self, refill: Refill) -> Self {
@@ -108,6 +139,12 @@ impl Settings {
     #[must_use]
     pub const fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
+    }
+
+    /// How the quota is believed to come back.
+    #[must_use]
+    pub const fn refill_belief(&self) -> Refill {
+        self.refill
     }
 
     /// The quota known beforehand.

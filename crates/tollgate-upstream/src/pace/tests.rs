@@ -224,3 +224,5 @@ fn a_window_is_spent_evenly_once_it_is_known_as_one() {
     assert_eq!(pacer.law(), Law::Window);
     assert!((0.0..45.0).contains(&left), "{left} units were left at the end of the window");
 }
+
+mod from_profile;

@@ -1,7 +1,7 @@
 //! Patterns of paths: `POST /channels/*/messages`, `/webhooks/{}/{}`.
 //!
 //! A pattern is compared segment by segment. `*` and `{}` stand for any one segment, `{}` to be
-//! captured; `text*` for a segment that begins with the text; a last `**` for any rest.
+//! captured, as is `{#}`, which is a secret and never shown; `text*` for a segment that begins with the text; a last `**` for any rest.
 
 /// Longer paths are cut: what lies deeper is of no interest to a limit.
 pub(super) const SEGMENTS_MAX: usize = 24;
@@ -14,6 +14,7 @@ enum Part {
     Prefix(Box<str>),
     Any,
     Captured,
+    Secret,
     Rest,
 }
 
@@ -62,7 +63,12 @@ impl Pattern {
 
     /// Whether the segment at `index` is to be captured.
     pub(super) fn captures(&self, index: usize) -> bool {
-        self.parts.get(index) == Some(&Part::Captured)
+        matches!(self.parts.get(index), Some(Part::Captured | Part::Secret))
+    }
+
+    /// Whether the segment at `index` must not be shown.
+    pub(super) fn hides(&self, index: usize) -> bool {
+        self.parts.get(index) == Some(&Part::Secret)
     }
 }
 
@@ -71,7 +77,7 @@ impl Part {
         match self {
             Self::Literal(wanted) => &**wanted == text,
             Self::Prefix(wanted) => text.starts_with(&**wanted),
-            Self::Any | Self::Captured | Self::Rest => true,
+            Self::Any | Self::Captured | Self::Secret | Self::Rest => true,
         }
     }
 }
@@ -81,6 +87,7 @@ fn part(text: &str) -> Part {
         "*" => Part::Any,
         "**" => Part::Rest,
         "{}" => Part::Captured,
+        "{#}" => Part::Secret,
         _ => match text.strip_suffix('*') {
             Some(prefix) => Part::Prefix(prefix.into()),
             None => Part::Literal(text.into()),

@@ -6,6 +6,8 @@
 //!  template  /channels/:major/messages/:id      path  /channels/42/messages/:id      major  42
 //! ```
 
+use std::fmt::Write as _;
+
 use tollgate_core::Quota;
 
 use super::pattern::{Id, Pattern, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
@@ -101,7 +103,11 @@ impl Routing {
         let mut before = "";
         for (index, &segment) in segments.iter().enumerate() {
             let is_major = major.is_some_and(|major| major.captures(index));
-            let shown = if is_major {
+            let is_secret = major.is_some_and(|major| major.hides(index));
+            let shown = if is_secret {
+                let _ = write!(majors, "/{:016x}", fingerprint(segment));
+                ":token"
+            } else if is_major {
                 majors += if majors.is_empty() { "" } else { "/" };
                 majors += bounded(segment);
                 ":major"
@@ -113,7 +119,7 @@ impl Routing {
             template += "/";
             template += shown;
             path += "/";
-            path += if is_major { bounded(segment) } else { shown };
+            path += if is_major && !is_secret { bounded(segment) } else { shown };
             before = segment;
         }
         (template, path, majors)
@@ -132,6 +138,13 @@ impl Lane {
         let Some(body) = body else { return true };
         self.body.is_empty() || self.body.iter().any(|field| super::body::has_field(body, field))
     }
+}
+
+/// Stands for a secret in keys and pages (FNV-1a): the same in every process, and no way back from
+/// it to a token of dozens of random characters.
+fn fingerprint(secret: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    secret.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// The segment, cut where no limit needs it longer.

@@ -1,5 +1,7 @@
 //! The crate from outside, with all its features.
 
+// The rules that budgets keep, one by one.
+mod budget_rules;
 // Budgets against a truthful upstream in virtual time.
 mod budgets;
 // The line in front of a pacer, and the layers that use it.

@@ -165,6 +165,16 @@ fn a_body_decides_the_lane_where_it_is_known() {
 }
 
 #[test]
+fn the_token_of_a_webhook_is_told_apart_and_never_shown() {
+    let discord = Profile::builtin("discord").expect("it is shipped");
+    let route = |token: &str| discord.route("POST", &format!("/api/v10/webhooks/7/{token}"));
+    let (one, other) = (route("sEcReT-one"), route("sEcReT-two"));
+    assert_ne!(one.major(), other.major());
+    assert_eq!(one.path(), "/webhooks/7/:token");
+    assert!(!format!("{one:?}").contains("sEcReT"), "{one:?}");
+}
+
+#[test]
 fn hostile_paths_stay_bounded() {
     let discord = Profile::builtin("discord").expect("it is shipped");
     let long = format!("/api/v10/channels/{}/{}", "9".repeat(9_000), "x/".repeat(9_000));
