@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod fake_upstream;
+mod profile;
 mod proxy;
 mod serve;
 mod simulate;
@@ -27,6 +28,7 @@ enum Command {
     Check(check::Args),
     Demo(demo::Args),
     FakeUpstream(fake_upstream::Args),
+    Profile(profile::Args),
     Proxy(proxy::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
@@ -50,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
         Command::FakeUpstream(args) => fake_upstream::run(args),
+        Command::Profile(args) => profile::run(args),
         Command::Proxy(args) => proxy::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),

@@ -4,6 +4,8 @@
 
 // The demos over real HTTP with real processes.
 mod demo;
+// Profiles shown, listed and tried out.
+mod profile;
 // What `simulate` prints and writes.
 mod simulate;
 // Runs the binary within a bound.
