@@ -1,8 +1,10 @@
 //! The binary `tollgate`: arguments to calls, nothing else.
 
 mod check;
+mod completions;
 mod demo;
 mod fake_upstream;
+mod man;
 mod profile;
 mod proxy;
 mod serve;
@@ -13,7 +15,7 @@ mod validate;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Both sides of a rate limit in one system.
 #[derive(Debug, Parser)]
@@ -26,8 +28,10 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Check(check::Args),
+    Completions(completions::Args),
     Demo(demo::Args),
     FakeUpstream(fake_upstream::Args),
+    Man(man::Args),
     Profile(profile::Args),
     Proxy(proxy::Args),
     Serve(serve::Args),
@@ -50,8 +54,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Check(args) => check::run(args),
+        Command::Completions(args) => completions::run(&args, Arguments::command()),
         Command::Demo(args) => demo::run(args),
         Command::FakeUpstream(args) => fake_upstream::run(args),
+        Command::Man(args) => man::run(&args, Arguments::command()),
         Command::Profile(args) => profile::run(args),
         Command::Proxy(args) => proxy::run(args),
         Command::Serve(args) => serve::run(args),

@@ -84,7 +84,7 @@ export class Policies implements View {
   }
 
   async #present(of: { domain: string; policy: string }): Promise<void> {
-    const query = `q=${encodeURIComponent(of.policy)}&limit=100`;
+    const query = `policy=${encodeURIComponent(of.policy)}&limit=100`;
     try {
       const found = await call<Found>(`/dashboard/policies?${query}`);
       const row = found.policies.find((one) => one.domain === of.domain && one.policy === of.policy);

@@ -93,13 +93,8 @@ pub(crate) async fn answer(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     if assets::has(path) {
-        return match request.method {
-            "GET" | "HEAD" => {
-                assets::answer(path, request, reply);
-                Ok(())
-            }
-            _ => Err(Trouble::Method("GET")),
-        };
+        assets::answer(path, request, reply);
+        return Ok(());
     }
     let body = match path {
         "/dashboard/session" => session(worker, request),

@@ -20,6 +20,7 @@ pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Tr
     let offset = number(request, "offset", 0, OFFSET_MAX)?;
     let limit = number(request, "limit", PAGE, PAGE_MAX)?;
     let wanted = text(request, "q")?.unwrap_or_default().to_ascii_lowercase();
+    let exactly = text(request, "policy")?;
     let rules = service.rules();
     let history = service.dashboard().history();
     let is_shown = |name: &Name, series: &Series| {
@@ -27,7 +28,8 @@ pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Tr
         let in_force = is_in_force(&rules, name);
         let matches = policy.to_ascii_lowercase().contains(&wanted)
             || (!domain.is_empty() && domain.to_ascii_lowercase().contains(&wanted));
-        matches && (in_force || series.totals != [0; 3])
+        let is_meant = exactly.as_ref().is_none_or(|name| name == policy);
+        is_meant && matches && (in_force || series.totals != [0; 3])
     };
     let mut shown: Vec<(&Name, &Series)> =
         history.series().filter(|(name, series)| is_shown(name, series)).collect();

@@ -36,15 +36,17 @@ async fn route(worker: &Worker, request: &Request<'_>, reply: &mut Reply) -> Res
         }
         path if path == "/" || path.starts_with("/dashboard/") => {
             let (method, role) = dashboard::needs(path).ok_or(Trouble::NotFound)?;
-            if let Some(role) = role {
-                permit(worker, request, method, role)?;
+            match role {
+                Some(role) => permit(worker, request, method, role)?,
+                None => has_method(request, method)?,
             }
             dashboard::answer(worker, path, request, reply).await
         }
         path => {
             let (method, role) = ops::needs(path).ok_or(Trouble::NotFound)?;
-            if let Some(role) = role {
-                permit(worker, request, method, role)?;
+            match role {
+                Some(role) => permit(worker, request, method, role)?,
+                None => has_method(request, method)?,
             }
             ops::answer(worker, path, request, reply).await
         }
@@ -58,7 +60,11 @@ async fn route_v1(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     if let Some(policy) = path.strip_prefix("/v1/gate/") {
-        let method = if request.method == "POST" { "POST" } else { "GET" };
+        let method = match request.method {
+            "POST" => "POST",
+            "GET" | "HEAD" => "GET",
+            _ => return Err(Trouble::Method("GET, POST")),
+        };
         permit(worker, request, method, Role::Check)?;
         return gate::gate(worker, policy, request, reply).await;
     }
@@ -107,6 +113,10 @@ pub(super) fn permit(
             Some(_) => {}
         }
     }
+    has_method(request, method)
+}
+
+fn has_method(request: &Request<'_>, method: &'static str) -> Result<(), Trouble> {
     let is_head = request.method == "HEAD" && method == "GET";
     if request.method == method || is_head { Ok(()) } else { Err(Trouble::Method(method)) }
 }
