@@ -16,8 +16,12 @@ mod error;
 mod job;
 mod limit;
 mod name;
+#[cfg(feature = "push")]
+pub mod push;
 mod queue;
 mod recurring;
+#[cfg(feature = "redis")]
+mod redis;
 mod schedule;
 mod settings;
 mod stats;
@@ -38,6 +42,8 @@ pub use limit::Limit;
 pub use name::{Group, JobId, QueueName};
 pub use queue::Queue;
 pub use recurring::{Recurring, Rhythm};
+#[cfg(feature = "redis")]
+pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
 pub use worker::{Certain, HandlerFn, Summary, Task, Worker, handler_fn};

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tollgate_core::{Clock, Timestamp};
 
 use crate::{
-    Answer, Backend, Beat, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease, LeaseToken,
-    Leased, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring, Settled, Stats,
+    Answer, Backend, Beat, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease,
+    LeaseToken, Leased, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring,
+    Settled, Stats,
 };
 
 /// A queue by its name.

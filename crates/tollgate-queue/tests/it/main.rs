@@ -22,3 +22,6 @@ mod crash;
 // What must be refused, with a clear error and nothing changed.
 mod bad_input;
 
+// Queues on real Redis and Valkey servers: histories, failures, clocks that differ.
+#[cfg(feature = "redis")]
+mod redis;

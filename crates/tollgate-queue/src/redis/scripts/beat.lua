@@ -1,0 +1,30 @@
+-- Prolongs leases, or notes how far a job is.
+--
+--   ARGV[3]     'beat' or 'progress'
+--   ARGV[4..]   per lease | id 8 | attempt 4 |, for progress also | done 8 | total 8 |
+--
+-- Answers { now, state, expires ... }: 1 held, 2 held but cancelled, 0 lost.
+
+upkeep()
+
+local answer = {}
+for n = 4, #ARGV do
+  local id, attempt, at = read('<dI4', ARGV[n])
+  local name = ('%d'):format(id)
+  local lease = call('HGET', P .. 'r', name)
+  local l = lease and lease_read(lease)
+  if not l or l.attempt ~= attempt then
+    answer[#answer + 1], answer[#answer + 2] = 0, '0'
+  else
+    if ARGV[3] == 'progress' then
+      l.done, l.total = read('<dd', ARGV[n], at)
+    else
+      l.expires = max(l.expires, now + Q.lease)
+      call('ZADD', P .. 'l', l.expires, name)
+    end
+    call('HSET', P .. 'r', name, lease_format(l))
+    answer[#answer + 1] = l.flags % 2 == 1 and 2 or 1
+    answer[#answer + 1] = ('%d'):format(l.expires)
+  end
+end
+return reply({ ('%d'):format(now), answer })

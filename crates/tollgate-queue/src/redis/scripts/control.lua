@@ -1,0 +1,112 @@
+-- Single changes.
+--
+--   ARGV[3]  'cancel'     ARGV[4] id: 0 not found, 1 removed, 2 requested
+--            'pause'      ARGV[4] '1' pauses, '0' resumes; ARGV[5], if given, the group
+--            'limits'     ARGV[4] group, ARGV[5] limits or ''
+--            'revive'     ARGV[4] id: whether there was such a dead letter
+--            'recur'      ARGV[4] name, ARGV[5] what, ARGV[6] when next
+--            'unrecur'    ARGV[4] name: whether there was one
+--            'fire'       ARGV[4] name, ARGV[5] when it was due, ARGV[6] when next ('' never):
+--                         whether it was this caller who may enqueue it
+--            'replace'    ARGV[4] cursor: places groups anew after limits changed; the next cursor
+
+upkeep()
+
+local what = ARGV[3]
+
+local function place(name)
+  local g = group_load(name)
+  group_promote(g)
+  group_place(g)
+end
+
+if what == 'cancel' then
+  local id = ARGV[4]
+  if call('HDEL', P .. 'x', id) == 1 then
+    call('ZREM', P .. 'xz', id)
+    return reply(1)
+  end
+  local text = call('HGET', P .. 'j', id)
+  if not text then return reply(0) end
+  local lease = call('HGET', P .. 'r', id)
+  if lease then
+    local l = lease_read(lease)
+    l.flags = 1
+    call('HSET', P .. 'r', id, lease_format(l))
+    return reply(2)
+  end
+  local j = job_read(text)
+  local g = group_load(j.group)
+  if call('ZREM', g.waits, job_place(id, j)) == 1 then
+    extra_drop(g.name, j.weight - 1)
+  elseif call('ZREM', g.delays, pack('>I7', id)) == 1 then
+    call('HINCRBY', P .. 'c', 'dl', -1)
+  end
+  end_cancelled(id, j)
+  ends_save()
+  place(j.group)
+  save()
+  return reply(1)
+elseif what == 'pause' then
+  if ARGV[5] then
+    if ARGV[4] == '1' then call('HSET', P .. 'p', ARGV[5], '1') else call('HDEL', P .. 'p', ARGV[5]) end
+    Q.pauses = nil
+    if call('ZSCORE', P .. 'i', ARGV[5]) then place(ARGV[5]) end
+    save()
+  elseif ARGV[4] == '1' then
+    call('HSET', P .. 'c', 'p', '1')
+  else
+    call('HDEL', P .. 'c', 'p')
+    mark(0)
+  end
+  return reply(1)
+elseif what == 'limits' then
+  if ARGV[5] == '' then call('HDEL', P .. 'o', ARGV[4]) else call('HSET', P .. 'o', ARGV[4], ARGV[5]) end
+  place(ARGV[4])
+  if not turns[ARGV[4]] then turns, turn_order = {}, {} end
+  save()
+  return reply(1)
+elseif what == 'revive' then
+  local id = ARGV[4]
+  local text = call('HGET', P .. 'x', id)
+  if not text or read('<d', text) + Q.dead_age <= now then return reply(0) end
+  call('HDEL', P .. 'x', id)
+  call('ZREM', P .. 'xz', id)
+  local length = read('<I4', text, 10)
+  local j = job_read(text:sub(14 + length))
+  j.failures, j.due = 0, now
+  job_save(id, j)
+  local g = group_load(j.group)
+  job_wait(g, id, j)
+  call('ZADD', P .. 'i', 0, j.group)
+  place(j.group)
+  save()
+  return reply(1)
+elseif what == 'recur' then
+  if call('HLEN', P .. 't') >= 10000 and call('HEXISTS', P .. 't', ARGV[4]) == 0 then
+    return { err = 'FULL a queue has at most 10000 recurring jobs' }
+  end
+  call('HSET', P .. 't', ARGV[4], ARGV[5])
+  call('ZADD', P .. 'tz', ARGV[6], ARGV[4])
+  mark(tonumber(ARGV[6]))
+  return reply(1)
+elseif what == 'unrecur' then
+  call('ZREM', P .. 'tz', ARGV[4])
+  return reply(call('HDEL', P .. 't', ARGV[4]))
+elseif what == 'fire' then
+  local due = call('ZSCORE', P .. 'tz', ARGV[4])
+  if not due or tonumber(due) > now or due ~= ARGV[5] then return reply(0) end
+  if ARGV[6] == '' then
+    call('ZREM', P .. 'tz', ARGV[4])
+    call('HDEL', P .. 't', ARGV[4])
+  else
+    call('ZADD', P .. 'tz', ARGV[6], ARGV[4])
+  end
+  return reply(1)
+elseif what == 'replace' then
+  local scan = call('ZSCAN', P .. 'h', ARGV[4], 'COUNT', CHUNK)
+  for n = 1, #scan[2], 2 do place(scan[2][n]) end
+  save()
+  mark(0)
+  return scan[1]
+end

@@ -1,0 +1,306 @@
+-- Groups: their state, the limits that bind them, and their place in the heap of groups.
+--
+-- A group that is touched is loaded once and stored once, whatever happens to it in between.
+
+local groups = {}
+
+-- Makes jobs that run hold what there is of limits that are new to their group (jobs.lua).
+local refit
+
+-- The states of `limits` that begin at `at` in `value`, vacant ones where a kind has changed; and
+-- which have not.
+local function states_load(limits, value, at)
+  local states, fits = {}, {}
+  for n, limit in ipairs(limits) do
+    local from, upto
+    if value and at <= #value then
+      local kind, length
+      kind, length, at = read('<BI4', value, at)
+      fits[n] = kind == limit.kind
+      if kind == limit.kind and length > 0 then from, upto = at, at + length end
+      at = at + length
+    end
+    states[n] = limit_load(limit, from and value, from, upto)
+  end
+  return states, fits
+end
+
+-- The bytes of several states, and until when they say something.
+local function states_format(limits, states)
+  local parts, upto = {}, 0
+  for n, limit in ipairs(limits) do
+    local bytes, last = limit_format(limit, states[n])
+    parts[n] = pack('<BI4', limit.kind, #bytes) .. bytes
+    upto = max(upto, last)
+  end
+  return table.concat(parts), upto
+end
+
+-- Most groups have one limit, of slots: theirs are read and written at one go.
+local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
+
+local function group_load(name)
+  local g = groups[name]
+  if g then return g end
+  local value = call('GET', P .. 'g:' .. name)
+  g = { name = name, running = 0, blocked = 0, deficit = 0, limits = Q.group_limits }
+  g.waits, g.delays, g.value = P .. 'w:' .. name, P .. 'd:' .. name, value
+  if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
+  if Q.own then
+    local own = call('HGET', P .. 'o', name)
+    if own then g.limits = read_limits(own, 1) end
+  end
+  if value and #value >= 33 and is_plain(g.limits) then
+    local kind, length, flight, used, at
+    g.running, g.blocked, g.deficit, kind, length, flight, used, at = read('<I4ddBI4I4I4', value)
+    if kind == 1 and length == #value - 25 then
+      local log
+      log, used = log_rest(g.limits[1], value, at, #value + 1, used)
+      g.states, groups[name] = { { 1, flight, log, used } }, g
+      return g
+    end
+  end
+  if value then g.running, g.blocked, g.deficit = read('<I4dd', value) end
+  local fits
+  g.states, fits = states_load(g.limits, value, 21)
+  groups[name] = g
+  if g.running > 0 then
+    for n = 1, #g.limits do
+      if not fits[n] then
+        refit(g, fits)
+        break
+      end
+    end
+  end
+  return g
+end
+
+local function group_save(g)
+  if g.running > 0 and is_plain(g.limits) then
+    local s = g.states[1]
+    call('SET', P .. 'g:' .. g.name, pack('<I4ddBI4I4I4', g.running, g.blocked, g.deficit, 1,
+      8 + #s[3], s[2], s[4]) .. s[3])
+    return
+  end
+  local bytes, upto = states_format(g.limits, g.states)
+  local key = P .. 'g:' .. g.name
+  if g.blocked > now then upto = max(upto, g.blocked) end
+  if g.running > 0 or g.deficit > 0 then
+    call('SET', key, pack('<I4dd', g.running, g.blocked, g.deficit) .. bytes)
+  elseif upto > now then
+    call('SET', key, pack('<I4dd', 0, g.blocked, 0) .. bytes, 'PX', ms(upto - now))
+  elseif g.value then
+    call('DEL', key)
+  end
+end
+
+-- The limits that bind every group: the queue's own, and those shared with other queues.
+local wide
+local is_wide = #Q.queue_limits > 0 or #Q.shared > 0
+local function wide_load()
+  if wide then return wide end
+  wide = { limits = Q.queue_limits, shared = {} }
+  wide.states = states_load(Q.queue_limits, call('GET', P .. 'q'), 1)
+  for _, name in ipairs(Q.shared) do
+    local spec = call('HGET', S .. 'l', name)
+    if spec then
+      local limits = read_limits(spec, 1)
+      local key = S .. 's:' .. name
+      wide.shared[#wide.shared + 1] =
+        { key = key, limits = limits, states = states_load(limits, call('GET', key), 1) }
+    end
+  end
+  return wide
+end
+
+local function wide_store(key, limits, states)
+  local bytes, upto = states_format(limits, states)
+  if upto >= STUCK then
+    call('SET', key, bytes)
+  elseif upto > now then
+    call('SET', key, bytes, 'PX', ms(upto - now))
+  else
+    call('DEL', key)
+  end
+end
+
+local function wide_save()
+  if not wide or not wide.dirty then return end
+  if #wide.limits > 0 then wide_store(P .. 'q', wide.limits, wide.states) end
+  for _, one in ipairs(wide.shared) do wide_store(one.key, one.limits, one.states) end
+end
+
+-- When the group's own limits let a job of this weight start.
+local function group_ready(g, weight)
+  local ready = g.blocked > now and g.blocked or 0
+  for n, limit in ipairs(g.limits) do ready = max(ready, limit_ready(limit, g.states[n], weight)) end
+  return ready
+end
+
+-- When the limits of the queue and the shared ones do.
+local function wide_ready(weight)
+  if not is_wide then return 0 end
+  local w, ready = wide_load(), 0
+  for n, limit in ipairs(w.limits) do ready = max(ready, limit_ready(limit, w.states[n], weight)) end
+  for _, one in ipairs(w.shared) do
+    ready = max(ready, limit_ready(one.limits[1], one.states[1], weight))
+  end
+  return ready
+end
+
+-- Takes a job's units of every limit that binds it; answers what was taken, for the lease.
+local function all_take(g, weight)
+  if not is_wide and is_plain(g.limits) then
+    local units, s = min(weight, g.limits[1].units), g.states[1]
+    s[2] = s[2] + units
+    return pack('<BI4BB', 1, units, 0, 0)
+  end
+  local taken = pack('<B', #g.limits)
+  for n, limit in ipairs(g.limits) do
+    limit_take(limit, g.states[n], weight)
+    taken = taken .. pack('<I4', limit_units(limit, weight))
+  end
+  if not is_wide then return taken .. '\0\0' end
+  local w = wide_load()
+  taken = taken .. pack('<B', #w.limits)
+  for n, limit in ipairs(w.limits) do
+    limit_take(limit, w.states[n], weight)
+    taken = taken .. pack('<I4', limit_units(limit, weight))
+  end
+  taken = taken .. pack('<B', #w.shared)
+  for _, one in ipairs(w.shared) do
+    limit_take(one.limits[1], one.states[1], weight)
+    taken = taken .. pack('<I4', limit_units(one.limits[1], weight))
+  end
+  w.dirty = true
+  return taken
+end
+
+-- Calls change(limit, state, units) for everything that was taken and still is of its limit.
+local function all_change(g, taken, change)
+  local count, at = read('<B', taken)
+  for n = 1, count do
+    if g.limits[n] then change(g.limits[n], g.states[n], read('<I4', taken, at + 4 * n - 4)) end
+  end
+  if not is_wide then return end
+  local w = wide_load()
+  count, at = read('<B', taken, at + 4 * count)
+  for n = 1, count do
+    if w.limits[n] then change(w.limits[n], w.states[n], read('<I4', taken, at + 4 * n - 4)) end
+  end
+  count, at = read('<B', taken, at + 4 * count)
+  for n = 1, count do
+    local one = w.shared[n]
+    if one then change(one.limits[1], one.states[1], read('<I4', taken, at + 4 * n - 4)) end
+  end
+  w.dirty = true
+end
+
+-- Turns in the heap, written together at the end: group -> score, 0 for the ring, false for none.
+local turns, turn_order = {}, {}
+
+local function heap_first()
+  local first = call('ZRANGE', P .. 'h', 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or STUCK
+end
+
+-- Whether the group itself is paused; a queue that is lets nothing start, but places its groups.
+local function is_paused(g)
+  if Q.pauses == nil then Q.pauses = call('HLEN', P .. 'p') > 0 end
+  return Q.pauses and call('HEXISTS', P .. 'p', g.name) == 1
+end
+
+-- Lets the delayed jobs of a group wait whose time has come.
+local function group_promote(g)
+  if Q.delayed <= 0 then return end
+  local due = call('ZRANGEBYSCORE', g.delays, '-inf', now, 'LIMIT', 0, CHUNK)
+  if #due == 0 then return end
+  local ids, places, extra = {}, {}, 0
+  for n, id in ipairs(due) do ids[n] = ('%d'):format(read('>I7', id)) end
+  for n, text in ipairs(call('HMGET', P .. 'j', unpack(ids))) do
+    local priority, weight = read('<BI4', text)
+    local at = read('<d', text, 22)
+    places[2 * n - 1], places[2 * n] = 0, pack('>BI7I7I4', 255 - priority, at, ids[n], weight)
+    extra = extra + weight - 1
+  end
+  call('ZADD', g.waits, unpack(places))
+  call('ZREM', g.delays, unpack(due))
+  call('HINCRBY', P .. 'c', 'dl', -#due)
+  if extra > 0 then call('HINCRBY', P .. 'u', g.name, extra) end
+end
+
+-- Where the group stands from now on; `head` is its first place if that is known, false if it has
+-- none. Groups with nothing to start but running jobs stay known by name.
+local function group_place(g, head)
+  if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
+  if head == nil then head = call('ZRANGE', g.waits, 0, 0)[1] end
+  local first = Q.delayed > 0 and call('ZRANGE', g.delays, 0, 0, 'WITHSCORES')[2]
+  -- A delayed job may go before the head, and start when that may not.
+  local due = first and max(tonumber(first), g.blocked) or STUCK
+  if (head or first) and is_paused(g) then
+    turns[g.name] = STUCK
+  elseif head then
+    local ready = group_ready(g, read('>I4', head, 16))
+    ready = ready > now and min(ready, due) or 0
+    turns[g.name] = ready == 0 and 0 or (ready < STUCK and RING + ready or STUCK)
+  elseif first then
+    turns[g.name] = RING + due
+  else
+    turns[g.name] = g.running > 0 and STUCK
+  end
+  if turns[g.name] == STUCK or not turns[g.name] then
+    if g.deficit > 0 then g.deficit, g.dirty = 0, true end
+  end
+end
+
+-- Says to whoever waits that something may start at `at`.
+local function mark(at)
+  call('ZADD', P .. 'm', 'LT', at, '1')
+  call('PEXPIRE', P .. 'm', 3600000)
+end
+
+-- Writes the turns. A group that is in the ring keeps its turn; those that enter go to the end, in
+-- the order in which they were placed, and then those of `behind`, whether they are in it or not.
+local function heap_save(behind)
+  local first, gone, put, entering = heap_first(), {}, {}, {}
+  local earliest = STUCK
+  for _, name in ipairs(turn_order) do
+    local score = turns[name]
+    if not score then
+      gone[#gone + 1] = name
+    elseif score == 0 then
+      local stands = call('ZSCORE', P .. 'h', name)
+      if not (stands and tonumber(stands) < RING) then entering[#entering + 1] = name end
+    else
+      put[#put + 1], put[#put + 2] = score, name
+      earliest = min(earliest, score)
+    end
+  end
+  for _, name in ipairs(behind or {}) do entering[#entering + 1] = name end
+  if #entering > 0 then
+    local last = call('HINCRBY', P .. 'c', 'z', #entering)
+    for n, name in ipairs(entering) do
+      put[#put + 1], put[#put + 2] = last - #entering + n, name
+    end
+    earliest = 0
+  end
+  for from = 1, #put, CHUNK do call('ZADD', P .. 'h', unpack(put, from, min(from + CHUNK - 1, #put))) end
+  for from = 1, #gone, CHUNK do
+    local upto = min(from + CHUNK - 1, #gone)
+    call('ZREM', P .. 'h', unpack(gone, from, upto))
+    call('ZREM', P .. 'i', unpack(gone, from, upto))
+  end
+  turns, turn_order = {}, {}
+  -- Whoever waits was told of the first; somebody is needed sooner.
+  if earliest < first and first >= RING and earliest < STUCK then
+    mark(earliest < RING and 0 or earliest - RING)
+  end
+end
+
+-- Stores every group that was loaded; forgets those that say nothing any more.
+local function groups_save()
+  for _, g in pairs(groups) do
+    if g.dirty then group_save(g) end
+  end
+  wide_save()
+end

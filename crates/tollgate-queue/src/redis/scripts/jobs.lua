@@ -1,0 +1,250 @@
+-- Jobs: into their groups, out of the queue, and what is kept of them.
+
+local totals = {}
+local function count(name, n) totals[name] = (totals[name] or 0) + (n or 1) end
+local function totals_save()
+  for name, n in pairs(totals) do call('HINCRBY', P .. 'c', 't_' .. name, n) end
+end
+
+local function job_read(text)
+  local j = {}
+  local length, at
+  j.priority, j.weight, j.attempt, j.failures, j.enqueued, j.due, j.attempts_max, j.backoff,
+    j.backoff_max, length, at = read('<BI4I4I4ddI4ddI2', text)
+  j.key = text:sub(at, at + length - 1)
+  length, at = read('<I2', text, at + length)
+  j.group, j.payload = text:sub(at, at + length - 1), at + length
+  j.text = text
+  return j
+end
+
+local function job_head(j)
+  return pack('<BI4I4I4ddI4ddI2', j.priority, j.weight, j.attempt, j.failures, j.enqueued, j.due,
+    j.attempts_max, j.backoff, j.backoff_max, #j.key) .. j.key .. pack('<I2', #j.group) .. j.group
+end
+
+local function job_save(id, j)
+  call('HSET', P .. 'j', id, job_head(j) .. j.text:sub(j.payload))
+end
+
+local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due, id, j.weight) end
+
+-- Puts a job among those that wait in its group, or that are delayed.
+local function job_wait(g, id, j)
+  if j.due > now then
+    call('ZADD', g.delays, j.due, pack('>I7', id))
+    Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
+  else
+    call('ZADD', g.waits, 0, job_place(id, j))
+    if j.weight > 1 then call('HINCRBY', P .. 'u', g.name, j.weight - 1) end
+  end
+end
+
+local function extra_drop(group, units)
+  if units > 0 and call('HINCRBY', P .. 'u', group, -units) <= 0 then call('HDEL', P .. 'u', group) end
+end
+
+-- Forgets a job that is in no group any more; a queue without jobs forgets the heaviest, too.
+local forgotten
+local function job_forget(id) forgotten[#forgotten + 1] = id end
+
+local function key_forget(key)
+  if key ~= '' then
+    call('DEL', P .. 'k:' .. key)
+    call('ZREM', P .. 'ki', key)
+  end
+end
+
+-- Keeps what is over in `hash` for `age`, at most `most` of it.
+local function keep(hash, id, value, age, most)
+  if most == 0 or age == 0 then return end
+  call('HSET', P .. hash, id, value)
+  call('ZADD', P .. hash .. 'z', now, id)
+  call('PEXPIRE', P .. hash, ms(age))
+  call('PEXPIRE', P .. hash .. 'z', ms(age))
+end
+
+-- Forgets what is kept too long or too much of, oldest first, a chunk at a time.
+local function purge(hash, age, most)
+  local z = P .. hash .. 'z'
+  local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
+  local many = call('ZCARD', z) - #old - most
+  if many > 0 then
+    local more = call('ZRANGE', z, #old, #old + min(many, CHUNK) - 1)
+    for _, id in ipairs(more) do old[#old + 1] = id end
+  end
+  for from = 1, #old, CHUNK do
+    local upto = min(from + CHUNK - 1, #old)
+    call('ZREM', z, unpack(old, from, upto))
+    call('HDEL', P .. hash, unpack(old, from, upto))
+  end
+end
+
+local function bury(id, j, reason)
+  count('dead')
+  keep('x', id, pack('<dBI4', now, 1, #reason) .. reason .. job_head(j) .. j.text:sub(j.payload),
+    Q.dead_age, Q.dead_max)
+  job_forget(id)
+end
+
+local function lease_read(text)
+  local l = {}
+  local one, units, two, three, length, at
+  l.attempt, l.leased, l.expires, l.flags, l.done, l.total, one, units, two, three, length, at =
+    read('<I4ddBddBI4BBB', text .. '\0\0\0\0\0\0\0\0')
+  if one == 1 and two == 0 and three == 0 then
+    l.plain, l.taken = units, text:sub(38, 44)
+    l.worker, l.group = text:sub(at, at + length - 1), text:sub(at + length)
+    return l
+  end
+  at = 38
+  for _ = 1, 3 do
+    local n = read('<B', text, at)
+    at = at + 1 + 4 * n
+  end
+  l.taken = text:sub(38, at - 1)
+  length = read('<B', text, at)
+  l.worker = text:sub(at + 1, at + length)
+  l.group = text:sub(at + 1 + length)
+  return l
+end
+
+local function lease_format(l)
+  return pack('<I4ddBdd', l.attempt, l.leased, l.expires, l.flags, l.done, l.total) .. l.taken
+    .. pack('<B', #l.worker) .. l.worker .. l.group
+end
+
+refit = function(g, fits)
+  local leases = call('HGETALL', P .. 'r')
+  for n = 1, #leases, 2 do
+    local l = lease_read(leases[n + 1])
+    if l.group == g.name then
+      local weight = read('<I4', call('HGET', P .. 'j', leases[n]), 2)
+      local count, at = read('<B', l.taken)
+      local units, rest = {}, l.taken:sub(2 + 4 * count)
+      for k, limit in ipairs(g.limits) do
+        local held = fits[k] and k <= count and read('<I4', l.taken, at + 4 * (k - 1)) or 0
+        if not fits[k] then
+          held = limit_units(limit, weight)
+          if limit.kind == 1 then g.states[k][2] = g.states[k][2] + held end
+        end
+        units[k] = pack('<I4', held)
+      end
+      l.taken = pack('<B', #g.limits) .. table.concat(units) .. rest
+      call('HSET', P .. 'r', leases[n], lease_format(l))
+    end
+  end
+  g.dirty = true
+end
+
+-- Ends the lease of a job, whatever came of it; what is gone is written together at the end.
+local ended = {}
+forgotten = {}
+local function lease_end(g, id)
+  ended[#ended + 1] = id
+  g.running, g.dirty = max(0, g.running - 1), true
+end
+
+local function ends_save()
+  for from = 1, #ended, CHUNK do
+    local upto = min(from + CHUNK - 1, #ended)
+    call('HDEL', P .. 'r', unpack(ended, from, upto))
+    call('ZREM', P .. 'l', unpack(ended, from, upto))
+  end
+  for from = 1, #forgotten, CHUNK do
+    call('HDEL', P .. 'j', unpack(forgotten, from, min(from + CHUNK - 1, #forgotten)))
+  end
+  if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
+    call('HDEL', P .. 'c', 'hv')
+  end
+  ended, forgotten = {}, {}
+end
+
+local function answered(g, l, at)
+  if l.plain and not is_wide and is_plain(g.limits) then
+    return limit_answer(g.limits[1], g.states[1], l.plain, at)
+  end
+  all_change(g, l.taken, function(limit, state, units) limit_answer(limit, state, units, at) end)
+end
+
+-- A job that was cancelled while it ran is gone, and its key with it.
+local function end_cancelled(id, j)
+  count('cancelled')
+  key_forget(j.key)
+  job_forget(id)
+end
+
+-- Leases that were not prolonged in time: the call may have been made just before the end.
+local function expire()
+  local ids = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, CHUNK)
+  for _, id in ipairs(ids) do
+    local text = call('HGET', P .. 'r', id)
+    local l = lease_read(text)
+    local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
+    lease_end(g, id)
+    answered(g, l, l.expires)
+    count('expired')
+    j.attempt = l.attempt
+    if l.flags % 2 == 1 then
+      end_cancelled(id, j)
+    else
+      j.failures = j.failures + 1
+      local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
+      if j.failures >= most then
+        bury(id, j, ('the lease of worker "%s" expired'):format(l.worker))
+      else
+        job_save(id, j)
+        job_wait(g, id, j)
+      end
+    end
+    group_promote(g)
+    group_place(g)
+  end
+  if #ids > 0 then purge('x', Q.dead_age, Q.dead_max) end
+  return #ids == CHUNK
+end
+
+-- Does what time alone has done, before anything else is looked at or changed.
+local function upkeep()
+  local more
+  repeat
+    more = expire()
+    if #turn_order > 0 then
+      ends_save()
+      heap_save()
+      groups_save()
+      totals_save()
+      totals = {}
+    end
+  until not more
+end
+
+-- When something may start by time alone, or must be looked after; -1 if nothing will.
+local function next_time()
+  local next = STUCK
+  local first = call('ZRANGE', P .. 'l', 0, 0, 'WITHSCORES')
+  if first[2] then next = min(next, tonumber(first[2])) end
+  first = call('ZRANGE', P .. 'tz', 0, 0, 'WITHSCORES')
+  if first[2] then next = min(next, tonumber(first[2])) end
+  if not Q.paused then
+    first = call('ZRANGE', P .. 'h', 0, 0, 'WITHSCORES')
+    local turn = tonumber(first[2] or STUCK)
+    if turn < STUCK then
+      local weight, at = 1, max(now, turn - RING)
+      if turn < RING and (#Q.queue_limits > 0 or #Q.shared > 0) then
+        local head = call('ZRANGE', P .. 'w:' .. first[1], 0, 0)[1]
+        weight = head and read('>I4', head, 16) or 1
+      end
+      local opens = wide_ready(weight)
+      if opens < STUCK then next = min(next, max(at, opens)) end
+    end
+  end
+  return next < STUCK and next or -1
+end
+
+local function save()
+  ends_save()
+  heap_save()
+  groups_save()
+  totals_save()
+end

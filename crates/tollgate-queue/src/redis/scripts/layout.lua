@@ -1,0 +1,130 @@
+-- What a queue keeps in the store, and how every script reads it. This part stands first.
+--
+-- All keys of all queues of one namespace carry one hash tag, so that a script may touch several
+-- queues' shared limits at once; a cluster holds them in one slot. KEYS[1] is what the keys of the
+-- queue begin with (P below), KEYS[2] the same of what all queues of the namespace share (S). The
+-- other keys are made from these two: they are in the same slot, whatever the group is called.
+--
+--   S c             HASH    queue -> its settings as the caller wrote them
+--   S l             HASH    name of a shared limit -> limit
+--   S s:<name>      STRING  state of a shared limit; TTL until it says nothing
+--
+--   P c             HASH    s: settings (below), v: their version, n: last id, z: last turn, p: paused,
+--                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
+--                           rm and rx: mean and longest response time, t_...: totals
+--   P j             HASH    id -> job, for every job that waits, is delayed or runs
+--   P w:<group>     ZSET    place -> 0; jobs that wait for their limit, the next one first
+--   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
+--   P u             HASH    group -> units of its waiting jobs beyond one each, if any
+--   P r             HASH    id -> lease, for every job that runs
+--   P l             ZSET    id -> time; when leases expire
+--   P g:<group>     STRING  state of a group; TTL until it says nothing
+--   P h             ZSET    group -> turn, for every group with jobs: a number below RING
+--                           in the ring of groups that may start one now; RING + the time from
+--                           which on they may; STUCK if only a response or a resumption can tell
+--   P i             ZSET    group -> 0, for every group with jobs, to page through by name
+--   P o             HASH    group -> limits of its own
+--   P p             HASH    group -> 1 if it is paused
+--   P q             STRING  state of the queue's own limits; TTL until it says nothing
+--   P k:<key>       STRING  idempotency key -> id:until; TTL key_window
+--   P ki            ZSET    idempotency key -> id, so that the oldest can be forgotten; TTL
+--   P e, P ez       HASH, ZSET   jobs that are done, and when they are forgotten; TTL
+--   P x, P xz       HASH, ZSET   jobs that are dead, and when they are forgotten; TTL
+--   P t, P tz       HASH, ZSET   recurring job -> what, and when next
+--   P a:<request>   STRING  what a request was answered; TTL
+--   P m             ZSET    one member: something may start at its score, which is earlier than
+--                           workers were told; they block on it (BZPOPMIN); TTL
+--
+--   job      | priority 1 | weight 4 | attempt 4 | failures 4 | enqueued 8 | due 8 |
+--            | attempts_max 4 (0: the queue's) | backoff first 8 (below 0: the queue's), max 8 |
+--            | key 2 + n | group 2 + n | payload ... |
+--   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
+--   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
+--   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled) | done 8 | total 8 |
+--            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
+--            | worker 1 + n | group ... |
+--   state    | running 4 | blocked until 8 | deficit 8 | per limit: kind 1, length 4, body (limits.lua) ... |
+--   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
+--            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
+--            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
+--   limits   | count 1 | (kind 1, four doubles) ... |
+--
+-- Moments and durations are whole microseconds in doubles, exact until the year 2255.
+--
+--   ARGV[1]  the time in tests, empty otherwise: the server's TIME
+--   ARGV[2]  the request's id; its answer is remembered for REMEMBER_MS, so that a caller who lost
+--            it may ask again and nothing happens twice
+
+local read, pack, floor, max, min = struct.unpack, struct.pack, math.floor, math.max, math.min
+local call = redis.call
+local P, S = KEYS[1], KEYS[2]
+local RING, STUCK = 1e15, 9e15
+local REMEMBER_MS = 60000
+local LATE_MAX = 10000000
+-- No range and no argument list is longer than this.
+local CHUNK = 500
+
+local now
+-- Time in tests does not pass as the server's does: what they wrote must not expire by it.
+local longer_ms = 1
+if ARGV[1] == '' then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now, longer_ms = tonumber(ARGV[1]), 36000000
+end
+
+local memory = ARGV[2] ~= '' and P .. 'a:' .. ARGV[2]
+if memory then
+  local answer = call('GET', memory)
+  if answer then return cmsgpack.unpack(answer) end
+end
+
+local latest
+local function reply(answer)
+  if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
+  if memory then call('SET', memory, cmsgpack.pack(answer), 'PX', REMEMBER_MS) end
+  return answer
+end
+
+local function ms(us) return max(1, floor(us / 1000) + longer_ms) end
+
+-- The limits that stand at `at` in `text`, and where they end.
+local function read_limits(text, at)
+  local count
+  count, at = read('<B', text, at)
+  local limits = {}
+  for n = 1, count do
+    local kind, a, b, c, d
+    kind, a, b, c, d, at = read('<Bdddd', text, at)
+    limits[n] = { kind = kind, units = a, window = b, c = c, d = d }
+  end
+  return limits, at
+end
+
+local Q = {}
+do
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl')
+  local s = kept[1]
+  if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
+  Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
+  Q.delayed = tonumber(kept[6] or 0)
+  -- A clock that falls behind a little stands still until it has caught up; one that was set back
+  -- is believed, and what lies too far in the future is mended where it is read.
+  latest = tonumber(kept[5] or 0)
+  if now < latest and latest - now <= LATE_MAX then now = latest end
+  local at
+  Q.lease, Q.attempts_max, Q.backoff, Q.backoff_max, Q.response_max, Q.key_window, Q.keys_max,
+    Q.payload_max, Q.jobs_max, Q.groups_max, Q.done_max, Q.done_age, Q.dead_max, Q.dead_age, at =
+    read('<dI4dddddddddddd', s)
+  Q.group_limits, at = read_limits(s, at)
+  Q.queue_limits, at = read_limits(s, at)
+  local count
+  count, at = read('<B', s, at)
+  Q.shared = {}
+  for n = 1, count do
+    local length = read('<B', s, at)
+    Q.shared[n] = s:sub(at + 1, at + length)
+    at = at + 1 + length
+  end
+end

@@ -1,0 +1,98 @@
+-- Looks; changes nothing that time has not changed already.
+--
+--   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group ... }
+--            'peek'       ARGV[4] group, ARGV[5] most: { 'live', job, ... , id ... }
+--            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
+--            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }
+--            'recurring'  { name, what ... }
+--
+-- With jobs that wait goes what an estimate needs: { name, state, units in all, paused, own limits }
+-- of the group, and the units ahead of each.
+
+upkeep()
+
+local what = ARGV[3]
+local response = call('HMGET', P .. 'c', 'rm', 'rx')
+local frame = { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
+  ('%d'):format(Q.heaviest) }
+
+local function group_told(name)
+  local g = group_load(name)
+  local extra = tonumber(call('HGET', P .. 'u', name) or 0)
+  return { name, g.value or '', call('ZCARD', g.waits) + extra, (Q.paused or is_paused(g)) and 1 or 0,
+    g.limits ~= Q.group_limits and call('HGET', P .. 'o', name) or '' }, extra
+end
+
+local function ahead(name, place, extra)
+  local rank = call('ZRANK', P .. 'w:' .. name, place)
+  return rank and rank + extra or -1
+end
+
+if what == 'job' then
+  local id = ARGV[4]
+  local text = call('HGET', P .. 'j', id)
+  if text then
+    local j, lease = job_read(text), call('HGET', P .. 'r', id)
+    local told, extra = group_told(j.group)
+    return { frame, 'live', text, lease or '', told, ahead(j.group, job_place(id, j), extra) }
+  end
+  text = call('HGET', P .. 'e', id)
+  if text and read('<d', text) + Q.done_age > now then return { frame, 'done', text } end
+  text = call('HGET', P .. 'x', id)
+  if text and read('<d', text) + Q.dead_age > now then return { frame, 'dead', text } end
+  return { frame, '' }
+elseif what == 'peek' then
+  local name, most = ARGV[4], min(tonumber(ARGV[5]), 1000)
+  local told, extra = group_told(name)
+  local answer = { frame, told }
+  local function put(id, rank)
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, call('HGET', P .. 'j', id), rank
+  end
+  for n, place in ipairs(call('ZRANGE', P .. 'w:' .. name, 0, most - 1)) do
+    put(('%d'):format(read('>I7', place, 9)), n - 1 + extra)
+  end
+  local left = most - (#answer - 2) / 3
+  if left > 0 then
+    for _, id in ipairs(call('ZRANGE', P .. 'd:' .. name, 0, left - 1)) do
+      put(('%d'):format(read('>I7', id)), -1)
+    end
+  end
+  return answer
+elseif what == 'stats' then
+  local totals = call('HMGET', P .. 'c', 't_enqueued', 't_leased', 't_done', 't_failed', 't_limited',
+    't_expired', 't_dead', 't_cancelled', 'dl')
+  for n = 1, 9 do totals[n] = totals[n] or '0' end
+  local figures = { call('HLEN', P .. 'j'), call('HLEN', P .. 'r'), call('ZCARD', P .. 'i'),
+    call('ZCOUNT', P .. 'ez', '(' .. now - Q.done_age, '+inf'),
+    call('ZCOUNT', P .. 'xz', '(' .. now - Q.dead_age, '+inf'), Q.paused and 1 or 0,
+    ('%d'):format(next_time()) }
+  local answer = { frame, totals, figures }
+  local most = min(tonumber(ARGV[5]), 1000)
+  local names = most > 0
+    and call('ZRANGEBYLEX', P .. 'i', ARGV[4] == '' and '-' or ARGV[4], '+', 'LIMIT', 0, most + 1) or {}
+  for n = 1, #names do
+    local name = names[n]
+    local g = group_load(name)
+    local turn = call('ZSCORE', P .. 'h', name)
+    turn = turn and tonumber(turn) or STUCK
+    local next = turn < RING and now or (turn < STUCK and turn - RING or -1)
+    answer[#answer + 1] = { name, call('ZCARD', g.waits), call('ZCARD', g.delays), g.running,
+      is_paused(g) and 1 or 0, ('%d'):format(g.blocked > now and g.blocked or -1), ('%d'):format(next) }
+  end
+  return answer
+elseif what == 'dead' then
+  -- By id, bounded by dead_max; what is too old is left out and forgotten at the next burial.
+  local after, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+  local ids = {}
+  for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'xz', '(' .. now - Q.dead_age, '+inf')) do
+    if tonumber(id) > after then ids[#ids + 1] = tonumber(id) end
+  end
+  table.sort(ids)
+  local answer = { frame }
+  for n = 1, min(most, #ids) do
+    local id = ('%d'):format(ids[n])
+    answer[#answer + 1], answer[#answer + 2] = id, call('HGET', P .. 'x', id)
+  end
+  return answer
+end
+return call('HGETALL', P .. 't')

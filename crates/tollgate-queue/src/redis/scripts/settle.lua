@@ -1,0 +1,153 @@
+-- Says what came of leases.
+--
+--   ARGV[3..]   per lease | id 8 | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |
+--               result or reason ... |; outcomes: 1 done, 2 failed, 3 limited, 4 released
+--
+-- Answers { code, time ... }, per lease: 1 done, 2 waits from that time on, 3 dead, 4 cancelled,
+-- 5 the lease was over.
+
+upkeep()
+
+local DONE, WAITS, DEAD, CANCELLED, LOST = 1, 2, 3, 4, 5
+local answer = {}
+local mean, longest
+local held, over = {}, {}
+
+local function observe(took)
+  if not longest then
+    local kept = call('HMGET', P .. 'c', 'rm', 'rx')
+    mean, longest = kept[1] and tonumber(kept[1]), tonumber(kept[2] or 0)
+  end
+  mean = mean or took
+  local step = (took - mean) / 16
+  mean = mean + (step < 0 and math.ceil(step) or floor(step))
+  longest = max(took, longest - floor(longest / 256))
+end
+
+local function job_of(id, l)
+  local j = job_read(call('HGET', P .. 'j', id))
+  j.attempt = l.attempt
+  return j
+end
+
+-- What a lease that is over was settled as, if its answer was lost and it is settled again.
+local function settled_before(id, attempt, outcome)
+  local hash, code = 'e', DONE
+  if outcome == 2 then hash, code = 'x', DEAD elseif outcome ~= 1 then return LOST end
+  local text = call('HGET', P .. hash, id)
+  if not text then return LOST end
+  local length = read('<I4', text, 10)
+  return read('<I4', text, 14 + length + 5) == attempt and code or LOST
+end
+
+local function done(id, g, l, has_result, result)
+  answered(g, l, now)
+  count('done')
+  if Q.done_max > 0 then
+    local j = job_of(id, l)
+    keep('e', id, pack('<dBI4', now, has_result, #result) .. result .. job_head(j), Q.done_age, Q.done_max)
+    over.e = true
+  end
+  job_forget(id)
+  return DONE, 0
+end
+
+local function failed(id, g, j, l, retry, reason)
+  answered(g, l, now)
+  count('failed')
+  if l.flags % 2 == 1 then
+    end_cancelled(id, j)
+    return CANCELLED, 0
+  end
+  j.failures = j.failures + 1
+  if retry == 0 or j.failures >= (j.attempts_max > 0 and j.attempts_max or Q.attempts_max) then
+    bury(id, j, reason)
+    over.x = true
+    return DEAD, 0
+  end
+  local first, most = Q.backoff, Q.backoff_max
+  if j.backoff >= 0 then first, most = j.backoff, j.backoff_max end
+  j.due = now + min(first * 2 ^ min(j.failures - 1, 31), most)
+  job_save(id, j)
+  call('ZADD', g.delays, j.due, pack('>I7', id))
+  Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
+  return WAITS, j.due
+end
+
+-- Refused by the upstream, or never tried: uncharged, and back to where it was.
+local function put_back(id, g, j, l)
+  all_change(g, l.taken, function(limit, state, units) limit_refund(limit, state, units, l.leased) end)
+  if l.flags % 2 == 1 then
+    end_cancelled(id, j)
+    return CANCELLED, 0
+  end
+  job_save(id, j)
+  job_wait(g, id, j)
+  return WAITS, max(g.blocked, now)
+end
+
+local gone = {}
+local function settle(name, lease, attempt, outcome, retry, wait, has_result, text)
+  local l = lease and not gone[name] and lease_read(lease)
+  if not l or l.attempt ~= attempt then
+    ends_save()
+    return settled_before(name, attempt, outcome), 0
+  end
+  local g = group_load(l.group)
+  gone[name] = true
+  lease_end(g, name)
+  if outcome ~= 4 then observe(now - l.leased) end
+  local code, time
+  if outcome == 1 then
+    code, time = done(name, g, l, has_result, text)
+  elseif outcome == 2 then
+    code, time = failed(name, g, job_of(name, l), l, retry, text)
+  else
+    local j = job_of(name, l)
+    if outcome == 3 then
+      count('limited')
+      g.blocked = max(g.blocked, now + wait)
+    end
+    code, time = put_back(name, g, j, l)
+  end
+  held[#held + 1] = g
+  if outcome ~= 1 then g.reopens = true end
+  for n = 1, #g.limits do g.reopens = g.reopens or g.limits[n].window == 0 end
+  return code, time
+end
+
+for from = 3, #ARGV, CHUNK do
+  local upto = min(from + CHUNK - 1, #ARGV)
+  local names = {}
+  for n = from, upto do names[#names + 1] = ('%d'):format(read('<d', ARGV[n])) end
+  local leases = call('HMGET', P .. 'r', unpack(names))
+  for n = from, upto do
+    local _, attempt, outcome, retry, wait, has_result, at = read('<dI4BBdB', ARGV[n])
+    local k = n - from + 1
+    local code, time = settle(names[k], leases[k], attempt, outcome, retry, wait, has_result,
+      ARGV[n]:sub(at))
+    answer[#answer + 1], answer[#answer + 2] = code, ('%d'):format(time)
+  end
+end
+ends_save()
+for _, g in ipairs(held) do
+  if not g.held then
+    g.held = true
+    -- A response tells a group that waits for a time nothing new: what was in flight now cools.
+    local turn = not g.reopens and call('ZSCORE', P .. 'h', g.name)
+    if not turn or tonumber(turn) >= STUCK or Q.delayed > 0 then
+      group_promote(g)
+      group_place(g)
+    end
+  end
+end
+if over.e then purge('e', Q.done_age, Q.done_max) end
+if over.x then purge('x', Q.dead_age, Q.dead_max) end
+if longest then call('HSET', P .. 'c', 'rm', ('%d'):format(mean), 'rx', ('%d'):format(longest)) end
+save()
+-- Units of the whole queue, or of others that share them, came free: somebody may start now.
+if #held > 0 and #Q.queue_limits + #Q.shared > 0 and heap_first() < RING then
+  local next = next_time()
+  if next >= 0 then mark(next <= now and 0 or next) end
+end
+return reply({ ('%d'):format(now), answer })

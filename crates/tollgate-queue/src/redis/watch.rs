@@ -1,0 +1,139 @@
+//! Waiting for a queue to have something earlier than it said: blocked on its marker, not polling.
+//!
+//! One task per queue and process blocks on the marker (`BZPOPMIN`) while somebody waits here. The
+//! marker wakes one process: it asks for leases, and leaves a marker if it leaves work. A marker
+//! that was taken while the last who waited had gone is put back. If a process dies between taking a
+//! marker and asking, the others look by themselves after [`LOOK_AGAIN`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+use super::line::Line;
+use super::pack::moment;
+use super::read::{list, text};
+use crate::{Wake, error::Error};
+
+/// How long a wait on the marker takes at most.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+const AFTER_ERROR: Duration = Duration::from_millis(500);
+
+/// Who waits for one queue.
+pub(super) struct Watch {
+    wakes: watch::Sender<Wake>,
+    waiting: AtomicUsize,
+    somebody: Notify,
+}
+
+impl Watch {
+    /// Starts the task that blocks on `marker`, over a line of its own.
+    pub(super) fn start(runtime: &Handle, line: Line, marker: Vec<u8>) -> Arc<Self> {
+        let wake = Wake { next: None, seen: 1 };
+        let watch = Arc::new(Self {
+            wakes: watch::Sender::new(wake),
+            waiting: AtomicUsize::new(0),
+            somebody: Notify::new(),
+        });
+        runtime.spawn(block(Arc::downgrade(&watch), line, marker));
+        watch
+    }
+
+    /// What to compare with from now on.
+    pub(super) fn seen(&self) -> u64 {
+        self.wakes.borrow().seen
+    }
+
+    /// Waits until something was told after `seen`.
+    pub(super) async fn changed(&self, seen: u64) -> Result<Wake, Error> {
+        let mut wakes = self.wakes.subscribe();
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _leave = Leave(&self.waiting);
+        self.somebody.notify_one();
+        let told = wakes.wait_for(|wake| wake.seen > seen).await;
+        // The sender lives as long as this.
+        Ok(told.map_or(Wake { next: None, seen }, |wake| *wake))
+    }
+
+    /// Tells everybody here; whether there was somebody.
+    fn tell(&self, next_us: u64) -> bool {
+        self.wakes.send_modify(|wake| {
+            wake.next = Some(moment(next_us));
+            wake.seen += 1;
+        });
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// One who waits less, however the wait ends.
+struct Leave<'a>(&'a AtomicUsize);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn block(watch: std::sync::Weak<Watch>, line: Line, marker: Vec<u8>) {
+    loop {
+        {
+            let Some(watch) = watch.upgrade() else { return };
+            while watch.waiting.load(Ordering::SeqCst) == 0 {
+                // Looks up now and then whether anybody can still come.
+                let somebody = watch.somebody.notified();
+                if tokio::time::timeout(LOOK_AGAIN, somebody).await.is_err()
+                    && Arc::strong_count(&watch) == 1
+                {
+                    return;
+                }
+            }
+        }
+        let taken = take(&line, &marker).await;
+        let Some(watch) = watch.upgrade() else { return };
+        match taken {
+            Ok(Some(next_us)) => {
+                if !watch.tell(next_us) {
+                    put_back(&line, &marker, next_us).await;
+                }
+            }
+            // Nothing for a while, or the connection broke: whoever waits asks anew, to be sure.
+            Ok(None) => drop(watch.tell(0)),
+            Err(()) => {
+                watch.tell(0);
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+/// Blocks until there is a marker; its time.
+async fn take(line: &Line, marker: &[u8]) -> Result<Option<u64>, ()> {
+    let mut command = redis::cmd("BZPOPMIN");
+    command.arg(marker).arg(LOOK_AGAIN.as_secs());
+    let patience = LOOK_AGAIN + Duration::from_secs(5);
+    match line.send(&command, patience).await.map_err(|_| ())? {
+        Value::Nil => Ok(None),
+        value => {
+            let parts = list(value).map_err(|_| ())?;
+            let score = parts.get(2).ok_or(())?;
+            let number = match score {
+                Value::Double(number) => *number,
+                score => text(score).map_err(|_| ())?.parse().map_err(|_| ())?,
+            };
+            Ok(Some(number as u64))
+        }
+    }
+}
+
+async fn put_back(line: &Line, marker: &[u8], next_us: u64) {
+    let mut command = redis::cmd("ZADD");
+    command.arg(marker).arg("LT").arg(next_us).arg("1");
+    let _ = line.send(&command, Duration::from_secs(1)).await;
+    let mut command = redis::cmd("PEXPIRE");
+    command.arg(marker).arg(3_600_000);
+    // If this fails the marker was lost with the connection, and everybody asks anew.
+    let _ = line.send(&command, Duration::from_secs(1)).await;
+}
