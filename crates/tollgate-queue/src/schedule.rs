@@ -17,6 +17,7 @@ mod id_hash;
 mod kept;
 mod queue;
 mod ranks;
+mod response;
 mod settle;
 mod slots;
 mod turn;

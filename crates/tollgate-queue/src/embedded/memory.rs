@@ -24,11 +24,9 @@ impl Vault for MemoryVault {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         for change in schedule.changes.drain(..) {
             match change {
-                Change::Job { queue, id, payload } => {
-                    // An empty payload is told by its absence.
-                    if !payload.is_empty() {
-                        self.shelf(queue).payloads.insert(id, payload);
-                    }
+                // An empty payload is told by its absence.
+                Change::Job { queue, id, payload } if !payload.is_empty() => {
+                    self.shelf(queue).payloads.insert(id, payload);
                 }
                 Change::Gone { queue, id } => {
                     let payloads = &mut self.shelf(queue).payloads;

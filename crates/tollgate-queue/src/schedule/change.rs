@@ -34,8 +34,8 @@ pub(crate) enum Change {
         queue: u32,
         id: u64,
     },
-    /// A dead letter lives again.
-    Revived {
+    /// A job is among the dead no more: it lives again, or is gone too.
+    DeadGone {
         queue: u32,
         id: u64,
     },

@@ -176,6 +176,7 @@ impl Queue {
     pub(crate) fn cancel(&mut self, id: JobId, scope: &mut Scope<'_>) -> Cancelled {
         let id = id.0;
         if self.kept.take_dead(id).is_some() {
+            scope.changes.push(Change::DeadGone { queue: scope.queue, id });
             scope.changes.push(Change::Gone { queue: scope.queue, id });
             return Cancelled::Removed;
         }
@@ -211,7 +212,7 @@ impl Queue {
         let due_ns = scope.now.as_nanos();
         let stage = Stage::Waiting;
         let entry = Entry { group: number, failures: 0, due_ns, stage, ..over.entry };
-        scope.changes.push(Change::Revived { queue: scope.queue, id });
+        scope.changes.push(Change::DeadGone { queue: scope.queue, id });
         scope.moved(id);
         self.admit(id, entry, scope.now);
         true

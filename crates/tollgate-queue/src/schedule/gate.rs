@@ -123,10 +123,10 @@ impl Gate {
             (Self::Slots(slots), _) => {
                 slots.release(job);
             }
-            (Self::Window { number, used }, Limit::Window { units, window }) => {
-                if *number == window_number(passed_at, *window) {
-                    *used = used.saturating_sub(weight.min(*units));
-                }
+            (Self::Window { number, used }, Limit::Window { units, window })
+                if *number == window_number(passed_at, *window) =>
+            {
+                *used = used.saturating_sub(weight.min(*units));
             }
             (Self::Policy(state), Limit::Policy(algorithm)) => {
                 let units = cost(algorithm, weight).get();

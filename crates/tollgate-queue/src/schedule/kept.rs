@@ -132,6 +132,7 @@ impl Queue {
                 return;
             }
             self.kept.take_dead(id);
+            scope.changes.push(Change::DeadGone { queue: scope.queue, id });
             scope.changes.push(Change::Gone { queue: scope.queue, id });
         }
     }

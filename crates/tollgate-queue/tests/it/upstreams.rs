@@ -162,7 +162,11 @@ fn jobs_that_are_cancelled_only_make_the_others_earlier() {
 /// groups wait, beside one group with `noisy_jobs` at once.
 fn quiet_waits(noisy_jobs: usize) -> Vec<Duration> {
     let (queues, name) = (Embedded::memory(), queue("q"));
-    get(queues.put_queue(&name, QueueSettings::with_limit("slots 10/1s".parse().unwrap()), START));
+    get(queues.put_queue(
+        &name,
+        QueueSettings::with_limit("slots 10/1s".parse().expect("a limit")),
+        START,
+    ));
     for chunk in (0..noisy_jobs).collect::<Vec<_>>().chunks(1_000) {
         get(queues.enqueue(&name, chunk.iter().map(|_| job("noisy")).collect(), START));
     }

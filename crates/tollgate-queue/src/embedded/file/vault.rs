@@ -117,10 +117,9 @@ impl<'t> TransactionVault<'t> {
                 self.late.moves.remove(&(queue, id));
                 self.jobs.remove((queue, id))?;
                 self.moves.remove((queue, id))?;
-                self.dead.remove((queue, id))?;
             }
             Change::Dead { queue, id } => self.put_dead(queue, id, schedule)?,
-            Change::Revived { queue, id } => {
+            Change::DeadGone { queue, id } => {
                 self.dead.remove((queue, id))?;
             }
             Change::Done { queue, id, result } => self.put_done(queue, id, &result, schedule)?,
@@ -331,7 +330,10 @@ impl Vault for TransactionVault<'_> {
     fn result(&mut self, queue: u32, id: u64) -> Result<Option<Bytes>, Error> {
         let read = |row: &[u8]| {
             let mut row = In(row);
-            (row.time()?, row.u32()?, row.u32()?);
+            // When it was done, and its attempts and failures.
+            row.time()?;
+            row.u32()?;
+            row.u32()?;
             Ok(Bytes::copy_from_slice(row.bytes()?))
         };
         let result = self.done.get((queue, id)).map(|row| row.map(|row| read(row.value())));
