@@ -4,6 +4,8 @@
 mod budget_rules;
 // Budgets against a truthful upstream in virtual time.
 mod budgets;
+// Budgets for async programs, in this process.
+mod ledger;
 // The line in front of a pacer, and the layers that use it.
 mod pacing;
 // The layer and the middleware on the fake upstream.
@@ -20,6 +22,8 @@ mod proxy_http;
 mod proxy_limits;
 // The burst of the proxy in virtual time.
 mod proxy_schedule;
+// The way out over TLS.
+mod proxy_tls;
 // Profiles on recorded responses.
 mod profiles;
 // A truthful upstream in virtual time.
