@@ -24,7 +24,7 @@ def cpu_us(pid):
 
 
 def wait_port(port):
-    for _ in range(500):
+    for _ in range(3000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
