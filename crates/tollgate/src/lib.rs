@@ -35,3 +35,12 @@ pub mod shared {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is the book's.
+#[cfg(all(doctest, feature = "memory"))]
+mod book {
+    #[doc = include_str!("../../../docs/how-to/in-process.md")]
+    struct InProcess;
+    #[doc = include_str!("../../../docs/migrating.md")]
+    struct Migrating;
+}

@@ -16,3 +16,7 @@ mod clients;
 mod dashboard;
 // Runs what `scripts/install-face` installs.
 mod face;
+// What ships beside the binary.
+mod packaging;
+// The documents and what they show.
+mod book;

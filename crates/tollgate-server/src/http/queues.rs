@@ -42,7 +42,7 @@ pub(super) async fn route(
         [] => return Err(Trouble::NotFound),
     };
     let (method, role) = needs(verb, request.method).ok_or(Trouble::NotFound)?;
-    permit(worker, request, method, role)?;
+    permit(worker, request, method, role).map_err(|trouble| both_methods(trouble, verb))?;
     let queue = queue(worker, name)?;
     match (verb, request.method) {
         ([], _) => look::queue(&queue, reply).await,
@@ -84,6 +84,15 @@ fn needs(verb: &[&str], method: &str) -> Option<(&'static str, Role)> {
         ["recurring", _] => ("DELETE", Role::Admin),
         _ => return None,
     })
+}
+
+/// Where a path takes two methods, both are told.
+fn both_methods(trouble: Trouble, verb: &[&str]) -> Trouble {
+    match (trouble, verb) {
+        (Trouble::Method(_), ["jobs", id]) if *id != "batch" => Trouble::Method("GET, DELETE"),
+        (Trouble::Method(_), ["recurring"]) => Trouble::Method("GET, POST"),
+        (other, _) => other,
+    }
 }
 
 fn queue(worker: &Worker, segment: &str) -> Result<Queue, Trouble> {

@@ -1,0 +1,66 @@
+//! The documents: every command and snippet is run, every link leads somewhere, every picture is
+//! what the code draws.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::face::{command, root, succeed, tools};
+
+/// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crate `tollgate`.
+const BOOK: [&str; 10] = [
+    "docs/getting-started.md",
+    "docs/how-to/in-process.md",
+    "docs/how-to/fleet.md",
+    "docs/how-to/service.md",
+    "docs/how-to/obey.md",
+    "docs/how-to/queue.md",
+    "docs/choosing.md",
+    "docs/migrating.md",
+    "docs/operating.md",
+    "docs/scaling.md",
+];
+
+#[test]
+fn every_command_in_the_book_works() {
+    let Some(tools) = tools("node_modules/typescript") else { return };
+    let mut compiler = command("node", &tools);
+    compiler.arg(tools.join("node_modules/typescript/bin/tsc"));
+    compiler.args(["--project", "clients/typescript", "--outDir"]);
+    let built = tools.join("client-book");
+    succeed(compiler.arg(&built));
+    let mut run = command(root().join("scripts/run-book"), &tools);
+    let told = succeed(run.env("TOLLGATE_TS_BUILT", &built).args(BOOK));
+    assert_eq!(told.matches("ok docs/").count(), BOOK.len(), "{told}");
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
+    for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
+        documents.extend(markdown(&root().join(folder)));
+    }
+    assert!(documents.len() > BOOK.len());
+    let broken: Vec<String> =
+        documents.iter().flat_map(|document| broken_links(document)).collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+fn broken_links(document: &Path) -> Vec<String> {
+    let text = fs::read_to_string(document).expect("a document");
+    let mut broken = Vec::new();
+    for part in text.split("](").skip(1) {
+        let target = part.split([')', '#', ' ']).next().unwrap_or_default();
+        let is_elsewhere = target.is_empty() || target.contains("://");
+        let folder = document.parent().expect("a folder");
+        if !is_elsewhere && !folder.join(target).exists() {
+            broken.push(format!("{}: {target}", document.display()));
+        }
+    }
+    broken
+}
