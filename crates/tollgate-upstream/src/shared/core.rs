@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -108,7 +109,7 @@ impl Core {
             return Err(Refusal { reason: Reason::BucketsFull, wait: None });
         }
         let keys = Keys::new(&self.prefix, &name.0, &name.1, exempt);
-        let lane = Arc::new(Lane::new(Arc::clone(&name.0), keys));
+        let lane = Arc::new(Lane::new(Arc::clone(&name.0), template_of(route), keys));
         lanes.insert(name, Arc::clone(&lane));
         Ok(lane)
     }
@@ -137,14 +138,26 @@ impl Core {
     }
 
     /// Gives up permits or tickets. If the store does not answer, their leases run out.
-    pub(super) async fn leave(&self, lane: &Lane, granted_ms: u64, how: &str, names: &[String]) {
+    /// Answers what the script does.
+    pub(super) async fn leave(
+        &self,
+        lane: &Lane,
+        granted_ms: u64,
+        how: &str,
+        names: &[String],
+    ) -> i64 {
+        let mut answer = 0;
         for some in names.chunks(128) {
             let mut args = self.arguments(&lane.bucket);
             args.push(granted_ms.to_string());
             args.push(how.to_owned());
             args.extend_from_slice(some);
-            let _ = self.link.run(script::leave(), &lane.keys.0, &args).await;
+            if let Ok(Value::Int(count)) = self.link.run(script::leave(), &lane.keys.0, &args).await
+            {
+                answer = count;
+            }
         }
+        answer
     }
 
     /// Gives back a permit that was not used.
@@ -162,7 +175,9 @@ impl Core {
     ) {
         lane.state().open.remove(&permit);
         let (core, lane) = (Arc::clone(self), Arc::clone(lane));
-        self.runtime.spawn(async move { core.leave(&lane, granted_ms, how, &[permit]).await });
+        self.runtime.spawn(async move {
+            core.leave(&lane, granted_ms, how, &[permit]).await;
+        });
     }
 
     /// Learns from the answer to a permit.
@@ -178,13 +193,16 @@ impl Core {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let lesson = Lesson::of(&observation, &route, now);
         let home = self.home(&lane, &route, &observation).await;
+        let mut elsewhere = 0;
         if !Arc::ptr_eq(&home, &lane) {
-            self.leave(&lane, granted_ms, "moved", std::slice::from_ref(&permit)).await;
+            let permit = std::slice::from_ref(&permit);
+            elsewhere = self.leave(&lane, granted_ms, "moved", permit).await;
         }
         home.note(&lesson);
         let mut args = self.arguments(&home.bucket);
         args.extend([permit, granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
+        args.push(elsewhere.to_string());
         // Lost, the permit's lease runs out and the next one asks the upstream again.
         let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
     }
@@ -207,6 +225,7 @@ impl Core {
         let template = template_of(route);
         if self.names.learn(&template, name) {
             self.names.tell(self, &template, name).await;
+            self.dismiss_old(&template, name);
         }
         let Ok(home) = self.lane_in(&bucket, route) else { return Arc::clone(lane) };
         lane.dismiss(self, || Turn::AskAgain);
@@ -215,16 +234,19 @@ impl Core {
 
     /// A route's bucket has another name: whoever waits under the old one asks again.
     pub(super) fn renamed(self: &Arc<Self>, template: &str, name: &str) {
-        if !self.names.learn(template, name) {
-            return;
+        if self.names.learn(template, name) {
+            self.dismiss_old(template, name);
         }
-        let (method, path) = template.split_once(' ').unwrap_or(("", template));
-        let old: Vec<_> = self.lanes().values().map(Arc::clone).collect();
+    }
+
+    /// Whoever waits for a route under another name asks again.
+    fn dismiss_old(self: &Arc<Self>, template: &str, name: &str) {
+        let current = format!("{name}:");
+        let is_old =
+            |lane: &&Arc<Lane>| lane.template == template && !lane.bucket.starts_with(&current);
+        let old: Vec<_> = self.lanes().values().filter(is_old).map(Arc::clone).collect();
         for lane in old {
-            let is_of_route = |(found, rest): (&str, &str)| found == method && fits(path, rest);
-            if lane.bucket.split_once(' ').is_some_and(is_of_route) {
-                lane.dismiss(self, || Turn::AskAgain);
-            }
+            lane.dismiss(self, || Turn::AskAgain);
         }
     }
 
@@ -244,18 +266,6 @@ impl Core {
     }
 }
 
-/// Whether a path is of a template: equal but for the segments that are parameters.
-fn fits(template: &str, path: &str) -> bool {
-    let (mut template, mut path) = (template.split('/'), path.split('/'));
-    loop {
-        match (template.next(), path.next()) {
-            (None, None) => return true,
-            (Some(a), Some(b)) if a == b || a.starts_with(':') => {}
-            _ => return false,
-        }
-    }
-}
-
 /// A request that counts as waiting until this is dropped.
 pub(super) struct Room {
     core: Arc<Core>,
@@ -266,17 +276,5 @@ impl Drop for Room {
     fn drop(&mut self) {
         self.core.waiting.fetch_sub(1, Ordering::AcqRel);
         self.core.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_fits_its_own_template_only() {
-        assert!(fits("/channels/:major/messages", "/channels/7/messages"));
-        assert!(!fits("/channels/:major/messages", "/channels/7/pins"));
-        assert!(!fits("/channels/:major", "/channels/7/messages"));
     }
 }

@@ -32,7 +32,7 @@ struct Inner {
     permits: Arc<AtomicU64>,
     pushes: mpsc::UnboundedSender<PushInfo>,
     /// By prefix in a cluster, one otherwise.
-    links: tokio::sync::Mutex<HashMap<String, Weak<Link>>>,
+    links: tokio::sync::Mutex<HashMap<String, Arc<Link>>>,
     cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
 }
 
@@ -42,7 +42,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached.
+    /// If the store cannot be reached, unless the settings of the store say to start without.
     pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
         let (pushes, inbox) = mpsc::unbounded_channel();
         let cores = Arc::new(Mutex::default());
@@ -64,7 +64,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached. Once there is a ledger, it outlives the store's absence.
+    /// As [`Self::connect`]. Once there is a ledger, it outlives the store's absence.
     pub async fn ledger(
         &self,
         prefix: Prefix,
@@ -111,15 +111,16 @@ impl Fleet {
         let is_cluster = inner.url.split("://").next().is_some_and(|s| s.ends_with("+cluster"));
         let name = if is_cluster { prefix.as_str() } else { "" };
         let mut links = inner.links.lock().await;
-        if let Some(link) = links.get(name).and_then(Weak::upgrade) {
-            return Ok(link);
+        if let Some(link) = links.get(name) {
+            return Ok(Arc::clone(link));
         }
         let store = inner.settings.store.clone();
         let primary = Primary::of(&inner.url, prefix.key("global").as_bytes(), store)?;
         let timeout = inner.settings.timeout;
-        let link = Link::connect(primary, timeout, &inner.process, inner.pushes.clone()).await?;
-        links.retain(|_, link| link.strong_count() > 0);
-        links.insert(name.to_owned(), Arc::downgrade(&link));
+        let (pushes, start_without) = (inner.pushes.clone(), inner.settings.store.start_without);
+        let link = Link::connect(primary, timeout, &inner.process, pushes, start_without).await?;
+        links.retain(|_, link| Arc::strong_count(link) > 1);
+        links.insert(name.to_owned(), Arc::clone(&link));
         Ok(link)
     }
 }

@@ -10,7 +10,7 @@
 //! a message the task claims again when the store said that it is worthwhile, and after a third of
 //! a lease at the latest.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::core::Core;
 use super::keys::Keys;
 use super::lesson::Lesson;
-use super::line::{Line, Turn};
+use super::line::{Line, Turn, rank};
 use super::link::Trouble;
 use super::script;
 use crate::budget::{Claim, Reason, Refusal};
@@ -29,6 +29,8 @@ use crate::budget::{Claim, Reason, Refusal};
 /// One lane of a bucket.
 pub(super) struct Lane {
     pub(super) bucket: Arc<str>,
+    /// Method and template of its route, by which the upstream's names are known.
+    pub(super) template: String,
     pub(super) keys: Keys,
     state: Mutex<State>,
     bell: Notify,
@@ -70,8 +72,8 @@ struct Reply {
 }
 
 impl Lane {
-    pub(super) fn new(bucket: Arc<str>, keys: Keys) -> Self {
-        Self { bucket, keys, state: Mutex::default(), bell: Notify::new() }
+    pub(super) fn new(bucket: Arc<str>, template: String, keys: Keys) -> Self {
+        Self { bucket, template, keys, state: Mutex::default(), bell: Notify::new() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -88,8 +90,7 @@ impl Lane {
         let (sender, turn) = oneshot::channel();
         let mut state = self.state();
         let waiter = state.line.join(claim, sender, deadline);
-        let rank = state.line.rank_at(state.line.len() - 1);
-        state.fresh.push_back(core.new_permit(rank));
+        state.fresh.push_back(core.new_permit(rank(claim)));
         state.used = Some(Instant::now());
         if !std::mem::replace(&mut state.is_driven, true) {
             core.runtime.spawn(drive(Arc::clone(self), Arc::clone(core)));
@@ -103,8 +104,10 @@ impl Lane {
     /// are known here.
     pub(super) fn woken(&self, tickets: &[&str], wait: Duration) -> usize {
         let mut state = self.state();
-        let asking = state.asking.iter().filter(|known| tickets.contains(&known.as_str())).count();
-        let placed = state.placed.iter().filter(|known| tickets.contains(&known.as_str())).count();
+        // Thousands may wait: one pass over them, whatever the number of tickets.
+        let woken: HashSet<&str> = tickets.iter().copied().collect();
+        let asking = state.asking.iter().filter(|known| woken.contains(known.as_str())).count();
+        let placed = state.placed.iter().filter(|known| woken.contains(known.as_str())).count();
         state.is_rung |= asking > 0;
         if placed > 0 {
             state.due = Some(Instant::now() + wait);
@@ -165,7 +168,9 @@ impl Lane {
         if !tickets.is_empty() {
             let (lane, core) = (Arc::clone(self), Arc::clone(core));
             let runtime = core.runtime.clone();
-            runtime.spawn(async move { core.leave(&lane, 0, "unsent", &tickets).await });
+            runtime.spawn(async move {
+                core.leave(&lane, 0, "unsent", &tickets).await;
+            });
         }
     }
 

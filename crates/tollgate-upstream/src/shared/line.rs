@@ -130,11 +130,6 @@ impl Line {
         self.waiters.len()
     }
 
-    /// The rank of whoever is next but `skip`.
-    pub(super) fn rank_at(&self, skip: usize) -> u8 {
-        self.waiters.values().nth(skip).map_or(1, |waiter| waiter.rank)
-    }
-
     /// An empty line remembers nobody.
     fn tidy(&mut self) {
         if self.waiters.is_empty() {
@@ -144,7 +139,8 @@ impl Line {
     }
 }
 
-fn rank(claim: &Claim) -> u8 {
+/// The rank of a claim, as the scripts write it.
+pub(super) fn rank(claim: &Claim) -> u8 {
     match claim.rank() {
         Priority::High => 0,
         Priority::Normal => 1,

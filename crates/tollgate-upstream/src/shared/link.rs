@@ -37,12 +37,13 @@ pub(super) enum Trouble {
 }
 
 impl Link {
-    /// Connects and subscribes.
+    /// Connects and subscribes; `start_without`, later if it cannot be now.
     pub(super) async fn connect(
         primary: Primary,
         timeout: Duration,
         process: &str,
         pushes: mpsc::UnboundedSender<PushInfo>,
+        start_without: bool,
     ) -> Result<Arc<Self>, StoreError> {
         let link = Arc::new(Self {
             primary,
@@ -52,8 +53,11 @@ impl Link {
             line: Mutex::new(None),
             epoch: watch::channel(0).0,
         });
-        let connection = link.dial().await?;
-        link.up(connection);
+        match link.dial().await {
+            Ok(connection) => link.up(connection),
+            Err(error) if start_without && error.is_transient() => {}
+            Err(error) => return Err(error),
+        }
         tokio::spawn(revive(Arc::downgrade(&link), link.epoch.subscribe()));
         Ok(link)
     }

@@ -29,7 +29,7 @@ script!(
 );
 script!(
     /// Learns from an answer.
-    observe = BUCKET, include_str!("scripts/observe.lua")
+    observe = include_str!("scripts/observe_short.lua"), BUCKET, include_str!("scripts/observe.lua")
 );
 script!(
     /// Gives up permits and places.

@@ -143,6 +143,8 @@ local function standing(window)
   if not left then return opened(window, limit) end
   -- In its last millisecond a key is there and not there.
   if ttl == 0 then return 0, 1, FULL end
+  -- Whomever an old client's request stood for, the bucket is not waiting for it any more.
+  if left > 0 or ttl > 0 then call('ZREM', LEASES, FOREIGN) end
   if left > 0 then return left, 0, FULL, 'open' end
   if ttl == -1 then return stranded(window) end
   return refilled(window, ttl)

@@ -1,6 +1,6 @@
 -- Gives slots to those who ask, behind those who wait; the rest get a ticket and a time to wait.
 --
--- Stands behind claim_short.lua and bucket.lua, which draw the keys.
+-- Stands behind claim_short.lua and bucket.lua, which draws the keys.
 --
 --   ARGV   4     wait: queue those who get none; try: do not; again: as wait, after a lost answer
 --          5..   permits asked for, `<process>.<rank><number>`, in order of arrival; ranks are

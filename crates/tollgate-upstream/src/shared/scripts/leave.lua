@@ -7,7 +7,7 @@
 --                counted them under another name, and this bucket is no more
 --          6..   permits or tickets
 --
--- Answers how many places came back.
+-- Answers how many places came back; if moved, how many requests are under way under this name.
 
 local granted, is_unsent = tonumber(ARGV[4]), ARGV[5] == 'unsent'
 local names = {}
@@ -28,9 +28,14 @@ if is_unsent and held > 0 then
     if back > 0 then call('INCRBY', KEYS[1], back) end
   end
 end
--- Nothing would ever end the window of a bucket that nobody names any more.
-if ARGV[5] == 'moved' and call('PTTL', KEYS[1]) == -1 then
-  call('PEXPIRE', KEYS[1], 2 * lease_ms)
+if ARGV[5] == 'moved' then
+  -- What was left here is left under the other name now. Nobody may take it twice, and nothing
+  -- would ever end the window of a bucket that nobody names any more.
+  if call('EXISTS', KEYS[1]) == 1 then
+    call('SET', KEYS[1], 0, 'KEEPTTL')
+    if call('PTTL', KEYS[1]) == -1 then call('PEXPIRE', KEYS[1], 2 * lease_ms) end
+  end
+  back = in_flight()
 end
 wake(false)
 return back

@@ -5,9 +5,16 @@
 --
 -- Who waits here is woken and sends a probe. If only old clients wait, one place is put into their
 -- counter, for one of them to probe with. Answers 1 if the bucket was freed.
+--
+-- A counter that says what an absent one would (one place, no limit known) and that nobody has
+-- taken from for a lease is deleted: without an end, it would stay for ever.
 
 if call('PTTL', KEYS[1]) ~= -1 then return 0 end
 forget_lost()
+if whole(call('GET', KEYS[1])) == 1 and call('EXISTS', KEYS[2], WAITING) == 0 and in_flight() == 0 then
+  call('DEL', KEYS[1])
+  return 0
+end
 local slots, _, _, how = standing(read_window())
 if how ~= 'probe' or slots < 1 then return 0 end
 if call('EXISTS', WAITING) == 1 then

@@ -1,6 +1,6 @@
 -- Learns from an answer: all of it at once, in order, and never against a newer window.
 --
--- Stands behind bucket.lua, which draws the keys.
+-- Stands behind observe_short.lua and bucket.lua, which draws the keys.
 --
 --   ARGV   4  permit             5  when it was granted (server's clock), from the claim
 --          6  limit              7  remaining
@@ -8,6 +8,7 @@
 --         10  what else: '' | ok (a success without limits) | denied | global | lane
 --         11  milliseconds to stay away, if denied             12  unlimited: value to write
 --         13  1 if the window is known to slide
+--         14  requests under way under another name of the bucket
 --         6 to 9 and 11 are -1 where the answer does not say
 --
 --   answer of       permit granted      reset               what happens
@@ -98,7 +99,7 @@ else
 end
 
 -- Others that are under way may not be in what the upstream has counted.
-local others = call('ZCOUNT', LEASES, '(' .. now, '+inf')
+local others = call('ZCOUNT', LEASES, '(' .. now, '+inf') + tonumber(ARGV[14])
 local value = left and math.max(left, 0) + limit - window.base or math.max(limit - 1 - others, 0)
 -- Without a word about the reset, what is left there is all there is to go by.
 if left_there >= 0 and (left_there < value or until_reset < 0) then

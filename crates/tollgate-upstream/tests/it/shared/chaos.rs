@@ -188,3 +188,22 @@ async fn a_bucket_that_gets_another_name_costs_one_429_at_most() {
         assert!(refused <= 1, "{engine:?}: {refused} for one change");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_html_in_front_of_the_upstream_stops_everybody_once() {
+    for engine in Engine::available() {
+        let stage = Stage::new(engine, settings(Duration::from_secs(5))).await;
+        let other = stage.process().await;
+        let world = World::new(r#"limit = 50, per = "600s""#);
+        world.call(&stage.ledger).await;
+        stage.until("the limit is learned", |_, ttl| ttl > 0).await;
+        world.inject(Fault::Html { count: 1 });
+        world.call(&other).await;
+        until("all are stopped", async || stage.tell::<i64>("EXISTS $global").await == 1).await;
+        for ledger in [&stage.ledger, &other] {
+            assert!(try_claim(ledger).await.is_err(), "{engine:?}");
+        }
+        world.call(&stage.ledger).await;
+        assert_eq!(world.counters().html, 1, "{engine:?}: once, and all go on after it");
+    }
+}

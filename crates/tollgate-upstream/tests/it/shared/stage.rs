@@ -272,9 +272,6 @@ messages = {{ {limit} }}
 [[routes]]
 path = "/channels/{{+channel}}/messages"
 bucket = "messages"
-[[routes]]
-path = "/api/v6/channels/{{+channel}}/messages"
-bucket = "messages"
 "#
     )
 }
