@@ -42,7 +42,7 @@ impl Budgets {
 
     /// When the limits over all routes let the next ready bucket send.
     pub(super) fn gate_opens_at(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.ready[1].len() > 0 {
+        if !self.ready[1].is_empty() {
             return Some(now);
         }
         let (_, place) = self.ready_turns.choose(&[(0, &self.ready[0])])?;
@@ -180,7 +180,7 @@ impl Budgets {
         }
         if let Some(at) = self.lease_ends_at(&self.account)
             && at <= now
-            && self.ready[0].len() > 0
+            && !self.ready[0].is_empty()
         {
             self.expire_oldest_of_account(now);
         }

@@ -116,13 +116,8 @@ fn request_line(line: &str) -> Option<(String, String)> {
 
 /// Writing to a string cannot fail, hence the unused results below.
 fn explain_route(out: &mut String, profile: &Profile, route: &Route) {
-    let shown = |text: &str| if text.is_empty() { "all".to_owned() } else { text.to_owned() };
-    let _ = write!(
-        out,
-        "route       {}",
-        shown(&format!("{} {}", route.method(), route.template()).trim())
-    );
-    let _ = writeln!(out);
+    let name = format!("{} {}", route.method(), route.template());
+    let _ = writeln!(out, "route       {}", if name == " " { "all" } else { name.trim() });
     if !route.major().is_empty() {
         let _ = writeln!(out, "major       {}", route.major());
     }
