@@ -25,3 +25,6 @@ mod bad_input;
 // Queues on real Redis and Valkey servers: histories, failures, clocks that differ.
 #[cfg(feature = "redis")]
 mod redis;
+
+// Workers: concurrency, exact sleeping, heartbeats, how they stop.
+mod worker;

@@ -1,0 +1,129 @@
+//! Workers: concurrency, exact sleeping, heartbeats, cancellation, and how they stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tollgate_core::{Clock, Timestamp};
+use tollgate_queue::{
+    Cancelled, Embedded, JobState, NewJob, Outcome, Queue, QueueSettings, Task, Worker, handler_fn,
+};
+
+use crate::world::{START, group, job, queue};
+
+/// The clock of tokio's paused time.
+struct Paused(tokio::time::Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        START.after(self.0.elapsed())
+    }
+}
+
+async fn open(settings: QueueSettings) -> Queue {
+    let clock = Arc::new(Paused(tokio::time::Instant::now()));
+    let queue = Queue::new(Arc::new(Embedded::memory()), clock, queue("work"));
+    queue.put(settings).await.unwrap();
+    queue
+}
+
+fn limited(limit: &str) -> QueueSettings {
+    QueueSettings::with_limit(limit.parse().unwrap())
+}
+
+fn done() -> Outcome {
+    Outcome::Done { result: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_sleeps_exactly_until_the_next_job_may_start() {
+    let queue = open(limited("slots 2/10s")).await;
+    queue.enqueue_all(vec![job("g"); 6]).await.unwrap();
+    let (left, over) = (Arc::new(AtomicUsize::new(6)), Arc::new(Notify::new()));
+    let (begin, stop) = (tokio::time::Instant::now(), Arc::clone(&over));
+    let handler = handler_fn(move |_: Task| {
+        let (left, over) = (Arc::clone(&left), Arc::clone(&over));
+        async move {
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                over.notify_one();
+            }
+            done()
+        }
+    });
+    let worker = Worker::new(queue).concurrency(4);
+    let summary = worker.run(handler, async move { stop.notified().await }).await.unwrap();
+    let took = begin.elapsed();
+    assert!((Duration::from_secs(20)..Duration::from_millis(20_020)).contains(&took), "{took:?}");
+    assert_eq!(summary.settled, 6);
+    assert!(summary.asked <= 6, "{} calls for 6 jobs", summary.asked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_keep_a_long_job_and_tell_it_that_it_was_cancelled() {
+    let settings = QueueSettings { lease: Duration::from_secs(3), ..limited("concurrent 1") };
+    let queue = open(settings).await;
+    let id = queue.enqueue(job("g")).await.unwrap().id;
+    let (told, heard) = oneshot::channel();
+    let told = Arc::new(std::sync::Mutex::new(Some(told)));
+    let handler = handler_fn(move |mut task: Task| {
+        let told = Arc::clone(&told);
+        async move {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            task.cancelled().await;
+            told.lock().unwrap().take().unwrap().send(task.lease().attempt).unwrap();
+            done()
+        }
+    });
+    let (looker, worker) = (queue.clone(), Worker::new(queue));
+    let cancel = async move {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let state = looker.job(id).await.unwrap().unwrap().state;
+        assert!(matches!(state, JobState::Running { .. }), "{state:?}");
+        assert_eq!(looker.cancel(id).await.unwrap(), Cancelled::Requested);
+        assert_eq!(heard.await.unwrap(), 1, "it ran once");
+    };
+    worker.run(handler, cancel).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_told_to_stop_lets_jobs_end_and_gives_back_those_that_do_not() {
+    let queue = open(limited("concurrent 10")).await;
+    for payload in ["1", "100"] {
+        queue.enqueue(NewJob::new(group("g"), payload)).await.unwrap();
+    }
+    let handler = handler_fn(|task: Task| async move {
+        let seconds = std::str::from_utf8(&task.lease().payload).unwrap().parse().unwrap();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        done()
+    });
+    let worker = Worker::new(queue.clone()).concurrency(2).grace(Duration::from_secs(5));
+    let stop = tokio::time::sleep(Duration::from_millis(10));
+    let summary = worker.run(handler, stop).await.unwrap();
+    assert_eq!(summary.settled, 1, "the short one ended");
+    let stats = queue.stats(None, 0).await.unwrap();
+    assert_eq!((stats.queue.running, stats.totals.failed, stats.totals.done), (0, 1, 1));
+    assert_eq!(stats.queue.delayed, 1, "the long one waits for its backoff");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_than_the_concurrency_run_at_once_and_errors_are_failures() {
+    let settings = QueueSettings { attempts_max: 1, ..limited("concurrent 100") };
+    let queue = open(settings).await;
+    queue.enqueue_all(vec![job("g"); 20]).await.unwrap();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let handler = handler_fn(move |_: Task| {
+        let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            Outcome::Failed { reason: "no".to_owned(), retry: true }
+        }
+    });
+    let worker = Worker::new(queue.clone()).concurrency(3);
+    worker.run(handler, tokio::time::sleep(Duration::from_secs(10))).await.unwrap();
+    assert_eq!(seen.load(Ordering::SeqCst), 3);
+    assert_eq!(queue.stats(None, 0).await.unwrap().dead, 20);
+}
