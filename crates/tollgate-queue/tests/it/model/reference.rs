@@ -72,6 +72,11 @@ impl Reference {
         }
     }
 
+    /// Jobs that are not over.
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// What time alone does.
     pub(crate) fn tick(&mut self, now: Timestamp) {
         let late = self.now.since(now);
