@@ -7,6 +7,7 @@ mod fake_upstream;
 mod man;
 mod profile;
 mod proxy;
+mod queue;
 mod serve;
 mod simulate;
 mod top;
@@ -34,6 +35,7 @@ enum Command {
     Man(man::Args),
     Profile(profile::Args),
     Proxy(proxy::Args),
+    Queue(queue::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
@@ -60,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Man(args) => man::run(&args, Arguments::command()),
         Command::Profile(args) => profile::run(args),
         Command::Proxy(args) => proxy::run(args),
+        Command::Queue(args) => queue::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),

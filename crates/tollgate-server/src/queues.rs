@@ -3,8 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tollgate_core::Clock;
-use tollgate_queue::{Backend, Error, Limit, Queue, QueueName, QueueSettings};
+use tollgate_queue::push::{Push, PushTarget};
+use tollgate_queue::{
+    Backend, Embedded, Error, Limit, Queue, QueueName, QueueSettings, RedisBackend, RedisSettings,
+    Worker,
+};
 
 /// What the configuration says about queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +30,8 @@ pub struct PlannedQueue {
     pub name: QueueName,
     /// Its settings.
     pub settings: QueueSettings,
+    /// Where its jobs are pushed to, if they are not leased.
+    pub push: Option<PushTarget>,
 }
 
 impl QueuePlan {
@@ -31,6 +39,40 @@ impl QueuePlan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+}
+
+/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey.
+///
+/// # Errors
+///
+/// If it cannot be opened or reached.
+pub async fn open(place: Option<&str>) -> Result<Arc<dyn Backend>, Error> {
+    Ok(match place.unwrap_or("memory") {
+        "memory" => Arc::new(Embedded::memory()),
+        place => match place.strip_prefix("redb:") {
+            Some(path) => Arc::new(Embedded::open(path)?),
+            None => Arc::new(RedisBackend::connect(place, RedisSettings::default()).await?),
+        },
+    })
+}
+
+/// Workers that push jobs, until they are stopped.
+#[derive(Debug)]
+pub struct Pushing {
+    stop: watch::Sender<bool>,
+    workers: JoinSet<Result<tollgate_queue::Summary, Error>>,
+}
+
+impl Pushing {
+    /// Leases nothing more, and waits for the calls under way.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.workers.join_next().await {
+            if let Ok(Err(error)) = ended {
+                tracing::error!(%error, "a queue is no longer pushed");
+            }
+        }
     }
 }
 
@@ -60,6 +102,27 @@ impl Queues {
             queues.queue(planned.name.clone()).put(planned.settings.clone()).await?;
         }
         Ok(queues)
+    }
+
+    /// Starts to push the jobs of those queues of `plan` that have a target.
+    ///
+    /// # Errors
+    ///
+    /// If a target cannot be used.
+    pub fn push(&self, plan: &QueuePlan) -> Result<Pushing, Error> {
+        let (stop, stopped) = watch::channel(false);
+        let mut workers = JoinSet::new();
+        for planned in &plan.queues {
+            let Some(target) = &planned.push else { continue };
+            let (push, mut stopped) = (Push::new(target)?, stopped.clone());
+            let worker = Worker::new(self.queue(planned.name.clone()));
+            let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
+            workers.spawn(worker.run(push, async move {
+                // Nobody is left to stop it if this fails: it stops.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }));
+        }
+        Ok(Pushing { stop, workers })
     }
 
     /// The queue of this name, whether there is one or not.

@@ -12,8 +12,12 @@
 //! group_limits = ["slots 10/10s"]
 //! shared = ["discord"]
 //! lease = "30s"
+//!
+//! [queues.push]                      # instead of workers that lease
+//! url = "http://127.0.0.1:9000/roles"
 //! ```
 
+use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{QueueName, QueueSettings};
 
 use super::error::ConfigError;
@@ -75,6 +79,22 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     table.set("keep_dead", &mut retention.dead_age, |place| place.duration())?;
     table.set("keep_dead_max", &mut retention.dead_max, |place| place.number())?;
     settings.validate().map_err(|error| table.wrong(error.to_string()))?;
+    let push = table.get("push").map(|place| push(&place)).transpose()?;
     table.finish()?;
-    Ok(PlannedQueue { name, settings })
+    Ok(PlannedQueue { name, settings, push })
+}
+
+fn push(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
+    let table = place.table()?;
+    let mut target = PushTarget::new(table.need("url")?.text()?);
+    table.set("timeout", &mut target.timeout, |place| place.duration())?;
+    table.set("concurrency", &mut target.concurrency, |place| place.number())?;
+    table.set("content_type", &mut target.content_type, |place| place.text())?;
+    table.set("keep_result", &mut target.keep_result, |place| place.boolean())?;
+    if target.concurrency == 0 {
+        return Err(table.wrong("concurrency must be at least 1"));
+    }
+    Push::new(&target).map_err(|error| table.wrong(error.to_string()))?;
+    table.finish()?;
+    Ok(target)
 }
