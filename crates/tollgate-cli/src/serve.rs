@@ -10,6 +10,7 @@ use tollgate_redis::RedisStore;
 use tollgate_server::config::{Config, LogFormat, Overrides};
 use tollgate_server::dashboard::ProxyAdmin;
 use tollgate_server::metrics::{Front, Metrics};
+use tollgate_server::queues::{Pushing, QueuePlan, Queues, open};
 use tollgate_server::run::until_told;
 use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Origin, Service};
@@ -113,16 +114,37 @@ async fn serve(args: Args) -> Result<()> {
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
     let backing = backing(&config, args.snapshot.as_ref()).await?;
+    let (queues, pushing) = queues(&config.queues).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
     let proxy_admin = args.proxy_admin();
     let origin = Origin { files: args.config, overrides };
     let service = Service::new(rules, metrics, backing, Arc::new(SystemClock::new()), settings);
+    let service = match queues {
+        Some(queues) => service.with_queues(queues),
+        None => service,
+    };
     let service = Arc::new(service.with_origin(origin).with_proxy_admin(proxy_admin));
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
     announce(&server, example.as_deref())?;
     until_told(server, drain, args.snapshot).await?;
+    if let Some(pushing) = pushing {
+        pushing.stop().await;
+    }
     Ok(())
+}
+
+/// The queues that are configured, and the pushing of their jobs.
+async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<Pushing>)> {
+    if plan.is_empty() {
+        return Ok((None, None));
+    }
+    // The URL may hold a password: it is not repeated.
+    let backend = open(plan.store.as_deref()).await.context("the queue store")?;
+    let clock = Arc::new(SystemClock::new());
+    let queues = Queues::start(backend, clock, plan).await.context("the queues")?;
+    let pushing = queues.push(plan).context("push")?;
+    Ok((Some(queues), Some(pushing)))
 }
 
 async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<Backing> {
