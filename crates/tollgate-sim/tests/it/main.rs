@@ -2,6 +2,8 @@
 
 // What seed 004 wanted to test and could not: its list, by name.
 mod behaviour;
+// The report in a real browser.
+mod browser;
 // The same seed, the same bits.
 mod determinism;
 // The published figures of the seed's successor gem.
