@@ -36,7 +36,7 @@ pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
     let mut with_source = false;
     while !groups.is_empty() {
         let pipeline = pipeline(&groups, with_source);
-        note_traffic(link, &groups, &pipeline);
+        note_traffic(link, &groups, &pipeline, with_source);
         let sent = connection.send_packed_commands(&pipeline, 0, pipeline.len());
         match tokio::time::timeout(link.settings.timeout, sent).await {
             Ok(Ok(answers)) => groups = land(link, number, groups, answers),
@@ -105,9 +105,10 @@ fn pipeline(groups: &[Group], with_source: bool) -> Pipeline {
     pipeline
 }
 
-fn note_traffic(link: &Link, groups: &[Group], pipeline: &Pipeline) {
+/// A request that is sent once more, with its script, is still one.
+fn note_traffic(link: &Link, groups: &[Group], pipeline: &Pipeline, is_repeated: bool) {
     let requests = groups.iter().map(|group| group.jobs.len()).sum();
-    link.traffic.sent(requests, pipeline.len());
+    link.traffic.sent(if is_repeated { 0 } else { requests }, pipeline.len());
 }
 
 /// Hands out the answers; what is left are the groups whose script the server did not know, or
@@ -159,7 +160,8 @@ fn reject(link: &Arc<Link>, number: u64, group: Group, error: &ServerError) {
         Some(ServerErrorKind::Ask) => {
             redirect(error).map(|(host, port)| Destination::Ask { host, port })
         }
-        Some(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => Some(Destination::Later),
+        Some(ServerErrorKind::TryAgain) => Some(Destination::OnceMoved),
+        Some(ServerErrorKind::ClusterDown) => Some(Destination::Later),
         _ => None,
     };
     if let Some(to) = destination {
@@ -197,7 +199,8 @@ fn trouble(error: &ServerError) -> Trouble {
 /// Sends a request on that was certainly not acted upon.
 fn bounce(link: &Link, mut job: Job, to: &Destination) {
     job.ticket.unsend();
-    job.hops += 1;
+    // Keys on their way arrive; whoever asked gives up when the budget is over, and is not sent.
+    job.hops += u8::from(!matches!(to, Destination::OnceMoved));
     if job.hops > HOPS_MAX {
         return fail(link, job, Trouble::store(unavailable("the slot moves too often")));
     }
@@ -205,6 +208,7 @@ fn bounce(link: &Link, mut job: Job, to: &Destination) {
         Destination::Moved { host, port } => Destination::Moved { host: host.clone(), port: *port },
         Destination::Ask { host, port } => Destination::Ask { host: host.clone(), port: *port },
         Destination::Later => Destination::Later,
+        Destination::OnceMoved => Destination::OnceMoved,
     };
     if let Err(lost) = link.bounced.send(Bounce { job, to }) {
         fail(link, lost.0.job, Trouble::store(unavailable("the store is being shut down")));

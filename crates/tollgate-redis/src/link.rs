@@ -48,6 +48,8 @@ pub(crate) enum Destination {
     Ask { host: String, port: u16 },
     /// Wherever the slot is by then.
     Later,
+    /// The same, once all of the request's keys are on one side of the move.
+    OnceMoved,
 }
 
 impl Link {

@@ -205,14 +205,18 @@ impl Router {
     async fn resubmit(&self, bounce: Bounce) {
         let Bounce { mut job, to } = bounce;
         match to {
-            Destination::Later => {
+            Destination::Later | Destination::OnceMoved => {
+                job.asking = false;
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 self.submit(job);
             }
-            Destination::Moved { host, port } => match self.link_at(&host, port).await {
-                Some(link) => link.submit(job),
-                None => self.submit(job),
-            },
+            Destination::Moved { host, port } => {
+                job.asking = false;
+                match self.link_at(&host, port).await {
+                    Some(link) => link.submit(job),
+                    None => self.submit(job),
+                }
+            }
             Destination::Ask { host, port } => {
                 job.asking = true;
                 match self.link_at(&host, port).await {

@@ -111,7 +111,7 @@ async fn until_degraded(store: &RedisStore, policy: &Policy) {
 }
 
 /// Waits until the store was sent so many more requests.
-async fn until_asked(store: &RedisStore, more: u64) {
+pub(crate) async fn until_asked(store: &RedisStore, more: u64) {
     let before = store.status().requests;
     until("more load", async || store.status().requests > before + more).await;
 }
