@@ -8,9 +8,16 @@ use tollgate_core::{Reservation, ReservationId};
 
 use crate::request::Part;
 
+/// The charges of a reservation in one slot, under the name that they have there.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    pub(crate) id: u128,
+    pub(crate) parts: Vec<Part>,
+}
+
 /// The charges of open reservations, at most as many as it was made for: the rest is looked up.
 pub(crate) struct Remembered {
-    open: Mutex<HashMap<ReservationId, (Instant, Vec<Part>)>>,
+    open: Mutex<HashMap<ReservationId, (Instant, Vec<Leg>)>>,
     max: usize,
 }
 
@@ -19,7 +26,7 @@ impl Remembered {
         Self { open: Mutex::default(), max }
     }
 
-    pub(crate) fn put(&self, reservation: Reservation, parts: Vec<Part>) {
+    pub(crate) fn put(&self, reservation: Reservation, legs: Vec<Leg>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= self.max {
             let now = Instant::now();
@@ -27,12 +34,12 @@ impl Remembered {
         }
         let expires_at = Instant::now().checked_add(reservation.expires_after);
         if let (true, Some(expires_at)) = (open.len() < self.max, expires_at) {
-            open.insert(reservation.id, (expires_at, parts));
+            open.insert(reservation.id, (expires_at, legs));
         }
     }
 
-    pub(crate) fn take(&self, id: ReservationId) -> Option<Vec<Part>> {
+    pub(crate) fn take(&self, id: ReservationId) -> Option<Vec<Leg>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.remove(&id).map(|(_, parts)| parts)
+        open.remove(&id).map(|(_, legs)| legs)
     }
 }

@@ -266,7 +266,7 @@ impl Store for RemoteStore {
             return Answer::Ready(Ok(Reserved { verdict, reservation: None }));
         }
         let ttl = charges.iter().map(|charge| charge.policy.reservation_terms().ttl).min();
-        let op = Op::Reserve { expires_after: ttl.unwrap_or_default() };
+        let op = Op::Reserve { expires_after: ttl.unwrap_or_default(), slots: Vec::new() };
         self.pending((op, "TOLL.RESERVE"), charges, Inner::reserve)
     }
 
@@ -304,6 +304,7 @@ impl Inner {
             mode: charge.mode,
             on_store_error: charge.policy.store_error(),
             returns: charge.policy.reservation_terms().on_expiry == OnExpiry::Return,
+            place: 0,
         };
         Request { op, id: self.names.next(), parts: charges.iter().map(part).collect() }
     }
@@ -332,7 +333,7 @@ impl Inner {
             }
             Err(trouble) => self.degrade(&request, trouble)?,
         };
-        let Op::Reserve { expires_after } = request.op else { return Err(strange_reply()) };
+        let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_reply()) };
         // Whoever settles it learns that the service does not know it.
         let id = ReservationId(request.id);
         let reservation = verdict.is_allowed().then_some(Reservation { id, expires_after });

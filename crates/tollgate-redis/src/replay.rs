@@ -152,7 +152,7 @@ impl Board {
     }
 
     fn note_returns(&mut self, request: &Request, places: &[usize], held: &[Held]) {
-        let Op::Reserve { expires_after } = request.op else { return };
+        let Op::Reserve { expires_after, .. } = request.op else { return };
         let parts = request.parts.iter().zip(places).zip(held);
         for ((_, place), held) in parts.filter(|((part, _), _)| part.returns) {
             self.returns[*place].push(Return {

@@ -30,8 +30,10 @@ pub(crate) enum Op {
         taken_at: Option<Timestamp>,
     },
     Reset,
+    /// `slots` are all that a reservation across slots has charges in; none if it is in one.
     Reserve {
         expires_after: Duration,
+        slots: Vec<u16>,
     },
     /// At these costs; none means that everything is given back.
     Settle {
@@ -50,6 +52,8 @@ pub(crate) struct Part {
     pub(crate) on_store_error: OnStoreError,
     /// Whether a reservation's units come back when it expires.
     pub(crate) returns: bool,
+    /// Which of the request's charges it is.
+    pub(crate) place: u16,
 }
 
 impl Part {
@@ -106,19 +110,19 @@ impl Request {
         put_number(out, self.op.code(), 1);
         put_number(out, self.parts.len() as u64, 2);
         out.extend_from_slice(&self.id.to_be_bytes());
-        for (index, part) in self.parts.iter().enumerate() {
+        for part in &self.parts {
             put_number(out, place(), 2);
-            let (mode, amount) = self.mode_and_amount(index, part);
+            let (mode, amount) = self.mode_and_amount(part);
             put_number(out, mode, 1);
             amount.iter().for_each(|limb| put_double(out, *limb));
         }
         match &self.op {
             Op::Take => self.parts.iter().for_each(|part| part.encode_powers(out)),
-            Op::Reserve { expires_after } => {
+            Op::Reserve { expires_after, slots } => {
                 self.encode_counted_powers(out);
                 pair(nanos(*expires_after)).iter().for_each(|limb| put_double(out, *limb));
                 put_number(out, record.unwrap_or_default(), 2);
-                let written = self.record();
+                let written = self.record(slots);
                 put_number(out, written.len() as u64, 4);
                 out.extend_from_slice(&written);
             }
@@ -129,14 +133,14 @@ impl Request {
     }
 
     /// How one part is settled at its real cost.
-    pub(crate) fn settling(&self, index: usize, part: &Part) -> Settling {
+    pub(crate) fn settling(&self, part: &Part) -> Settling {
         let Op::Settle { costs } = &self.op else { return Settling::Release };
         if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
             return Settling::Release;
         }
         let cost = match costs {
             None => 0,
-            Some(costs) => costs.get(index).copied().unwrap_or(part.units),
+            Some(costs) => costs.get(usize::from(part.place)).copied().unwrap_or(part.units),
         };
         match cost.checked_sub(part.units) {
             None | Some(0) => Settling::Keep(cost),
@@ -144,9 +148,9 @@ impl Request {
         }
     }
 
-    fn mode_and_amount(&self, index: usize, part: &Part) -> (u64, Amount) {
+    fn mode_and_amount(&self, part: &Part) -> (u64, Amount) {
         match &self.op {
-            Op::Settle { .. } => match self.settling(index, part) {
+            Op::Settle { .. } => match self.settling(part) {
                 Settling::Keep(units) => (0, part.terms.amount(units)),
                 Settling::Extra(units) => (1, part.terms.amount(units)),
                 Settling::Release => (2, [0; 3]),
@@ -176,7 +180,7 @@ impl Request {
     }
 
     /// What another process needs to settle this reservation.
-    fn record(&self) -> Vec<u8> {
+    fn record(&self, slots: &[u16]) -> Vec<u8> {
         let mut out = Vec::new();
         put_number(&mut out, self.parts.len() as u64, 2);
         for part in &self.parts {
@@ -186,7 +190,10 @@ impl Request {
             put_number(&mut out, u64::from(part.returns), 1);
             let numbers = numbers(part.terms.algorithm());
             numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
+            put_number(&mut out, u64::from(part.place), 2);
         }
+        put_number(&mut out, slots.len() as u64, 2);
+        slots.iter().for_each(|slot| put_number(&mut out, u64::from(*slot), 2));
         out
     }
 }
@@ -210,10 +217,11 @@ fn put_taken(out: &mut Vec<u8>, taken_at: Option<Timestamp>) {
     limbs.iter().for_each(|limb| out.extend_from_slice(&limb.to_le_bytes()));
 }
 
-/// The parts that a reservation's record names; `None` if it is not of our making.
-pub(crate) fn parse_record(record: &[u8]) -> Option<(Timestamp, Vec<Part>)> {
+/// The parts that a reservation's record names, and all slots of the reservation if there are
+/// several; `None` if the record is not of our making.
+pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<Part>, Vec<u16>)> {
     let mut reader = Reader::new(record);
-    let expires_at = parse_moment(&mut reader)?;
+    parse_moment(&mut reader)?;
     parse_moment(&mut reader)?;
     // What the charges took is the script's affair.
     let taken_len = usize::try_from(reader.number(2)?).ok()? * 16;
@@ -230,9 +238,13 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Timestamp, Vec<Part>)> {
         let policy = tollgate_core::Policy::new("reserved", algorithm(numbers)?).ok()?;
         let terms = Arc::new(Terms::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
-        Some(Part { key, terms, units, mode, on_store_error, returns })
+        let place = u16::try_from(reader.number(2)?).ok()?;
+        Some(Part { key, terms, units, mode, on_store_error, returns, place })
     };
-    Some((expires_at, (0..count).map(part).collect::<Option<_>>()?))
+    let parts = (0..count).map(part).collect::<Option<_>>()?;
+    let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());
+    let slots = slots.collect::<Option<_>>()?;
+    Some((parts, slots))
 }
 
 /// The slot that a reservation's name carries in its upper bits.

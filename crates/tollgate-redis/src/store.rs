@@ -141,11 +141,12 @@ impl Inner {
         if charges.len() > CHARGES_MAX {
             return Err(misuse("a request has at most 256 charges"));
         }
-        let parts = charges.iter().map(|charge| self.part(charge)).collect();
+        let parts = charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place));
+        let parts = parts.collect();
         Ok(Request { op, id: self.names.next(), parts })
     }
 
-    fn part(&self, charge: &Charge<'_>) -> Part {
+    fn part(&self, charge: &Charge<'_>, place: u16) -> Part {
         let policy = charge.policy;
         Part {
             key: layout::state_key(&self.settings.prefix, policy.id(), charge.key.as_bytes()),
@@ -154,6 +155,7 @@ impl Inner {
             mode: charge.mode,
             on_store_error: policy.store_error(),
             returns: policy.reservation_terms().on_expiry == OnExpiry::Return,
+            place,
         }
     }
 

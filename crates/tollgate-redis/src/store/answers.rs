@@ -10,6 +10,7 @@ use tollgate_core::{
 use super::ask::strange_answer;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
+use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
@@ -34,8 +35,16 @@ impl Store for RedisStore {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
-        let request = self.inner.check_of(Op::Peek, charges).map(|check| check.request);
-        self.pending(request, move |inner, request| inner.peek(request, now))
+        match self.inner.check_of(Op::Peek, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => match self.inner.one_slot(&check.request) {
+                Ok(()) => Answer::Pending(Box::pin(self.inner.peek(check.request, now))),
+                Err(_) if check.across_slots => {
+                    Answer::Pending(Box::pin(self.inner.peek_across(check.request, now)))
+                }
+                Err(error) => Answer::Ready(Err(error)),
+            },
+        }
     }
 
     fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
@@ -57,9 +66,17 @@ impl Store for RedisStore {
     fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let reserve = self.inner.check_of(Op::Reserve { expires_after }, charges);
-        let request = reserve.map(|check| check.request);
-        self.pending(request, move |inner, request| inner.reserve(request, now))
+        let op = Op::Reserve { expires_after, slots: Vec::new() };
+        match self.inner.check_of(op, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => match self.inner.one_slot(&check.request) {
+                Ok(()) => Answer::Pending(Box::pin(self.inner.reserve(check.request, now))),
+                Err(_) if check.across_slots => {
+                    Answer::Pending(Box::pin(self.inner.reserve_across(check.request, now)))
+                }
+                Err(error) => Answer::Ready(Err(error)),
+            },
+        }
     }
 
     fn commit(
@@ -144,7 +161,7 @@ impl Inner {
     }
 
     async fn reserve(&self, request: Request, now: Timestamp) -> Result<Reserved, StoreError> {
-        let Op::Reserve { expires_after } = request.op else { return Err(strange_answer()) };
+        let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         if request.parts.is_empty() {
             return Ok(Reserved { verdict: Verdict::new(Vec::new()), reservation: None });
         }
@@ -163,13 +180,13 @@ impl Inner {
         }
         let reservation = Reservation { id: ReservationId(id), expires_after };
         if !verdict.is_degraded() {
-            self.reservations.put(reservation, request.parts);
+            self.reservations.put(reservation, vec![Leg { id, parts: request.parts }]);
         }
         Ok(Reserved { verdict, reservation: Some(reservation) })
     }
 }
 
 /// Whether what is in flight ends with the reservation anyway.
-fn expires_by_itself(algorithm: &Algorithm, expires_after: Duration) -> bool {
+pub(super) fn expires_by_itself(algorithm: &Algorithm, expires_after: Duration) -> bool {
     matches!(algorithm, Algorithm::Concurrency(limit) if limit.lease() <= expires_after)
 }

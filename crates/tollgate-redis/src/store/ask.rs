@@ -13,8 +13,9 @@ use crate::batch::{Manner, Outcome};
 use crate::failure::{degraded_grant, degraded_verdict};
 use crate::job::{Job, Ticket, Trouble, unknown};
 use crate::layout;
+use crate::remembered::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, parse_record, slot_of};
+use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
 
 impl Inner {
     /// Asks the store, and waits for the answer no longer than the budget.
@@ -77,22 +78,43 @@ impl Inner {
         costs: Option<Vec<u64>>,
         at: Timestamp,
     ) -> Result<Settlement, StoreError> {
-        let parts = match self.reservations.take(id) {
-            Some(parts) => Some(parts),
-            None => self.fetch(id).await?,
+        let legs = match self.reservations.take(id) {
+            Some(legs) => legs,
+            None => self.fetch_legs(id).await?,
         };
-        let Some(parts) = parts else { return Ok(Settlement::Unknown) };
-        self.forget_denials(&parts);
-        let request = Request { op: Op::Settle { costs }, id: id.0, parts };
-        match self.ask(request, at).await {
-            Ok(Outcome { reply: Reply::Settlement(settlement), .. }) => Ok(settlement),
-            Ok(_) => Err(strange_answer()),
-            Err(trouble) => Err(trouble.error),
+        let mut answer = Ok(Settlement::Unknown);
+        for leg in legs {
+            self.forget_denials(&leg.parts);
+            let op = Op::Settle { costs: costs.clone() };
+            let request = Request { op, id: leg.id, parts: leg.parts };
+            match self.ask(request, at).await {
+                Ok(Outcome { reply: Reply::Settlement(Settlement::Settled), .. }) => {
+                    answer = answer.map(|_| Settlement::Settled);
+                }
+                Ok(Outcome { reply: Reply::Settlement(Settlement::Unknown), .. }) => {}
+                Ok(_) => answer = Err(strange_answer()),
+                Err(trouble) => answer = Err(trouble.error),
+            }
         }
+        answer
     }
 
-    /// The parts of a reservation that another process made, from its record.
-    async fn fetch(&self, id: ReservationId) -> Result<Option<Vec<Part>>, StoreError> {
+    /// The legs of a reservation that another process made, from their records.
+    async fn fetch_legs(&self, id: ReservationId) -> Result<Vec<Leg>, StoreError> {
+        let Some((parts, slots)) = self.fetch(id).await? else { return Ok(Vec::new()) };
+        let mut legs = vec![Leg { id: id.0, parts }];
+        for slot in slots.into_iter().filter(|slot| *slot != slot_of(id)) {
+            let id = name_in(slot, id.0);
+            // A leg without a record is over.
+            if let Some((parts, _)) = self.fetch(ReservationId(id)).await? {
+                legs.push(Leg { id, parts });
+            }
+        }
+        Ok(legs)
+    }
+
+    /// What the record of a reservation says: its parts in that slot, and all of its slots.
+    async fn fetch(&self, id: ReservationId) -> Result<Option<(Vec<Part>, Vec<u16>)>, StoreError> {
         let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
         let down = || unavailable("the store is down; it is being probed");
         let link = self.router.link(slot_of(id)).ok_or_else(down)?;
@@ -107,7 +129,7 @@ impl Inner {
         let record = record.map_err(|error| {
             unavailable("the reservation could not be looked up").caused_by(error)
         })?;
-        Ok(record.and_then(|record| parse_record(&record)).map(|(_, parts)| parts))
+        Ok(record.and_then(|record| parse_record(&record)))
     }
 
     /// Something is given back: what was known of these keys need not hold any more.

@@ -194,7 +194,7 @@ impl Inner {
 
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
     pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<Part>, StoreError> {
-        let part = self.part(charge);
+        let part = self.part(charge, 0);
         let Some(count) = self.policy_settings(charge.policy).split else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;
         let (prefix, key) = (&self.settings.prefix, charge.key.as_bytes());

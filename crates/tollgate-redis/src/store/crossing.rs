@@ -7,26 +7,29 @@
 //! ```
 //!
 //! What is reserved counts as taken from the first moment, so nothing is ever granted twice; others
-//! may be denied by units that are rolled back a moment later. A process that dies in between
-//! leaves its units taken: the reservations expire and keep them.
+//! may be denied by units that are rolled back a moment later. A check by a process that dies in
+//! between leaves its units taken: the reservations expire and keep them. A reservation by the
+//! caller stays in all its slots, under names that differ in the slot only, until it is settled;
+//! each slot's record names the others, so that another process can settle it too.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Decision, StoreError, Timestamp, Verdict};
+use tollgate_core::{
+    Decision, Reservation, ReservationId, Reserved, StoreError, Timestamp, Verdict,
+};
 
 use super::Inner;
+use super::answers::expires_by_itself;
 use super::ask::strange_answer;
 use crate::job::Trouble;
 use crate::layout;
+use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
-/// The charges of one slot, and their places in the request.
-struct Leg {
-    request: Request,
-    places: Vec<usize>,
-}
+/// What each slot answered.
+type Answers = Vec<Result<Verdict, Trouble>>;
 
 impl Inner {
     /// Decides a check whose charges are in several slots.
@@ -35,11 +38,88 @@ impl Inner {
         request: Request,
         now: Timestamp,
     ) -> Result<Verdict, StoreError> {
-        let legs = self.legs(&request);
+        // Long enough for both halves, however slow the store is.
+        let expires_after = self.settings.timeout * 4 + Duration::from_secs(1);
+        let op = |slots| Op::Reserve { expires_after, slots };
+        let legs = self.legs(&request, op, |_| false);
+        let answers = self.ask_legs(&legs, now).await;
+        let costs = are_allowed(&answers).then(Vec::new);
+        self.settle_legs(&legs, &answers, costs, now).await;
+        self.join_legs(&request, &legs, answers)
+    }
+
+    /// Reserves charges in several slots; in all of them or in none.
+    pub(super) async fn reserve_across(
+        self: &Arc<Self>,
+        request: Request,
+        now: Timestamp,
+    ) -> Result<Reserved, StoreError> {
+        let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
+        let op = |slots| Op::Reserve { expires_after, slots };
+        let returns =
+            |part: &Part| part.returns && !expires_by_itself(part.terms.algorithm(), expires_after);
+        let legs = self.legs(&request, op, returns);
+        let answers = self.ask_legs(&legs, now).await;
+        if !are_allowed(&answers) {
+            self.settle_legs(&legs, &answers, None, now).await;
+        }
+        let verdict = self.join_legs(&request, &legs, answers)?;
+        let first = legs.first().filter(|_| verdict.is_allowed());
+        let id = first.map(|leg| ReservationId(leg.id));
+        let reservation = id.map(|id| Reservation { id, expires_after });
+        if let (Some(reservation), false) = (reservation, verdict.is_degraded()) {
+            let legs = legs.into_iter().map(|leg| Leg { id: leg.id, parts: leg.parts });
+            self.reservations.put(reservation, legs.collect());
+        }
+        Ok(Reserved { verdict, reservation })
+    }
+
+    /// Looks at charges in several slots, at each by itself: there is nothing to roll back.
+    pub(super) async fn peek_across(
+        self: &Arc<Self>,
+        request: Request,
+        now: Timestamp,
+    ) -> Result<Verdict, StoreError> {
+        let legs = self.legs(&request, |_| Op::Peek, |part| part.returns);
+        let answers = self.ask_legs(&legs, now).await;
+        self.join_legs(&request, &legs, answers)
+    }
+
+    /// The request as one per slot, with names that differ in the slot only.
+    fn legs(
+        &self,
+        request: &Request,
+        op: impl FnOnce(Vec<u16>) -> Op,
+        returns: impl Fn(&Part) -> bool,
+    ) -> Vec<Request> {
+        let mut slots: Vec<u16> = Vec::new();
+        let mut legs: Vec<Vec<Part>> = Vec::new();
+        for part in &request.parts {
+            let slot = layout::slot(&part.key);
+            let part = Part { returns: returns(part), ..part.clone() };
+            match slots.iter().position(|known| *known == slot) {
+                Some(leg) => legs[leg].push(part),
+                None => {
+                    slots.push(slot);
+                    legs.push(vec![part]);
+                }
+            }
+        }
+        let (random, op) = (self.names.next(), op(slots.clone()));
+        let leg = |(slot, parts): (u16, Vec<Part>)| Request {
+            op: op.clone(),
+            id: name_in(slot, random),
+            parts,
+        };
+        slots.into_iter().zip(legs).map(leg).collect()
+    }
+
+    /// Asks all slots at once.
+    async fn ask_legs(self: &Arc<Self>, legs: &[Request], now: Timestamp) -> Answers {
         let asked: Vec<_> = legs
             .iter()
             .map(|leg| {
-                let (inner, request) = (Arc::clone(self), leg.request.clone());
+                let (inner, request) = (Arc::clone(self), leg.clone());
                 self.runtime.spawn(async move { inner.ask(request, now).await })
             })
             .collect();
@@ -54,42 +134,14 @@ impl Inner {
                 Err(_) => Err(Trouble::store(Self::shut_down())),
             });
         }
-        let is_allowed =
-            |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(Verdict::is_allowed);
-        let costs = answers.iter().all(is_allowed).then(Vec::new);
-        self.settle_legs(&legs, &answers, costs, now).await;
-        self.join_legs(&request, &legs, answers)
-    }
-
-    /// The request in one reservation per slot.
-    fn legs(&self, request: &Request) -> Vec<Leg> {
-        // Long enough for both halves, however slow the store is.
-        let expires_after = self.settings.timeout * 4 + Duration::from_secs(1);
-        let mut legs: Vec<(u16, Leg)> = Vec::new();
-        for (place, part) in request.parts.iter().enumerate() {
-            let slot = layout::slot(&part.key);
-            let part = Part { returns: false, ..part.clone() };
-            match legs.iter_mut().find(|(known, _)| *known == slot) {
-                Some((_, leg)) => {
-                    leg.request.parts.push(part);
-                    leg.places.push(place);
-                }
-                None => {
-                    let id = name_in(slot, self.names.next());
-                    let op = Op::Reserve { expires_after };
-                    let request = Request { op, id, parts: vec![part] };
-                    legs.push((slot, Leg { request, places: vec![place] }));
-                }
-            }
-        }
-        legs.into_iter().map(|(_, leg)| leg).collect()
+        answers
     }
 
     /// Commits or cancels every leg that may be reserved; one whose outcome is unknown may be, too.
     async fn settle_legs(
         self: &Arc<Self>,
-        legs: &[Leg],
-        answers: &[Result<Verdict, Trouble>],
+        legs: &[Request],
+        answers: &Answers,
         costs: Option<Vec<u64>>,
         now: Timestamp,
     ) {
@@ -99,8 +151,7 @@ impl Inner {
             .filter(|(_, answer)| answer.as_ref().map_or(true, Verdict::is_allowed));
         let settling: Vec<_> = reserved
             .map(|(leg, _)| {
-                let op = Op::Settle { costs: costs.clone() };
-                let request = Request { op, ..leg.request.clone() };
+                let request = Request { op: Op::Settle { costs: costs.clone() }, ..leg.clone() };
                 let inner = Arc::clone(self);
                 self.runtime.spawn(async move { inner.ask(request, now).await })
             })
@@ -114,8 +165,8 @@ impl Inner {
     fn join_legs(
         &self,
         request: &Request,
-        legs: &[Leg],
-        answers: Vec<Result<Verdict, Trouble>>,
+        legs: &[Request],
+        answers: Answers,
     ) -> Result<Verdict, StoreError> {
         let mut decisions: Vec<Option<Decision>> = vec![None; request.parts.len()];
         for (leg, answer) in legs.iter().zip(answers) {
@@ -123,10 +174,14 @@ impl Inner {
                 Ok(verdict) => verdict,
                 Err(trouble) => return self.degrade(request, trouble),
             };
-            for (place, decision) in leg.places.iter().zip(verdict.decisions()) {
-                decisions[*place] = Some(*decision);
+            for (part, decision) in leg.parts.iter().zip(verdict.decisions()) {
+                decisions[usize::from(part.place)] = Some(*decision);
             }
         }
         Ok(Verdict::new(decisions.into_iter().flatten().collect()))
     }
+}
+
+fn are_allowed(answers: &Answers) -> bool {
+    answers.iter().all(|answer| answer.as_ref().is_ok_and(Verdict::is_allowed))
 }

@@ -1,14 +1,18 @@
 //! A real 3+3 cluster: the same answers, slots, failover.
 
-use tollgate_core::{ErrorKind, Policy, Store, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate_core::{ErrorKind, Policy, Settlement, Store, Timestamp};
 use tollgate_redis::{PolicySettings, RedisStore, Settings};
 use tollgate_sim::conformance::{run, scenarios};
 use tollgate_sim::oracle::history;
 
-use crate::caller::{admitted, charge, check, connect, settings};
+use crate::caller::{admitted, charge, check, connect, cost, settings};
 use crate::conformance::{OnServer, single_charges};
-use crate::faults::{fail_over, hasty};
-use tollgate_sim::servers::{Cluster, Engine, full};
+use crate::faults::{fail_over, hasty, until_asked};
+use tollgate_sim::servers::{Cluster, Engine, Server, full};
 
 /// The engines on which clusters are tried: Redis always, Valkey where it is.
 #[test]
@@ -75,6 +79,147 @@ async fn a_request_across_slots_takes_all_or_rolls_back() {
             assert_eq!(left, limit - allowed, "{engine:?}: what was not taken was rolled back");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_across_slots_is_made_and_settled_in_all_of_them_or_in_none() {
+    for engine in Engine::available() {
+        let across = PolicySettings { across_slots: true, ..PolicySettings::default() };
+        let policies = ["a", "b"].map(|name| (name.to_owned(), across));
+        let settings = Settings { policies: policies.into(), ..settings() };
+        let url = Cluster::shared(engine).url();
+        let (maker, settler) = (connect(&url, &settings).await, connect(&url, &settings).await);
+        let a = Policy::parse("a", "10/30d").unwrap();
+        let b = Policy::parse("b", "5/30d").unwrap();
+        let charges = [charge(&a, "one").cost(cost(4)), charge(&b, "two").cost(cost(3))];
+        let left = async || {
+            let charges = [charge(&a, "one"), charge(&b, "two")];
+            let verdict = maker.peek(&charges, Timestamp::MIN).await.unwrap();
+            [0, 1].map(|n| verdict.decisions()[n].snapshot().remaining())
+        };
+        for by in [&maker, &settler] {
+            let before = left().await;
+            let open = maker.reserve(&charges, Timestamp::MIN).await.unwrap();
+            assert_eq!(left().await, [before[0] - 4, before[1] - 3], "{engine:?}: taken at once");
+            let id = open.reservation.unwrap().id;
+            let settled = by.cancel(id, Timestamp::MIN).await.unwrap();
+            assert_eq!(settled, Settlement::Settled);
+            assert_eq!(left().await, before, "{engine:?}: all of it is back");
+            let again = by.cancel(id, Timestamp::MIN).await.unwrap();
+            assert_eq!(again, Settlement::Unknown, "{engine:?}: only once");
+        }
+        let open = maker.reserve(&charges, Timestamp::MIN).await.unwrap();
+        let id = open.reservation.unwrap().id;
+        settler.commit(id, &[1, 3], Timestamp::MIN).await.unwrap();
+        assert_eq!(left().await, [9, 2], "{engine:?}: each charge at its own cost");
+        let denied = maker.reserve(&charges, Timestamp::MIN).await.unwrap();
+        assert!(!denied.verdict.is_allowed() && denied.reservation.is_none());
+        assert_eq!(denied.verdict.denied_by(), Some(1));
+        assert_eq!(left().await, [9, 2], "{engine:?}: the half that was allowed is rolled back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_under_load_loses_no_answer_and_grants_nothing_twice() {
+    for engine in Engine::available() {
+        let cluster = Cluster::shared(engine);
+        let settings = settings();
+        let store = connect(&cluster.url(), &settings).await;
+        let policies = ["a", "b"].map(|name| Policy::parse(name, "1000000/30d").unwrap());
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers: Vec<_> = (0..8)
+            .map(|caller| {
+                let (store, policies, stop) = (store.clone(), policies.clone(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let (mut allowed, mut slowest) = (0, Duration::ZERO);
+                    while !stop.load(Ordering::Relaxed) {
+                        // Half of them ask for both keys, which are not moved at the same moment.
+                        let charges = policies.each_ref().map(|policy| charge(policy, "{moving}"));
+                        let charges = if caller % 2 == 0 { &charges[..1] } else { &charges[..] };
+                        let asked = Instant::now();
+                        let verdict = store.check(charges, Timestamp::MIN).await.unwrap();
+                        slowest = slowest.max(asked.elapsed());
+                        assert!(verdict.is_allowed() && !verdict.is_degraded(), "{verdict:?}");
+                        allowed += 1;
+                        tokio::task::yield_now().await;
+                    }
+                    (allowed, slowest)
+                })
+            })
+            .collect();
+        for _ in 0..4 {
+            until_asked(&store, 200).await;
+            let moving = SlotMove::begin(cluster, "moving");
+            until_asked(&store, 200).await;
+            moving.carry(&settings.prefix, async || until_asked(&store, 50).await).await;
+            until_asked(&store, 200).await;
+            moving.end(cluster);
+        }
+        until_asked(&store, 200).await;
+        stop.store(true, Ordering::Relaxed);
+        let (mut singles, mut doubles, mut slowest) = (0, 0, Duration::ZERO);
+        for (number, caller) in callers.into_iter().enumerate() {
+            let (allowed, slow) = caller.await.unwrap();
+            *(if number % 2 == 0 { &mut singles } else { &mut doubles }) += allowed;
+            slowest = slowest.max(slow);
+        }
+        let charges = policies.each_ref().map(|policy| charge(policy, "{moving}"));
+        let verdict = store.peek(&charges, Timestamp::MIN).await.unwrap();
+        let taken = [0, 1].map(|n| 1_000_000 - verdict.decisions()[n].snapshot().remaining());
+        println!(
+            "{engine:?}: slot moved 4 times, {} answers, slowest {slowest:?}",
+            singles + doubles
+        );
+        assert_eq!(taken, [singles + doubles, doubles], "{engine:?}: each answer charged once");
+    }
+}
+
+/// One slot on its way from one primary to another, as `redis-cli --cluster reshard` does it.
+struct SlotMove<'a> {
+    slot: String,
+    from: &'a Server,
+    to: &'a Server,
+    to_id: String,
+}
+
+impl<'a> SlotMove<'a> {
+    fn begin(cluster: &'a Cluster, tag: &str) -> Self {
+        let slot = cluster.nodes[0].tell(&["CLUSTER", "KEYSLOT", tag]);
+        let slot = slot.trim().trim_start_matches(':').to_owned();
+        let is_primary = |node: &&Server| node.tell(&["ROLE"]).contains("master");
+        let from = cluster.primary_of(tag);
+        let to = cluster.nodes.iter().filter(is_primary).find(|node| node.port != from.port);
+        let (to, id) = (to.unwrap(), |node: &Server| {
+            node.tell(&["CLUSTER", "MYID"]).lines().nth(1).unwrap().to_owned()
+        });
+        let (from_id, to_id) = (id(from), id(to));
+        accept(to.tell(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]));
+        accept(from.tell(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]));
+        Self { slot, from, to, to_id }
+    }
+
+    /// Carries the keys over, one after the other.
+    async fn carry(&self, prefix: &str, mut between: impl AsyncFnMut()) {
+        let keys = self.from.tell(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
+        let port = self.to.port.to_string();
+        for key in keys.lines().filter(|line| line.starts_with(prefix) || *line == "moving") {
+            accept(self.from.tell(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000", "REPLACE"]));
+            between().await;
+        }
+    }
+
+    fn end(self, cluster: &Cluster) {
+        let set = |node: &Server| {
+            node.tell(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &self.to_id]);
+        };
+        set(self.to);
+        set(self.from);
+        cluster.nodes.iter().filter(|node| node.tell(&["ROLE"]).contains("master")).for_each(set);
+    }
+}
+
+fn accept(answer: String) {
+    assert!(answer.starts_with('+'), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
