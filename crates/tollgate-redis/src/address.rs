@@ -7,8 +7,9 @@
 //! | `redis+sentinel://[user:password@]host[:port],…/name[/db]` | the primary of that name |
 //! | `redis+cluster://[user:password@]host[:port],…` | the cluster that these nodes belong to |
 //!
-//! `rediss` in place of `redis` means TLS. User and password are those of the servers; sentinels
-//! are asked without.
+//! `rediss` in place of `redis` means TLS. User and password are those of the servers; those of the
+//! sentinels, if they want any, follow as `?sentinel_user=…&sentinel_password=…`, either or both,
+//! percent-encoded like everything in a URL.
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -42,18 +43,35 @@ impl Address {
     }
 
     fn parse_sentinel(base: &str, rest: &str) -> Result<Self, StoreError> {
-        let usage = "a sentinel URL is redis+sentinel://host:port,host:port/name";
+        let usage = "a sentinel URL is redis+sentinel://host:port,host:port/name[/db]\
+                     [?sentinel_user=user&sentinel_password=password]";
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').ok_or_else(|| misuse(usage))?;
         let (name, db) = path.split_once('/').unwrap_or((path, ""));
         if name.is_empty() {
             return Err(misuse(usage));
         }
         let listed = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
-        let sentinels = hosts(base, listed, "26379")?;
+        let credentials = sentinel_credentials(query).ok_or_else(|| misuse(usage))?;
+        let sentinels = hosts(base, &format!("{credentials}{listed}"), "26379")?;
         let primary = hosts(base, &format!("{authority}/{db}"), "")?;
         let primary = primary.into_iter().next().ok_or_else(|| misuse(usage))?;
         Ok(Self::Sentinel { sentinels, name: name.to_owned(), primary })
     }
+}
+
+/// What a URL's query says of the sentinels' user, as it stands before their hosts.
+fn sentinel_credentials(query: &str) -> Option<String> {
+    let (mut user, mut password) = ("", "");
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("sentinel_user", value) => user = value,
+            ("sentinel_password", value) => password = value,
+            _ => return None,
+        }
+    }
+    let none = user.is_empty() && password.is_empty();
+    Some(if none { String::new() } else { format!("{user}:{password}@") })
 }
 
 /// The address of a Tollgate service: `tollgate://[:token@]host[:port]`, `tollgates` with TLS,
@@ -209,6 +227,29 @@ mod tests {
         assert_eq!(nodes.len(), 2);
         assert!(nodes[1].tcp_settings().nodelay());
         assert_eq!(nodes[1].redis_settings().password(), Some("p"));
+    }
+
+    #[test]
+    fn sentinels_may_want_credentials_of_their_own() {
+        let url =
+            "redis+sentinel://app:p%40ss@s1:1,s2/main/2?sentinel_user=ask&sentinel_password=a%3Fb";
+        let Ok(Address::Sentinel { sentinels, name, primary }) = Address::parse(url) else {
+            panic!("{url}");
+        };
+        let redis = primary.redis_settings();
+        assert_eq!((redis.username(), redis.password()), (Some("app"), Some("p@ss")));
+        assert_eq!((name.as_str(), redis.db()), ("main", 2));
+        assert_eq!(sentinels.len(), 2);
+        for sentinel in &sentinels {
+            let redis = sentinel.redis_settings();
+            assert_eq!((redis.username(), redis.password()), (Some("ask"), Some("a?b")));
+        }
+        for wrong in ["?user=x", "?sentinel_user"] {
+            assert!(
+                Address::parse(&format!("redis+sentinel://s1/main{wrong}")).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

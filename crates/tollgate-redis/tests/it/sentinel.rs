@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tollgate_core::ErrorKind;
+use tollgate_redis::RedisStore;
+
 use crate::caller::connect;
 use crate::faults::{fail_over, hasty};
 use tollgate_sim::servers::{Engine, Server, eventually, tell};
@@ -46,5 +49,34 @@ async fn a_killed_primary_is_found_again_and_at_most_its_limit_is_admitted_again
         let url = format!("redis+sentinel://127.0.0.1:{}/main", watched.sentinel.port);
         let store = connect(&url, &hasty()).await;
         fail_over(engine, "sentinel", &store, || watched.primary.kill()).await;
+    }
+}
+
+/// The servers want one password, the sentinel another user with another.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_are_asked_with_credentials_of_their_own() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &["--requirepass", "data", "--masterauth", "data"]);
+        let watch = format!(
+            "sentinel monitor main 127.0.0.1 {} 1\n\
+             sentinel auth-pass main data\n\
+             requirepass other\n\
+             user asker on >watch ~* &* +@all\n",
+            server.port
+        );
+        let sentinel = Server::start(engine, &[&watch, "--sentinel"]);
+        let url = |credentials: &str| {
+            format!("redis+sentinel://:data@127.0.0.1:{}/main{credentials}", sentinel.port)
+        };
+        for wrong in ["", "?sentinel_user=asker&sentinel_password=data"] {
+            let error = RedisStore::connect(&url(wrong), hasty()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{engine:?}, {wrong}: {error}");
+        }
+        let policy = tollgate_core::Policy::parse("api", "10/1m").unwrap();
+        for right in ["?sentinel_user=asker&sentinel_password=watch", "?sentinel_password=other"] {
+            let store = connect(&url(right), &hasty()).await;
+            let verdict = crate::caller::check(&store, &policy, right).await.unwrap();
+            assert!(verdict.is_allowed() && !verdict.is_degraded(), "{engine:?}, {right}");
+        }
     }
 }
