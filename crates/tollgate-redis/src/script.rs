@@ -150,4 +150,60 @@ mod tests {
         assert!(three.source.contains("KEYS[3]") && !three.source.contains("KEYS[4]"));
         assert_ne!(written_out(1, false).unwrap().sha, one.sha);
     }
+
+    /// Every script that a store may run.
+    fn all() -> Vec<(String, &'static Script)> {
+        let sets = (1..32u8).map(|set| (format!("decide {set:05b}"), script(set << 1)));
+        let written_out = (1..=WRITTEN_OUT_MAX).flat_map(|charges| {
+            [true, false].into_iter().filter_map(move |whole| {
+                let name = format!("{charges} charges, whole: {whole}");
+                written_out(charges, whole).map(|script| (name, script))
+            })
+        });
+        sets.chain([("batch".to_owned(), short())]).chain(written_out).collect()
+    }
+
+    /// The commands of Redis 6.2 that scripts may call, and the options that they may give them.
+    const OLDEST: [(&str, &[&str]); 7] = [
+        ("DEL", &[]),
+        ("EXISTS", &[]),
+        ("GET", &[]),
+        ("MGET", &[]),
+        ("SET", &["PX"]),
+        ("SETRANGE", &[]),
+        ("TIME", &[]),
+    ];
+
+    /// The words in capitals that stand in quotes after a call: the command, then its options.
+    fn called(source: &str) -> Vec<Vec<&str>> {
+        let is_word =
+            |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
+        let calls = source.split("call(").skip(1);
+        calls
+            .map(|call| {
+                call.lines().take(2).flat_map(|line| line.split('\'')).filter(is_word).collect()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn scripts_call_nothing_that_redis_6_2_does_not_have() {
+        for (name, script) in all() {
+            let calls = called(&script.source);
+            assert!(!calls.is_empty(), "{name} calls nothing");
+            for call in calls {
+                let (command, options) = call.split_first().expect("a command is a literal");
+                let known = OLDEST.iter().find(|(known, _)| known == command);
+                let (_, known) = known.unwrap_or_else(|| panic!("{name} calls {command}"));
+                // The line after may be another call.
+                let options = options.iter().filter(|word| OLDEST.iter().all(|(c, _)| c != *word));
+                options.for_each(|option| assert!(known.contains(option), "{name}: {option}"));
+            }
+            for newer in
+                ["redis.setresp", "redis.acl_check_cmd", "redis.register_function", "#!lua"]
+            {
+                assert!(!script.source.contains(newer), "{name} uses {newer}");
+            }
+        }
+    }
 }

@@ -28,6 +28,8 @@ pub enum Engine {
     Redis,
     /// `valkey-server`, where it can be had.
     Valkey,
+    /// The oldest `redis-server` that is supported, where `scripts/install-redis` could get it.
+    Redis62,
 }
 
 impl Engine {
@@ -46,25 +48,38 @@ impl Engine {
         if has_valkey { vec![Self::Redis, Self::Valkey] } else { vec![Self::Redis] }
     }
 
+    /// Redis 6.2, if this machine has it; skipped with a line otherwise.
+    pub fn oldest() -> Option<Self> {
+        let found = runs(Self::Redis62.program());
+        if !found {
+            let mut out = std::io::stderr();
+            let _ = writeln!(out, "Redis 6.2 is not installed: its tests are skipped");
+        }
+        found.then_some(Self::Redis62)
+    }
+
     /// The server's program.
     pub fn program(self) -> &'static str {
         match self {
             Self::Redis => "redis-server",
             Self::Valkey => "valkey-server",
+            Self::Redis62 => {
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/redis-6.2/redis-server")
+            }
         }
     }
 
     /// The command-line client's program.
     pub fn client(self) -> &'static str {
         match self {
-            Self::Redis => "redis-cli",
+            Self::Redis | Self::Redis62 => "redis-cli",
             Self::Valkey => "valkey-cli",
         }
     }
 
     /// A server that all tests of this binary share, each under a prefix of its own.
     pub fn shared(self) -> &'static Server {
-        static SERVERS: [OnceLock<Server>; 2] = [const { OnceLock::new() }; 2];
+        static SERVERS: [OnceLock<Server>; 3] = [const { OnceLock::new() }; 3];
         SERVERS[self as usize].get_or_init(|| Server::start(self, &[]))
     }
 }

@@ -196,6 +196,18 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
     }
 }
 
+#[test]
+fn the_oldest_supported_redis_answers_the_same() {
+    let Some(engine) = Engine::oldest() else { return };
+    let mut subject = OnServer::new(&engine.shared().url());
+    let report = run(&mut subject, &scenarios().unwrap());
+    assert!(report.passed(), "{report}");
+    let histories = if full() { 1_000 } else { 50 };
+    let histories: Vec<_> = (0..histories).map(|seed| history(seed, &single_charges())).collect();
+    let report = run(&mut subject, &histories);
+    assert!(report.passed(), "{report}");
+}
+
 /// What the oracle judges: it takes several charges on one key for one, and the core does not.
 pub(crate) fn single_charges() -> Mix {
     Mix { repeats: false, ..Mix::default() }

@@ -39,7 +39,7 @@ impl Cluster {
 
     /// A cluster that all tests of this binary share, each under a prefix of its own.
     pub fn shared(engine: Engine) -> &'static Self {
-        static CLUSTERS: [OnceLock<Cluster>; 2] = [const { OnceLock::new() }; 2];
+        static CLUSTERS: [OnceLock<Cluster>; 3] = [const { OnceLock::new() }; 3];
         CLUSTERS[engine as usize].get_or_init(|| Self::start(engine))
     }
 
