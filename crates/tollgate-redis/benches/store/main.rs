@@ -9,6 +9,7 @@
 
 mod callers;
 mod contenders;
+mod sliding;
 mod targets;
 mod wire;
 
@@ -21,6 +22,7 @@ fn main() {
         println!("\n## {engine:?} {}\n", version(&server));
         let mut met = contenders::run(&server);
         met.extend(callers::run(&server));
+        sliding::run(&server);
         targets::print(&met);
     }
 }
