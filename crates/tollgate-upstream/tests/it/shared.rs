@@ -1,5 +1,8 @@
 //! Budgets shared through real servers, Redis and Valkey.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
 /// Crashes, restarts, renames, late answers: no stall beyond one lease, one 429 per cause.
 mod chaos;
 /// A real 3+3 cluster.
