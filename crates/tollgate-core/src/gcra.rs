@@ -29,6 +29,8 @@
 
 mod word;
 
+pub use word::Word;
+
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 

@@ -99,7 +99,8 @@ impl LeakyBucket {
 
     /// The same bucket for a caller with a `factor` of `numerator / denominator`: above 1 the limit
     /// is stricter (a smaller bucket, slower drips), below 1 laxer. Both roundings are upwards, and
-    /// the interval keeps whole milliseconds.
+    /// the interval keeps whole milliseconds: a size that does not come out even favours the
+    /// requester by less than one unit, as in the service that this comes from.
     ///
     /// # Errors
     ///

@@ -6,6 +6,10 @@
 //! | `minInterval` alone | a bucket of one unit, dripping every `minInterval` |
 //! | all three | both: the bucket drips in steps of about `minInterval`, and a second bucket of one unit holds the spacing |
 //! | neither, or a zero `duration` | no limit |
+//!
+//! Steps and intervals are rounded to the nearest whole millisecond, as the older service rounded
+//! them and users of it expect: the one place where a rounding may favour the requester, by less
+//! than half a millisecond per interval.
 
 use core::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Whoever has to wait queues behind the others that wait for the same key; only the one at the
 //! head sleeps until its time and asks again. A thousand waiters cost one timer and one check per
-//! admission, not a thousand.
+//! admission, not a thousand. There are at most [`Limiter::WAITERS_MAX`] of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,17 @@ use tollgate_core::{Cost, Decision, Retry};
 
 use crate::Limiter;
 
-/// The keys that somebody waits for, each with the turn that its waiters take.
+/// Everybody who waits.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    turns: Mutex<HashMap<Box<[u8]>, Turn>>,
+    queues: Mutex<Queues>,
+}
+
+/// The keys that somebody waits for, each with the turn that its waiters take.
+#[derive(Debug, Default)]
+struct Queues {
+    turns: HashMap<Box<[u8]>, Turn>,
+    waiting: usize,
 }
 
 /// One at a time, in order of arrival, and how many there are.
@@ -27,9 +34,12 @@ struct Turn {
 }
 
 impl Limiter {
+    /// How many may wait at once, over all keys; whoever comes then is denied at once.
+    pub const WAITERS_MAX: usize = 65_536;
+
     /// Waits until one unit of `key` is allowed, and takes it.
     ///
-    /// Returns a denial only if no wait can help.
+    /// Returns a denial only if no wait can help, or too many wait already.
     ///
     /// # Cancel safety
     ///
@@ -59,40 +69,46 @@ impl Limiter {
         };
         match decision.retry() {
             Some(Retry::After(wait)) if wait <= wait_max => {
-                let queued = self.queue(key, cost);
-                tokio::time::timeout(wait_max, queued).await.unwrap_or(decision)
+                let queued = tokio::time::timeout(wait_max, self.queue(key, cost)).await;
+                // The first answer is as old as the wait was long.
+                queued.ok().flatten().unwrap_or_else(|| self.would_be(key, cost))
             }
             _ => decision,
         }
     }
 
-    async fn queue(&self, key: &[u8], cost: Cost) -> Decision {
-        let head = self.waiters.enter(key);
+    /// Waits for its turn and then for its units; `None` if too many wait already.
+    async fn queue(&self, key: &[u8], cost: Cost) -> Option<Decision> {
+        let head = self.waiters.enter(key)?;
         let _leaving = Leaving { waiters: &self.waiters, key };
         let _turn = head.acquire().await.expect("the semaphore is never closed");
         loop {
             let decision = self.check_cost(key, cost);
-            let Some(Retry::After(wait)) = decision.retry() else { return decision };
+            let Some(Retry::After(wait)) = decision.retry() else { return Some(decision) };
             tokio::time::sleep(wait).await;
         }
     }
 }
 
 impl Waiters {
-    fn turns(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Turn>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn somebody_waits_for(&self, key: &[u8]) -> bool {
-        self.turns().contains_key(key)
+        self.queues().turns.contains_key(key)
     }
 
-    fn enter(&self, key: &[u8]) -> Arc<Semaphore> {
-        let mut turns = self.turns();
+    fn enter(&self, key: &[u8]) -> Option<Arc<Semaphore>> {
+        let mut queues = self.queues();
+        if queues.waiting >= Limiter::WAITERS_MAX {
+            return None;
+        }
+        queues.waiting += 1;
         let fresh = || Turn { head: Arc::new(Semaphore::new(1)), waiting: 0 };
-        let turn = turns.entry(key.into()).or_insert_with(fresh);
+        let turn = queues.turns.entry(key.into()).or_insert_with(fresh);
         turn.waiting += 1;
-        Arc::clone(&turn.head)
+        Some(Arc::clone(&turn.head))
     }
 }
 
@@ -104,11 +120,12 @@ struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut turns = self.waiters.turns();
-        if let Some(turn) = turns.get_mut(self.key) {
+        let mut queues = self.waiters.queues();
+        queues.waiting -= 1;
+        if let Some(turn) = queues.turns.get_mut(self.key) {
             turn.waiting -= 1;
             if turn.waiting == 0 {
-                turns.remove(self.key);
+                queues.turns.remove(self.key);
             }
         }
     }

@@ -62,14 +62,16 @@ impl Limiter {
     }
 
     /// Takes one unit for `key` if allowed.
-    #[inline]
+    // Always inlined, down to the word that is swapped: who asks only whether it is allowed does not
+    // pay for the figures, which cost a division and a third of the instructions.
+    #[inline(always)]
     #[must_use]
     pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
         self.check_cost(key, Cost::ONE)
     }
 
     /// Takes `cost` units for `key` if allowed.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn check_cost(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
         let Ok(key) = Key::new(key.as_ref()) else { return self.no_key() };

@@ -58,6 +58,10 @@ const BATCH: usize = 16;
 
 impl MemoryStore {
     /// An empty store.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no address space for the capacity.
     #[must_use]
     pub fn new(capacity: Capacity) -> Self {
         Self::with_seed(capacity, Seed::random())
@@ -104,18 +108,21 @@ impl MemoryStore {
     #[must_use]
     pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle_expired(now);
-        self.check_at(self.fingerprint(charge), charge, now)
+        let fingerprint = self.fingerprint(charge);
+        self.check_at(fingerprint, self.narrow.home(fingerprint), charge, now)
     }
 
     /// As [`Self::check`], but reads the clock while the state is on its way from memory.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
         let fingerprint = self.fingerprint(charge);
-        self.prefetch(fingerprint, charge.policy.algorithm(), Timestamp::MIN);
+        let home = self.narrow.home(fingerprint);
+        // Of no use to other algorithms than the commonest, and no harm.
+        self.narrow.prefetch(home);
         let now = clock.now();
         self.settle_expired(now);
-        self.check_at(fingerprint, charge, now)
+        self.check_at(fingerprint, home, charge, now)
     }
 
     /// Takes each charge that is allowed, independently of the others, and appends the decisions to
@@ -123,14 +130,15 @@ impl MemoryStore {
     pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
         self.settle_expired(now);
         out.reserve(charges.len());
+        let mut found = [(Fingerprint { tag: 0, place: 0 }, 0); BATCH];
         for chunk in charges.chunks(BATCH) {
-            let mut fingerprints = [Fingerprint { tag: 0, place: 0 }; BATCH];
-            for (charge, fingerprint) in chunk.iter().zip(&mut fingerprints) {
+            for (charge, (fingerprint, home)) in chunk.iter().zip(&mut found) {
                 *fingerprint = self.fingerprint(charge);
-                self.prefetch(*fingerprint, charge.policy.algorithm(), now);
+                *home = self.narrow.home(*fingerprint);
+                self.prefetch(*fingerprint, *home, charge.policy.algorithm(), now);
             }
-            for (charge, fingerprint) in chunk.iter().zip(fingerprints) {
-                out.push(self.check_at(fingerprint, charge, now));
+            for (charge, &(fingerprint, home)) in chunk.iter().zip(&found) {
+                out.push(self.check_at(fingerprint, home, charge, now));
             }
         }
     }
@@ -201,26 +209,38 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn prefetch(&self, fingerprint: Fingerprint, algorithm: &Algorithm, now: Timestamp) {
+    fn prefetch(
+        &self,
+        fingerprint: Fingerprint,
+        home: usize,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) {
         match Place::of(algorithm, now) {
-            Place::Narrow => self.narrow.prefetch(fingerprint),
-            Place::Double => self.double.prefetch(fingerprint),
+            Place::Narrow => self.narrow.prefetch(home),
+            Place::Double => self.double.prefetch(self.double.home(fingerprint)),
             Place::Wide => {}
         }
     }
 
-    #[inline]
-    fn check_at(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+    #[inline(always)]
+    fn check_at(
+        &self,
+        fingerprint: Fingerprint,
+        home: usize,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Decision {
         if let Algorithm::Gcra(gcra) = charge.policy.algorithm()
             && now < gcra.word_until()
             && charge.mode == Mode::Enforce
         {
-            let decided = self.narrow.move_on(fingerprint, |moment| {
-                let (decision, after) = gcra.decide_word(moment, charge.cost, now);
-                (decision, after, decision.snapshot().remaining() == 0)
+            let decided = self.narrow.move_on(fingerprint, home, |moment| {
+                let word = gcra.decide_word(moment, charge.cost, now);
+                (word, word.tat_ns(), gcra.is_spent(word))
             });
-            if let Some(decision) = decided {
-                return decision;
+            if let Some(word) = decided {
+                return gcra.report(word);
             }
         }
         self.check_any(fingerprint, charge, now)

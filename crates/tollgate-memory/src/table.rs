@@ -138,8 +138,8 @@ impl<S: Slot> Table<S> {
 
     /// Brings the home of a key closer while something else is done.
     #[inline]
-    pub(crate) fn prefetch(&self, fingerprint: Fingerprint) {
-        let bucket = &self.buckets[self.home(fingerprint)];
+    pub(crate) fn prefetch(&self, home: usize) {
+        let bucket = &self.buckets[home];
         prefetch(&bucket.0[0]);
         if size_of::<Bucket<S>>() > 64 {
             prefetch(&bucket.0[SLOTS / 2]);
@@ -222,12 +222,13 @@ impl<S: Slot> Table<S> {
         }
     }
 
+    /// The bucket in which a key is looked for first.
     #[inline]
-    fn home(&self, fingerprint: Fingerprint) -> usize {
+    pub(crate) fn home(&self, fingerprint: Fingerprint) -> usize {
         ((u128::from(fingerprint.place) * self.buckets.len() as u128) >> 64) as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
         let bucket = &self.buckets[home];
         if let Some(slot) = bucket.find(fingerprint.tag) {
@@ -236,6 +237,7 @@ impl<S: Slot> Table<S> {
         self.find_beyond(fingerprint, home)
     }
 
+    #[inline(never)]
     fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
         let reach = usize::from(self.reach[home].load(Ordering::Relaxed));
         let bucket = |probe| &self.buckets[(home + probe) % self.buckets.len()];
@@ -334,14 +336,14 @@ impl<S: Slot> Table<S> {
 
 impl Table<Narrow> {
     /// Moves the moment of a key that is at home; `None` if it is not, or not undisturbed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,
         fingerprint: Fingerprint,
+        home: usize,
         decide: impl FnOnce(u64) -> (R, u64, bool),
     ) -> Option<R> {
-        let bucket = &self.buckets[self.home(fingerprint)];
-        bucket.find(fingerprint.tag)?.move_on(fingerprint.tag, decide)
+        self.find(fingerprint, home)?.move_on(fingerprint.tag, decide)
     }
 }
 

@@ -14,39 +14,55 @@ impl Gcra {
 
     /// Until when a state is one word below [`Self::WORD_END`]: then [`Self::decide_word`] may be
     /// asked. The beginning of time if it never is.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn word_until(&self) -> Timestamp {
         self.word_until
     }
 
-    /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first word.
-    #[inline]
+    /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first word:
+    /// only what has to be known before the word is written. [`Self::report`] says the rest.
+    #[inline(always)]
     #[must_use]
-    pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> (Decision, u64) {
+    pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> Word {
         let capacity = self.capacity as u64;
         let mut tat_ns = tat_ns;
-        let mut used = tat_ns.saturating_sub(now.as_nanos());
-        if used > capacity + SKEW_NS {
-            used = capacity;
+        let mut used_ns = tat_ns.saturating_sub(now.as_nanos());
+        if used_ns > capacity + SKEW_NS {
+            used_ns = capacity;
             tat_ns = now.as_nanos() + capacity;
         }
         let asked = match cost.get().checked_mul(self.unit) {
             Some(asked) if asked <= capacity => asked,
-            _ => {
-                let snapshot = self.snapshot_word(used);
-                return (Decision::Deny { snapshot, retry: Retry::Never }, tat_ns);
-            }
+            _ => return Word { tat_ns, used_ns, short_ns: Word::NEVER },
         };
-        let wanted = used + asked;
+        let wanted = used_ns + asked;
         if wanted <= capacity {
-            return (Decision::Allow(self.snapshot_word(wanted)), now.as_nanos() + wanted);
+            return Word { tat_ns: now.as_nanos() + wanted, used_ns: wanted, short_ns: 0 };
         }
-        let retry = Retry::after_nanos(wanted - capacity);
-        (Decision::Deny { snapshot: self.snapshot_word(used), retry }, tat_ns)
+        Word { tat_ns, used_ns, short_ns: wanted - capacity }
     }
 
-    #[inline]
+    /// What was decided, in full.
+    #[inline(always)]
+    #[must_use]
+    pub fn report(&self, word: Word) -> Decision {
+        let snapshot = self.snapshot_word(word.used_ns);
+        match word.short_ns {
+            0 => Decision::Allow(snapshot),
+            Word::NEVER => Decision::Deny { snapshot, retry: Retry::Never },
+            short_ns => Decision::Deny { snapshot, retry: Retry::after_nanos(short_ns) },
+        }
+    }
+
+    /// Whether less than one unit is left.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_spent(&self, word: Word) -> bool {
+        word.used_ns + self.unit > self.capacity as u64
+    }
+
+    #[inline(always)]
     fn snapshot_word(&self, used: u64) -> Snapshot {
         let capacity = self.capacity as u64;
         let free = capacity.saturating_sub(used);
@@ -58,6 +74,26 @@ impl Gcra {
             reset_after_ns: used,
             next_after_ns: if used == 0 { 0 } else { self.unit - part + overdrawn },
         }
+    }
+}
+
+/// What a charge comes to, in one word: see [`Gcra::decide_word`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    tat_ns: u64,
+    used_ns: u64,
+    /// What is missing: zero if allowed.
+    short_ns: u64,
+}
+
+impl Word {
+    const NEVER: u64 = u64::MAX;
+
+    /// The arrival time after the charge.
+    #[inline]
+    #[must_use]
+    pub const fn tat_ns(self) -> u64 {
+        self.tat_ns
     }
 }
 
@@ -105,10 +141,12 @@ mod tests {
                 now = if back { now.before(wait) } else { now.after(wait) };
                 let cost = Cost::new(units).unwrap();
                 let (decision, next) = gcra.decide(state, cost, now);
-                let (by_word, next_word) = gcra.decide_word(word, cost, now);
-                prop_assert_eq!(decision, by_word);
-                prop_assert_eq!(next, State::from_word(next_word));
-                (state, word) = (next, next_word);
+                let by_word = gcra.decide_word(word, cost, now);
+                prop_assert_eq!(decision, gcra.report(by_word));
+                prop_assert_eq!(next, State::from_word(by_word.tat_ns()));
+                let remaining = decision.snapshot().remaining();
+                prop_assert_eq!(remaining == 0, gcra.is_spent(by_word));
+                (state, word) = (next, by_word.tat_ns());
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Decisions per second, bytes and instructions per decision: ours, governor's, and a bare floor.
 //!
-//! `cargo bench -p tollgate-memory --bench decide [-- [--full] [--instructions] [--only TEXT]]`
+//! `cargo bench -p tollgate-memory --bench decide [-- [--full] [--instructions] [--only WORKLOAD]
+//! [--subjects NAME|NAME]]`
 //!
 //! Every subject of one table runs in the same process, in turns, on the same stream of keys; the
 //! figures are the median and range over the turns. `cpu` is processor time per check and thread,
@@ -29,7 +30,9 @@ fn main() {
     if let Some(at) = args.iter().position(|arg| arg == "--resident") {
         return memory::child(&args[at + 1]);
     }
-    let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
+    let value =
+        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
+    let (only, subjects) = (value("--only"), value("--subjects"));
     println!("# machine: {} cores, {}", cores(), std::env::consts::ARCH);
     if has("--instructions") {
         return instructions::report();
@@ -43,7 +46,7 @@ fn main() {
             continue;
         }
         for mix in [Mix::Allow, Mix::Deny] {
-            compare(workload, mix);
+            compare(workload, mix, subjects);
         }
     }
     if only.is_none() {
@@ -55,9 +58,11 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn compare(workload: Workload, mix: Mix) {
+fn compare(workload: Workload, mix: Mix, only: Option<&String>) {
     let stream = Stream::new(workload);
-    let subjects = subjects::all(workload.keys(), mix);
+    let mut subjects = subjects::all(workload.keys(), mix);
+    let wanted = |name| only.is_none_or(|only| only.split('|').any(|only| only == name));
+    subjects.retain(|subject| wanted(subject.name()));
     for subject in &subjects {
         subject.run(&stream.every_key());
         subject.run(&stream);

@@ -29,7 +29,7 @@ const LIMITED: u64 = Gcra::WORD_END;
 impl Narrow {
     /// Moves the moment of the key with this tag: the shortest way, for what is asked most. `None`
     /// if the slot is another's, locked, or changed meanwhile.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,
         tag: u64,

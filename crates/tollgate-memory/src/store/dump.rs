@@ -36,7 +36,7 @@ use crate::table::Table;
 use crate::wide::{Entry, Wide};
 
 const MAGIC: &[u8; 8] = b"TOLLGATE";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const SLIDING_WINDOW: u64 = 1;
 const CONCURRENCY: u64 = 2;
 /// Checksums need no secret: they guard against accidents, not against who can write the file.

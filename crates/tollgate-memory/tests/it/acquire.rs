@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tollgate_core::{Clock, Cost, Policy, Retry, Timestamp};
@@ -67,4 +68,33 @@ async fn a_dropped_waiter_leaves_the_queue_and_takes_nothing() {
     }
     tokio::time::advance(Duration::from_secs(30)).await;
     assert!(limiter.check("alice").is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_gives_up_is_told_what_is_true_then() {
+    let limiter = limiter("1/1m");
+    assert!(limiter.check("alice").is_allowed());
+    let first = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("alice").await }
+    });
+    tokio::task::yield_now().await;
+    let late = limiter.acquire_within("alice", Cost::ONE, Duration::from_secs(70)).await;
+    assert!(first.await.unwrap().is_allowed());
+    // Ten seconds ago the first waiter got the unit that was one minute in the making.
+    let Some(Retry::After(wait)) = late.retry() else { panic!("{late:?}") };
+    assert!((Duration::from_secs(49)..=Duration::from_secs(50)).contains(&wait), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_waiter_too_many_is_denied_at_once() {
+    let limiter = limiter("1/1h");
+    assert!(limiter.check("alice").is_allowed());
+    let mut waiting: Vec<_> =
+        (0..Limiter::WAITERS_MAX).map(|_| Box::pin(limiter.acquire("alice"))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.iter_mut().all(|waiter| waiter.as_mut().poll(&mut context).is_pending()));
+    let started = tokio::time::Instant::now();
+    assert!(!limiter.acquire("alice").await.is_allowed());
+    assert_eq!(started.elapsed(), Duration::ZERO);
 }
