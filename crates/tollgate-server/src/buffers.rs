@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{io, mem};
 
@@ -150,7 +150,22 @@ impl Worker {
         if output.is_empty() {
             return Ok(true);
         }
+        // Most answers fit into the socket at once: no timer is made for those.
+        let write = |context: &mut Context<'_>| Pin::new(&mut *stream).poll_write(context, output);
+        match now(write).await {
+            Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(written) => drop(output.drain(..written?)),
+            Poll::Pending => {}
+        }
         let patience = self.service.settings().limits.slow_client_after;
+        if output.is_empty() {
+            // A plain socket has nothing to flush; TLS may hold the last record back.
+            let flush = |context: &mut Context<'_>| Pin::new(&mut *stream).poll_flush(context);
+            match now(flush).await {
+                Poll::Ready(flushed) => return flushed.map(|()| true),
+                Poll::Pending => {}
+            }
+        }
         let Ok(written) = timeout(patience, self.write(stream, output)).await else {
             self.service.metrics().front(front).timed_out.add(1);
             return Ok(false);
@@ -274,6 +289,11 @@ impl Worker {
             buffers.inputs.push(input);
         }
     }
+}
+
+/// What `poll` says now, ready or not.
+async fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    poll_fn(|context| Poll::Ready(poll(context))).await
 }
 
 #[cfg(test)]

@@ -43,13 +43,35 @@ impl Worker {
                     Ok(Verdict::one(decided.unwrap_or_else(|| ask.unasked())))
                 }));
             }
-            None => self.check_each_shared(asks, now, answers).await,
+            None => {
+                self.check_each_shared(asks, now, answers).await;
+                self.service.metrics().store_seconds.observe(started.elapsed());
+            }
         }
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
             self.judge(std::slice::from_ref(ask), answer);
         }
         self.count(asks, answers);
         self.service.metrics().decision_seconds.observe(started.elapsed());
+    }
+
+    /// Answers one ask, as [`Self::check_each`] does.
+    pub async fn check_one(&self, ask: &Ask<'_>) -> Decided {
+        let Some(memory) = self.service.memory() else {
+            let mut answers = Vec::with_capacity(1);
+            self.check_each(std::slice::from_ref(ask), &mut answers).await;
+            return answers.pop().unwrap_or_else(|| Err(no_answer()));
+        };
+        let started = Instant::now();
+        let decision = match ask.is_asked() {
+            true => memory.check(&ask.charge, self.service.clock().now()),
+            false => ask.unasked(),
+        };
+        let mut answer = Ok(Verdict::one(decision));
+        self.judge(std::slice::from_ref(ask), &mut answer);
+        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
+        self.service.metrics().decision_seconds.observe(started.elapsed());
+        answer
     }
 
     /// Answers one request: every charge is taken, or none.
@@ -61,13 +83,14 @@ impl Worker {
         if let [ask] = asks
             && ask.treatment != Treatment::Ban
         {
-            let mut answers = Vec::with_capacity(1);
-            self.check_each(std::slice::from_ref(ask), &mut answers).await;
-            return answers.pop().unwrap_or_else(|| Err(no_answer()));
+            return self.check_one(ask).await;
         }
         let started = Instant::now();
         let now = self.service.clock().now();
         let mut answer = self.check_together(asks, now).await;
+        if self.service.memory().is_none() {
+            self.service.metrics().store_seconds.observe(started.elapsed());
+        }
         self.judge(asks, &mut answer);
         self.count_verdict(asks, &answer);
         self.service.metrics().decision_seconds.observe(started.elapsed());

@@ -22,6 +22,8 @@ pub mod decide;
 pub mod descriptors;
 pub mod drain;
 pub mod endpoint;
+#[cfg(test)]
+mod fuzzing;
 pub mod grpc;
 pub mod http;
 mod listen;
@@ -42,5 +44,7 @@ pub mod service;
 pub mod settings;
 pub mod tls;
 pub mod top;
+#[cfg(feature = "otlp")]
+pub mod traces;
 mod wait;
 pub mod worker;

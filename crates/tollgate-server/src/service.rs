@@ -34,6 +34,9 @@ pub struct Service {
     changing: Mutex<()>,
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
+    store_name: &'static str,
+    #[cfg(feature = "otlp")]
+    traces: Option<crate::traces::Traces>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     adhoc_tally: Arc<Tally>,
@@ -89,6 +92,9 @@ impl Service {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
             store,
+            store_name: if memory.is_some() { "memory" } else { "shared" },
+            #[cfg(feature = "otlp")]
+            traces: None,
             memory,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
             metrics,
@@ -101,6 +107,32 @@ impl Service {
             queues: None,
             dashboard: Dashboard::default(),
         }
+    }
+
+    /// The same service, its store called so in metrics.
+    #[must_use]
+    pub fn with_store_name(self, store_name: &'static str) -> Self {
+        Self { store_name, ..self }
+    }
+
+    /// The same service, tracing requests.
+    #[cfg(feature = "otlp")]
+    #[must_use]
+    pub fn with_traces(self, traces: Option<crate::traces::Traces>) -> Self {
+        Self { traces, ..self }
+    }
+
+    /// Where spans go, if requests are traced.
+    #[cfg(feature = "otlp")]
+    #[must_use]
+    pub const fn traces(&self) -> Option<&crate::traces::Traces> {
+        self.traces.as_ref()
+    }
+
+    /// What the store is called in metrics.
+    #[must_use]
+    pub const fn store_name(&self) -> &'static str {
+        self.store_name
     }
 
     /// The same service, whose rules can be read again from `origin`.
@@ -143,6 +175,13 @@ impl Service {
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
+    }
+
+    /// The rules in force, for as long as one request or one batch: without touching the count of
+    /// their owners, which all workers share.
+    #[must_use]
+    pub(crate) fn rules_at_hand(&self) -> arc_swap::Guard<Arc<Rules>> {
+        self.rules.load()
     }
 
     /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the

@@ -87,7 +87,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "a.toml",
             "[[policies]]\nname = \"api\"\nquotas = \"1/s\"\n",
-            "a.toml:1: policies[0]: quota is missing",
+            "a.toml:3: policies[0].quotas: unknown field; did you mean quota?",
         ),
         (
             "a.toml",
@@ -213,7 +213,7 @@ fn the_examples_in_the_repository_are_valid() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(crate::fuzzing::cases(500))]
 
     #[test]
     fn random_and_mangled_files_are_refused_or_read_but_never_panic(

@@ -113,7 +113,22 @@ where
     served.map_err(io::Error::other)
 }
 
-async fn answer(worker: &Worker, mut probes: Probes, request: Request<Incoming>) -> Answer {
+async fn answer(worker: &Worker, probes: Probes, request: Request<Incoming>) -> Answer {
+    #[cfg(feature = "otlp")]
+    let span = worker.service.traces().and_then(|traces| {
+        let parent = request.headers().get("traceparent").map(http::HeaderValue::as_bytes);
+        Some((traces, traces.begin(parent)?))
+    });
+    let answer = answer_call(worker, probes, request).await;
+    #[cfg(feature = "otlp")]
+    if let Some((traces, begun)) = span {
+        let failed = answer.headers().contains_key("grpc-status");
+        traces.end(begun, (Front::Grpc, "gRPC call"), 1, if failed { 500 } else { 200 });
+    }
+    answer
+}
+
+async fn answer_call(worker: &Worker, mut probes: Probes, request: Request<Incoming>) -> Answer {
     if let Err(status) = permit(worker, &request) {
         worker.service.metrics().front(Front::Grpc).rejected.add(1);
         return respond::<RateLimitResponse>(Err(status)).map(Either::Left);

@@ -7,7 +7,7 @@ use super::json::{BatchBody, CheckBody, push_verdict, read};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use crate::rules::Ask;
+use crate::rules::{Ask, Treatment};
 use crate::worker::Worker;
 
 /// `POST /v1/check`: takes every charge if all are allowed.
@@ -115,7 +115,10 @@ fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Re
     let denied =
         asks.iter().zip(verdict.decisions()).filter(|(_, decision)| !decision.is_allowed());
     let violated = denied.map(|(ask, _)| ask.charge.policy.name());
-    let problem = Problem::QuotaExceeded.body(status, violated);
+    // A banned key has spent nothing: it is not a quota that it must wait for.
+    let is_banned = asks.iter().any(|ask| ask.treatment == Treatment::Ban);
+    let kind = if is_banned { Problem::AbnormalUsageDetected } else { Problem::QuotaExceeded };
+    let problem = kind.body(status, violated);
     let members = problem.trim_start_matches('{').trim_end_matches('}');
     reply.body.push(b',');
     reply.body.extend_from_slice(members.as_bytes());

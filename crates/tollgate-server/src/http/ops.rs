@@ -125,7 +125,7 @@ fn exposition(service: &Service) -> String {
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     text.family("tollgate_draining", "gauge", "Whether the service is about to stop.");
     text.sample(&[], f64::from(u8::from(service.is_draining())));
-    service.metrics().write(&mut text);
+    service.metrics().write(service.store_name(), &mut text);
     if let Some(memory) = service.memory() {
         let pressure = memory.pressure();
         text.family("tollgate_keys", "gauge", "Keys with a state in memory.");

@@ -12,9 +12,43 @@ use crate::worker::Worker;
 /// Answers a request.
 pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
     reply.clear();
+    #[cfg(feature = "otlp")]
+    let span = worker
+        .service
+        .traces()
+        .and_then(|traces| Some((traces, traces.begin(request.fields.field("traceparent"))?)));
     if let Err(trouble) = route(worker, request, reply).await {
         worker.service.metrics().front(Front::Http).rejected.add(1);
         trouble.write(reply);
+    }
+    #[cfg(feature = "otlp")]
+    if let Some((traces, begun)) = span {
+        traces.end(begun, (Front::Http, route_name(request.path)), 1, reply.status);
+    }
+}
+
+/// A path as a span may be called: never what a stranger wrote.
+#[cfg(feature = "otlp")]
+fn route_name(path: &str) -> &'static str {
+    const KNOWN: [&str; 13] = [
+        "/v1/check",
+        "/v1/check-batch",
+        "/v1/peek",
+        "/v1/take",
+        "/v1/refund",
+        "/v1/reset",
+        "/v1/reserve",
+        "/v1/commit",
+        "/v1/cancel",
+        "/throttle",
+        "/json",
+        "/metrics",
+        "/readyz",
+    ];
+    match KNOWN.into_iter().find(|known| *known == path) {
+        Some(known) => known,
+        None if path.starts_with("/v1/gate/") => "/v1/gate/{policy}",
+        None => "other",
     }
 }
 

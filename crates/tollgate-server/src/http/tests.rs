@@ -6,10 +6,11 @@ use super::{Reply, Request, answer};
 use crate::service::tests::service;
 use crate::worker::Worker;
 
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 10] = [
     "/v1/check",
     "/v1/peek",
     "/v1/check-batch",
+    "/v1/take",
     "/v1/refund",
     "/v1/reserve",
     "/v1/commit",
@@ -43,7 +44,7 @@ fn left(worker: &Worker) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(crate::fuzzing::cases(1_500))]
 
     #[test]
     fn mangled_bodies_are_answered_in_json_and_charge_nothing_unless_they_are_valid(

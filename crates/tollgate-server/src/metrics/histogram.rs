@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Exposition;
+use super::{Exposition, STRIPES, stripe};
 
 /// Upper bounds in nanoseconds: from what a decision in memory takes to what a lost store takes.
 const BOUNDS_NS: [u64; 10] = [
@@ -19,10 +19,14 @@ const BOUNDS_NS: [u64; 10] = [
     1_000_000_000,
 ];
 
-/// Durations counted by bucket.
+/// Durations counted by bucket, by each of a few threads for itself.
 #[derive(Debug, Default)]
-pub struct Histogram {
-    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+pub struct Histogram([Share; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Share {
+    buckets: [AtomicU64; Histogram::BUCKETS],
     sum_ns: AtomicU64,
 }
 
@@ -37,29 +41,36 @@ impl Histogram {
 
     /// How many durations fell into each bucket.
     pub(crate) fn counts(&self) -> [u64; Self::BUCKETS] {
-        std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed))
+        let count = |bucket: usize| {
+            self.0.iter().map(|share| share.buckets[bucket].load(Ordering::Relaxed)).sum()
+        };
+        std::array::from_fn(count)
     }
 
     /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+        let share = &self.0[stripe()];
+        share.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        share.sum_ns.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// Writes the samples of the family that was begun in `text`.
-    pub fn write(&self, text: &mut Exposition) {
+    pub fn write(&self, labels: &[(&str, &str)], text: &mut Exposition) {
         let mut count = 0;
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            count += bucket.load(Ordering::Relaxed);
+        for (index, bucket) in self.counts().into_iter().enumerate() {
+            count += bucket;
             let bound = match BOUNDS_NS.get(index) {
                 Some(&nanos) => (nanos as f64 / 1e9).to_string(),
                 None => "+Inf".to_owned(),
             };
-            text.sample_of("_bucket", &[("le", &bound)], count as f64);
+            let mut labels = labels.to_vec();
+            labels.push(("le", &bound));
+            text.sample_of("_bucket", &labels, count as f64);
         }
-        text.sample_of("_sum", &[], self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9);
-        text.sample_of("_count", &[], count as f64);
+        let sum_ns: u64 = self.0.iter().map(|share| share.sum_ns.load(Ordering::Relaxed)).sum();
+        text.sample_of("_sum", labels, sum_ns as f64 / 1e9);
+        text.sample_of("_count", labels, count as f64);
     }
 }

@@ -82,6 +82,24 @@ impl Item<'_> {
     }
 }
 
+impl Item<'_> {
+    /// Writes the reply.
+    fn encode(&self, ask: &Ask<'_>, answer: &Decided, encoder: &mut Encoder<'_>) {
+        match (self.reply, answer) {
+            (Reply::Throttle(dialect), Ok(verdict)) => {
+                dialect.encode(&verdict.decisions()[0], encoder);
+            }
+            (Reply::Throttle(dialect), Err(error)) => {
+                encoder.error(&dialect.error(&error.to_string()));
+            }
+            (Reply::Toll(unit), Ok(verdict)) => {
+                check::encode(verdict, std::slice::from_ref(ask), unit, encoder);
+            }
+            (Reply::Toll(_), Err(error)) => encoder.error(&check::failure(error)),
+        }
+    }
+}
+
 /// Answers the commands at the start of `input`, as many as there are and one batch may hold.
 pub(super) async fn answer(
     worker: &Worker,
@@ -91,10 +109,13 @@ pub(super) async fn answer(
 ) -> Progress {
     let limits = &worker.service.settings().limits;
     let bounds = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
-    let rules = worker.service.rules();
+    let rules = worker.service.rules_at_hand();
     let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
     let mut progress = Progress { used: 0, more: true, broken: None };
     let mut args = Vec::with_capacity(8);
+    #[cfg(feature = "otlp")]
+    let (span, mut commands) =
+        (worker.service.traces().and_then(|traces| Some((traces, traces.begin(None)?))), 0);
     for _ in 0..limits.pipeline_max {
         if session.is_closing() || out.len() >= WRITE_BYTES {
             break;
@@ -111,8 +132,16 @@ pub(super) async fn answer(
             }
         }
         batch.command(&args, session, out).await;
+        #[cfg(feature = "otlp")]
+        {
+            commands += 1;
+        }
     }
     batch.flush(session, out).await;
+    #[cfg(feature = "otlp")]
+    if let Some((traces, begun)) = span {
+        traces.end(begun, (crate::metrics::Front::Resp, "RESP batch"), commands, 200);
+    }
     progress
 }
 
@@ -214,28 +243,24 @@ impl<'a> Batch<'a> {
 
     /// Decides the run and writes its replies.
     async fn flush(&mut self, session: &Session, out: &mut Vec<u8>) {
-        if self.run.is_empty() {
-            return;
-        }
-        let asks: Vec<Ask<'_>> =
-            self.run.iter().map(|item| item.ask(self.worker, self.rules)).collect();
-        self.worker.check_each(&asks, &mut self.answers).await;
         let mut encoder = Encoder::new(out, session.version());
-        for ((item, ask), answer) in self.run.iter().zip(&asks).zip(&self.answers) {
-            match (item.reply, answer) {
-                (Reply::Throttle(dialect), Ok(verdict)) => {
-                    dialect.encode(&verdict.decisions()[0], &mut encoder);
+        match &self.run[..] {
+            [] => return,
+            // Alone, as most clients send them: no list is made of it.
+            [item] => {
+                let ask = item.ask(self.worker, self.rules);
+                let answer = self.worker.check_one(&ask).await;
+                item.encode(&ask, &answer, &mut encoder);
+            }
+            run => {
+                let asks: Vec<Ask<'_>> =
+                    run.iter().map(|item| item.ask(self.worker, self.rules)).collect();
+                self.worker.check_each(&asks, &mut self.answers).await;
+                for ((item, ask), answer) in run.iter().zip(&asks).zip(&self.answers) {
+                    item.encode(ask, answer, &mut encoder);
                 }
-                (Reply::Throttle(dialect), Err(error)) => {
-                    encoder.error(&dialect.error(&error.to_string()));
-                }
-                (Reply::Toll(unit), Ok(verdict)) => {
-                    check::encode(verdict, std::slice::from_ref(ask), unit, &mut encoder);
-                }
-                (Reply::Toll(_), Err(error)) => encoder.error(&check::failure(error)),
             }
         }
-        drop(asks);
         self.run.clear();
     }
 

@@ -24,5 +24,9 @@ mod proxies;
 /// Whoever means harm: floods, slow clients, absurd lengths, random bytes.
 mod abuse;
 
+/// Traces, as a collector receives them.
+#[cfg(feature = "otlp")]
+mod traces;
+
 /// What operators do: reload, drain, tokens, certificates, sockets, metrics.
 mod operations;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tollgate_core::{
-    Charge, Cost, ErrorKind, Key, OnStoreError, Policy, ReservationId, Settlement, Store,
+    Charge, Cost, ErrorKind, Key, Limiter, OnStoreError, Policy, ReservationId, Settlement, Store,
     Timestamp, VirtualClock,
 };
 use tollgate_redis::{RemoteSettings, RemoteStore};
@@ -13,9 +13,11 @@ use tollgate_sim::conformance::{
     Ask, Failure, Figures, Operation, Outcome, Subject, run, scenarios,
 };
 use tollgate_sim::servers::{Engine, Server};
+use tollgate_tower::RateLimitLayer;
+use tollgate_tower::keys::Everyone;
 
 use crate::conformance::serve;
-use crate::harness::{PATIENCE, Running, eventually, start};
+use crate::harness::{Http, PATIENCE, Running, eventually, start};
 
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"5/1m burst 5\"\n";
 const AT: Timestamp = Timestamp::MIN;
@@ -255,4 +257,41 @@ async fn more_charges_than_the_service_takes_are_a_mistake() {
     let three = [charge(&api, "a"), charge(&api, "b"), charge(&api, "c")];
     assert_eq!(store.check(&three, AT).await.unwrap_err().kind(), ErrorKind::Misuse);
     assert!(store.check(&three[..2], AT).await.unwrap().is_allowed());
+}
+
+/// The statuses and `Retry-After` of requests to an axum server behind the layer.
+async fn ask_layer(address: std::net::SocketAddr) -> (u16, String) {
+    let answer = tokio::task::spawn_blocking(move || Http::connect(address).get("/"));
+    let answer = answer.await.unwrap();
+    (answer.status, answer.field("retry-after").unwrap_or_default().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_limits_by_a_remote_service_and_by_its_share_without_it() {
+    let running = start("[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n");
+    let store = connect(&running).await;
+    let api = Policy::parse("api", "2/1m").unwrap();
+    let api = api.on_store_error(OnStoreError::Local { shares: 2 });
+    let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1)));
+    let limiter = Limiter::new([api], Arc::new(store.clone()), clock);
+    let layer = RateLimitLayer::new(limiter, "api", Everyone).unwrap();
+    let app = axum::Router::new().route("/", axum::routing::get(|| async { "ok" })).layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    assert_eq!(ask_layer(address).await, (200, String::new()));
+    assert_eq!(ask_layer(address).await, (200, String::new()));
+    assert_eq!(ask_layer(address).await, (429, "30".to_owned()), "exact over the wire");
+    drop(running);
+    // The service is gone: this process has a share of one, and then denies by itself.
+    let mut statuses = Vec::new();
+    while statuses.iter().filter(|status| **status == 200).count() == 0
+        || statuses.last() == Some(&200)
+    {
+        statuses.push(ask_layer(address).await.0);
+        assert!(statuses.len() < 10_000, "the share is never used up");
+    }
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+    assert!(store.status().failures > 0);
 }

@@ -115,7 +115,7 @@ fn oracle(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::fuzzing::cases(2_000))]
 
     #[test]
     fn what_a_client_encodes_is_what_we_read(
