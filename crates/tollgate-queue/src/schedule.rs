@@ -60,6 +60,8 @@ pub(crate) struct Schedule {
     pub(crate) next_id: u64,
     pub(crate) next_queue: u32,
     pub(crate) last_now: Timestamp,
+    /// How often limits were changed since this was opened.
+    pub(crate) refits: u64,
     /// The latest time there ever was.
     pub(crate) latest: Timestamp,
     /// What is to be written down.
@@ -88,6 +90,7 @@ impl Schedule {
         {
             return Err(Error::new(ErrorKind::NotFound, format!("no shared limit {missing}")));
         }
+        self.refits += 1;
         if let Some(number) = self.names.get(name).copied() {
             return self.with(name, now, |queue, scope| {
                 queue.change(settings, scope);
@@ -118,6 +121,7 @@ impl Schedule {
         if self.shared.len() >= QUEUES_MAX && !self.shared.contains_key(name) {
             return Err(Error::new(ErrorKind::Full, "there are 10000 shared limits already"));
         }
+        self.refits += 1;
         let gate = match self.shared.remove(name) {
             Some((_, gate)) if gate.fits(&limit) => gate,
             _ => Gate::vacant(&limit),
@@ -148,6 +152,7 @@ impl Schedule {
             now,
             latest: self.latest,
             queue: number,
+            refits: self.refits,
             next_id: &mut self.next_id,
             shared: &mut self.shared,
             changes: &mut self.changes,

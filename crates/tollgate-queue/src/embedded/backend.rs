@@ -225,15 +225,18 @@ impl Backend for Embedded {
         if let Err(error) = check_limits(limits.as_deref().unwrap_or_default()) {
             return Answer::error(error);
         }
-        let name = group.clone();
-        self.on(queue, now, move |queue, scope| {
-            if limits.is_none() && queue.groups.find(name.as_str()).is_none() {
-                return Ok(());
-            }
-            let number = queue.group_to_change(&name)?;
-            queue.groups.get_mut(number).own_limits = limits.map(Vec::into_boxed_slice);
-            queue.refit_group(number, scope);
-            Ok(())
+        let (queue, name) = (queue.clone(), group.clone());
+        self.submit(move |desk| {
+            desk.schedule.refits += 1;
+            desk.schedule.with(&queue, now, move |queue, scope| {
+                if limits.is_none() && queue.groups.find(name.as_str()).is_none() {
+                    return Ok(());
+                }
+                let number = queue.group_to_change(&name)?;
+                queue.groups.get_mut(number).own_limits = limits.map(Vec::into_boxed_slice);
+                queue.refit_group(number, scope);
+                Ok(())
+            })
         })
     }
 

@@ -110,19 +110,23 @@ impl Gate {
         false
     }
 
-    /// The call of `job` was refused, or never made: it passed at `passed_at` and is uncharged.
+    /// The call of `job` was refused, or never made: it is uncharged. It passed at `passed_at`;
+    /// `None` if it may have passed another gate in place of this one, and only what it holds by
+    /// name can be given back.
     pub(crate) fn refund(
         &mut self,
         limit: &Limit,
         job: u64,
         weight: u32,
-        passed_at: Timestamp,
+        passed_at: Option<Timestamp>,
         now: Timestamp,
     ) {
+        if let Self::Slots(slots) = self {
+            slots.release(job);
+            return;
+        }
+        let Some(passed_at) = passed_at else { return };
         match (self, limit) {
-            (Self::Slots(slots), _) => {
-                slots.release(job);
-            }
             (Self::Window { number, used }, Limit::Window { units, window })
                 if *number == window_number(passed_at, *window) =>
             {
@@ -263,7 +267,7 @@ mod tests {
             let mut gate = Gate::vacant(&limit);
             gate.pass(&limit, 1, 1, at(100));
             assert!(gate.opens(&limit, 1, at(200)) > Opens::At(at(200)), "{text}");
-            gate.refund(&limit, 1, 1, at(100), at(200));
+            gate.refund(&limit, 1, 1, Some(at(100)), at(200));
             assert!(gate.opens(&limit, 1, at(200)) <= Opens::At(at(200)), "{text}");
         }
     }

@@ -97,7 +97,7 @@ impl GroupState {
         default: &[Limit],
         job: u64,
         weight: u32,
-        passed_at: Timestamp,
+        passed_at: Option<Timestamp>,
         now: Timestamp,
     ) {
         let Self { own_limits, gates, .. } = self;

@@ -34,6 +34,8 @@ pub(crate) struct Scope<'a> {
     /// if the clock was set back.
     pub(crate) latest: Timestamp,
     pub(crate) queue: u32,
+    /// How often limits were changed: what passed before cannot be given back.
+    pub(crate) refits: u64,
     pub(crate) next_id: &'a mut u64,
     pub(crate) shared: &'a mut BTreeMap<QueueName, (Limit, Gate)>,
     pub(crate) changes: &'a mut Vec<Change>,
@@ -116,6 +118,8 @@ pub(crate) struct Running {
     pub(crate) expires_at: Timestamp,
     pub(crate) progress: Option<Progress>,
     pub(crate) cancelled: bool,
+    /// How often limits had been changed when it was granted; unknown after a restart.
+    pub(crate) refits: Option<u64>,
 }
 
 impl Entry {

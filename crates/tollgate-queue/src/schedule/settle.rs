@@ -97,7 +97,8 @@ impl Queue {
     /// Gives the units of a job back that was refused or never tried, and puts it where it was.
     fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
         let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);
-        let (passed_at, now) = (running.leased_at, scope.now);
+        let known = running.refits == Some(scope.refits);
+        let (passed_at, now) = (known.then_some(running.leased_at), scope.now);
         let group = self.groups.get_mut(number);
         group.refund(&self.settings.group_limits, id, weight, passed_at, now);
         scope.group_changed(&group.name);

@@ -127,11 +127,17 @@ impl<'a> Player<'a> {
             96 => self.change_limit(),
             97 => self.pause(),
             98 => self.revive(),
-            _ => {
-                if self.subject.crash() {
-                    self.reference.restart();
-                }
-            }
+            _ => self.crash(),
+        }
+    }
+
+    fn crash(&mut self) {
+        // What time it was is stored with the last change, so there must be one.
+        let paused = self.reference.is_paused();
+        get(self.subject.backend().pause(&self.name, None, paused, self.now));
+        self.reference.tick(self.now);
+        if self.subject.crash() {
+            self.reference.restart();
         }
     }
 

@@ -209,6 +209,7 @@ pub(super) fn read_move(mut row: In<'_>, entry: &mut Entry) -> Result<Option<Run
             expires_at: row.time()?,
             progress: None,
             cancelled: row.flag()?,
+            refits: None,
         })
     })
 }

@@ -19,6 +19,7 @@ pub(crate) struct Reference {
     keys: Vec<(String, JobId, Timestamp)>,
     paused: bool,
     newest: Timestamp,
+    refits: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ struct RefRun {
     started: Timestamp,
     expires: Timestamp,
     cancelled: bool,
+    /// How often limits had been changed when it started.
+    refits: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,6 +72,7 @@ impl Reference {
             keys: Vec::new(),
             paused: false,
             newest: Timestamp::MIN,
+            refits: 0,
         }
     }
 
@@ -163,9 +167,11 @@ impl Reference {
     /// The call of a job was refused, or never made.
     fn refund(&mut self, id: JobId) {
         let (of, run) = (self.jobs[&id].job.group.clone(), self.jobs[&id].running.clone());
-        let (limit, started) = (self.limit(&of), run.expect("it runs").started);
+        let (limit, run) = (self.limit(&of), run.expect("it runs"));
+        let (started, known) = (run.started, run.refits == Some(self.refits));
         let same = |call: &Call| match limit {
             Limit::Slots { .. } => call.answered.is_none(),
+            _ if !known => false,
             Limit::Window { window, .. } => {
                 let number = |at: Timestamp| at.as_nanos() / window.as_nanos() as u64;
                 number(call.started) == number(started)
@@ -241,9 +247,10 @@ impl Reference {
         let units = lease.weight.min(units_of(&limit));
         let (started, expires) = (self.now, self.now.after(self.settings.lease));
         assert_eq!(lease.expires_at, expires);
+        let refits = Some(self.refits);
         let job = self.jobs.get_mut(&id).expect("the head is there");
         job.attempt += 1;
-        job.running = Some(RefRun { started, expires, cancelled: false });
+        job.running = Some(RefRun { started, expires, cancelled: false, refits });
         let state = self.groups.entry(group).or_default();
         state.kind = Some(kind_of(&limit));
         let (now, mut counted) = (self.now, started);
@@ -375,6 +382,7 @@ impl Reference {
 
     pub(crate) fn change(&mut self, settings: QueueSettings) {
         self.settings = settings;
+        self.refits += 1;
         let followers: Vec<Group> = self
             .groups
             .iter()
@@ -385,6 +393,7 @@ impl Reference {
     }
 
     pub(crate) fn set_limits(&mut self, group: &Group, limits: Option<Vec<Limit>>) {
+        self.refits += 1;
         self.groups.entry(group.clone()).or_default().limits = limits;
         self.refit(group);
     }
@@ -424,9 +433,16 @@ impl Reference {
         }
     }
 
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
     /// Jobs that are done without a result are forgotten by a restart.
     pub(crate) fn restart(&mut self) {
         self.done.clear();
+        for run in self.jobs.values_mut().filter_map(|job| job.running.as_mut()) {
+            run.refits = None;
+        }
     }
 
     pub(crate) fn dead(&self) -> BTreeSet<JobId> {
