@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
-use tollgate_redis::RedisStore;
+use tollgate_redis::{RedisStore, RemoteSettings, RemoteStore};
 use tollgate_server::config::{Config, LogFormat, Overrides};
 use tollgate_server::dashboard::ProxyAdmin;
 use tollgate_server::metrics::{Front, Metrics};
@@ -14,6 +14,8 @@ use tollgate_server::queues::{Pushing, QueuePlan, Queues, open};
 use tollgate_server::run::until_told;
 use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Origin, Service};
+#[cfg(feature = "otlp")]
+use tollgate_server::traces::{Collector, Traces};
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHERE")]
     resp: Option<String>,
 
-    /// memory, or the URL of a Redis or Valkey that all nodes of a fleet share
+    /// memory, or the URL of a Redis, a Valkey or another Tollgate that all nodes of a fleet share
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -68,6 +70,16 @@ pub(crate) struct Args {
     /// text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
+
+    /// Where to send traces: the http:// address of an OpenTelemetry collector; also TOLLGATE_OTLP
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+
+    /// Trace one request in so many; one that comes with a sampled traceparent always is
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    otlp_every: u32,
 
     /// Where a `tollgate proxy` is administered, to show its buckets on the dashboard; also
     /// TOLLGATE_PROXY_ADMIN, and TOLLGATE_PROXY_TOKEN if it needs a token
@@ -100,6 +112,17 @@ impl Args {
     }
 }
 
+#[cfg(feature = "otlp")]
+impl Args {
+    /// Where spans go, if they go anywhere.
+    fn traces(&self) -> Result<Option<Traces>> {
+        let variable = || std::env::var("TOLLGATE_OTLP").ok().filter(|value| !value.is_empty());
+        let Some(url) = self.otlp.clone().or_else(variable) else { return Ok(None) };
+        let collector = Collector::parse(&url).map_err(anyhow::Error::msg)?;
+        Ok(Some(Traces::start(collector, self.otlp_every)))
+    }
+}
+
 /// Serves until a signal says stop.
 pub(crate) fn run(args: Args) -> Result<()> {
     // States on a shared store are fetched by this runtime; connections have threads of their own.
@@ -113,18 +136,24 @@ async fn serve(args: Args) -> Result<()> {
     let metrics = Metrics::default();
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
-    let backing = backing(&config, args.snapshot.as_ref()).await?;
+    let (backing, store_name) = backing(&config, args.snapshot.as_ref()).await?;
     let (queues, pushing) = queues(&config.queues).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
     let proxy_admin = args.proxy_admin();
+    #[cfg(feature = "otlp")]
+    let traces = args.traces()?;
     let origin = Origin { files: args.config, overrides };
     let service = Service::new(rules, metrics, backing, Arc::new(SystemClock::new()), settings);
+    #[cfg(feature = "otlp")]
+    let service = service.with_traces(traces);
     let service = match queues {
         Some(queues) => service.with_queues(queues),
         None => service,
     };
-    let service = Arc::new(service.with_origin(origin).with_proxy_admin(proxy_admin));
+    let service = Arc::new(
+        service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
+    );
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
     announce(&server, example.as_deref())?;
     until_told(server, drain, args.snapshot).await?;
@@ -147,12 +176,17 @@ async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<Pushing>)> {
     Ok((Some(queues), Some(pushing)))
 }
 
-async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<Backing> {
+async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing, &'static str)> {
     if let Some(url) = &config.store {
-        let settings = tollgate_redis::Settings::default();
         // The URL may hold a password: it is not repeated.
+        if url.starts_with("tollgate") {
+            let settings = RemoteSettings::default();
+            let store = RemoteStore::connect(url, settings).await.context("the store")?;
+            return Ok((Backing::Shared(Arc::new(store)), "remote"));
+        }
+        let settings = tollgate_redis::Settings::default();
         let store = RedisStore::connect(url, settings).await.context("the store")?;
-        return Ok(Backing::Shared(Arc::new(store)));
+        return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
     let capacity = Capacity::bytes(config.memory_bytes);
     let memory = match snapshot.filter(|path| path.exists()) {
@@ -160,7 +194,7 @@ async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<Backing>
             .with_context(|| format!("the snapshot {}", path.display()))?,
         None => MemoryStore::new(capacity),
     };
-    Ok(Backing::Memory(Arc::new(memory)))
+    Ok((Backing::Memory(Arc::new(memory)), "memory"))
 }
 
 fn announce(server: &Server, policy: Option<&str>) -> Result<()> {

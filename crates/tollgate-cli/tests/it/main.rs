@@ -6,6 +6,8 @@
 mod demo;
 // Profiles shown, listed and tried out.
 mod profile;
+// `serve` as its own process, and `validate`.
+mod serve;
 // What `simulate` prints and writes.
 mod simulate;
 // Runs the binary within a bound.

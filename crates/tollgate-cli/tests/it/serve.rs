@@ -1,0 +1,238 @@
+//! `tollgate serve` as its own process: signals, changed files, snapshots, shared stores.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tollgate_sim::servers::{Cluster, Engine, Server, eventually, tell};
+
+use crate::tool::{fail, succeed, tollgate};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1h burst 2\"\n";
+
+/// A service in a process of its own, on free ports; killed when dropped.
+struct Served {
+    process: Child,
+    http: SocketAddr,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let out = process.stdout.take().expect("piped");
+        let http = BufReader::new(out).lines().find_map(|line| {
+            let line = line.expect("text");
+            line.strip_prefix("HTTP  ")?.split_whitespace().next()?.parse().ok()
+        });
+        Self { process, http: http.expect("it says where it listens") }
+    }
+
+    /// Status and body of a check of one unit for `key`.
+    fn check(&self, key: &str) -> (u16, String) {
+        let body = format!(r#"{{"policy":"api","key":"{key}"}}"#);
+        self.ask("POST", "/v1/check", &body)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.http).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\
+             connection: close\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answered");
+        let status = answer[9..12].parse().expect("a status");
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status, body.to_owned())
+    }
+
+    fn statuses(&self, key: &str, count: usize) -> Vec<u16> {
+        (0..count).map(|_| self.check(key).0).collect()
+    }
+
+    /// Sends a signal, and waits for the end; whether it ended well.
+    fn stop(mut self, signal: &str) -> bool {
+        self.signal(signal);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("ours") {
+                return status.success();
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder that is removed afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-cli-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("text").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_termination_drains_and_ends_well() {
+    let folder = Folder::new("term");
+    let quick = format!("{POLICY}[drain]\ndelay = \"0s\"\n");
+    let served = Served::start(&["--config", &folder.file("a.toml", &quick)]);
+    assert_eq!(served.statuses("k", 3), [200, 200, 429]);
+    // A request that was begun before the signal is answered after it.
+    let mut begun = TcpStream::connect(served.http).expect("it listens");
+    begun.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    begun.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n").expect("sent");
+    assert_eq!(served.ask("GET", "/readyz", "").0, 200);
+    served.signal("TERM");
+    let address = served.http;
+    eventually(PATIENCE, || TcpStream::connect(address).is_err());
+    begun.write_all(b"connection: close\r\n\r\n").expect("still there");
+    let mut answer = String::new();
+    begun.read_to_string(&mut answer).expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(served.stop("CONT"), "the exit status is good");
+}
+
+#[test]
+fn a_changed_file_takes_effect_and_a_wrong_one_does_not() {
+    let folder = Folder::new("watch");
+    let path = folder.file("a.toml", POLICY);
+    let served = Served::start(&["--config", &path]);
+    assert_eq!(served.statuses("k", 3), [200, 200, 429]);
+    let added = format!("{POLICY}[[policies]]\nname = \"more\"\nquota = \"9/1m\"\n");
+    folder.file("a.toml", &added);
+    let knows_more = || {
+        let (status, _) = served.ask("POST", "/v1/peek", r#"{"policy":"more","key":"k"}"#);
+        status == 200
+    };
+    eventually(PATIENCE, knows_more);
+    assert_eq!(served.check("k").0, 429, "counts of an unchanged policy stay");
+    folder.file("a.toml", "[[policies]]\nname = \"api\"\nqouta = \"9/1m\"\n");
+    eventually(PATIENCE, || served.ask("GET", "/readyz", "").1.contains("stale"));
+    let (_, ready) = served.ask("GET", "/readyz", "");
+    assert!(ready.contains("did you mean quota?"), "{ready}");
+    assert!(knows_more(), "the old rules stay in force");
+    let (_, metrics) = served.ask("GET", "/metrics", "");
+    assert!(metrics.contains("tollgate_config_reloads_total{result=\"refused\"} 1"), "{metrics}");
+    folder.file("a.toml", POLICY);
+    served.signal("HUP");
+    eventually(PATIENCE, || !served.ask("GET", "/readyz", "").1.contains("stale"));
+}
+
+#[test]
+fn a_restart_from_a_snapshot_is_no_amnesty() {
+    let folder = Folder::new("snapshot");
+    let quick = format!("{POLICY}[drain]\ndelay = \"0s\"\n");
+    let config = folder.file("a.toml", &quick);
+    let snapshot = folder.0.join("states").to_str().expect("text").to_owned();
+    let arguments = ["--config", &config, "--snapshot", &snapshot, "--memory-bytes", "1048576"];
+    let served = Served::start(&arguments);
+    assert_eq!(served.statuses("spent", 3), [200, 200, 429]);
+    assert_eq!(served.check("half").0, 200);
+    assert!(served.stop("TERM"));
+    assert!(Path::new(&snapshot).exists());
+    let again = Served::start(&arguments);
+    assert_eq!(again.check("spent").0, 429);
+    assert_eq!(again.statuses("half", 2), [200, 429]);
+}
+
+/// Two services on one store are one limit.
+fn share(url: &str) {
+    let folder = Folder::new("shared");
+    let config = folder.file("a.toml", POLICY);
+    let nodes = [0, 1].map(|_| Served::start(&["--config", &config, "--store", url]));
+    let key = format!("{url} {}", std::process::id());
+    let turns = [0, 1, 0, 1].map(|node: usize| nodes[node].check(&key).0);
+    assert_eq!(turns, [200, 200, 429, 429], "{url}");
+    let (_, metrics) = nodes[0].ask("GET", "/metrics", "");
+    let line = "tollgate_store_duration_seconds_count{store=\"redis\"} 2";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+}
+
+#[test]
+fn nodes_share_a_limit_through_one_server() {
+    share(&Engine::Redis.shared().url());
+}
+
+#[test]
+fn nodes_share_a_limit_through_sentinels() {
+    let primary = Server::start(Engine::Redis, &[]);
+    let port = primary.port;
+    let watch = format!("sentinel monitor main 127.0.0.1 {port} 1\n");
+    let sentinel = Server::start(Engine::Redis, &[&watch, "--sentinel"]);
+    let knows = || {
+        let asked = ["SENTINEL", "get-master-addr-by-name", "main"];
+        tell(sentinel.port, &asked).unwrap_or_default().contains(&port.to_string())
+    };
+    eventually(PATIENCE, knows);
+    share(&format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port));
+}
+
+#[test]
+fn nodes_share_a_limit_through_a_cluster() {
+    share(&Cluster::shared(Engine::Redis).url());
+}
+
+#[test]
+fn files_are_validated_each_for_itself_and_all_are_looked_at() {
+    let folder = Folder::new("validate");
+    let good = folder.file("good.toml", POLICY);
+    let other = folder.file("other.toml", "[[policies]]\nname = \"b\"\nquota = \"1/1s\"\n");
+    let out = succeed(&["validate", &good, &other]);
+    assert!(out.contains("good.toml: valid: 1 policies"), "{out}");
+    assert!(out.contains("together: valid: 2 policies"), "{out}");
+    let misspelt = folder.file("bad.toml", "[[policies]]\nname = \"api\"\n\nqouta = \"1/1s\"\n");
+    let broken = folder.file("broken.toml", "x = \n");
+    let output = tollgate(&["validate", &misspelt, &good, &broken]);
+    let out = String::from_utf8(output.stdout).expect("text");
+    assert!(!output.status.success());
+    let wrong = "bad.toml:4: policies[0].qouta: unknown field; did you mean quota?";
+    assert!(out.contains(wrong), "{out}");
+    assert!(out.contains("good.toml: valid"), "{out}");
+    assert!(out.contains("broken.toml:1"), "{out}");
+    assert!(fail(&["validate", &misspelt, &good, &broken]).contains("2 of 3 files wrong"));
+}
