@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Frame;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -33,6 +34,21 @@ pub(crate) struct Rig {
 
 /// A body in memory.
 pub(crate) type Outgoing = Full<Bytes>;
+
+/// Frames that are there already, and no word of their length.
+pub(crate) struct Frames(pub(crate) std::collections::VecDeque<Frame<Bytes>>);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
 
 /// Runs all at once, in one task, started in order.
 pub(crate) async fn join_all<F: Future + Unpin>(mut all: Vec<F>) -> Vec<F::Output> {
