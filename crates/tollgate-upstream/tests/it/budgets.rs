@@ -115,5 +115,5 @@ proptest! {
 }
 
 fn cases() -> u32 {
-    if std::env::var_os("TOLLGATE_FULL").is_some() { 20_000 } else { 500 }
+    if std::env::var_os("TOLLGATE_FULL").is_some() { 5_000 } else { 500 }
 }
