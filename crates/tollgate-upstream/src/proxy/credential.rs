@@ -15,6 +15,9 @@ use tokio::time::Instant;
 
 use crate::budget::{BoxFuture, Ledger, LedgerError};
 
+/// After a ledger could not be opened the next try is this much later.
+const OPEN_AGAIN: Duration = Duration::from_millis(250);
+
 /// A credential by its hash: 128 bits of SHA-256, the same in every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialId([u8; 16]);
@@ -110,13 +113,16 @@ impl Accounts {
     /// # Errors
     ///
     /// If there is no room for another, or its ledger cannot be opened.
-    pub(super) async fn get(&self, id: CredentialId) -> Result<Arc<Account>, NoAccount> {
+    pub(super) async fn get(
+        &self,
+        id: CredentialId,
+        patience: Duration,
+    ) -> Result<Arc<Account>, NoAccount> {
         if let Some(account) = self.known(id) {
             account.standing().used_at = Instant::now();
             return Ok(account);
         }
-        // Without the lock: a credential that opens slowly must not hold up the others.
-        let ledger = (self.open)(id).await.map_err(|_| NoAccount::Unavailable)?;
+        let ledger = self.open(id, patience).await?;
         let mut table = self.lock();
         if let Some(account) = table.get(&id) {
             return Ok(Arc::clone(account));
@@ -128,6 +134,25 @@ impl Accounts {
         let account = Arc::new(Account::new(id, ledger));
         table.insert(id, Arc::clone(&account));
         Ok(account)
+    }
+
+    /// Opens a ledger without the lock: a credential that opens slowly must not hold up the others.
+    /// A store that is slow or starting is asked again for as long as the request can wait.
+    async fn open(
+        &self,
+        id: CredentialId,
+        patience: Duration,
+    ) -> Result<Arc<dyn Ledger>, NoAccount> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match (self.open)(id).await {
+                Ok(ledger) => return Ok(ledger),
+                Err(_) if Instant::now() + OPEN_AGAIN > deadline => {
+                    return Err(NoAccount::Unavailable);
+                }
+                Err(_) => tokio::time::sleep(OPEN_AGAIN).await,
+            }
+        }
     }
 
     /// The account of a credential that is in use.

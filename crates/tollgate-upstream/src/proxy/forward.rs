@@ -72,6 +72,7 @@ impl Trip {
         peer: IpAddr,
         request: Request<Incoming>,
     ) -> Result<(Self, Incoming), Cause> {
+        let started = Instant::now();
         let (mut head, body) = request.into_parts();
         if head.method == Method::CONNECT {
             return Err(Cause::NoTunnel);
@@ -85,11 +86,11 @@ impl Trip {
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
         let id = CredentialId::of(&head.headers, &settings.credential_fields);
-        let account = state.accounts.get(id).await.map_err(Cause::from)?;
+        let patience = wish.patience.unwrap_or(settings.patience);
+        let account = state.accounts.get(id, patience).await.map_err(Cause::from)?;
         let shown = |name: &HeaderName| head.headers.contains_key(name);
         let has_credential = settings.credential_fields.iter().any(shown);
         fields::forward_request(&mut head.headers);
-        let patience = wish.patience.unwrap_or(settings.patience);
         let client = wish.client.unwrap_or_else(|| peer.to_string());
         let weight = settings.weights.get(&client).copied().unwrap_or(1);
         let trip = Self {
@@ -101,7 +102,7 @@ impl Trip {
             priority: wish.priority,
             client: (number(&client), weight),
             has_credential,
-            deadline: Instant::now() + patience,
+            deadline: started + patience,
             place: Some(place),
             held,
             tape: Tape::new(settings.replay_bytes_max),

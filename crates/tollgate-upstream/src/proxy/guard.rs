@@ -99,6 +99,10 @@ impl Guard {
     }
 
     fn learn(&self, verdict: &Verdict) {
+        // A store that is gone denies by its policy: that says nothing about what was counted.
+        if verdict.is_degraded() {
+            return;
+        }
         let Some(snapshot) = verdict.decisions().first().map(|decision| decision.snapshot()) else {
             return;
         };
@@ -117,5 +121,73 @@ impl Drop for Suspect {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("remaining", &self.remaining()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{
+        Answer, Clock, Decision, Grant, Policy, ReservationId, Reserved, Retry, Settlement,
+        Snapshot, Store, Timestamp, VirtualClock,
+    };
+
+    use super::*;
+
+    /// A store that is gone, and answers as its policy says.
+    struct Gone;
+
+    impl Store for Gone {
+        fn check(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Verdict> {
+            let snapshot = Snapshot::new(20, 0, Duration::ZERO, Duration::ZERO);
+            let retry = Retry::After(Duration::from_secs(1));
+            let denied = Verdict::one(Decision::Deny { snapshot, retry });
+            Answer::Ready(Ok(denied.degraded()))
+        }
+
+        fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+            self.check(charges, now)
+        }
+
+        fn take(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Grant> {
+            Answer::Taken
+        }
+
+        fn refund(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Snapshot> {
+            Answer::Taken
+        }
+
+        fn reset(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, ()> {
+            Answer::Taken
+        }
+
+        fn reserve(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Reserved> {
+            Answer::Taken
+        }
+
+        fn commit(&self, _: ReservationId, _: &[u64], _: Timestamp) -> Answer<'_, Settlement> {
+            Answer::Taken
+        }
+
+        fn cancel(&self, _: ReservationId, _: Timestamp) -> Answer<'_, Settlement> {
+            Answer::Taken
+        }
+
+        fn release(&self, _: ReservationId, _: Timestamp) {}
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_gone_stops_nobody_and_invalid_requests_are_counted_here() {
+        let policy = Policy::parse("invalid", "20/10m").unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(VirtualClock::default());
+        let limiter = Limiter::new([policy], Arc::new(Gone), clock);
+        let guard = Arc::new(Guard::new(limiter, "invalid").unwrap());
+        guard.refresh().await.unwrap();
+        assert!(guard.admit(Priority::Normal).is_ok());
+        for _ in 0..19 {
+            guard.count().await.unwrap();
+        }
+        assert_eq!(guard.remaining(), 1);
+        assert!(guard.admit(Priority::Normal).is_err());
+        assert!(guard.admit(Priority::High).is_ok());
     }
 }
