@@ -39,8 +39,9 @@ impl Running {
     }
 
     fn proxy(upstream: &Self, arguments: &[&str]) -> Self {
-        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream"];
-        Self::start(&[&fixed, &[upstream.url.as_str()], arguments].concat(), None)
+        let url = upstream.url.as_str();
+        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream", url];
+        Self::start(&[&fixed, arguments].concat(), None)
     }
 
     async fn counters(&self) -> Value {
