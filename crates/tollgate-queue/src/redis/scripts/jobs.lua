@@ -124,9 +124,10 @@ refit = function(g, fits)
       local units, rest = {}, l.taken:sub(2 + 4 * count)
       for k, limit in ipairs(g.limits) do
         local held = fits[k] and k <= count and read('<I4', l.taken, at + 4 * (k - 1)) or 0
-        if not fits[k] then
+        -- What was started before a limit of another kind came knows nothing of it.
+        if not fits[k] and limit.kind == 1 then
           held = limit_units(limit, weight)
-          if limit.kind == 1 then g.states[k][2] = g.states[k][2] + held end
+          g.states[k][2] = g.states[k][2] + held
         end
         units[k] = pack('<I4', held)
       end
