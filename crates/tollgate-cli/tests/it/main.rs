@@ -22,3 +22,5 @@ mod face;
 mod packaging;
 // The documents and what they show.
 mod book;
+// Pictures that the documents show.
+mod pictures;

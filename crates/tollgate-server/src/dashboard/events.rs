@@ -76,6 +76,10 @@ async fn feed(viewer: Viewer, sender: mpsc::Sender<Bytes>, role: Role) {
     let service = &viewer.0;
     let patience = service.settings().limits.slow_client_after;
     let mut ticks = service.dashboard().ticks.subscribe();
+    // A service that had stopped by now will not tell it again.
+    if ticks.borrow().last {
+        return;
+    }
     // The head of the answer is sent with the first bytes: the page learns that it is connected.
     let mut next = Bytes::from_static(b"retry: 1000\n\n");
     loop {

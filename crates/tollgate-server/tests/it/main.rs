@@ -30,3 +30,6 @@ mod traces;
 
 /// What operators do: reload, drain, tokens, certificates, sockets, metrics.
 mod operations;
+
+/// The dashboard's page, events, lists and changes, as a client sees them.
+mod dashboard;

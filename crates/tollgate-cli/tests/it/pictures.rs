@@ -1,0 +1,92 @@
+//! Pictures in the documents: drawn by the simulator's charts from the algorithms themselves.
+//!
+//! `TOLLGATE_DRAW=1 cargo test -p tollgate-cli --test it pictures` writes them anew.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use tollgate_core::fixed_window::{Anchor, FixedWindow};
+use tollgate_core::leaky_bucket::LeakyBucket;
+use tollgate_core::sliding_window::SlidingWindow;
+use tollgate_core::{Charge, Cost, Key, Policy, Quota, Timestamp};
+use tollgate_memory::{Capacity, MemoryStore};
+use tollgate_sim::chart::{Chart, Line};
+
+use crate::face::root;
+
+const SECONDS: u64 = 180;
+const STEP: u64 = 5;
+const PER_SECOND: u64 = 5;
+
+#[test]
+fn the_picture_of_the_algorithms_is_what_they_do() {
+    let drawn = algorithms();
+    let path = root().join("docs/img/algorithms.svg");
+    if std::env::var_os("TOLLGATE_DRAW").is_some() {
+        fs::write(&path, &drawn).expect("a picture");
+    }
+    let committed = fs::read_to_string(&path).expect("the picture is there");
+    assert!(drawn == committed, "run with TOLLGATE_DRAW=1 and look at {}", path.display());
+}
+
+/// Sixty a minute by four algorithms, each asked five times a second.
+fn algorithms() -> String {
+    let quota = |text: &str| text.parse::<Quota>().expect("a quota");
+    let minute = std::time::Duration::from_secs(60);
+    let second = minute / 60;
+    let policies = [
+        ("GCRA, 60/1m burst 20", Policy::parse("p", "60/1m burst 20").expect("a policy")),
+        (
+            "leaky bucket of 20, 5 per 5 s",
+            Policy::new("p", LeakyBucket::new(20, 5, second * 5).expect("a bucket")).expect("ok"),
+        ),
+        (
+            "sliding window, 60/1m",
+            Policy::new("p", SlidingWindow::exact(quota("60/1m")).expect("a window")).expect("ok"),
+        ),
+        (
+            "fixed window, 60/1m",
+            Policy::new("p", FixedWindow::new(quota("60/1m"), Anchor::Epoch)).expect("ok"),
+        ),
+    ];
+    let style = include_str!("../../../tollgate-sim/src/chart/chart.css");
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 752 384\" width=\"752\" \
+         height=\"384\">\n<style>\n{style}</style>\n\
+         <rect class=\"paper\" width=\"752\" height=\"384\"/>\n"
+    );
+    for (index, (title, policy)) in policies.iter().enumerate() {
+        let (x, y) = (8 + index % 2 * 376, 8 + index / 2 * 188);
+        let chart = chart(title, policy).render().replacen(
+            "<svg class",
+            &format!("<svg x=\"{x}\" y=\"{y}\" width=\"360\" height=\"176\" class"),
+            1,
+        );
+        let _ = write!(svg, "{chart}");
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn chart(title: &str, policy: &Policy) -> Chart {
+    let store = MemoryStore::new(Capacity::keys(100));
+    let key = Key::new(b"ada").expect("a key");
+    let charge = Charge::new(policy, key).cost(Cost::ONE);
+    // Half a minute into a window of the clock: a client does not begin when a window does.
+    let begin_ms = 1_700_000_010_000;
+    let mut admitted = vec![0.0; (SECONDS / STEP) as usize];
+    for request in 0..SECONDS * PER_SECOND {
+        let after_ms = request * 1_000 / PER_SECOND;
+        let now = Timestamp::from_millis(begin_ms + after_ms);
+        if store.check(&charge, now).is_allowed() {
+            admitted[(after_ms / 1_000 / STEP) as usize] += 1.0;
+        }
+    }
+    Chart {
+        title: title.to_owned(),
+        unit: "admitted in 5 s".to_owned(),
+        lines: vec![Line { values: admitted.into_iter().map(Some).collect(), step_s: STEP as f64 }],
+        length_s: SECONDS as f64,
+        top: 25.0,
+    }
+}
