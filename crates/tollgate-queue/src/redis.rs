@@ -25,6 +25,7 @@
 
 mod answers;
 mod backend;
+mod calls;
 mod estimate;
 mod gather;
 mod line;

@@ -1,17 +1,14 @@
 //! The backend's calls, as runs of scripts.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use redis::Value;
 use tollgate_core::Timestamp;
 
 use super::estimate::{Frame, Told};
-use super::pack::{self, moment};
-use super::read::{
-    self, beats, bytes, damaged, list, moment_of, number, stats as read_stats, text, unsigned,
-};
-use super::script::{BEAT, CONTROL, LEASE, LOOK, PUT};
+use super::pack;
+use super::read::{self, beats, bytes, damaged, list, number, stats as read_stats, text, unsigned};
+use super::script::{BEAT, LOOK, PUT};
 use super::{Inner, RedisBackend, answers, recurring};
 use crate::error::Error;
 use crate::settings::check_limits;
@@ -418,64 +415,4 @@ fn cut(worker: &str) -> &str {
         end -= 1;
     }
     &worker[..end]
-}
-
-impl Inner {
-    async fn control(
-        self: &Arc<Self>,
-        queue: &QueueName,
-        now: Timestamp,
-        arguments: impl IntoIterator<Item = Vec<u8>>,
-    ) -> Result<i64, Error> {
-        let desk = self.desk(queue)?;
-        number(&self.change(&CONTROL, &desk.base, now, arguments).await?)
-    }
-
-    /// Places every group anew, a chunk at a time: their limits have changed.
-    async fn replace(&self, base: &[u8], now: Timestamp) -> Result<(), Error> {
-        let mut cursor = word("0");
-        loop {
-            let arguments = [word("replace"), cursor];
-            let answer = self.look(&CONTROL, base, now, arguments).await?;
-            cursor = bytes(&answer)?.to_vec();
-            if cursor == b"0" {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Leases, and what recurring jobs are due, and the server's time.
-    async fn lease(
-        self: &Arc<Self>,
-        queue: &QueueName,
-        max: usize,
-        worker: &str,
-        now: Timestamp,
-    ) -> Result<(Leased, Vec<Value>, Timestamp), Error> {
-        let desk = self.desk(queue)?;
-        let seen = desk.watch.seen();
-        let asked = Instant::now();
-        let arguments = [decimal(max), word(worker)];
-        let mut answer = list(self.change(&LEASE, &desk.base, now, arguments).await?)?;
-        if answer.len() < 4 {
-            return Err(damaged());
-        }
-        let jobs = answer.split_off(4);
-        let server = moment(unsigned(&answer[0])?);
-        self.compare_clocks(now, asked, server);
-        let next = moment_of(&answer[1])?.map(|next| self.by_caller(next));
-        let expires_at = self.by_caller(moment(unsigned(&answer[3])?));
-        let read = |pair: &[Value]| {
-            let stored = read::Stored::read(bytes(&pair[1])?)?;
-            Ok(stored.lease(unsigned(&pair[0])?, expires_at))
-        };
-        let leases = jobs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
-        Ok((Leased { leases, next, seen }, list(answer[2].clone())?, server))
-    }
-
-    async fn server_time(&self) -> Result<Timestamp, Error> {
-        let answer = list(self.line.ask(&redis::cmd("TIME")).await?)?;
-        let [seconds, micros] = &answer[..] else { return Err(damaged()) };
-        Ok(moment(unsigned(seconds)? * 1_000_000 + unsigned(micros)?))
-    }
 }
