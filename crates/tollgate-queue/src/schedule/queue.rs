@@ -364,6 +364,8 @@ impl Queue {
         for (id, running) in &mut self.leases {
             running.leased_at = running.leased_at.before(by);
             running.expires_at = running.expires_at.before(by);
+            // In which window it was counted is not known any more.
+            running.refits = None;
             self.expiries.insert((running.expires_at, *id));
             changes.push(Change::Moved { queue: number, id: *id });
         }

@@ -114,6 +114,7 @@ impl Reference {
         self.now = now;
         for run in self.jobs.values_mut().filter_map(|job| job.running.as_mut()) {
             (run.started, run.expires) = (run.started.before(by), run.expires.before(by));
+            run.refits = None;
         }
         let limits = self.settings.group_limits.clone();
         for group in self.groups.values_mut() {
@@ -180,7 +181,7 @@ impl Reference {
             Limit::Policy(_) => call.started == started,
         };
         let group = self.groups.entry(of).or_default();
-        group.calls.retain(|call| call.id != id || !same(call));
+        group.calls.retain(|call| call.id != id || call.answered.is_some() || !same(call));
     }
 
     /// The earlier job with the same key, if there is one; the job is taken in otherwise.
