@@ -1,5 +1,8 @@
 //! The crate from outside, with all its features.
 
+#![allow(clippy::unwrap_used, reason = "what tests share is test code too")]
+#![allow(clippy::print_stdout, reason = "a test says why it skips")]
+
 // The rules that budgets keep, one by one.
 mod budget_rules;
 // Budgets against a truthful upstream in virtual time.
