@@ -28,3 +28,7 @@ mod redis;
 
 // Workers: concurrency, exact sleeping, heartbeats, how they stop.
 mod worker;
+
+// Push delivery to a target on loopback.
+#[cfg(feature = "push")]
+mod push;
