@@ -15,7 +15,7 @@
 --   ARGV   1  lease in milliseconds       2  channel: [prefix:]tollgate:wake:     3  name of the bucket
 --          the rest is said by each script
 --
---   window  | began    when the window was opened by one of us, nil if by another client
+--   window  | began    when the window was opened by one of us, 0 if by another client
 --           | base     the limit that the counter was opened with
 --           | ends     when the window ends, by the answers seen; absent until there is one
 --           | reset    the same by the upstream's clock: orders answers

@@ -21,7 +21,8 @@ local back = 0
 if is_unsent and held > 0 then
   local window = read_window()
   local left = whole(call('GET', KEYS[1]))
-  local is_current = window.began and granted >= window.began and window.base
+  local is_ours = window.began and window.began > 0 and window.base
+  local is_current = is_ours and granted >= window.began
   -- Nothing comes back into a window that another client has opened: it never lost the place.
   if left and is_current and not (window.ends and now > window.ends) then
     back = math.max(math.min(held, window.base - left), 0)

@@ -87,7 +87,9 @@ end
 
 if not is_known then
   window.base = limit_of(window) or 1
-  call('HSET', WINDOW, 'began', math.min(granted, now))
+  -- Another client opened it, nobody knows when: no answer may count as too early for it.
+  window.began = 0
+  call('HSET', WINDOW, 'began', 0)
 end
 if limit > 0 then
   call('SET', KEYS[2], limit, 'PX', DAY_MS)
