@@ -31,7 +31,7 @@ if what == 'cancel' then
   local lease = call('HGET', P .. 'r', id)
   if lease then
     local l = lease_read(lease)
-    l.flags = 1
+    l.flags = l.flags - l.flags % 2 + 1
     call('HSET', P .. 'r', id, lease_format(l))
     return reply(2)
   end
@@ -61,6 +61,7 @@ elseif what == 'pause' then
   end
   return reply(1)
 elseif what == 'limits' then
+  call('HINCRBY', P .. 'c', 'rf', 1)
   if ARGV[5] == '' then call('HDEL', P .. 'o', ARGV[4]) else call('HSET', P .. 'o', ARGV[4], ARGV[5]) end
   place(ARGV[4])
   if not turns[ARGV[4]] then turns, turn_order = {}, {} end

@@ -11,6 +11,7 @@
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, z: last turn, p: paused,
 --                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
+--                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
 --   P w:<group>     ZSET    place -> 0; jobs that wait for their limit, the next one first
@@ -40,7 +41,7 @@
 --            | key 2 + n | group 2 + n | payload ... |
 --   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
 --   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
---   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled) | done 8 | total 8 |
+--   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
 --   state    | running 4 | blocked until 8 | deficit 8 | per limit: kind 1, length 4, body (limits.lua) ... |
@@ -104,11 +105,11 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
-  Q.delayed = tonumber(kept[6] or 0)
+  Q.delayed, Q.refits = tonumber(kept[6] or 0), tonumber(kept[7] or 0) % 128
   -- A clock that falls behind a little stands still until it has caught up; one that was set back
   -- is believed, and what lies too far in the future is mended where it is read.
   latest = tonumber(kept[5] or 0)

@@ -100,7 +100,7 @@ for _ = 1, 8 do
   if stopped or #touched == 0 then break end
 end
 
-local times = pack('<ddBdd', now, now + Q.lease, 0, -1, 0)
+local times = pack('<ddBdd', now, now + Q.lease, 2 * Q.refits, -1, 0)
 local named = pack('<B', #worker) .. worker
 for from = 1, #ids, CHUNK do
   local upto = min(from + CHUNK - 1, #ids)

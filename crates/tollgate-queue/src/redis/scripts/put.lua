@@ -14,6 +14,7 @@ if what == 'put' then
     call('HSET', P .. 'c', 's', ARGV[5])
     call('HINCRBY', P .. 'c', 'v', 1)
   end
+  call('HINCRBY', P .. 'c', 'rf', 1)
   call('HSET', S .. 'c', name, ARGV[6])
   return 1
 elseif what == 'shared' then

@@ -76,7 +76,11 @@ end
 
 -- Refused by the upstream, or never tried: uncharged, and back to where it was.
 local function put_back(id, g, j, l)
-  all_change(g, l.taken, function(limit, state, units) limit_refund(limit, state, units, l.leased) end)
+  -- What started under other limits holds slots by number, and nothing else that is known.
+  local is_known = floor(l.flags / 2) == Q.refits
+  all_change(g, l.taken, function(limit, state, units)
+    if is_known or limit.kind == 1 then limit_refund(limit, state, units, l.leased) end
+  end)
   if l.flags % 2 == 1 then
     end_cancelled(id, j)
     return CANCELLED, 0
