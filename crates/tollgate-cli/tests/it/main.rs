@@ -6,6 +6,8 @@
 mod demo;
 // Profiles shown, listed and tried out.
 mod profile;
+// The proxy and the fake upstream as own processes.
+mod proxy;
 // `serve` as its own process, and `validate`.
 mod serve;
 // What `simulate` prints and writes.
