@@ -31,6 +31,8 @@ impl Certificate {
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
             .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
             .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+            // An authority must not be used as a server's own certificate.
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
             .arg("-keyout")
             .arg(folder.join("key.pem"))
             .arg("-out")
