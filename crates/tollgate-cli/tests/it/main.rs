@@ -1,6 +1,7 @@
 //! The binary as a user meets it: its own process, its own output.
 
 #![allow(clippy::print_stdout, reason = "a test says why it skips")]
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 // The demos over real HTTP with real processes.
 mod demo;

@@ -1,5 +1,7 @@
 //! The queue's integration tests.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
 // What several files need to drive a backend in virtual time.
 mod world;
 
