@@ -9,6 +9,8 @@ mod demo;
 mod profile;
 // The proxy and the fake upstream as own processes.
 mod proxy;
+// Queues of a served file, over HTTP and from the command line.
+mod queue;
 // `serve` as its own process, and `validate`.
 mod serve;
 // What `simulate` prints and writes.

@@ -1,7 +1,7 @@
 //! The proxy and the fake upstream as a user starts them: own processes, real ports, a real Redis.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Running {
     child: Child,
     url: String,
+    /// Held open: it may have more to say.
+    _out: BufReader<ChildStdout>,
 }
 
 impl Running {
@@ -28,10 +30,11 @@ impl Running {
         }
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
         let url = line.split_whitespace().last().unwrap_or_default().to_owned();
         assert!(url.starts_with("http://"), "{arguments:?} said {line:?}");
-        Self { child, url }
+        Self { child, url, _out: out }
     }
 
     fn fake(arguments: &[&str]) -> Self {

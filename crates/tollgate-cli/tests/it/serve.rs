@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1h burst 2\"\n";
 
 /// A service in a process of its own, on free ports; killed when dropped.
-struct Served {
+pub(crate) struct Served {
     process: Child,
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
 }
 
 impl Served {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
             .args(arguments)
@@ -45,7 +45,7 @@ impl Served {
         self.ask("POST", "/v1/check", &body)
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.http).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let length = body.len();
@@ -66,7 +66,7 @@ impl Served {
     }
 
     /// Sends a signal, and waits for the end; whether it ended well.
-    fn stop(mut self, signal: &str) -> bool {
+    pub(crate) fn stop(mut self, signal: &str) -> bool {
         self.signal(signal);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -93,17 +93,17 @@ impl Drop for Served {
 }
 
 /// A folder that is removed afterwards.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("tollgate-cli-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
         Self(path)
     }
 
-    fn file(&self, name: &str, text: &str) -> String {
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, text).expect("written");
         path.to_str().expect("text").to_owned()
@@ -122,15 +122,24 @@ fn a_termination_drains_and_ends_well() {
     let quick = format!("{POLICY}[drain]\ndelay = \"0s\"\n");
     let served = Served::start(&["--config", &folder.file("a.toml", &quick)]);
     assert_eq!(served.statuses("k", 3), [200, 200, 429]);
-    // A request that was begun before the signal is answered after it.
+    // A request that was begun before the signal is answered after it. That it was begun shows in the
+    // service's word to go on.
     let mut begun = TcpStream::connect(served.http).expect("it listens");
     begun.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    begun.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n").expect("sent");
-    assert_eq!(served.ask("GET", "/readyz", "").0, 200);
+    let body = br#"{"policy":"api","key":"other"}"#;
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    begun.write_all(head.as_bytes()).expect("sent");
+    let mut go_on = [0; 25];
+    begun.read_exact(&mut go_on).expect("told to go on");
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
     served.signal("TERM");
     let address = served.http;
     eventually(PATIENCE, || TcpStream::connect(address).is_err());
-    begun.write_all(b"connection: close\r\n\r\n").expect("still there");
+    begun.write_all(body).expect("still there");
     let mut answer = String::new();
     begun.read_to_string(&mut answer).expect("answered");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -18,7 +18,7 @@ async fn three_clients_with_twelve_requests_need_four_windows_of_three() {
     for engine in Engine::available() {
         let stage = Stage::new(engine, settings(Duration::from_secs(10))).await;
         let ledgers = [stage.ledger.clone(), stage.process().await, stage.process().await];
-        let world = World::new(r#"limit = 3, per = "1s""#);
+        let world = World::new(r#"limit = 3, per = "2s""#);
         let (seen, mut windows) = tokio::sync::mpsc::unbounded_channel();
         for ledger in ledgers.iter().cycle().take(12) {
             let (ledger, world, seen) = (ledger.clone(), world.clone(), seen.clone());
@@ -105,7 +105,9 @@ async fn a_permit_that_was_never_sent_gives_its_place_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_connection_loses_no_wake_up() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
+        // A server of its own: others' connections are not to be cut.
+        let server = Server::start(engine, &[]);
+        let stage = Stage::at(&server.url(), settings(LONG)).await;
         let other = stage.process().await;
         let probe = claim(&stage.ledger).await;
         let waiting = waiter(&other);
