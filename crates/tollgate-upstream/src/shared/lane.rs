@@ -257,7 +257,10 @@ impl State {
         }
         let now = Instant::now();
         let wait = if std::mem::take(&mut self.is_rung) { Duration::ZERO } else { reply.wait };
-        self.due = Some(now + wait.min(beat));
+        // A message that came while this claim was under way, about tickets that it did not name, has
+        // set an earlier time: overwritten, its tickets would sleep until the next beat.
+        let next = now + wait.min(beat);
+        self.due = Some(self.due.map_or(next, |due| due.min(next)));
         let say = |wait| Refusal { reason: Reason::Patience, wait: Some(wait) };
         if reply.cause == FOR_HEADERS || reply.cause == FOR_OTHERS {
             // Nobody knows how long that takes; only those are refused who cannot wait at all.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tollgate_core::fields::Lines;
 use tollgate_sim::servers::Engine;
-use tollgate_sim::upstream::Spec;
 use tollgate_sim::upstream::loopback::Loopback;
+use tollgate_sim::upstream::{Arrival, Spec};
 use tollgate_upstream::profile::{Observation, Profile, Response};
 use tollgate_upstream::shared::RedisLedger;
 
@@ -111,10 +111,13 @@ async fn our_processes_and_spectacles_clients_share_a_bucket() {
         let counters = upstream.counters();
         assert!(counters.buckets.values().any(|bucket| bucket.requests >= 11), "it is counted");
         // The peer's own mistakes (a 429 makes it write a limit of 0 and an end of 1 ms) may bring
-        // refusals to both after one of its own; before that there is none of ours.
+        // refusals to both after one of its own. Before that there is at most one of ours: the peer
+        // holds no lease, so a request of its that is under way across a reset is not seen.
         let refused = counters.arrivals.iter().find(|arrival| arrival.status == 429);
-        let is_ours = refused.is_some_and(|arrival| arrival.tag.as_deref() == Some("ours"));
-        assert!(!is_ours, "{engine:?}: {:?}", counters.arrivals);
+        let is_ours = |arrival: &&Arrival| arrival.tag.as_deref() == Some("ours");
+        let before = counters.arrivals.iter().take_while(|it| it.status != 429 || is_ours(it));
+        let ours = before.filter(|arrival| arrival.status == 429).count();
+        assert!(ours <= 1, "{engine:?}: {:?}", counters.arrivals);
         let done = lines.iter().filter(|line| line.starts_with("done")).count();
         assert!(done == 10 || refused.is_some(), "{engine:?}: the peer is not held up by us");
     }
