@@ -12,6 +12,8 @@ use self::client::Client;
 
 /// Jobs per call of a batch.
 const BATCH: usize = 500;
+/// Payloads and groups per call: with their escapes and fields, what a service takes in one body.
+const BATCH_BYTES_MAX: usize = 256 << 10;
 /// A payload on the command line or a line of standard input is at most this long.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
@@ -142,16 +144,22 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     if args.key.is_some() {
         bail!("--key names one job: lines of standard input cannot share it");
     }
-    let mut count = 0;
+    let (mut count, mut bytes) = (0, 0);
     let mut batch = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         if line.len() > LINE_BYTES_MAX {
             bail!("line {} is longer than {LINE_BYTES_MAX} bytes", count + batch.len() + 1);
         }
+        if bytes + line.len() > BATCH_BYTES_MAX {
+            count += send(client, &args.queue, &mut batch)?;
+            bytes = 0;
+        }
+        bytes += line.len() + args.group.len();
         batch.push(job(&line));
         if batch.len() == BATCH {
             count += send(client, &args.queue, &mut batch)?;
+            bytes = 0;
         }
     }
     count += send(client, &args.queue, &mut batch)?;
