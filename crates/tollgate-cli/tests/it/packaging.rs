@@ -182,7 +182,7 @@ fn the_openapi_document_holds_when_it_is_fuzzed() {
     fuzz.args(["--exclude-checks", "positive_data_acceptance"]);
     // Its generator trips over itself on a busy machine now and then: that says nothing about the
     // service, and is tried again. What it finds wrong with an answer is not.
-    for _ in 0..3 {
+    for _ in 0..5 {
         let output = fuzz.output().expect("python3 runs");
         let said = String::from_utf8_lossy(&output.stdout);
         if output.status.success() {
@@ -192,7 +192,7 @@ fn the_openapi_document_holds_when_it_is_fuzzed() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("Inconsistent results"), "{said}{errors}");
     }
-    println!("skipped: the fuzzer's generator stumbled three times");
+    panic!("the fuzzer's generator stumbled five times");
 }
 
 #[test]
