@@ -167,32 +167,14 @@ fn the_openapi_document_holds_when_it_is_fuzzed() {
     let mut fuzz = command("python3", &tools);
     fuzz.current_dir(scratch("fuzz")).args(["-m", "schemathesis.cli", "run"]);
     fuzz.arg(root().join("crates/tollgate-server/openapi.json"));
-    fuzz.args([
-        "--workers",
-        "2",
-        "--url",
-        &service.url,
-        "--max-examples",
-        examples,
-        "--seed",
-        "1",
-        "--no-color",
-    ]);
+    // One worker: with two, CPython 3.11 trips over its own parser ("AST constructor recursion
+    // depth mismatch") in whichever thread comes second.
+    fuzz.args(["--workers", "1", "--url", &service.url, "--max-examples", examples]);
+    fuzz.args(["--seed", "1", "--suppress-health-check", "all", "--no-color"]);
     // A well-formed request may name a policy that does not exist: refusing it is right.
     fuzz.args(["--exclude-checks", "positive_data_acceptance"]);
-    // Its generator trips over itself on a busy machine now and then: that says nothing about the
-    // service, and is tried again. What it finds wrong with an answer is not.
-    for _ in 0..5 {
-        let output = fuzz.output().expect("python3 runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        if output.status.success() {
-            assert_eq!(service.get("/healthz"), "OK");
-            return;
-        }
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("Inconsistent results"), "{said}{errors}");
-    }
-    panic!("the fuzzer's generator stumbled five times");
+    succeed(&mut fuzz);
+    assert_eq!(service.get("/healthz"), "OK");
 }
 
 #[test]
