@@ -127,7 +127,7 @@ impl Server {
     fn start_at(engine: Engine, port: u16, arguments: &[String]) -> Option<Self> {
         let directory =
             std::env::temp_dir().join(format!("tollgate-{}-{port}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::create_dir_all(&directory).expect("a directory for the server");
         let (guard, pid) = spawn(engine, port, &directory, arguments);
         let server = Self { engine, port, pid, directory, arguments: arguments.to_vec(), guard };
         eventually(Duration::from_secs(10), || server.answers() || !server.is_alive());
@@ -205,7 +205,7 @@ fn spawn(
     {
         // A sentinel writes what it learns into its file, and will not start without one.
         let text = format!("port {port}\nbind 127.0.0.1\n{configuration}");
-        std::fs::write(directory.join("server.conf"), text).unwrap();
+        std::fs::write(directory.join("server.conf"), text).expect("its directory is there");
         command.arg("server.conf").args(rest);
     } else {
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
