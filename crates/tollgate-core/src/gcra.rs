@@ -19,7 +19,8 @@
 //! **Invariants.** A TAT in the past says nothing that an absent state would not. A TAT beyond the
 //! fill time (and [`SKEW`]) can only come from a clock that was set back; it becomes an empty bucket,
 //! so the key is locked no longer than a fill takes and nothing is granted twice. But for that
-//! repair, a denial changes nothing.
+//! repair, a denial changes nothing. (Where quotas come with the call, see [`Gcra::per_call`], a TAT
+//! beyond the fill time may be an earlier quota's, and is kept.)
 //!
 //! Rejected: a TAT in nanoseconds (drifts by up to a nanosecond per unit, 0.1 % at a million per
 //! second), floating point (drifts and depends on the epoch), a token count with a timestamp (two
@@ -44,7 +45,8 @@ pub struct Gcra {
     unit: u64,
     /// What a full bucket holds, in ticks.
     capacity: u128,
-    /// How far beyond empty a racing thread may find the bucket, in ticks.
+    /// How far beyond empty the bucket may be found, in ticks: by a racing thread, or after another
+    /// quota of the same key.
     skew: u128,
     /// Until when a state is one word; see [`Gcra::word_until`].
     word_until: Timestamp,
@@ -85,6 +87,24 @@ impl Gcra {
         let word_until = word::until(scale, capacity);
         Self { quota, scale, unit, capacity, skew, word_until }
     }
+
+    /// GCRA for a quota that comes with the call: calls on one key may bring different ones and
+    /// still move one arrival time, if a unit of each lasts whole nanoseconds. So an arrival time is
+    /// believed however far ahead it is; a clock that was set back is not told apart from an
+    /// earlier call with a longer fill time.
+    #[must_use]
+    pub const fn per_call(quota: Quota) -> Self {
+        Self { skew: Self::ANY_SKEW, ..Self::new(quota) }
+    }
+
+    /// Whether the quota comes with the call.
+    #[must_use]
+    pub const fn is_per_call(&self) -> bool {
+        self.skew == Self::ANY_SKEW
+    }
+
+    /// Beyond every arrival time of one word.
+    const ANY_SKEW: u128 = Self::WORD_END as u128;
 
     /// The quota.
     #[must_use]

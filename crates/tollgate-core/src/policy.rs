@@ -190,7 +190,8 @@ impl Policy {
     }
 
     /// A number that is the same for the same name and algorithm, on every machine and in every
-    /// run, and different otherwise: the part of a state's address that belongs to the policy.
+    /// run, and different otherwise: the part of a state's address that belongs to the policy. Where
+    /// the quota comes with the call ([`Gcra::per_call`]) it is no part of that.
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
@@ -246,6 +247,8 @@ impl From<Quota> for Algorithm {
 /// need not resist anybody: policies are written by the operator, not by callers.
 fn identity(policy: &Policy) -> u64 {
     let numbers = match &policy.algorithm {
+        // The numbers are the call's, not the policy's.
+        Algorithm::Gcra(gcra) if gcra.is_per_call() => [7, 0, 0, 0],
         Algorithm::Gcra(gcra) => {
             let quota = gcra.quota();
             [1, quota.units(), quota.period_ns(), quota.burst()]

@@ -7,11 +7,11 @@ use tollgate_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::amount::{moment, pair};
 use crate::brief::Brief;
-use crate::bytes::put_double;
-use crate::layout;
+use crate::bytes::{put_double, put_number};
 use crate::replay::{Board, Reply};
 use crate::request::{Op, Request};
 use crate::script::{Script, bit, script, short};
+use crate::{layout, ledger};
 
 /// What one request was answered, when, and on which states.
 #[derive(Clone, Debug)]
@@ -43,21 +43,30 @@ pub(crate) struct Batch {
     brief: Option<Brief>,
     /// For each request, the numbers of its parts' states.
     places: Vec<Vec<usize>>,
-    /// A part of some request for each state.
-    owners: Vec<(usize, usize)>,
+    states: Vec<Place>,
+}
+
+/// Where a state is.
+struct Place {
+    /// A part of some request that is about it.
+    owner: (usize, usize),
+    /// Which of the keys it is in.
+    home: usize,
+    /// Names it there, if it shares the key.
+    id: [u8; 8],
 }
 
 impl Batch {
     /// A run that answers `requests`, all of them in one slot.
     pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Self {
-        let mut plan = Plan::default();
+        let mut plan = Plan { prefix, ..Plan::default() };
         let places: Vec<Vec<usize>> = requests
             .iter()
             .enumerate()
             .map(|(index, request)| plan.place(index, request))
             .collect();
-        let states = plan.keys.len();
-        let mut keys: Vec<Vec<u8>> = plan.keys.iter().map(|key| key.to_vec()).collect();
+        let mut keys = plan.keys;
+        let homes = keys.len();
         let slot = layout::slot(keys.first().map_or(&[][..], |key| key));
         let mut encoded = Vec::with_capacity(requests.len() * 48);
         for (request, places) in requests.iter().zip(&places) {
@@ -73,17 +82,20 @@ impl Batch {
         if let (Some(_), [request, ..]) = (&remembered, requests) {
             keys.push(layout::record_key(prefix, 'q', slot, request.id));
         }
-        debug_assert!(states <= usize::from(u16::MAX), "batches are bounded");
+        debug_assert!(plan.states.len() <= usize::from(u16::MAX), "batches are bounded");
         let arguments = [time(manner.at), plan.spec, encoded, remembered.unwrap_or_default()];
         let is_short = plan.kinds == bit(1)
             && manner.remember_ms.is_none()
             && requests.iter().all(|request| request.op == Op::Check);
         let script = if is_short { short() } else { script(plan.kinds) };
         let brief = match requests {
-            [request] if is_short && states == request.parts.len() => Brief::new(request, manner),
+            [request] if is_short && homes == 1 && plan.states.len() == request.parts.len() => {
+                let ids: Vec<_> = plan.states.iter().map(|place| place.id).collect();
+                Brief::new(request, &ids, manner)
+            }
             _ => None,
         };
-        Self { script, kinds: plan.kinds, keys, arguments, brief, places, owners: plan.owners }
+        Self { script, kinds: plan.kinds, keys, arguments, brief, places, states: plan.states }
     }
 
     /// The command by the script's name, or with its source where the server does not know it.
@@ -130,14 +142,20 @@ impl Batch {
         requests: &[&Request],
         answer: Value,
     ) -> Option<Vec<Result<Outcome, StoreError>>> {
-        let (now, digits, values) = match (&answer, &self.brief) {
+        let (now, digits, found) = match (&answer, &self.brief) {
             (Value::BulkString(answer), Some(brief)) => brief.read(answer)?,
             (Value::Array(fields), _) => read_fields(fields)?,
             _ => return None,
         };
         let mut board = Board::new(now);
-        for ((request, part), value) in self.owners.iter().zip(values) {
-            board.add(&requests[*request].parts[*part].terms, value)?;
+        for (number, Place { owner, home, id }) in self.states.iter().enumerate() {
+            let terms = &requests[owner.0].parts[owner.1].terms;
+            match &found {
+                Found::States(values) => board.add(terms, values.get(number)?)?,
+                Found::Keys(values) => {
+                    board.add(terms, &ledger::state(values.get(*home)?, *id)?)?
+                }
+            }
         }
         let answers = requests.iter().zip(&self.places).zip(digits);
         let outcomes: Vec<_> = answers
@@ -147,16 +165,20 @@ impl Batch {
     }
 }
 
-/// The time, a digit per request, and the value of each state before.
-pub(crate) type Fields<'a> = (Timestamp, &'a [u8], Vec<&'a [u8]>);
+/// The time, a digit per request, and what was found before.
+pub(crate) type Fields<'a> = (Timestamp, &'a [u8], Found<'a>);
+
+/// What a script found.
+pub(crate) enum Found<'a> {
+    /// The value of each state.
+    States(Vec<&'a [u8]>),
+    /// The value of each key, all of them ledgers.
+    Keys(Vec<&'a [u8]>),
+}
 
 fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
     let [Value::Int(us), Value::Int(ns), Value::BulkString(digits), values @ ..] = fields else {
         return None;
-    };
-    let values = match values {
-        [Value::Array(values)] => values,
-        values => values,
     };
     let value = |value: &'a Value| match value {
         Value::BulkString(value) => Some(&value[..]),
@@ -164,15 +186,22 @@ fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
         _ => None,
     };
     let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
-    Some((now, digits, values.iter().map(value).collect::<Option<_>>()?))
+    let found = match values {
+        [Value::Array(values)] => Found::Keys(values.iter().map(value).collect::<Option<_>>()?),
+        values => Found::States(values.iter().map(value).collect::<Option<_>>()?),
+    };
+    Some((now, digits, found))
 }
 
 /// The distinct states of a batch.
 #[derive(Default)]
 struct Plan<'a> {
-    keys: Vec<&'a [u8]>,
+    prefix: &'a str,
+    /// Where the states are.
+    keys: Vec<Vec<u8>>,
+    homes: HashMap<Vec<u8>, usize>,
+    states: Vec<Place>,
     numbers: HashMap<&'a [u8], usize>,
-    owners: Vec<(usize, usize)>,
     spec: Vec<u8>,
     kinds: u8,
 }
@@ -184,14 +213,30 @@ impl<'a> Plan<'a> {
             if let Some(known) = self.numbers.get(&part.key[..]) {
                 return *known;
             }
-            self.numbers.insert(&part.key, self.keys.len());
-            self.keys.push(&part.key);
-            self.owners.push((index, number));
-            self.spec.extend_from_slice(&part.terms.spec);
+            self.numbers.insert(&part.key, self.states.len());
+            let (key, id) = match part.terms.shares() {
+                true => layout::ledger(self.prefix, &part.key),
+                false => (part.key.clone(), [0; 8]),
+            };
+            let home = self.home(key);
+            put_number(&mut self.spec, u64::from(part.terms.kind), 1);
+            put_number(&mut self.spec, home as u64 + 1, 2);
+            self.spec.extend_from_slice(&id);
+            self.spec.extend_from_slice(&part.terms.constants);
             self.kinds |= bit(part.terms.kind);
-            self.keys.len() - 1
+            self.states.push(Place { owner: (index, number), home, id });
+            self.states.len() - 1
         };
         parts.map(place).collect()
+    }
+
+    /// The number of a key.
+    fn home(&mut self, key: Vec<u8>) -> usize {
+        let next = self.keys.len();
+        *self.homes.entry(key).or_insert_with_key(|key| {
+            self.keys.push(key.clone());
+            next
+        })
     }
 }
 

@@ -12,10 +12,6 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.0.len()
-    }
-
     pub(crate) fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }
@@ -29,6 +25,11 @@ impl<'a> Reader<'a> {
     /// The name of a reservation.
     pub(crate) fn id(&mut self) -> Option<u128> {
         self.take(16)?.try_into().ok().map(u128::from_be_bytes)
+    }
+
+    /// All that is left.
+    pub(crate) const fn rest(self) -> &'a [u8] {
+        self.0
     }
 
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {

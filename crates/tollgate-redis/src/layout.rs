@@ -4,6 +4,7 @@
 //!   tg:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
 //!   tg:GkTSxSzLo80:tuser{acme}:7       the key `user{acme}:7` brings its own hash tag
 //!   tg:GkTSxSzLo80:h{5f2a…}a}b         a key with braces that are no tag: tagged by its hash
+//!   tg:g:k{alice}                      ledger of all GCRA states of key `alice`
 //!   tg:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
 //!   tg:q:{2k}71aa…                     answer to a request that may be asked again
 //! ```
@@ -13,8 +14,8 @@
 //! tagged.
 //!
 //! **Nothing is mistaken.** The letter before the tag says how the rest was made, the prefix holds
-//! no brace, and the policy's identity has a fixed length: no two keys have one name, whatever
-//! bytes they are made of.
+//! no brace, and the policy's identity has a fixed length and no colon: no two keys have one name,
+//! whatever bytes they are made of.
 
 use std::sync::OnceLock;
 
@@ -44,6 +45,17 @@ pub(crate) fn state_key(prefix: &str, policy_id: u64, key: &[u8]) -> Vec<u8> {
     name
 }
 
+/// Where a GCRA state is that would be called `name`: the ledger of its key, and the policy's
+/// identity, which names it there.
+pub(crate) fn ledger(prefix: &str, name: &[u8]) -> (Vec<u8>, [u8; 8]) {
+    let (policy, tail) = name[prefix.len()..].split_at(IDENTITY_LEN);
+    let mut ledger = Vec::with_capacity(name.len());
+    ledger.extend_from_slice(prefix.as_bytes());
+    ledger.push(b'g');
+    ledger.extend_from_slice(tail);
+    (ledger, policy_id(policy).to_le_bytes())
+}
+
 /// The name of a record that lives in `slot`: `r` for reservations, `q` for requests.
 pub(crate) fn record_key(prefix: &str, sort: char, slot: u16, id: u128) -> Vec<u8> {
     format!("{prefix}{sort}:{{{}}}{id:032x}", slot_tag(slot)).into_bytes()
@@ -54,15 +66,24 @@ pub(crate) fn slot(name: &[u8]) -> u16 {
     crc16(own_tag(name).unwrap_or(name)) % SLOTS
 }
 
+const IDENTITY_LEN: usize = 11;
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
 /// Policy identity as eleven characters of base 64.
-fn identity(id: u64) -> [u8; 11] {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+fn identity(id: u64) -> [u8; IDENTITY_LEN] {
     let mut left = id;
     std::array::from_fn(|_| {
         let digit = DIGITS[(left % 64) as usize];
         left /= 64;
         digit
     })
+}
+
+/// The policy that [`identity`] names.
+fn policy_id(identity: &[u8]) -> u64 {
+    let digit = |byte: &u8| DIGITS.iter().position(|known| known == byte).unwrap_or_default();
+    identity.iter().rev().fold(0, |id, byte| id.wrapping_mul(64).wrapping_add(digit(byte) as u64))
 }
 
 /// What stands between the first `{` and the next `}`, unless empty.
@@ -153,6 +174,20 @@ mod tests {
         let names: std::collections::HashSet<_> =
             keys.iter().map(|key| state_key("tg:", 7, key)).collect();
         assert_eq!(names.len(), keys.len());
+    }
+
+    #[test]
+    fn the_gcra_states_of_a_key_share_a_ledger_in_their_slot() {
+        for key in [b"alice".as_slice(), b"user{acme}:7", b"{}", b"AAAAAAAAAAA:k{x}"] {
+            let names = [7, u64::MAX].map(|policy| state_key("tg:", policy, key));
+            let [(one, first), (two, last)] = names.each_ref().map(|name| ledger("tg:", name));
+            assert_eq!((first, last), (7u64.to_le_bytes(), u64::MAX.to_le_bytes()));
+            assert_eq!(one, two);
+            assert_eq!(slot(&one), slot(&names[0]));
+            assert_ne!(one, names[0]);
+        }
+        let tagged = |key: &[u8]| ledger("tg:", &state_key("tg:", 1, key)).0;
+        assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tg:", 0, b"x"));
     }
 
     #[test]

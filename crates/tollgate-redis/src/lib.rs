@@ -35,6 +35,7 @@ mod flight;
 mod job;
 mod layout;
 mod lease;
+mod ledger;
 mod line;
 mod link;
 mod local;

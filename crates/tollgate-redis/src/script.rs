@@ -3,9 +3,9 @@
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
 //! deployments use one or two. Checks on GCRA alone have scripts that do without functions, with
-//! the whole one to fall back on; those for a single request are written out for its number of
-//! charges and so do without loops and tables too. The parts are the files in `scripts/`, which
-//! draw what they store.
+//! the whole one to fall back on; those for a single request on one key are written out for its
+//! number of charges and so do without loops and tables too. The parts are the files in `scripts/`,
+//! which draw what they store.
 
 use std::sync::OnceLock;
 
@@ -45,8 +45,8 @@ pub(crate) fn short() -> &'static Script {
 /// The most charges that a script is written out for.
 pub(crate) const WRITTEN_OUT_MAX: usize = 8;
 
-/// The shortest way: one request of so many checks on GCRA states, `whole` if all their units last
-/// whole microseconds. `None` if it has too many charges.
+/// The shortest way: one request of so many checks on GCRA states of one key, `whole` if all their
+/// units last whole microseconds. `None` if it has too many charges.
 pub(crate) fn written_out(charges: usize, whole: bool) -> Option<&'static Script> {
     static SCRIPTS: [OnceLock<Script>; 2 * WRITTEN_OUT_MAX] =
         [const { OnceLock::new() }; 2 * WRITTEN_OUT_MAX];
@@ -80,7 +80,8 @@ fn source(set: usize) -> String {
 }
 
 /// A file in which lines between `--each` and `--end` stand once per charge, and so does what
-/// stands in `@{…|…}`, with the text after the bar in between; `@` is the number of the charge.
+/// stands in `@{…|…}`, with the text after the bar before all but the first; `@` is the number of
+/// the charge.
 fn write_out(source: &str, charges: usize) -> String {
     let each = |text: &str| -> Vec<String> {
         (1..=charges).map(|charge| text.replace('@', &charge.to_string())).collect()
@@ -114,7 +115,10 @@ fn write_out_lists(line: &str, each: &impl Fn(&str) -> Vec<String>) -> String {
     for part in parts {
         let (list, rest) = part.split_once('}').unwrap_or((part, ""));
         let (item, between) = list.split_once('|').unwrap_or((list, ""));
-        out.push_str(&each(item).join(between));
+        for (number, (item, between)) in each(item).iter().zip(each(between)).enumerate() {
+            out.push_str(if number == 0 { "" } else { &between });
+            out.push_str(item);
+        }
         out.push_str(rest);
     }
     out
@@ -136,8 +140,8 @@ mod tests {
 
     #[test]
     fn a_script_is_written_out_once_per_charge() {
-        let source = "-- why\nlocal @{a@|, } = 1\n--each\nset(a@, @{a@| .. })\n--end\nreturn";
-        let expected = "local a1, a2 = 1\nset(a1, a1 .. a2)\nset(a2, a1 .. a2)\nreturn\n";
+        let source = "-- why\nlocal @{a@|, b@, } = 1\n--each\nset(a@, @{a@| .. })\n--end\nreturn";
+        let expected = "local a1, b2, a2 = 1\nset(a1, a1 .. a2)\nset(a2, a1 .. a2)\nreturn\n";
         assert_eq!(write_out(source, 2), expected);
     }
 
@@ -147,7 +151,7 @@ mod tests {
         assert!(written_out(WRITTEN_OUT_MAX + 1, false).is_none());
         let (one, three) = (written_out(1, true).unwrap(), written_out(3, true).unwrap());
         assert!(!one.source.contains('@') && !three.source.contains('@'));
-        assert!(three.source.contains("KEYS[3]") && !three.source.contains("KEYS[4]"));
+        assert!(three.source.contains("id3") && !three.source.contains("id4"));
         assert_ne!(written_out(1, false).unwrap().sha, one.sha);
     }
 

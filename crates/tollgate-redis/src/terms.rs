@@ -8,9 +8,9 @@ use tollgate_core::fixed_window::{self, Anchor, FixedWindow};
 use tollgate_core::gcra::{self, Gcra};
 use tollgate_core::leaky_bucket::{self, LeakyBucket};
 use tollgate_core::sliding_window::{self, Cell, SlidingWindow};
-use tollgate_core::{Algorithm, Policy, Quota, State, Timestamp};
+use tollgate_core::{Algorithm, Policy, Quota, SKEW, State, Timestamp};
 
-use crate::amount::{Amount, Scale, amount, gcd, moment, nanos, pair, units};
+use crate::amount::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
 use crate::bytes::{Reader, put_double};
 
 /// A policy, and what a script must be told of it.
@@ -19,8 +19,8 @@ pub(crate) struct Terms {
     pub(crate) policy: Policy,
     /// The number of the algorithm, as the scripts count them.
     pub(crate) kind: u8,
-    /// The kind and the constants, as the second argument of a script has them.
-    pub(crate) spec: Vec<u8>,
+    /// The constants, as the second argument of a script has them.
+    pub(crate) constants: Vec<u8>,
     /// Whether it is GCRA and all its moments and durations are whole microseconds.
     pub(crate) is_whole: bool,
 }
@@ -29,6 +29,9 @@ pub(crate) struct Terms {
 #[derive(Debug, Default)]
 pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<Terms>>>);
 
+/// The kind whose states share ledgers.
+pub(crate) const GCRA: u8 = 1;
+
 /// The most policies whose terms are kept; more are worked out each time.
 const KNOWN_MAX: usize = 4_096;
 
@@ -36,22 +39,21 @@ impl KnownTerms {
     /// The terms of `policy`.
     pub(crate) fn of(&self, policy: &Policy) -> Arc<Terms> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(terms) = known.get(&policy.id()) {
+        // The identity alone does not tell: one whose numbers come with the call is one policy.
+        if let Some(terms) = known.get(&policy.id())
+            && terms.algorithm() == policy.algorithm()
+        {
             return Arc::clone(terms);
         }
         drop(known);
         let terms = Arc::new(Terms::new(policy));
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < KNOWN_MAX {
+        if known.len() < KNOWN_MAX || known.contains_key(&policy.id()) {
             known.insert(policy.id(), Arc::clone(&terms));
         }
         terms
     }
 }
-
-/// The bytes of a state's `till` and of a return, as gcra.lua and decide.lua draw them.
-const TILL_LEN: usize = 4;
-const RETURN_LEN: usize = 50;
 
 /// Units of an open reservation that come back if nobody settles it in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,14 +66,14 @@ pub(crate) struct Return {
 
 impl Terms {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let (kind, constants) = constants(policy.algorithm());
-        let mut spec = vec![kind];
-        constants.iter().for_each(|number| put_double(&mut spec, *number));
+        let (kind, numbers) = constants(policy.algorithm());
+        let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
+        numbers.iter().for_each(|number| put_double(&mut constants, *number));
         let is_whole = match policy.algorithm() {
             Algorithm::Gcra(gcra) => Scale::of(gcra.quota()).is_whole(),
             _ => false,
         };
-        Self { policy: policy.clone(), kind, spec, is_whole }
+        Self { policy: policy.clone(), kind, constants, is_whole }
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {
@@ -81,6 +83,11 @@ impl Terms {
     /// `units` as a script adds them.
     pub(crate) fn amount(&self, units: u64) -> Amount {
         amount(self.algorithm(), units)
+    }
+
+    /// Whether its states share a ledger with those of the same key under other policies.
+    pub(crate) const fn shares(&self) -> bool {
+        self.kind == GCRA
     }
 
     /// What a value in the store says; `None` if it is not of this policy's making.
@@ -116,6 +123,7 @@ fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
             let quota = gcra.quota();
             let mut constants = amount(algorithm, quota.burst()).to_vec();
             constants.push(Scale::of(quota).ticks);
+            constants.push(believed_us(gcra));
             (1, constants)
         }
         Algorithm::LeakyBucket(bucket) => {
@@ -141,6 +149,11 @@ fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
     }
 }
 
+/// How far beyond what the bucket holds an arrival time is believed.
+pub(crate) const fn believed_us(gcra: &Gcra) -> u64 {
+    if gcra.is_per_call() { UNITS_MAX } else { SKEW.as_micros() as u64 }
+}
+
 /// The core has five algorithms; a sixth comes with its script.
 fn unreachable_kind() -> ! {
     unreachable!("every algorithm of the core has a script")
@@ -164,15 +177,7 @@ fn parse_state(algorithm: &Algorithm, reader: &mut Reader<'_>) -> Option<State> 
 }
 
 fn parse_gcra(gcra: &Gcra, reader: &mut Reader<'_>) -> Option<gcra::State> {
-    let us = reader.number(7)?;
-    // Returns are 50 bytes each: what is left over says which of the two forms it is.
-    let rest = if reader.len() % RETURN_LEN == TILL_LEN {
-        [0, 0]
-    } else {
-        [reader.number(2)?, reader.number(7)?]
-    };
-    reader.take(TILL_LEN)?;
-    let limbs = [us, rest[0], rest[1]];
+    let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
     let tat = Scale::of(gcra.quota()).ticks_of(limbs);
     Some(gcra::State::from_words([tat as u64, (tat >> 64) as u64]))
 }

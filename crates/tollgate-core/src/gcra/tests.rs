@@ -98,6 +98,22 @@ fn a_clock_set_back_locks_a_key_for_one_fill_and_grants_nothing_twice() {
 }
 
 #[test]
+fn a_quota_that_comes_with_the_call_finds_what_another_left() {
+    let per_call = |text: &str| Gcra::per_call(text.parse().unwrap());
+    let (slow, fast) = (per_call("1/1h burst 2"), per_call("1/1s burst 2"));
+    let now = Timestamp::from_millis(86_400_000);
+    let (_, state) = slow.decide(State::default(), cost(2), now);
+    let (decision, after) = fast.decide(state, Cost::ONE, now);
+    let wait = Duration::from_secs(7_200 + 1 - 2);
+    assert_eq!((decision.retry(), after), (Some(Retry::After(wait)), state));
+    let by_word = fast.decide_word(state.to_words()[0], Cost::ONE, now);
+    assert_eq!((fast.report(by_word), by_word.tat_ns()), (decision, state.to_words()[0]));
+    let tick = Duration::from_nanos(1);
+    assert!(!fast.decide(state, Cost::ONE, now.after(wait).before(tick)).0.is_allowed());
+    assert!(fast.decide(state, Cost::ONE, now.after(wait)).0.is_allowed());
+}
+
+#[test]
 fn the_end_of_time_neither_panics_nor_forgives() {
     let widest = Quota::with_burst(Quota::UNITS_MAX, Quota::PERIOD_MAX, Quota::UNITS_MAX).unwrap();
     let limit = Gcra::new(widest);

@@ -28,7 +28,7 @@ impl Gcra {
         let capacity = self.capacity as u64;
         let mut tat_ns = tat_ns;
         let mut used_ns = tat_ns.saturating_sub(now.as_nanos());
-        if used_ns > capacity + SKEW_NS {
+        if used_ns > capacity + self.skew as u64 {
             used_ns = capacity;
             tat_ns = now.as_nanos() + capacity;
         }

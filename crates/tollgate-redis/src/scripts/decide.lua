@@ -3,8 +3,9 @@
 -- This part stands last; before it come time.lua, division.lua and the algorithms that the batch
 -- needs. Requests are answered in order, at one time, and a later one sees what an earlier took.
 --
---   KEYS   1..n      states, one string per policy and key, n as many as ARGV[2] has entries
---          n+1..     records of reservations, as the requests name them
+--   KEYS   1..m      where the states are, as ARGV[2] says: GCRA's of one key together in a ledger
+--                    (gcra.lua draws it), every other in a string of its own
+--          m+1..     records of reservations, as the requests name them
 --          last      the request's own record, if ARGV[4] is not empty
 --
 --   state    | kind | what the algorithm draws | returns, 50 bytes each ... |
@@ -15,7 +16,8 @@
 --            it asks for, and no more is given back than was taken
 --
 --   ARGV   1   the time as two doubles (us, ns) in tests, empty otherwise: the server's TIME
---          2   per state: the kind (1 byte) and the algorithm's constants (doubles)
+--          2   per state: the kind (1 byte), which of KEYS it is in (2), the policy's identity (8)
+--              and the algorithm's constants (doubles)
 --          3   the requests, one after the other:
 --              op (1), charges (2), id (16), then per charge
 --              state (2), mode (1: counted, +2 comes back on expiry), cost (3 doubles), then
@@ -34,7 +36,7 @@
 -- Every state is written with a TTL that covers all of it, and is deleted when it says nothing.
 
 local CHECK, PEEK, TAKE, REFUND, RESET, RESERVE, SETTLE = 1, 2, 3, 4, 5, 6, 7
-local CHARGE_LEN, RETURN_LEN = 27, 50
+local CHARGE_LEN = 27
 
 local remember_ms = ARGV[4]
 if remember_ms ~= '' then
@@ -42,34 +44,43 @@ if remember_ms ~= '' then
   if answer then return cmsgpack.unpack(answer) end
 end
 
--- The constants of each state's algorithm.
-local constants, spec, pos = {}, ARGV[2], 1
+-- The constants of each state's algorithm, and where the state is.
+local constants, spec, pos, homes = {}, ARGV[2], 1, 0
 while pos <= #spec do
-  local kind = byte(spec, pos)
-  local c = { read(algorithms[kind].constants, spec, pos + 1) }
+  local kind, home, id = read('<BI2c8', spec, pos)
+  local c = { read(algorithms[kind].constants, spec, pos + 11) }
   pos = c[#c]
-  c.kind, c.algorithm = kind, algorithms[kind]
+  c.kind, c.algorithm, c.home, c.id = kind, algorithms[kind], home, id
   constants[#constants + 1] = c
+  homes = math.max(homes, home)
 end
 local n = #constants
 
--- The values as they are; false where there is none, nil where there is somebody else's data.
-local values = {}
-if n == 1 then
+-- What is at the keys; false where there is nothing, nil where there is somebody else's data.
+local found = {}
+if homes == 1 then
   local value = redis.pcall('GET', KEYS[1])
-  if type(value) ~= 'table' then values[1] = value end
+  if type(value) ~= 'table' then found[1] = value end
 else
-  values = redis.call('MGET', unpack(KEYS, 1, n))
+  found = redis.call('MGET', unpack(KEYS, 1, homes))
   local absent = {}
-  for k = 1, n do
-    if not values[k] then absent[#absent + 1] = KEYS[k] end
+  for h = 1, homes do
+    if not found[h] then absent[#absent + 1] = KEYS[h] end
   end
   -- MGET shows a list or a hash as nothing: ask, or a write would replace it.
   if #absent > 0 and redis.call('EXISTS', unpack(absent)) > 0 then
-    for k = 1, n do
-      if not values[k] and redis.call('EXISTS', KEYS[k]) == 1 then values[k] = nil end
+    for h = 1, homes do
+      if not found[h] and redis.call('EXISTS', KEYS[h]) == 1 then found[h] = nil end
     end
   end
+end
+
+-- The values of the states, likewise.
+local values = {}
+for k, c in ipairs(constants) do
+  local value = found[c.home]
+  if value and c.algorithm.entry then value = c.algorithm.entry(value, c.id) end
+  values[k] = value
 end
 
 local states, returns, dirty, answer = {}, {}, {}, { now_us, now_ns, '' }
@@ -329,18 +340,32 @@ local function format(k)
     value = value .. pack('<c16I7I2I7I7I2I7I2', unpack(entry))
     ttl_ms = math.max(ttl_ms, floor((entry[5] - now_us) / 1000) + 2)
   end
-  -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
-  if ttl_ms > 0 and ARGV[1] ~= '' then ttl_ms = ttl_ms + 3600000 end
   return value, ttl_ms
 end
 
+-- Time in tests does not pass as the server's does: what they wrote must not expire by it.
+local function longer(ttl_ms) return ARGV[1] == '' and ttl_ms or ttl_ms + 3600000 end
+
 -- Deletions last: a full store refuses the first write, before anything is changed.
+local ledgers = {}
 for k in pairs(dirty) do
-  local value, ttl_ms = format(k)
-  if ttl_ms > 0 then
-    redis.call('SET', KEYS[k], value, 'PX', ttl_ms)
+  local c, value, ttl_ms = constants[k], format(k)
+  if c.algorithm.merge then
+    local written = ledgers[c.home] or {}
+    written[#written + 1], written[c.id] = c.id, ttl_ms > 0 and value or ''
+    ledgers[c.home] = written
+  elseif ttl_ms > 0 then
+    redis.call('SET', KEYS[c.home], value, 'PX', longer(ttl_ms))
   elseif values[k] then
-    gone[#gone + 1] = KEYS[k]
+    gone[#gone + 1] = KEYS[c.home]
+  end
+end
+for home, written in pairs(ledgers) do
+  local value, ttl_ms = algorithms[1].merge(found[home], written)
+  if value then
+    redis.call('SET', KEYS[home], value, 'PX', longer(ttl_ms))
+  elseif found[home] then
+    gone[#gone + 1] = KEYS[home]
   end
 end
 if #gone > 0 then redis.call('DEL', unpack(gone)) end

@@ -1,37 +1,99 @@
--- GCRA: one theoretical arrival time (TAT) per key. See tollgate_core::gcra.
+-- GCRA: one theoretical arrival time (TAT) per policy and key. See tollgate_core::gcra.
 --
---   value   | 1 | us: 7 bytes | till: 4 |                      little endian, if ns = part = 0
---           | 1 | us: 7 bytes | ns: 2 | part: 7 | till: 4 |    otherwise
+-- All GCRA states of one key are in one ledger, so a request that charges a key under several
+-- policies reads one value and writes one:
+--
+--   ledger   | 1 | till: 4 | entries, 24 bytes each ... |                                little endian
+--            | 6 | till: 4 | n: 2 | n entries | returns, 58 bytes each ... |   with reservations open
+--   entry    | policy's identity: 8 | us: 7 | ns: 2 | part: 7 |
+--   return   | policy's identity: 8 | a return as decide.lua draws it: 50 |
 --
 -- The TAT is us microseconds + ns nanoseconds + part / scale nanoseconds: one unit rarely costs
 -- whole nanoseconds, and nothing is rounded. Durations (what a charge costs, what the bucket
 -- holds) come in the same three limbs, worked out by the caller, so that here they are only added
 -- and compared.
 --
--- The key lives at least until the second `till` (0: not known). The short ways give a state that
--- is charged again LINGER_S more than it needs, and while `till` covers the next TAT they change
--- the TAT in place, which costs half of a write with a TTL. Here every state is written with its
--- exact TTL.
+-- A ledger's TTL covers all its entries; one that has nothing to say any more is left out when the
+-- ledger is written anew. The key lives at least until the second `till` (0: not known). The short
+-- ways give a ledger that is charged again LINGER_S more than it needs, and while `till` covers the
+-- next TAT they change the TAT in place, which costs half of a write with a TTL. Here every ledger
+-- is written with its exact TTL.
 --
---   constants   capacity_us, capacity_ns, capacity_part, scale
---   state       { us, ns, part }
+--   constants   capacity_us, capacity_ns, capacity_part, scale, how far beyond the capacity a TAT is
+--               believed (us): SKEW, or anything if the numbers of the policy come with the call
+--   state       { us, ns, part }, in the rest of the script | 1 | us: 7 | ns: 2 | part: 7 | returns |
+
+local ENTRY_LEN, BACK_LEN = 24, 58
+
+-- Where the entries of a ledger begin and end; nil if it is none.
+local function entries_of(value)
+  local kind = byte(value, 1)
+  if kind == 1 and #value % ENTRY_LEN == 5 then return 6, #value end
+  if kind ~= 6 or #value < 7 then return nil end
+  local last = 7 + read('<I2', value, 6) * ENTRY_LEN
+  if last <= #value and (#value - last) % BACK_LEN == 0 then return 8, last end
+end
+
+-- The entry at `at` of a ledger whose entries end at `last`, as a state with its returns.
+local function state_at(value, at, last)
+  local id, state = value:sub(at, at + 7), '\1' .. value:sub(at + 8, at + ENTRY_LEN - 1)
+  for back = last + 1, #value, BACK_LEN do
+    if value:sub(back, back + 7) == id then
+      state = state .. value:sub(back + 8, back + BACK_LEN - 1)
+    end
+  end
+  return state
+end
 
 algorithms[1] = {
-  constants = '<dddd',
+  constants = '<ddddd',
 
   vacant = function() return { 0, 0, 0 } end,
 
-  parse = function(value)
-    local us, ns, part = 0, 0, 0
-    -- Returns are 50 bytes each: what is left over says which of the two it is.
-    if #value % 50 == 12 then
-      us = read('<I7', value, 2)
-      return { us, 0, 0 }, 13
-    elseif #value % 50 == 21 then
-      us, ns, part = read('<I7I2I7', value, 2)
-      return { us, ns, part }, 22
+  -- The state of a policy in a ledger: false if it has none, nil if this is no ledger.
+  entry = function(value, id)
+    local first, last = entries_of(value)
+    if not first then return nil end
+    for at = first, last - 1, ENTRY_LEN do
+      if value:sub(at, at + 7) == id then return state_at(value, at, last) end
     end
-    return nil
+    return false
+  end,
+
+  -- The ledger with states written into it (by identity, and a list of those; '' for one that says
+  -- nothing), and its TTL; nil if nothing is left in it.
+  merge = function(value, written)
+    local entries, backs, ttl_ms = {}, {}, 0
+    local function add(id, state)
+      local life_ms = floor((read('<I7', state, 2) - now_us) / 1000) + 2
+      for back = 18, #state, RETURN_LEN do
+        life_ms = math.max(life_ms, floor((read('<I7', state, back + 32) - now_us) / 1000) + 2)
+      end
+      if life_ms <= 0 then return end
+      for back = 18, #state, RETURN_LEN do
+        backs[#backs + 1] = id .. state:sub(back, back + RETURN_LEN - 1)
+      end
+      entries[#entries + 1], ttl_ms = id .. state:sub(2, 17), math.max(ttl_ms, life_ms)
+    end
+    for _, id in ipairs(written) do
+      if written[id] ~= '' then add(id, written[id]) end
+    end
+    if value then
+      local first, last = entries_of(value)
+      for at = first, last - 1, ENTRY_LEN do
+        local id = value:sub(at, at + 7)
+        if not written[id] then add(id, state_at(value, at, last)) end
+      end
+    end
+    if #entries == 0 then return nil end
+    local head = pack('<BI4', 1, 0)
+    if #backs > 0 then head = pack('<BI4I2', 6, 0, #entries) end
+    return head .. table.concat(entries) .. table.concat(backs), ttl_ms
+  end,
+
+  parse = function(value)
+    local us, ns, part = read('<I7I2I7', value, 2)
+    return { us, ns, part }, 18
   end,
 
   -- Works out when the bucket would be empty, the latest TAT there may be, and repairs a later one.
@@ -39,7 +101,7 @@ algorithms[1] = {
     local us, ns, part = now_us + c[1], now_ns + c[2], c[3]
     if ns >= 1000 then us, ns = us + 1, ns - 1000 end
     c.us, c.ns, c.part = us, ns, part
-    local by = s[1] - us - SKEW_US
+    local by = s[1] - us - c[5]
     if by > 0 or by == 0 and (s[2] > ns or s[2] == ns and s[3] > part) then
       return { us, ns, part }, true
     end
@@ -78,8 +140,5 @@ algorithms[1] = {
   -- Rounded up to the millisecond: a state must not be forgotten before it says nothing.
   ttl_ms = function(_, s) return floor((s[1] - now_us) / 1000) + 2 end,
 
-  format = function(s)
-    if s[2] == 0 and s[3] == 0 then return pack('<BI7I4', 1, s[1], 0) end
-    return pack('<BI7I2I7I4', 1, s[1], s[2], s[3], 0)
-  end,
+  format = function(s) return pack('<BI7I2I7', 1, s[1], s[2], s[3]) end,
 }

@@ -9,6 +9,9 @@
 local pack, read, byte = struct.pack, struct.unpack, string.byte
 local floor, fmod = math.floor, math.fmod
 
+-- The bytes of a return, as decide.lua draws it.
+local RETURN_LEN = 50
+
 -- How far in the future a stored moment is believed: SKEW of tollgate-core, in microseconds.
 local SKEW_US = 10000
 

@@ -113,12 +113,14 @@ async fn somebody_elses_data_is_refused_and_not_overwritten() {
             let before = server.tell(&["DUMP", &name]);
             let error = check(&store, &policy, "k").await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-            let both = [charge(&other, "k"), charge(&policy, "k")];
-            let error = store.check(&both, Timestamp::MIN).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            for key in ["k", "l"] {
+                let both = [charge(&other, key), charge(&policy, "k")];
+                let error = store.check(&both, Timestamp::MIN).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            }
             assert_eq!(server.tell(&["DUMP", &name]), before, "untouched");
         }
-        assert!(check(&store, &other, "k").await.unwrap().is_allowed(), "nothing was taken there");
+        assert!(check(&store, &other, "l").await.unwrap().is_allowed(), "nothing was taken there");
     }
 }
 

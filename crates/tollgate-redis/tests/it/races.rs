@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tollgate_core::concurrency::Concurrency;
 use tollgate_core::fixed_window::{Anchor, FixedWindow};
+use tollgate_core::gcra::Gcra;
 use tollgate_core::leaky_bucket::LeakyBucket;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Algorithm, Policy, Quota, Store, Timestamp};
+use tollgate_core::{Algorithm, Cost, Policy, Quota, Store, Timestamp};
 
 use crate::caller::{admitted, charge, check, connect, settings};
 use tollgate_sim::servers::Engine;
@@ -165,6 +166,30 @@ async fn a_state_that_is_charged_again_outlives_its_need_by_seconds_at_most() {
                 }
             }
         }
+    }
+}
+
+/// What comes with the call is no part of the state's name, nor of what the state means.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_keeps_its_state_when_the_quota_comes_with_the_call() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let per_call = |text: &str| {
+            let quota: Quota = text.parse().unwrap();
+            Policy::new("cell", Gcra::per_call(quota)).unwrap()
+        };
+        let slow = per_call("1/1m burst 10");
+        let all = charge(&slow, "k").cost(Cost::new(10).unwrap());
+        assert!(store.check(&[all], Timestamp::MIN).await.unwrap().is_allowed());
+        for quota in ["1/1s burst 5", "1/142857143ns burst 14"] {
+            let verdict = check(&store, &per_call(quota), "k").await.unwrap();
+            let retry = verdict.decisions()[0].retry().and_then(|retry| retry.after()).unwrap();
+            let (least, most) = (Duration::from_secs(580), Duration::from_secs(600));
+            assert!(least < retry && retry < most, "{quota}: {retry:?}");
+        }
+        let roomy = per_call("1/1m burst 100");
+        let allowed = check(&store, &roomy, "k").await.unwrap();
+        assert_eq!(allowed.decisions()[0].snapshot().remaining(), 89);
     }
 }
 
