@@ -1,5 +1,11 @@
 //! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
 //!
+//! The numbers belong to the call, not to the key: as with redis-cell and throttlecrab, a key keeps
+//! its arrival time when they change. So that one arrival time means the same under all of them, what
+//! a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than asked
+//! for). Above a million a second that could cost more than a thousandth; numbers whose interval is
+//! shorter than [`SHARED_NS_MIN`] and not whole keep their states apart, exact.
+//!
 //! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
 //! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
 //! by callers and a flood of different ones must not stay.
@@ -13,6 +19,9 @@ use tollgate_core::{Policy, Quota, QuotaError};
 
 /// How many different policies are kept per thread.
 const KEPT: usize = 1_024;
+
+/// The shortest interval that is rounded.
+const SHARED_NS_MIN: u64 = 1_000;
 
 /// A policy's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +67,13 @@ impl AdHoc {
     fn build(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
         let Numbers { burst, count, period_ns } = numbers;
         let quota = Quota::with_burst(count, Duration::from_nanos(period_ns), burst)?;
-        let policy = Policy::new(Self::NAME, Gcra::new(quota));
+        let interval_ns = period_ns.div_ceil(count);
+        let is_shared = period_ns.is_multiple_of(count) || interval_ns >= SHARED_NS_MIN;
+        let algorithm = match Quota::with_burst(1, Duration::from_nanos(interval_ns), burst) {
+            Ok(rounded) if is_shared => Gcra::per_call(rounded),
+            _ => Gcra::new(quota),
+        };
+        let policy = Policy::new(Self::NAME, algorithm);
         let policy = Rc::new(policy.expect("the name is printable ASCII"));
         if self.kept.len() == KEPT {
             self.kept.clear();
@@ -79,7 +94,9 @@ mod tests {
         let first = adhoc.policy(numbers(5)).unwrap();
         let second = adhoc.policy(numbers(6)).unwrap();
         assert!(Rc::ptr_eq(&first, &adhoc.policy(numbers(5)).unwrap()));
-        assert_ne!(first.id(), second.id());
+        assert_eq!(first.id(), second.id(), "the numbers are no part of a key's state");
+        let fine = Numbers { burst: 5, count: 999_999_999, period_ns: 1_000_000_000 };
+        assert_ne!(adhoc.policy(fine).unwrap().id(), first.id());
         for burst in 1..5_000 {
             adhoc.policy(numbers(burst)).unwrap();
         }

@@ -88,6 +88,18 @@ async fn cl_throttle_and_gcra_agree_and_throttle_says_the_same_in_its_own_order(
 }
 
 #[tokio::test]
+async fn a_key_keeps_its_state_when_the_numbers_change() {
+    let client = Client::new();
+    assert_eq!(client.numbers("CL.THROTTLE k 9 1 60 10").await, [0, 10, 0, -1, 600]);
+    assert_eq!(client.numbers("CL.THROTTLE k 4 1 1").await, [1, 5, 0, 596, 600]);
+    assert_eq!(client.numbers("CL.THROTTLE k 99 1 60").await, [0, 100, 89, -1, 660]);
+    // 7 per second: not a whole number of nanoseconds, and still the same state.
+    assert_eq!(client.numbers("CL.THROTTLE k 13 7 1").await, [1, 14, 0, 659, 660]);
+    assert_eq!(client.numbers("THROTTLE k 100 1 60").await, [1, 100, 88, 720, 0]);
+    assert_eq!(client.numbers("GCRA k 99 1 0.5").await, [1, 100, 0, 671, 720]);
+}
+
+#[tokio::test]
 async fn a_negative_quantity_gives_back_and_zero_only_looks() {
     let client = Client::new();
     client.numbers("CL.THROTTLE k 4 1 1 3").await;
