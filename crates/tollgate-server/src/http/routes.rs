@@ -1,9 +1,10 @@
 //! Which path is answered by what, and who may ask.
 
+use super::amend::{Change, amend};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use super::{amend, check, compat, gate, ops, queues, settle};
+use super::{check, compat, gate, ops, queues, settle};
 use crate::auth::Role;
 use crate::dashboard;
 use crate::metrics::Front;
@@ -114,9 +115,9 @@ async fn route_v1(
     match path {
         "/v1/peek" => check::peek(worker, request, reply).await,
         "/v1/check-batch" => check::check_batch(worker, request, reply).await,
-        "/v1/take" => amend::take(worker, request, reply).await,
-        "/v1/refund" => amend::refund(worker, request, reply).await,
-        "/v1/reset" => amend::reset(worker, request, reply).await,
+        "/v1/take" => amend(Change::Take, worker, request, reply).await,
+        "/v1/refund" => amend(Change::Refund, worker, request, reply).await,
+        "/v1/reset" => amend(Change::Reset, worker, request, reply).await,
         "/v1/reserve" => settle::reserve(worker, request, reply).await,
         "/v1/commit" => settle::commit(worker, request, reply).await,
         "/v1/cancel" => settle::cancel(worker, request, reply).await,
