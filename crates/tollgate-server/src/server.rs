@@ -54,7 +54,8 @@ struct Surroundings {
 }
 
 impl Server {
-    /// Binds every front and starts to serve with `workers` threads (as many as processors if 0).
+    /// Binds every front and starts to serve with `workers` threads (one for every two processors if
+    /// 0: most of what a request costs is the kernel's, and so is the other half of the machine).
     ///
     /// # Errors
     ///
@@ -135,7 +136,7 @@ impl Drop for Server {
 
 fn worker_count(workers: usize) -> usize {
     match workers {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(2)),
         workers => workers,
     }
 }
