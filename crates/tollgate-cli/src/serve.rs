@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES")]
     memory_bytes: Option<usize>,
 
-    /// Threads that serve [default: one per processor]
+    /// Threads that serve [default: one for every two processors]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
 
@@ -136,6 +136,7 @@ async fn serve(args: Args) -> Result<()> {
     let metrics = Metrics::default();
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
+    tollgate_server::logs::note(&config.notes);
     let (backing, store_name) = backing(&config, args.snapshot.as_ref()).await?;
     let (queues, pushing) = queues(&config.queues).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;

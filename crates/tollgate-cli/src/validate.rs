@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use tollgate_server::config::{Config, Overrides};
+use tollgate_server::config::{Config, ConfigError, Overrides};
 use tollgate_server::metrics::Metrics;
 
 /// Check configuration files without serving them: each for itself, then all of them together.
@@ -22,7 +22,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut wrong = 0;
     for file in &args.files {
         match load(std::slice::from_ref(file)) {
-            Ok(holds) => writeln!(out, "{}: valid: {holds}", file.display())?,
+            Ok((holds, notes)) => {
+                notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+                writeln!(out, "{}: valid: {holds}", file.display())?;
+            }
             Err(error) => {
                 wrong += 1;
                 writeln!(out, "{error}")?;
@@ -33,14 +36,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
         bail!("{wrong} of {} files wrong", args.files.len());
     }
     if args.files.len() > 1 {
-        writeln!(out, "together: valid: {}", load(&args.files)?)?;
+        writeln!(out, "together: valid: {}", load(&args.files)?.0)?;
     }
     Ok(())
 }
 
-fn load<P: AsRef<Path>>(files: &[P]) -> Result<String> {
+/// What the files hold, and what of it has no effect.
+fn load<P: AsRef<Path>>(files: &[P]) -> Result<(String, Vec<ConfigError>)> {
     let files: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_path_buf()).collect();
     let config = Config::load(&files, &Overrides::default(), &Metrics::default())?;
     let (policies, domains) = (config.rules.rules().len(), config.rules.domains().count());
-    Ok(format!("{policies} policies, {domains} domains"))
+    Ok((format!("{policies} policies, {domains} domains"), config.notes))
 }

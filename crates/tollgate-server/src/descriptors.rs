@@ -55,6 +55,8 @@ pub struct Limit {
     pub name: Option<String>,
     /// The names of limits that do not count if this one matches in the same request.
     pub replaces: Vec<String>,
+    /// What the proxy is told when a request matches and passes.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Where its decisions are counted.
     pub tally: Arc<Tally>,
 }
@@ -105,6 +107,25 @@ impl Domain {
             }
         }
         Some(Found { limit, key: bytes })
+    }
+}
+
+impl Limit {
+    /// A limit that is enforced, and nothing else.
+    #[must_use]
+    pub fn new(policy: Option<Policy>, tally: Arc<Tally>) -> Self {
+        Self {
+            policy,
+            deny_all: false,
+            shadow: false,
+            quota_mode: false,
+            unavailable_on_store_error: false,
+            share_threshold: false,
+            name: None,
+            replaces: Vec::new(),
+            metadata: serde_json::Map::new(),
+            tally,
+        }
     }
 }
 
@@ -159,17 +180,7 @@ mod tests {
     }
 
     fn limit(quota: &str) -> Limit {
-        Limit {
-            policy: Some(Policy::parse("p", quota).unwrap()),
-            deny_all: false,
-            shadow: false,
-            quota_mode: false,
-            unavailable_on_store_error: false,
-            share_threshold: false,
-            name: None,
-            replaces: Vec::new(),
-            tally: Arc::default(),
-        }
+        Limit::new(Some(Policy::parse("p", quota).unwrap()), Arc::default())
     }
 
     fn domain() -> Domain {

@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
+use crate::config::ConfigError;
+
 /// Starts to log to standard error; does nothing if somebody else has.
 pub fn start(as_json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
@@ -12,4 +14,9 @@ pub fn start(as_json: bool) {
     let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // Fails only if a subscriber is installed already, which then logs.
     let _ = if as_json { builder.json().try_init() } else { builder.try_init() };
+}
+
+/// Tells what configuration files say that has no effect.
+pub fn note(notes: &[ConfigError]) {
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
 }

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use tracing::{error, info};
 
 use crate::config::Config;
+use crate::logs::note;
 use crate::service::Service;
 
 /// Reads the files again. On an error the rules in force stay, and the error is remembered.
@@ -26,6 +27,7 @@ pub fn reload(service: &Service) -> Result<(), String> {
     match Config::load(&origin.files, &origin.overrides, service.metrics()) {
         Ok(config) => {
             let policies = config.rules.rules().len();
+            note(&config.notes);
             service.replace_rules(config.rules);
             info!(policies, "rules reloaded");
             Ok(())

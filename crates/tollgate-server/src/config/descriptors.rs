@@ -3,6 +3,8 @@
 //! Beside its `rate_limit` a descriptor may have a `quota` with an `algorithm`, as a policy has,
 //! for what that form cannot say: other periods, bursts, sliding windows.
 
+use std::cell::RefCell;
+
 use tollgate_core::Policy;
 
 use super::error::ConfigError;
@@ -15,13 +17,17 @@ use crate::rls::{Unit, limit_policy, printable};
 /// Deeper trees are refused: nobody means them.
 const DEPTH_MAX: usize = 16;
 
-/// Reads `domain` and `descriptors` of a table.
-pub(super) fn domain(table: &Table<'_>, metrics: &Metrics) -> Result<Domain, ConfigError> {
+/// Reads `domain` and `descriptors` of a table; `notes` takes what is read and has no effect.
+pub(super) fn domain(
+    table: &Table<'_>,
+    metrics: &Metrics,
+    notes: &mut Vec<ConfigError>,
+) -> Result<Domain, ConfigError> {
     let name = table.need("domain")?.text()?;
     if name.is_empty() {
         return Err(table.wrong("domain must not be empty"));
     }
-    let reading = Reading { domain: &name, metrics };
+    let reading = Reading { domain: &name, metrics, notes: RefCell::new(notes) };
     let mut root = Node::default();
     if let Some(descriptors) = table.get("descriptors") {
         reading.branches(&descriptors, "", DEPTH_MAX, &mut root)?;
@@ -32,6 +38,7 @@ pub(super) fn domain(table: &Table<'_>, metrics: &Metrics) -> Result<Domain, Con
 struct Reading<'a> {
     domain: &'a str,
     metrics: &'a Metrics,
+    notes: RefCell<&'a mut Vec<ConfigError>>,
 }
 
 /// What a descriptor says beside its limit.
@@ -79,13 +86,14 @@ impl Reading<'_> {
             quota_mode: table.flag("quota_mode")?,
             share_threshold: table.flag("share_threshold")?,
         };
-        // These shape envoyproxy/ratelimit's own statistics and have no counterpart here.
-        for name in ["detailed_metric", "value_to_metric", "metadata"] {
-            let _ = table.get(name);
-        }
+        self.note_metrics(table)?;
+        let metadata = metadata(table)?;
         let (on_store_error, unavailable) = on_store_error(table)?;
         let limit = match (table.get("rate_limit"), table.get("quota")) {
-            (None, None) => return Ok(None),
+            (None, None) if metadata.is_empty() => return Ok(None),
+            (None, None) => {
+                return Err(table.wrong("metadata goes with a rate_limit or a quota"));
+            }
             (Some(place), None) => self.rate_limit(&place, path, modes)?,
             (None, Some(place)) => {
                 let policy = Policy::new(self.name(path), algorithm(table)?);
@@ -98,7 +106,21 @@ impl Reading<'_> {
         };
         let _ = table.get("algorithm");
         let policy = limit.policy.map(|policy| policy.on_store_error(on_store_error));
-        Ok(Some(Limit { policy, unavailable_on_store_error: unavailable, ..limit }))
+        Ok(Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, ..limit }))
+    }
+
+    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are the
+    /// clients' to choose, and here never label a metric: the file is read, and the reader told.
+    fn note_metrics(&self, table: &Table<'_>) -> Result<(), ConfigError> {
+        for name in ["detailed_metric", "value_to_metric"] {
+            if let Some(place) = table.get(name)
+                && place.boolean()?
+            {
+                let text = "has no effect: what clients send never labels a metric here";
+                self.notes.borrow_mut().push(place.wrong(text));
+            }
+        }
+        Ok(())
     }
 
     fn rate_limit(
@@ -139,21 +161,22 @@ impl Reading<'_> {
     }
 
     fn limited(&self, policy: Option<Policy>, path: &str, modes: Modes) -> Limit {
-        Limit {
-            policy,
-            deny_all: false,
-            shadow: modes.shadow,
-            quota_mode: modes.quota_mode,
-            unavailable_on_store_error: false,
-            share_threshold: modes.share_threshold,
-            name: None,
-            replaces: Vec::new(),
-            tally: self.metrics.tally(self.domain, path),
-        }
+        let Modes { shadow, quota_mode, share_threshold } = modes;
+        let limit = Limit::new(policy, self.metrics.tally(self.domain, path));
+        Limit { shadow, quota_mode, share_threshold, ..limit }
     }
 
     fn name(&self, path: &str) -> String {
         printable(path)
+    }
+}
+
+/// What the proxy is told when a request matches and passes.
+fn metadata(table: &Table<'_>) -> Result<serde_json::Map<String, serde_json::Value>, ConfigError> {
+    let Some(place) = table.get("metadata") else { return Ok(serde_json::Map::new()) };
+    match place.json() {
+        serde_json::Value::Object(fields) => Ok(fields),
+        _ => Err(place.wrong("expected a table")),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Config {
     pub store: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: usize,
-    /// Threads that serve; as many as processors if 0.
+    /// Threads that serve; one for every two processors if 0.
     pub workers: usize,
     /// Certificates, if the fronts speak TLS.
     pub tls: Option<Tls>,
@@ -41,6 +41,8 @@ pub struct Config {
     pub rules: Rules,
     /// The queues.
     pub queues: QueuePlan,
+    /// What the files say that has no effect, and why.
+    pub notes: Vec<ConfigError>,
 }
 
 /// Where to listen.
@@ -115,6 +117,7 @@ struct Draft {
     drain: Drain,
     settings: Settings,
     queues: QueuePlan,
+    notes: Vec<ConfigError>,
 }
 
 impl Config {
@@ -172,7 +175,7 @@ impl Draft {
     fn read(&mut self, table: &Table<'_>, metrics: &Metrics) -> Result<(), ConfigError> {
         // A file of envoyproxy/ratelimit has nothing but these two at its top.
         if table.get("domain").is_some() {
-            let domain = descriptors::domain(table, metrics)?;
+            let domain = descriptors::domain(table, metrics, &mut self.notes)?;
             self.add_domain(domain, table)?;
             return table.finish_ref();
         }
@@ -189,7 +192,7 @@ impl Draft {
         if let Some(domains) = table.get("domains") {
             for place in domains.list()? {
                 let inner = place.table()?;
-                let domain = descriptors::domain(&inner, metrics)?;
+                let domain = descriptors::domain(&inner, metrics, &mut self.notes)?;
                 self.add_domain(domain, &inner)?;
                 inner.finish()?;
             }
@@ -314,6 +317,7 @@ impl Draft {
                 over.shadow.unwrap_or(self.shadow),
             ),
             queues: QueuePlan { store: over.queue_store, ..self.queues },
+            notes: self.notes,
             listen,
             settings,
         };

@@ -115,6 +115,11 @@ impl<'a> Place<'a> {
         self.list()?.iter().map(Self::text).collect()
     }
 
+    /// The value as it is, whatever it is.
+    pub(super) fn json(&self) -> serde_json::Value {
+        json(self.node)
+    }
+
     /// A table.
     pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
         let entries: &'a [(String, Node)] = match &self.node.value {
@@ -204,6 +209,21 @@ impl<'a> Table<'a> {
         let dot = if self.place.path.is_empty() { "" } else { "." };
         let path = format!("{}{dot}{name}", self.place.path);
         Place { source: self.place.source, node, path }
+    }
+}
+
+fn json(node: &Node) -> serde_json::Value {
+    match &node.value {
+        Value::Null => serde_json::Value::Null,
+        Value::Bool(truth) => (*truth).into(),
+        // Structures of protocol buffers know doubles alone.
+        Value::Integer(number) => (*number as f64).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Text(text) => text.clone().into(),
+        Value::List(nodes) => nodes.iter().map(json).collect(),
+        Value::Table(entries) => {
+            entries.iter().map(|(key, node)| (key.clone(), json(node))).collect()
+        }
     }
 }
 

@@ -197,6 +197,11 @@ descriptors:
     assert!(limit(&[("database", "default"), ("user", "x")]).policy.is_none());
     assert!(limit(&[("zero", "x")]).deny_all && limit(&[("zero", "x")]).quota_mode);
     assert_eq!(limit(&[("burst", "x")]).policy.as_ref().unwrap().algorithm().limit(), 3);
+    assert_eq!(limit(&[("burst", "x")]).metadata["a"], "b");
+    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    let note = "envoy.yaml:10: descriptors[1].detailed_metric: has no effect: what clients send \
+                never labels a metric here";
+    assert_eq!(notes, [note]);
 }
 
 #[test]

@@ -35,7 +35,30 @@ pub(super) async fn should_rate_limit(
         response_headers_to_add: answer.fields.iter().map(field).collect(),
         request_headers_to_add: Vec::new(),
         raw_body: answer.body.map(String::into_bytes).unwrap_or_default(),
+        dynamic_metadata: (!answer.metadata.is_empty()).then(|| structure(answer.metadata)),
     })
+}
+
+fn structure(fields: serde_json::Map<String, serde_json::Value>) -> prost_types::Struct {
+    let fields = fields.into_iter().map(|(name, field)| (name, value(field)));
+    prost_types::Struct { fields: fields.collect() }
+}
+
+fn value(json: serde_json::Value) -> prost_types::Value {
+    use prost_types::value::Kind;
+    use serde_json::Value;
+
+    let kind = match json {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(truth) => Kind::BoolValue(truth),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::String(text) => Kind::StringValue(text),
+        Value::Array(values) => Kind::ListValue(prost_types::ListValue {
+            values: values.into_iter().map(value).collect(),
+        }),
+        Value::Object(fields) => Kind::StructValue(structure(fields)),
+    };
+    prost_types::Value { kind: Some(kind) }
 }
 
 fn descriptor(message: &RateLimitDescriptor) -> Result<Descriptor<'_>, Status> {

@@ -84,6 +84,9 @@ pub struct RateLimitResponse {
     /// The body of a denial.
     #[prost(bytes = "vec", tag = "5")]
     pub raw_body: Vec<u8>,
+    /// What the rules tell the proxy.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<prost_types::Struct>,
 }
 
 /// `RateLimitResponse.DescriptorStatus`.

@@ -23,7 +23,7 @@ use super::envoy;
 type Field = (&'static str, i32, Type, bool, &'static str);
 
 /// The messages, by their names within the package.
-pub(super) const MESSAGES: [(&str, &[Field]); 9] = [
+pub(super) const MESSAGES: [(&str, &[Field]); 13] = [
     (
         "RateLimitRequest",
         &[
@@ -55,8 +55,27 @@ pub(super) const MESSAGES: [(&str, &[Field]); 9] = [
             ("response_headers_to_add", 3, Type::Message, true, "Entry"),
             ("request_headers_to_add", 4, Type::Message, true, "Entry"),
             ("raw_body", 5, Type::Bytes, false, ""),
+            ("dynamic_metadata", 6, Type::Message, false, "Struct"),
         ],
     ),
+    // A map is a list of entries on the wire.
+    ("Struct", &[("fields", 1, Type::Message, true, "FieldsEntry")]),
+    (
+        "FieldsEntry",
+        &[("key", 1, Type::String, false, ""), ("value", 2, Type::Message, false, "Value")],
+    ),
+    (
+        "Value",
+        &[
+            ("null_value", 1, Type::Int32, false, ""),
+            ("number_value", 2, Type::Double, false, ""),
+            ("string_value", 3, Type::String, false, ""),
+            ("bool_value", 4, Type::Bool, false, ""),
+            ("struct_value", 5, Type::Message, false, "Struct"),
+            ("list_value", 6, Type::Message, false, "ListValue"),
+        ],
+    ),
+    ("ListValue", &[("values", 1, Type::Message, true, "Value")]),
     (
         "DescriptorStatus",
         &[

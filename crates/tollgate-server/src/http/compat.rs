@@ -138,7 +138,10 @@ pub(super) async fn json(
     })?;
     reply.status = if answer.is_over { 429 } else { 200 };
     let statuses: Vec<Value> = answer.statuses.iter().map(status).collect();
-    let json = json!({"overallCode": code(answer.is_over), "statuses": statuses});
+    let mut json = json!({"overallCode": code(answer.is_over), "statuses": statuses});
+    if !answer.metadata.is_empty() {
+        json["dynamicMetadata"] = Value::Object(answer.metadata);
+    }
     reply.body.extend_from_slice(json.to_string().as_bytes());
     reply.fields = answer.fields;
     reply.fields.retain(|(name, _)| *name != "Content-Type");

@@ -20,6 +20,9 @@ pub struct Answer {
     pub fields: Vec<(&'static str, String)>,
     /// A body for the client, if the request is over a limit.
     pub body: Option<String>,
+    /// What the rules tell the proxy of the descriptors that matched and passed; of two that say the
+    /// same name, the later one.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
 /// What became of one descriptor.
@@ -42,7 +45,10 @@ pub(super) fn assemble(worker: &Worker, cases: &[Case<'_>], judged: Judged) -> A
         .map(|(case, decision)| status(case, *decision))
         .collect();
     let is_over = is_over(cases, &statuses);
-    let mut answer = Answer { is_over, statuses, ..Answer::default() };
+    let passed = cases.iter().zip(&statuses).filter(|(_, status)| !status.is_over);
+    let metadata = passed.filter_map(|(case, _)| case.limit).flat_map(|limit| &limit.metadata);
+    let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut answer = Answer { is_over, statuses, metadata, ..Answer::default() };
     tell_client(worker, cases, &judged, &mut answer);
     answer
 }

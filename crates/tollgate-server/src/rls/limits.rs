@@ -97,17 +97,9 @@ pub(super) fn overridden(
     unit: Unit,
     metrics: &Metrics,
 ) -> Result<Limit, QuotaError> {
-    Ok(Limit {
-        policy: Some(limit_policy("override", requests, unit)?),
-        deny_all: requests == 0,
-        shadow: false,
-        quota_mode: false,
-        unavailable_on_store_error: false,
-        share_threshold: false,
-        name: None,
-        replaces: Vec::new(),
-        tally: metrics.tally("", "override"),
-    })
+    let policy = limit_policy("override", requests, unit)?;
+    let limit = Limit::new(Some(policy), metrics.tally("", "override"));
+    Ok(Limit { deny_all: requests == 0, ..limit })
 }
 
 /// A policy's units and the unit of its window; [`Unit::Unknown`] if its window is none of them.

@@ -1,6 +1,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
+use prost_types::value::Kind;
 use tollgate_server::grpc::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     ThrottleRequest, ThrottleResponse, UInt64Value,
@@ -34,6 +35,7 @@ rate_limit = { unit = "hour", requests_per_unit = 0 }
 [[domains.descriptors]]
 key = "mine"
 quota = "5/10s"
+metadata = { tier = "own", shares = [1, true] }
 [[domains.descriptors]]
 key = "vip"
 rate_limit = { unit = "minute", requests_per_unit = 9, replaces = [{ name = "per_user" }] }
@@ -128,6 +130,23 @@ fn envoys_protocol_answers_one_status_per_descriptor_in_order() {
     assert!(body.contains("quota-exceeded") && body.contains("\"per_user\""), "{body}");
     // Nothing was taken from the limit that would have allowed it.
     assert_eq!(grpc.ask(&[("mine", "x")]).statuses[0].limit_remaining, 4);
+}
+
+#[test]
+fn metadata_of_a_rule_is_told_when_a_request_matches_and_passes() {
+    let running = start(ENVOY);
+    let mut grpc = Grpc::connect(running.grpc);
+    let told = grpc.ask(&[("user", "ada"), ("mine", "x")]).dynamic_metadata.unwrap();
+    assert_eq!(told.fields["tier"].kind, Some(Kind::StringValue("own".to_owned())));
+    let Some(Kind::ListValue(shares)) = &told.fields["shares"].kind else { panic!("no list") };
+    assert_eq!(shares.values[1].kind, Some(Kind::BoolValue(true)));
+    assert_eq!(grpc.ask(&[("user", "eve")]).dynamic_metadata, None, "that rule has none");
+    let all = RateLimitRequest { hits_addend: 6, ..request([descriptor(&[("mine", "x")])]) };
+    assert_eq!(grpc.should_rate_limit(all).unwrap().dynamic_metadata, None, "over its limit");
+    let body = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"mine","value":"y"}]}]}"#;
+    let answer = Http::connect(running.http).post("/json", body).json();
+    let told = serde_json::json!({"shares": [1.0, true], "tier": "own"});
+    assert_eq!(answer["dynamicMetadata"], told);
 }
 
 #[test]

@@ -65,17 +65,7 @@ pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Runn
 }
 
 fn branch(policy: &Policy) -> Node {
-    let limit = Limit {
-        policy: Some(policy.clone()),
-        deny_all: false,
-        shadow: false,
-        quota_mode: false,
-        unavailable_on_store_error: false,
-        share_threshold: false,
-        name: None,
-        replaces: Vec::new(),
-        tally: Arc::default(),
-    };
+    let limit = Limit::new(Some(policy.clone()), Arc::default());
     let mut node = Node::default();
     assert!(node.add("key", None, Node::new(Some(limit))));
     node
