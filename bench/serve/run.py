@@ -18,9 +18,14 @@ TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_us(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_US
+    """CPU time of all threads, by the scheduler's nanoseconds where it tells them."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        return sum(int(open(f"/proc/{pid}/task/{thread}/schedstat").read().split()[0]) for thread in threads) / 1e3
+    except (OSError, ValueError):
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_US
 
 
 def wait_port(port):
@@ -104,7 +109,7 @@ def main():
     script = open(f"{HERE}/gcra.lua").read()
     throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"]
     if options.only == "tails":
-        tails(tollgate, throttle, size, options.rounds, note)
+        tails(tollgate, size, options.rounds, note)
         return report(rows, options)
     if options.only == "unpipelined":
         unpipelined(tollgate, throttle, size, options.rounds, note)
@@ -135,11 +140,11 @@ def main():
                  ours.measure(size(60_000), lambda: h2load(18081, clients, streams, size(60_000))))
         ours.stop()
         redis.stop()
-        ours = Server(tollgate("--workers", "1"), 16380)
+        ours = Server(tollgate("--workers", "2"), 16380)
         for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
-            note(f"tollgate CL.THROTTLE P{pipeline} 100k keys, 1 worker",
+            note(f"tollgate CL.THROTTLE P{pipeline} 100k keys, 2 workers",
                  ours.measure(size(count), lambda: redis_benchmark(16380, pipeline, 100_000, size(count), throttle)))
-        note("tollgate HTTP /throttle, 1 worker", ours.measure(None, lambda: wrk(18080, 4)))
+        note("tollgate HTTP /throttle, 2 workers", ours.measure(None, lambda: wrk(18080, 4)))
         ours.stop()
         if options.throttlecrab:
             crab = Server([options.throttlecrab, "--http", "--http-port", "18080", "--grpc", "--grpc-port",
@@ -156,30 +161,33 @@ def main():
     report(rows, options)
 
 
-def tails(tollgate, throttle, size, rounds, note):
-    """One server with 2M live keys: requests to 1k of them and to all of them, in turn."""
+def tails(tollgate, size, rounds, note):
+    """One server with 2M live keys: requests to 1k of them and to all of them, in turn.
+
+    All are allowed, so that both do the same work, and every state outlives the run."""
     ours = Server(tollgate(), 16380)
-    slow = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "86400"]  # stays live for the whole run
-    redis_benchmark(16380, 64, 2_000_000, 8_000_000, slow)
-    for pipeline, count in ((1, 100_000), (16, 600_000)):
-        redis_benchmark(16380, pipeline, 2_000_000, size(count), slow)  # warm up
-        for _ in range(rounds):
-            for keys, label in ((1_000, "1k"), (2_000_000, "2M")):
-                n = size(count)
+    lasting = ["CL.THROTTLE", "key:__rand_int__", "999999", "1", "1000"]
+    redis_benchmark(16380, 64, 2_000_000, 8_000_000, lasting)  # fill
+    for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
+        n = size(count)
+        redis_benchmark(16380, pipeline, 2_000_000, n, lasting)  # warm up
+        for turn in range(rounds):
+            both = ((1_000, "1k"), (2_000_000, "2M"))
+            for keys, label in both if turn % 2 == 0 else reversed(both):
                 note(f"tollgate CL.THROTTLE P{pipeline}, {label} of 2M live keys",
-                     ours.measure(n, lambda: redis_benchmark(16380, pipeline, keys, n, slow)))
+                     ours.measure(n, lambda: redis_benchmark(16380, pipeline, keys, n, lasting)))
     ours.stop()
 
 
 def unpipelined(tollgate, throttle, size, rounds, note):
-    """Single requests beside redis-server, which has one thread: with one worker and with the default."""
+    """Single requests beside redis-server, which has one thread: by default and with two workers."""
     redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
-    one = Server(tollgate("--workers", "1"), 16380)
+    ours = Server(tollgate(), 16380)
     port = lambda number: ["--http", "off", "--grpc", "off", "--resp", f"127.0.0.1:{number}"]
-    all_of_them = Server(tollgate(*port(16381)), 16381)
+    two = Server(tollgate(*port(16381), "--workers", "2"), 16381)
     subjects = (("redis INCR P1", redis, 16379, ["INCR", "key:__rand_int__"]),
-                ("tollgate CL.THROTTLE P1, 1 worker", one, 16380, throttle),
-                ("tollgate CL.THROTTLE P1", all_of_them, 16381, throttle))
+                ("tollgate CL.THROTTLE P1", ours, 16380, throttle),
+                ("tollgate CL.THROTTLE P1, 2 workers", two, 16381, throttle))
     n = size(100_000)
     for name, server, at, command in subjects:
         redis_benchmark(at, 16, 100_000, n, command)  # warm up
@@ -188,6 +196,38 @@ def unpipelined(tollgate, throttle, size, rounds, note):
             note(name, server.measure(n, lambda: redis_benchmark(at, 1, 100_000, n, command)))
     for _, server, _, _ in subjects:
         server.stop()
+
+
+def compare(rows):
+    """What was aimed at, as far as these rows tell: ratios of medians, and of the least disturbed rounds."""
+    figures = lambda name, field: [row[field] for row in rows if row["what"] == name and row.get(field)]
+    lines = []
+
+    def ratio(what, one, other, field, bound):
+        mine, theirs = figures(one, field), figures(other, field)
+        if mine and theirs:
+            middle, least = (pick(mine) / pick(theirs) for pick in (statistics.median, min))
+            lines.append(f"| {what} | {bound} | {middle:.2f} | {least:.2f} |")
+
+    for pipeline in (1, 16, 64):
+        name = f"tollgate CL.THROTTLE P{pipeline}, %s of 2M live keys"
+        ratio(f"p99.9, 2M to 1k keys, pipeline {pipeline}", name % "2M", name % "1k", "p99.9_us", "≤ 2")
+    for ours in ("tollgate CL.THROTTLE P1", "tollgate CL.THROTTLE P1 100k keys"):
+        ratio("CPU, unpipelined, to redis INCR", ours, "redis INCR P1", "cpu_us_per_op", "≤ 1")
+    for pipeline in (16, 64):
+        ours = f"tollgate CL.THROTTLE P{pipeline} 100k keys"
+        ratio(f"CPU, pipeline {pipeline}, to redis INCR", ours, f"redis INCR P{pipeline}", "cpu_us_per_op", "< 1")
+        ratio(f"CPU, pipeline {pipeline}, to a GCRA script", ours, f"redis EVALSHA gcra P{pipeline}",
+              "cpu_us_per_op", "≤ 0.1")
+        ratio(f"throughput, pipeline {pipeline}, to throttlecrab", ours, f"throttlecrab THROTTLE P{pipeline}",
+              "rps", "≥ 5")
+    ratio("CPU, HTTP, to throttlecrab", "tollgate HTTP /throttle", "throttlecrab HTTP /throttle",
+          "cpu_us_per_op", "≤ 0.7")
+    for shape in ("c50m1", "c4m25"):
+        ratio(f"CPU, gRPC {shape}, to throttlecrab", f"tollgate gRPC {shape}", f"throttlecrab gRPC {shape}",
+              "cpu_us_per_op", "≤ 0.9")
+    head = ["", "| target | aimed at | medians | least of the rounds |", "|---|---|---|---|"]
+    return head + lines if lines else []
 
 
 def report(rows, options):
@@ -207,6 +247,7 @@ def report(rows, options):
         costs = [row["cpu_us_per_op"] for row in mine]
         lines.append(f"| {name} | {median('rps'):,.0f} | {median('p50_us'):.0f} | {median('p99_us'):.0f} | "
                      f"{median('p99.9_us'):.0f} | {statistics.median(costs):.2f} [{min(costs):.2f}–{max(costs):.2f}] |")
+    lines += compare(rows)
     text = "\n".join(lines).replace("nan", "–") + "\n"
     print(text)
     if options.out:
