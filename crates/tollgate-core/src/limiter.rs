@@ -58,42 +58,42 @@ impl Limiter {
     }
 
     /// Takes every charge if all are allowed, or none.
-    pub fn check(&self, charges: &[Charge<'_>]) -> Answer<'_, Verdict> {
+    pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
         self.store.check(charges, self.clock.now())
     }
 
     /// What [`Self::check`] would answer, with nothing taken.
-    pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<'_, Verdict> {
+    pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
         self.store.peek(charges, self.clock.now())
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
-    pub fn take(&self, charge: &Charge<'_>) -> Answer<'_, Grant> {
+    pub fn take(&self, charge: &Charge<'_>) -> Answer<Grant> {
         self.store.take(charge, self.clock.now())
     }
 
     /// Gives the charge's units back.
-    pub fn refund(&self, charge: &Charge<'_>) -> Answer<'_, Snapshot> {
+    pub fn refund(&self, charge: &Charge<'_>) -> Answer<Snapshot> {
         self.store.refund(charge, self.clock.now())
     }
 
     /// Forgets the charge's key under its policy.
-    pub fn reset(&self, charge: &Charge<'_>) -> Answer<'_, ()> {
+    pub fn reset(&self, charge: &Charge<'_>) -> Answer<()> {
         self.store.reset(charge, self.clock.now())
     }
 
     /// Takes every charge if all are allowed, to be settled later.
-    pub fn reserve(&self, charges: &[Charge<'_>]) -> Answer<'_, Reserved> {
+    pub fn reserve(&self, charges: &[Charge<'_>]) -> Answer<Reserved> {
         self.store.reserve(charges, self.clock.now())
     }
 
     /// Settles a reservation at its real costs; see [`Store::commit`].
-    pub fn commit(&self, reservation: ReservationId, costs: &[u64]) -> Answer<'_, Settlement> {
+    pub fn commit(&self, reservation: ReservationId, costs: &[u64]) -> Answer<Settlement> {
         self.store.commit(reservation, costs, self.clock.now())
     }
 
     /// Settles a reservation by giving everything back.
-    pub fn cancel(&self, reservation: ReservationId) -> Answer<'_, Settlement> {
+    pub fn cancel(&self, reservation: ReservationId) -> Answer<Settlement> {
         self.store.cancel(reservation, self.clock.now())
     }
 

@@ -12,26 +12,26 @@ use crate::{Charge, Cost, Decision, Snapshot, Timestamp, Verdict};
 
 /// Decides atomically.
 ///
-/// A store copies what it needs from the charges before it returns, so an answer borrows only the
-/// store. `now` is the caller's clock; a store with a clock of its own (Redis) ignores it.
+/// A store copies what it needs from the charges before it returns, so an answer borrows nothing:
+/// it may outlive the call that asked. `now` is the caller's clock; a store with a clock of its own (Redis) ignores it.
 pub trait Store: Send + Sync {
     /// Takes every charge if all are allowed, or none.
-    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict>;
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict>;
 
     /// What [`Self::check`] would answer, with nothing taken.
-    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict>;
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict>;
 
     /// Takes as many units as there are, up to the cost of the charge.
-    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant>;
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant>;
 
     /// Gives the charge's units back; never more than were taken.
-    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot>;
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot>;
 
     /// Forgets the charge's key under its policy.
-    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()>;
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()>;
 
     /// Takes every charge if all are allowed, to be settled later.
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved>;
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved>;
 
     /// Settles a reservation at its real costs, one per charge in order; costs left out are as
     /// reserved. What was reserved too much goes back; what was too little is taken, allowed or not.
@@ -40,10 +40,10 @@ pub trait Store: Send + Sync {
         reservation: ReservationId,
         costs: &[u64],
         now: Timestamp,
-    ) -> Answer<'_, Settlement>;
+    ) -> Answer<Settlement>;
 
     /// Settles a reservation by giving everything back.
-    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement>;
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement>;
 
     /// Cancels without waiting for the outcome, for a permit that is dropped.
     fn release(&self, reservation: ReservationId, now: Timestamp);
@@ -55,16 +55,23 @@ pub trait Store: Send + Sync {
 ///
 /// An answer that is dropped before it is ready may or may not have taken effect.
 #[must_use = "an answer does nothing until it is awaited"]
-pub enum Answer<'a, T> {
+pub enum Answer<T> {
     /// Known already: awaiting it costs nothing.
     Ready(Result<T, StoreError>),
     /// Under way.
-    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
     /// Awaited already.
     Taken,
 }
 
-impl<T: Unpin> Future for Answer<'_, T> {
+impl<T> Answer<T> {
+    /// The answer that `future` will give.
+    pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self::Pending(Box::pin(future))
+    }
+}
+
+impl<T: Unpin> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -81,7 +88,7 @@ impl<T: Unpin> Future for Answer<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<'_, T> {
+impl<T> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ready(_) => "Answer::Ready",

@@ -2,6 +2,7 @@
 
 mod answers;
 mod dump;
+mod few;
 mod request;
 mod reserve;
 
@@ -148,11 +149,16 @@ impl MemoryStore {
     pub fn check_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         match charges {
             [charge] => Verdict::one(self.check(charge, now)),
-            charges => {
-                self.settle_expired(now);
-                self.request(charges, self.hold_id(charges), now)
-            }
+            charges => self.check_several(charges, now),
         }
+    }
+
+    /// Apart from a single charge, whose way is short and must not pay for this one's.
+    #[inline(never)]
+    fn check_several(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
+        self.settle_expired(now);
+        let taken = self.take_few(charges, now);
+        taken.unwrap_or_else(|| self.request(charges, self.hold_id(charges), now))
     }
 
     /// What [`Self::check_all`] would answer, with nothing taken.

@@ -30,7 +30,7 @@ use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
 
-pub(crate) use together::LockedSlots;
+pub(crate) use together::{FEW, LockedSlots};
 
 /// What to do with a newcomer when every key near it is being limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

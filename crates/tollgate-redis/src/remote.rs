@@ -168,22 +168,30 @@ impl RemoteStore {
         Status::default().with(&self.inner.line)
     }
 
-    /// The answer to a request of charges, or why there is no request.
-    fn pending<'a, T, F>(
-        &'a self,
+    /// The answer that `ask` will give.
+    fn later<T, F>(&self, ask: impl FnOnce(Arc<Inner>) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        Answer::pending(ask(Arc::clone(&self.inner)))
+    }
+
+    /// The answer that `ask` will give to a request of charges, or why there is no request.
+    fn pending<T, F>(
+        &self,
         (op, command): (Op, &str),
         charges: &[Charge<'_>],
-        ask: impl FnOnce(&'a Inner, Request, Cmd) -> F,
-    ) -> Answer<'a, T>
+        ask: impl FnOnce(Arc<Inner>, Request, Cmd) -> F,
+    ) -> Answer<T>
     where
-        F: Future<Output = Result<T, StoreError>> + Send + 'a,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         if charges.len() > CHARGES_MAX {
             return Answer::Ready(Err(misuse("a request has at most 256 charges")));
         }
         let request = self.inner.request(op, charges);
         let command = command_of(command, charges);
-        Answer::Pending(Box::pin(ask(&self.inner, request, command)))
+        self.later(|inner| ask(inner, request, command))
     }
 }
 
@@ -225,42 +233,42 @@ fn settle_command(name: &str, id: ReservationId, costs: &[u64]) -> Cmd {
 }
 
 impl Store for RemoteStore {
-    fn check(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<'_, Verdict> {
+    fn check(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<Verdict> {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
         self.pending((Op::Check, "TOLL.CHECK"), charges, Inner::verdict)
     }
 
-    fn peek(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<'_, Verdict> {
+    fn peek(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<Verdict> {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
         self.pending((Op::Peek, "TOLL.PEEK"), charges, Inner::verdict)
     }
 
-    fn take(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<'_, Grant> {
+    fn take(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<Grant> {
         self.pending((Op::Take, "TOLL.TAKE"), std::slice::from_ref(charge), Inner::take)
     }
 
-    fn refund(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<'_, Snapshot> {
+    fn refund(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<Snapshot> {
         let charge = Charge { mode: Mode::Enforce, ..*charge };
         let command = command_of("TOLL.REFUND", &[charge]);
-        Answer::Pending(Box::pin(async move {
-            let reply = self.inner.ask(command).await.map_err(|trouble| trouble.error)?;
+        self.later(|inner| async move {
+            let reply = inner.ask(command).await.map_err(|trouble| trouble.error)?;
             reply::snapshot(&reply).ok_or_else(strange_reply)
-        }))
+        })
     }
 
-    fn reset(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<'_, ()> {
+    fn reset(&self, charge: &Charge<'_>, _now: Timestamp) -> Answer<()> {
         let mut command = redis::cmd("TOLL.RESET");
         command.arg(charge.policy.name()).arg(charge.key.as_bytes());
-        Answer::Pending(Box::pin(async move {
-            self.inner.ask(command).await.map(|_| ()).map_err(|trouble| trouble.error)
-        }))
+        self.later(|inner| async move {
+            inner.ask(command).await.map(|_| ()).map_err(|trouble| trouble.error)
+        })
     }
 
-    fn reserve(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<'_, Reserved> {
+    fn reserve(&self, charges: &[Charge<'_>], _now: Timestamp) -> Answer<Reserved> {
         if charges.is_empty() {
             let verdict = Verdict::new(Vec::new());
             return Answer::Ready(Ok(Reserved { verdict, reservation: None }));
@@ -275,14 +283,14 @@ impl Store for RemoteStore {
         reservation: ReservationId,
         costs: &[u64],
         _now: Timestamp,
-    ) -> Answer<'_, Settlement> {
+    ) -> Answer<Settlement> {
         let command = settle_command("TOLL.COMMIT", reservation, costs);
-        Answer::Pending(Box::pin(self.inner.settle(command)))
+        self.later(|inner| async move { inner.settle(command).await })
     }
 
-    fn cancel(&self, reservation: ReservationId, _now: Timestamp) -> Answer<'_, Settlement> {
+    fn cancel(&self, reservation: ReservationId, _now: Timestamp) -> Answer<Settlement> {
         let command = settle_command("TOLL.CANCEL", reservation, &[]);
-        Answer::Pending(Box::pin(self.inner.settle(command)))
+        self.later(|inner| async move { inner.settle(command).await })
     }
 
     fn release(&self, reservation: ReservationId, _now: Timestamp) {
@@ -309,14 +317,18 @@ impl Inner {
         Request { op, id: self.names.next(), parts: charges.iter().map(part).collect() }
     }
 
-    async fn verdict(&self, request: Request, command: Cmd) -> Result<Verdict, StoreError> {
+    async fn verdict(
+        self: Arc<Self>,
+        request: Request,
+        command: Cmd,
+    ) -> Result<Verdict, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::verdict(&reply, request.parts.len()).ok_or_else(strange_reply),
             Err(trouble) => self.degrade(&request, trouble),
         }
     }
 
-    async fn take(&self, request: Request, command: Cmd) -> Result<Grant, StoreError> {
+    async fn take(self: Arc<Self>, request: Request, command: Cmd) -> Result<Grant, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::grant(&reply).ok_or_else(strange_reply),
             Err(trouble) if trouble.degrades => {
@@ -326,7 +338,11 @@ impl Inner {
         }
     }
 
-    async fn reserve(&self, request: Request, command: Cmd) -> Result<Reserved, StoreError> {
+    async fn reserve(
+        self: Arc<Self>,
+        request: Request,
+        command: Cmd,
+    ) -> Result<Reserved, StoreError> {
         let verdict = match self.ask(command).await {
             Ok(reply) => {
                 return reply::reserved(&reply, request.parts.len()).ok_or_else(strange_reply);

@@ -283,7 +283,7 @@ impl Worker {
         }
     }
 
-    async fn told<T: Unpin>(&self, answer: Answer<'_, T>) -> Result<T, StoreError> {
+    async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
         answer.await.inspect_err(|error| self.service.metrics().store_error(error.kind()))
     }
 }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::Response;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -36,6 +37,12 @@ pub trait Bodies<R> {
 
     /// The body as that type.
     fn limited(body: Body<R>) -> Self::Limited;
+
+    /// The answer to a request that passed without a word.
+    #[inline]
+    fn passed<E>(answer: Poll<Result<Response<R>, E>>) -> Poll<Result<Response<Self::Limited>, E>> {
+        answer.map_ok(|response| response.map(|body| Self::limited(Body::plain(body))))
+    }
 }
 
 /// Answers with [`Body`], whatever the inner service answers with.
@@ -67,6 +74,13 @@ impl Bodies<axum::body::Body> for AxumBody {
             Kind::Refusal { bytes } => bytes.unwrap_or_default().into(),
             held @ Kind::Held { .. } => axum::body::Body::new(Body { kind: held }),
         }
+    }
+
+    #[inline]
+    fn passed<E>(
+        answer: Poll<Result<Response<axum::body::Body>, E>>,
+    ) -> Poll<Result<Response<axum::body::Body>, E>> {
+        answer
     }
 }
 

@@ -100,21 +100,25 @@ impl Demand {
         self.entries().iter().map(|entry| entry.cost.get())
     }
 
-    /// Calls `ask` with the charges on `limits`. One charge needs no allocation.
+    /// Calls `ask` with the charges on `limits`.
     #[inline(always)]
     pub(crate) fn with_charges<T>(
         &self,
         limits: &[Gated],
         ask: impl FnOnce(&[Charge<'_>]) -> T,
     ) -> T {
-        if let [entry] = self.entries() {
-            return ask(&[self.charge(limits, entry, 0)]);
+        let [first, others @ ..] = self.entries() else { return ask(&[]) };
+        let first_charge = self.charge(limits, first, 0);
+        if others.is_empty() {
+            return ask(&[first_charge]);
         }
-        let starts = std::iter::once(0).chain(self.entries().iter().map(|entry| entry.key_end));
-        let charges: Vec<_> = (self.entries().iter().zip(starts))
-            .map(|(entry, start)| self.charge(limits, entry, start))
-            .collect();
-        ask(&charges)
+        let mut charges = [first_charge; LIMITS_MAX];
+        let mut start = first.key_end;
+        for (entry, charge) in others.iter().zip(&mut charges[1..]) {
+            *charge = self.charge(limits, entry, start);
+            start = entry.key_end;
+        }
+        ask(&charges[..self.len])
     }
 
     fn entries(&self) -> &[Entry] {

@@ -25,23 +25,36 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // What most requests need and no more: frameworks move futures several times.
         #[pin]
-        inner: Option<S::Future>,
-        rest: Option<Box<Rest<S, B>>>,
-        bodies: PhantomData<fn() -> W>,
+        pub(crate) stage: Stage<S::Future, Deferred<S, B>>,
+        pub(crate) bodies: PhantomData<fn() -> W>,
     }
 }
 
-/// What beside the inner future there may be: something to say, or no inner future yet.
-enum Rest<S, B> {
-    Told(Passage),
-    Refused(Response<Bytes>),
-    Deciding(Deferred<S, B>),
+pin_project! {
+    // No larger than the inner future: frameworks move futures several times, and what most
+    // requests do not need is on the heap.
+    #[project = StageProj]
+    pub(crate) enum Stage<F, D> {
+        // It passed, and nothing is to be said about it.
+        Silent { #[pin] inner: F },
+        Told { told: Pin<Box<Told<F>>> },
+        Refused { response: Option<Box<Response<Bytes>>> },
+        Deciding { deferred: Box<D> },
+    }
+}
+
+pin_project! {
+    // A call whose response has something to say, or to settle.
+    pub(crate) struct Told<F> {
+        #[pin]
+        inner: F,
+        passage: Passage,
+    }
 }
 
 /// A request that waits for its decision, and the service that will get it.
-struct Deferred<S, B> {
+pub(crate) struct Deferred<S, B> {
     decision: Later,
     gate: Arc<Gate>,
     service: S,
@@ -52,20 +65,8 @@ impl<S, B, W> ResponseFuture<S, B, W>
 where
     S: Service<Request<B>>,
 {
-    /// A request that passed, and nothing is to be said about it.
-    #[inline(always)]
-    pub(crate) fn silent(inner: S::Future) -> Self {
-        Self { inner: Some(inner), rest: None, bodies: PhantomData }
-    }
-
-    #[inline(always)]
-    pub(crate) fn passing(inner: S::Future, passage: Passage) -> Self {
-        let rest = Some(Box::new(Rest::Told(passage)));
-        Self { inner: Some(inner), rest, bodies: PhantomData }
-    }
-
     pub(crate) fn refused(response: Response<Bytes>) -> Self {
-        Self { inner: None, rest: Some(Box::new(Rest::Refused(response))), bodies: PhantomData }
+        Self { stage: Stage::refused(response), bodies: PhantomData }
     }
 
     pub(crate) fn deciding(
@@ -75,27 +76,37 @@ where
         request: Request<B>,
     ) -> Self {
         let deferred = Deferred { decision, gate, service, request: Some(request) };
-        Self { inner: None, rest: Some(Box::new(Rest::Deciding(deferred))), bodies: PhantomData }
+        Self { stage: Stage::Deciding { deferred: Box::new(deferred) }, bodies: PhantomData }
+    }
+}
+
+impl<F, D> Stage<F, D> {
+    fn refused(response: Response<Bytes>) -> Self {
+        Self::Refused { response: Some(Box::new(response)) }
     }
 }
 
 /// Calls the inner service with a request that passed.
 ///
-/// Inlined, like what it is used by: requests and futures are large, and each call that is not
-/// copies them once more.
-#[inline(always)]
-pub(crate) fn call<S, B>(
+/// Not inlined: one place fewer that calls the service lets the compiler inline the service where
+/// it is called most, for requests that nothing is said about.
+#[inline(never)]
+pub(crate) fn call<S, B, D>(
     service: &mut S,
     mut request: Request<B>,
-    passage: Option<&Passage>,
-) -> S::Future
+    passage: Option<Passage>,
+) -> Stage<S::Future, D>
 where
     S: Service<Request<B>>,
 {
-    if let Some(meter) = passage.and_then(Passage::meter) {
+    if let Some(meter) = passage.as_ref().and_then(Passage::meter) {
         request.extensions_mut().insert(meter.clone());
     }
-    service.call(request)
+    let inner = service.call(request);
+    match passage {
+        None => Stage::Silent { inner },
+        Some(passage) => Stage::Told { told: Box::pin(Told { inner, passage }) },
+    }
 }
 
 impl<S, B, R, W> Future for ResponseFuture<S, B, W>
@@ -106,50 +117,38 @@ where
     type Output = Result<Response<W::Limited>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+        let mut stage = self.project().stage;
         loop {
-            if let Some(inner) = this.inner.as_mut().as_pin_mut() {
-                let response = ready!(inner.poll(context))?;
-                let passage = match this.rest.take().map(|rest| *rest) {
-                    Some(Rest::Told(passage)) => Some(passage),
-                    _ => None,
-                };
-                return Poll::Ready(Ok(finish::<R, W>(response, passage)));
-            }
-            if let Some(Rest::Deciding(deferred)) = this.rest.as_deref_mut() {
-                let (inner, rest) = ready!(deferred.poll_decision(context));
-                this.inner.set(inner);
-                *this.rest = rest.map(Box::new);
-                continue;
-            }
-            let Some(Rest::Refused(response)) = this.rest.take().map(|rest| *rest) else {
-                unreachable!("polled after it was ready");
+            let next = match stage.as_mut().project() {
+                StageProj::Silent { inner } => return W::passed(inner.poll(context)),
+                StageProj::Told { told } => {
+                    let told = told.as_mut().project();
+                    let response = ready!(told.inner.poll(context))?;
+                    return Poll::Ready(Ok(finish::<R, W>(response, told.passage)));
+                }
+                StageProj::Refused { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    let limited = |bytes| W::limited(Body::refusal(bytes));
+                    return Poll::Ready(Ok(response.map(limited)));
+                }
+                StageProj::Deciding { deferred } => ready!(deferred.poll_decision(context)),
             };
-            let limited = |bytes| W::limited(Body::refusal(bytes));
-            return Poll::Ready(Ok(response.map(limited)));
+            stage.set(next);
         }
     }
 }
-
-/// What a decision makes of a future: an inner call, or a refusal.
-type Decided<F, S, B> = (Option<F>, Option<Rest<S, B>>);
 
 impl<S, B> Deferred<S, B>
 where
     S: Service<Request<B>>,
 {
-    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<Decided<S::Future, S, B>> {
+    /// What the decision makes of the request: an inner call, or a refusal.
+    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<Stage<S::Future, Self>> {
         let decision = ready!(self.decision.as_mut().poll(context));
         let request = self.request.take().expect("decided once");
         Poll::Ready(match decision {
-            Ok(passage) => {
-                let inner = call(&mut self.service, request, passage.as_ref());
-                (Some(inner), passage.map(Rest::Told))
-            }
-            Err(refused) => {
-                let response = self.gate.refuse(&Head::of(&request), &refused);
-                (None, Some(Rest::Refused(response)))
-            }
+            Ok(passage) => call(&mut self.service, request, passage),
+            Err(refused) => Stage::refused(self.gate.refuse(&Head::of(&request), &refused)),
         })
     }
 }
@@ -157,14 +156,12 @@ where
 /// Writes the header fields of a response and settles, or arranges to settle, what it cost.
 fn finish<R, W: Bodies<R>>(
     mut response: Response<R>,
-    passage: Option<Passage>,
+    passage: &mut Passage,
 ) -> Response<W::Limited> {
     let plain = |body| W::limited(Body::plain(body));
-    let Some(Passage { gate, limits, told, open }) = passage else {
-        return response.map(plain);
-    };
-    gate.tell(limits, told.snapshots(), None, response.headers_mut());
-    let Some(mut open) = open else { return response.map(plain) };
+    let Passage { gate, limits, verdict, open } = passage;
+    gate.tell(*limits, verdict, None, response.headers_mut());
+    let Some(mut open) = open.take() else { return response.map(plain) };
     open.begin_response(&ResponseHead::of(&response));
     if gate.plan.until_end() {
         return response.map(|body| W::limited(Body::held(body, open)));

@@ -13,10 +13,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Charge, Decision, Limiter, ReservationId, Reserved, Snapshot, StoreError, Timestamp, Verdict,
+    Answer, Charge, Decision, Limiter, ReservationId, Reserved, StoreError, Timestamp, Verdict,
 };
 
-use crate::answer::{Asked, ask};
 use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
 use crate::guard::guarded;
 use crate::keys::KeyBuf;
@@ -108,35 +107,11 @@ pub(crate) enum Admission {
 }
 
 /// A request that was let through, and what its response must say and settle.
-///
 pub(crate) struct Passage {
     pub(crate) gate: Arc<Gate>,
     pub(crate) limits: LimitSet,
-    pub(crate) told: Told,
+    pub(crate) verdict: Verdict,
     pub(crate) open: Option<Box<Open>>,
-}
-
-/// What there is to tell a client whose request passed.
-pub(crate) enum Told {
-    One(Snapshot),
-    Many(Box<[Snapshot]>),
-}
-
-impl Told {
-    #[inline]
-    fn new(verdict: &Verdict) -> Self {
-        match verdict.decisions() {
-            [decision] => Self::One(decision.snapshot()),
-            decisions => Self::Many(decisions.iter().map(Decision::snapshot).collect()),
-        }
-    }
-
-    pub(crate) fn snapshots(&self) -> &[Snapshot] {
-        match self {
-            Self::One(snapshot) => std::slice::from_ref(snapshot),
-            Self::Many(snapshots) => snapshots,
-        }
-    }
 }
 
 impl Passage {
@@ -200,32 +175,29 @@ impl Gate {
         }
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         let charge = [Charge::new(&only.policy, charged(key.bytes()))];
-        match ask(store, |store| store.check(&charge, now)) {
-            Asked::Now(Ok(verdict)) if verdict.is_allowed() => {
+        match store.check(&charge, now) {
+            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => {
                 self.outage.over();
                 if self.reply.is_silent() {
                     return Admission::Pass(None);
                 }
-                let (limits, told) = (LimitSet::FIRST, Told::new(&verdict));
-                let gate = Arc::clone(self);
-                Admission::Pass(Some(Passage { gate, limits, told, open: None }))
+                let (gate, limits) = (Arc::clone(self), LimitSet::FIRST);
+                Admission::Pass(Some(Passage { gate, limits, verdict, open: None }))
             }
-            asked => self.admit_answered(Demand::of_one(key), asked),
+            answer => self.admit_answered(Demand::of_one(key), answer),
         }
     }
 
     /// Anything but an allowance at once.
     #[cold]
     #[inline(never)]
-    fn admit_answered(self: &Arc<Self>, demand: Demand, asked: Asked<Verdict>) -> Admission {
-        match asked {
-            Asked::Now(verdict) => match self.judge(&demand, verdict.map(Taken::from)) {
+    fn admit_answered(self: &Arc<Self>, demand: Demand, answer: Answer<Verdict>) -> Admission {
+        match answer {
+            Answer::Ready(verdict) => match self.judge(&demand, verdict.map(Taken::from)) {
                 Ok(passage) => Admission::Pass(passage),
                 Err(refused) => Admission::Refuse(refused),
             },
-            Asked::Later(kept) => {
-                Admission::Later(self.later(demand, First::Asked(Question::Check(kept))))
-            }
+            later => Admission::Later(self.later(demand, First::Asked(Question::Check(later)))),
         }
     }
 
@@ -276,13 +248,10 @@ impl Gate {
                 continue;
             }
             let now = self.limiter.clock().now();
-            let asked = demand.with_charges(shadow, |charges| {
-                ask(self.limiter.store(), |store| store.check(charges, now))
-            });
-            match asked {
-                Asked::Now(Ok(verdict)) => self.observe(shadow, demand.limits(), &verdict, true),
-                Asked::Now(Err(_)) => {}
-                Asked::Later(kept) => detach(kept),
+            let check = |charges: &[Charge<'_>]| self.limiter.store().check(charges, now);
+            match demand.with_charges(shadow, check) {
+                Answer::Ready(Ok(verdict)) => self.observe(shadow, demand.limits(), &verdict, true),
+                answer => detach(answer),
             }
         }
     }
@@ -294,18 +263,18 @@ impl Gate {
             if self.plan != Plan::Check {
                 return self.reserve(charges, now);
             }
-            match ask(store, |store| store.check(charges, now)) {
-                Asked::Now(verdict) => Ok(verdict.map(Taken::from)),
-                Asked::Later(kept) => Err(Question::Check(kept)),
+            match store.check(charges, now) {
+                Answer::Ready(verdict) => Ok(verdict.map(Taken::from)),
+                later => Err(Question::Check(later)),
             }
         })
     }
 
     #[inline(never)]
     fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answered {
-        match ask(self.limiter.store(), |store| store.reserve(charges, now)) {
-            Asked::Now(reserved) => Ok(reserved.map(Taken::from)),
-            Asked::Later(kept) => Err(Question::Reserve(kept)),
+        match self.limiter.store().reserve(charges, now) {
+            Answer::Ready(reserved) => Ok(reserved.map(Taken::from)),
+            later => Err(Question::Reserve(later)),
         }
     }
 
@@ -327,8 +296,7 @@ impl Gate {
         if open.is_none() && self.reply.is_silent() {
             return Ok(None);
         }
-        let told = Told::new(&verdict);
-        Ok(Some(Passage { gate: Arc::clone(self), limits, told, open }))
+        Ok(Some(Passage { gate: Arc::clone(self), limits, verdict, open }))
     }
 
     fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {

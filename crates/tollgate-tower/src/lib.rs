@@ -32,7 +32,8 @@
 //! Deliberately absent: generics over stores, clocks and keys in the public types; reading request
 //! bodies; metrics (see [`Builder::observe`]); work that outlives its request (see `tollgate-queue`).
 
-mod answer;
+#![forbid(unsafe_code)]
+
 mod body;
 mod demand;
 mod error;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use tollgate_core::Decision;
 use tollgate_core::fields::{Denied, Problem};
 
 use crate::Head;
@@ -46,9 +45,8 @@ impl Gate {
         let refusal = Refusal { reason: refused.reason, status, violated: &violated, retry };
         let mut response = self.refusals.respond(&refusal, head.is_grpc());
         if let Some(verdict) = &refused.verdict {
-            let snapshots: Vec<_> = verdict.decisions().iter().map(Decision::snapshot).collect();
             let denied = verdict.denied_by().map(|by| Denied { by, retry });
-            self.tell(refused.limits, &snapshots, denied, response.headers_mut());
+            self.tell(refused.limits, verdict, denied, response.headers_mut());
         }
         response
     }

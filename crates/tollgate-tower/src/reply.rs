@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate_core::Snapshot;
 use tollgate_core::fields::{Denied, Dialect, Field, Report, Standing};
+use tollgate_core::{Decision, Snapshot, Verdict};
 
 use crate::demand::{Gated, LimitSet};
 use crate::gate::Gate;
@@ -67,23 +67,24 @@ impl Gate {
     pub(crate) fn tell(
         &self,
         set: LimitSet,
-        snapshots: &[Snapshot],
+        verdict: &Verdict,
         denied: Option<Denied>,
         headers: &mut HeaderMap,
     ) {
-        if self.reply.is_silent() || snapshots.is_empty() {
+        let decisions = verdict.decisions();
+        if self.reply.is_silent() || decisions.is_empty() {
             return;
         }
         let epoch = match self.reply.dialect {
             Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
             _ => Duration::ZERO,
         };
-        let standing = |(index, &snapshot): (usize, &Snapshot)| {
-            Standing::new(&self.limits[index].policy, snapshot)
+        let standing = |(index, decision): (usize, &Decision)| {
+            Standing::new(&self.limits[index].policy, decision.snapshot())
         };
-        let mut standings = set.indices().zip(snapshots).map(standing);
+        let mut standings = set.indices().zip(decisions).map(standing);
         // Most requests are one charge, which needs no list.
-        if snapshots.len() == 1 {
+        if decisions.len() == 1 {
             let only = standings.next();
             let report = Report { standings: only.as_slice(), denied, epoch };
             self.reply.emit(&report, self.limits.len(), headers);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::future::call;
+use crate::future::{Stage, call};
 use crate::gate::{Admission, Gate, Reason, Refused};
 use crate::{AnyBody, Bodies, Head, ResponseFuture};
 
@@ -53,7 +53,8 @@ where
         if self.gate.sheds { Poll::Ready(Ok(())) } else { ready.map(Ok) }
     }
 
-    #[inline]
+    // Not inlined: then the future is made in the place that the caller has for it, not copied there.
+    #[inline(never)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let head = Head::of(&request);
         if self.gate.sheds && !replace(&mut self.inner_is_ready, false) {
@@ -62,11 +63,14 @@ where
             return ResponseFuture::refused(self.gate.refuse(&head, &refused));
         }
         match self.gate.admit(&head) {
-            // Apart from the next case: a request that nothing is added to is not copied for it.
-            Admission::Pass(None) => ResponseFuture::silent(self.inner.call(request)),
-            Admission::Pass(Some(passage)) => {
-                let inner = call(&mut self.inner, request, Some(&passage));
-                ResponseFuture::passing(inner, passage)
+            // Made here and not by a function: each that the future passes through may copy it.
+            Admission::Pass(None) => {
+                let inner = self.inner.call(request);
+                ResponseFuture { stage: Stage::Silent { inner }, bodies: PhantomData }
+            }
+            Admission::Pass(passage) => {
+                let stage = call(&mut self.inner, request, passage);
+                ResponseFuture { stage, bodies: PhantomData }
             }
             Admission::Refuse(refused) => {
                 ResponseFuture::refused(self.gate.refuse(&head, &refused))

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use tollgate_core::ReservationId;
 
 use crate::ResponseHead;
-use crate::answer::{Asked, ask};
 use crate::demand::{Demand, LIMITS_MAX, LimitSet};
 use crate::gate::{Gate, Plan, detach};
 use crate::guard::guarded;
@@ -78,9 +77,7 @@ impl Open {
             }
         }
         let (id, costs) = (self.id, &self.costs[..len]);
-        if let Asked::Later(kept) = ask(store, |store| store.commit(id, costs, now)) {
-            detach(kept);
-        }
+        detach(store.commit(id, costs, now));
     }
 }
 

@@ -89,6 +89,13 @@ pub struct Word {
 impl Word {
     const NEVER: u64 = u64::MAX;
 
+    /// Whether the units were taken.
+    #[inline]
+    #[must_use]
+    pub const fn is_allowed(self) -> bool {
+        self.short_ns == 0
+    }
+
     /// The arrival time after the charge.
     #[inline]
     #[must_use]

@@ -7,28 +7,28 @@ use tollgate_core::{
 use super::MemoryStore;
 
 impl Store for MemoryStore {
-    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         Answer::Ready(Ok(self.check_all(charges, now)))
     }
 
-    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         Answer::Ready(Ok(self.peek_all(charges, now)))
     }
 
-    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
         Answer::Ready(Ok(self.take(charge, now)))
     }
 
-    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
         Answer::Ready(Ok(self.refund(charge, now)))
     }
 
-    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()> {
         self.reset(charge, now);
         Answer::Ready(Ok(()))
     }
 
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved> {
         Answer::Ready(Ok(self.reserve(charges, now)))
     }
 
@@ -37,11 +37,11 @@ impl Store for MemoryStore {
         reservation: ReservationId,
         costs: &[u64],
         now: Timestamp,
-    ) -> Answer<'_, Settlement> {
+    ) -> Answer<Settlement> {
         Answer::Ready(Ok(self.commit(reservation, costs, now)))
     }
 
-    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement> {
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {
         Answer::Ready(Ok(self.cancel(reservation, now)))
     }
 

@@ -120,3 +120,26 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
         assert_eq!((table.read(ALICE), table.read(far)), (Some([3, 3]), Some([3, 3])));
     });
 }
+
+#[test]
+fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Narrow>::new(2, WhenFull::Deny));
+        let far = Fingerprint { tag: 2, place: u64::MAX };
+        let before = [move_on(&table, ALICE), move_on(&table, far)];
+        let both = |table: &Table<Narrow>, keys: [Fingerprint; 2]| {
+            let locked = table.lock_few(&keys).expect("both are known, and neither is evicted");
+            for (held, key) in locked.into_iter().flatten().zip(keys) {
+                let words = [held.view().words[0] + 1, 0];
+                let vacant_at = Timestamp::from_nanos(words[0]);
+                held.write(key.tag, Content { words, vacant_at, limited: false });
+            }
+        };
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || both(&other, [far, ALICE]));
+        both(&table, [ALICE, far]);
+        thread.join().unwrap();
+        let after = [ALICE, far].map(|key| table.read(key).expect("still there")[0]);
+        assert_eq!(after, before.map(|moment| moment + 2));
+    });
+}

@@ -9,6 +9,9 @@ use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::StripeGuard;
 
+/// As many slots as [`Table::lock_few`] locks at most.
+pub(crate) const FEW: usize = 4;
+
 /// Slots locked together, and the stripes that keep others from making more of the same keys.
 pub(crate) struct LockedSlots<'t, S: Slot> {
     pub(crate) slots: Vec<Held<'t, S>>,
@@ -41,6 +44,34 @@ struct Choice {
 }
 
 impl<S: Slot> Table<S> {
+    /// Locks the slots of up to [`FEW`] keys, in order of their index as [`Self::lock_all`] does.
+    /// `None` if one of the keys has no slot, lost it meanwhile, or is named twice.
+    pub(crate) fn lock_few(
+        &self,
+        fingerprints: &[Fingerprint],
+    ) -> Option<[Option<Locked<'_, S>>; FEW]> {
+        let mut order = [(usize::MAX, 0); FEW];
+        for (position, (fingerprint, place)) in fingerprints.iter().zip(&mut order).enumerate() {
+            let slot = self.find(*fingerprint, self.home(*fingerprint))?;
+            *place = (self.index(slot), position);
+        }
+        let order = &mut order[..fingerprints.len()];
+        order.sort_unstable();
+        // Locking it a second time would wait for ourselves.
+        if order.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return None;
+        }
+        let mut locked = [const { None }; FEW];
+        for &(index, position) in &*order {
+            let held = Locked::new(self.slot(index));
+            if held.view().tag != fingerprints[position].tag {
+                return None;
+            }
+            locked[position] = Some(held);
+        }
+        Some(locked)
+    }
+
     /// Finds or chooses a slot for each of the distinct `fingerprints` and locks them all, in order
     /// of their index: in any other order, two requests that name the same keys the other way round
     /// would wait for each other for ever. Fails with the position of the one without room.

@@ -1,5 +1,6 @@
 //! The store behind the [`Store`] trait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{
@@ -15,65 +16,76 @@ use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
 impl Store for RedisStore {
-    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
         match self.inner.check_of(Op::Check, charges) {
             Err(error) => Answer::Ready(Err(error)),
-            Ok(check) => match self.inner.one_slot(&check.request) {
-                Ok(()) => Answer::Pending(Box::pin(self.inner.check(check, now))),
-                Err(_) if check.across_slots => {
-                    Answer::Pending(Box::pin(self.inner.check_across(check.request, now)))
+            Ok(check) => {
+                match self.inner.one_slot(&check.request) {
+                    Ok(()) => self.later(move |inner| async move { inner.check(check, now).await }),
+                    Err(_) if check.across_slots => self.later(move |inner| async move {
+                        inner.check_across(check.request, now).await
+                    }),
+                    Err(error) => Answer::Ready(Err(error)),
                 }
-                Err(error) => Answer::Ready(Err(error)),
-            },
+            }
         }
     }
 
-    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
         match self.inner.check_of(Op::Peek, charges) {
             Err(error) => Answer::Ready(Err(error)),
             Ok(check) => match self.inner.one_slot(&check.request) {
-                Ok(()) => Answer::Pending(Box::pin(self.inner.peek(check.request, now))),
-                Err(_) if check.across_slots => {
-                    Answer::Pending(Box::pin(self.inner.peek_across(check.request, now)))
+                Ok(()) => {
+                    self.later(move |inner| async move { inner.peek(check.request, now).await })
                 }
+                Err(_) if check.across_slots => self
+                    .later(move |inner| async move { inner.peek_across(check.request, now).await }),
                 Err(error) => Answer::Ready(Err(error)),
             },
         }
     }
 
-    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
-        self.pending(self.single(Op::Take, charge), move |inner, request| inner.take(request, now))
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
+        self.single(Op::Take, charge, move |inner, request| async move {
+            inner.take(request, now).await
+        })
     }
 
-    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
         let op = Op::Refund { taken_at: None };
-        self.pending(self.single(op, charge), move |inner, request| inner.refund(request, now))
+        self.single(
+            op,
+            charge,
+            move |inner, request| async move { inner.refund(request, now).await },
+        )
     }
 
-    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()> {
         match self.inner.all_shares(charge) {
-            Ok(parts) => Answer::Pending(Box::pin(self.inner.reset(parts, now))),
+            Ok(parts) => self.later(move |inner| async move { inner.reset(parts, now).await }),
             Err(error) => Answer::Ready(Err(error)),
         }
     }
 
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved> {
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
         let op = Op::Reserve { expires_after, slots: Vec::new() };
         match self.inner.check_of(op, charges) {
             Err(error) => Answer::Ready(Err(error)),
             Ok(check) => match self.inner.one_slot(&check.request) {
-                Ok(()) => Answer::Pending(Box::pin(self.inner.reserve(check.request, now))),
-                Err(_) if check.across_slots => {
-                    Answer::Pending(Box::pin(self.inner.reserve_across(check.request, now)))
+                Ok(()) => {
+                    self.later(move |inner| async move { inner.reserve(check.request, now).await })
                 }
+                Err(_) if check.across_slots => self.later(move |inner| async move {
+                    inner.reserve_across(check.request, now).await
+                }),
                 Err(error) => Answer::Ready(Err(error)),
             },
         }
@@ -84,17 +96,17 @@ impl Store for RedisStore {
         reservation: ReservationId,
         costs: &[u64],
         now: Timestamp,
-    ) -> Answer<'_, Settlement> {
+    ) -> Answer<Settlement> {
         let costs = costs.to_vec();
-        Answer::Pending(Box::pin(self.inner.settle(reservation, Some(costs), now)))
+        self.later(move |inner| async move { inner.settle(reservation, Some(costs), now).await })
     }
 
-    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement> {
-        Answer::Pending(Box::pin(self.inner.settle(reservation, None, now)))
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {
+        self.later(move |inner| async move { inner.settle(reservation, None, now).await })
     }
 
     fn release(&self, reservation: ReservationId, now: Timestamp) {
-        let inner = std::sync::Arc::clone(&self.inner);
+        let inner = Arc::clone(&self.inner);
         self.inner.runtime.spawn(async move {
             // A release that is lost is made good when the reservation expires.
             let _ = inner.settle(reservation, None, now).await;
@@ -103,22 +115,28 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
-    /// The request that one charge makes, in the share whose turn it is if its policy is split.
-    fn single(&self, op: Op, charge: &Charge<'_>) -> Result<Request, StoreError> {
-        self.inner.check_of(op, std::slice::from_ref(charge)).map(|check| check.request)
+    /// The answer that `ask` will give.
+    fn later<T, F>(&self, ask: impl FnOnce(Arc<Inner>) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        Answer::pending(ask(Arc::clone(&self.inner)))
     }
 
-    /// The answer that `ask` will give to the request, or why there is no request.
-    fn pending<'a, T, F>(
-        &'a self,
-        request: Result<Request, StoreError>,
-        ask: impl FnOnce(&'a Inner, Request) -> F,
-    ) -> Answer<'a, T>
+    /// The answer that `ask` will give to the request that one charge makes, in the share whose turn
+    /// it is if its policy is split; or why there is no request.
+    fn single<T, F>(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        ask: impl FnOnce(Arc<Inner>, Request) -> F,
+    ) -> Answer<T>
     where
-        F: Future<Output = Result<T, StoreError>> + Send + 'a,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        match request.and_then(|request| self.inner.one_slot(&request).map(|()| request)) {
-            Ok(request) => Answer::Pending(Box::pin(ask(&self.inner, request))),
+        let check = self.inner.check_of(op, std::slice::from_ref(charge));
+        match check.and_then(|check| self.inner.one_slot(&check.request).map(|()| check.request)) {
+            Ok(request) => self.later(|inner| ask(inner, request)),
             Err(error) => Answer::Ready(Err(error)),
         }
     }

@@ -94,7 +94,7 @@ pub(super) fn granted(grant: Grant, ask: &Ask) -> Outcome {
     }
 }
 
-fn ready<T>(answer: Answer<'_, T>) -> Result<T, Failure> {
+fn ready<T>(answer: Answer<T>) -> Result<T, Failure> {
     match answer {
         Answer::Ready(result) => Ok(result?),
         Answer::Pending(_) | Answer::Taken => {

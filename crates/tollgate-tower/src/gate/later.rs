@@ -2,23 +2,22 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{ErrorKind, OnStoreError, Reserved, StoreError, Verdict};
+use tollgate_core::{Answer, ErrorKind, OnStoreError, Reserved, StoreError, Verdict};
 
 use super::{Gate, Later, Passed, Reason, Refused, Taken};
-use crate::answer::{Asked, Kept, ask};
 use crate::demand::{Demand, LimitSet};
 
 /// A question to the store that takes a while.
 pub(super) enum Question {
-    Check(Kept<Verdict>),
-    Reserve(Kept<Reserved>),
+    Check(Answer<Verdict>),
+    Reserve(Answer<Reserved>),
 }
 
 impl Question {
     pub(super) async fn answer(self) -> Result<Taken, StoreError> {
         match self {
-            Self::Check(kept) => kept.await.map(Taken::from),
-            Self::Reserve(kept) => kept.await.map(Taken::from),
+            Self::Check(answer) => answer.await.map(Taken::from),
+            Self::Reserve(answer) => answer.await.map(Taken::from),
         }
     }
 }
@@ -85,13 +84,8 @@ impl Gate {
     /// What the store would answer now: the refusal, if it would refuse.
     pub(crate) async fn look(self: &Arc<Self>, demand: &Demand) -> Option<Refused> {
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
-        let asked = demand
-            .with_charges(&self.limits, |charges| ask(store, |store| store.peek(charges, now)));
-        let verdict = match asked {
-            Asked::Now(verdict) => verdict,
-            Asked::Later(kept) => kept.await,
-        };
-        match verdict {
+        let answer = demand.with_charges(&self.limits, |charges| store.peek(charges, now));
+        match answer.await {
             Ok(verdict) if verdict.is_allowed() => None,
             Ok(verdict) => {
                 let limits = demand.limits();
@@ -104,8 +98,10 @@ impl Gate {
 
 /// Lets an answer nobody waits for finish on the runtime. Without one it is dropped, which a store
 /// survives: a reservation then ends by its policy's terms.
-pub(crate) fn detach<T: Send + 'static>(kept: Kept<T>) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(kept);
+pub(crate) fn detach<T: Send + 'static>(answer: Answer<T>) {
+    if let Answer::Pending(future) = answer
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        runtime.spawn(future);
     }
 }

@@ -103,7 +103,7 @@ impl ClientAddress {
     #[inline]
     pub fn find(&self, head: &Head<'_>) -> Option<IpAddr> {
         let peer = match self.peer {
-            None => attached_peer(head.extensions)?,
+            None => attached_peer(head.extensions)?.ip(),
             Some(peer) => peer(head.extensions)?,
         };
         let peer = peer.to_canonical();
@@ -139,6 +139,22 @@ impl ClientAddress {
 
 impl KeySource for ClientAddress {
     fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
+        // The commonest case, without a look at what only others need.
+        if self.trusted.is_empty()
+            && self.v4_prefix == 32
+            && self.peer.is_none()
+            && let Some(SocketAddr::V4(peer)) = attached_peer(head.extensions)
+        {
+            push_v4(key, peer.ip().octets());
+            return Ok(());
+        }
+        self.write_any(head, key)
+    }
+}
+
+impl ClientAddress {
+    #[inline(never)]
+    fn write_any(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
         match self.find(head).ok_or(NoKey::Missing)? {
             IpAddr::V4(v4) if self.v4_prefix == 32 => push_v4(key, v4.octets()),
             v4 @ IpAddr::V4(_) => push_range(key, v4, self.v4_prefix),
@@ -174,15 +190,16 @@ static OCTETS: [(u32, u32); 256] = {
 /// Put together in a register because this runs on every request: the formatting machinery costs
 /// as much as the limit check itself, and bytes stored one by one are slow to read as a whole.
 #[inline]
-fn push_v4(key: &mut KeyBuf, octets: [u8; 4]) {
-    let (mut text, mut bits) = (0u128, 0);
-    for octet in octets {
-        let (digits, width) = OCTETS[usize::from(octet)];
-        text |= u128::from(digits) << bits;
-        bits += width;
-    }
+fn push_v4(key: &mut KeyBuf, [a, b, c, d]: [u8; 4]) {
+    let pair = |first: u8, second: u8| {
+        let (digits, width) = OCTETS[usize::from(first)];
+        let (more_digits, more_width) = OCTETS[usize::from(second)];
+        (u64::from(digits) | u64::from(more_digits) << width, width + more_width)
+    };
+    let ((front, front_bits), (back, back_bits)) = (pair(a, b), pair(c, d));
+    let text = u128::from(front) | u128::from(back) << front_bits;
     // Without the last dot: at most 15 characters.
-    key.push_short(text.to_le_bytes(), bits as usize / 8 - 1);
+    key.push_short(text.to_le_bytes(), (front_bits + back_bits) as usize / 8 - 1);
 }
 
 fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
@@ -191,12 +208,12 @@ fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
 }
 
 #[inline]
-fn attached_peer(extensions: &Extensions) -> Option<IpAddr> {
+fn attached_peer(extensions: &Extensions) -> Option<&SocketAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(info.0.ip());
+        return Some(&info.0);
     }
-    extensions.get::<PeerAddr>().map(|peer| peer.0.ip())
+    extensions.get::<PeerAddr>().map(|peer| &peer.0)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use crate::world::{call, clock, get, header, ok, policy, statuses};
 /// A store that answers each question after a turn of the runtime, or fails while it is down.
 pub(crate) struct Slow {
     memory: MemoryStore,
-    pub(crate) down: AtomicBool,
-    misused: AtomicBool,
+    pub(crate) down: Arc<AtomicBool>,
+    misused: Arc<AtomicBool>,
     pub(crate) asked: AtomicUsize,
 }
 
@@ -30,44 +30,45 @@ impl Default for Slow {
 }
 
 impl Slow {
-    fn later<T: Send + Unpin + 'static>(&self, answer: Answer<'_, T>) -> Answer<'_, T> {
+    fn later<T: Send + Unpin + 'static>(&self, answer: Answer<T>) -> Answer<T> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let Answer::Ready(result) = answer else { panic!("memory answers at once") };
-        Answer::Pending(Box::pin(async move {
+        let (down, misused) = (Arc::clone(&self.down), Arc::clone(&self.misused));
+        Answer::pending(async move {
             tokio::task::yield_now().await;
-            if self.down.load(Ordering::SeqCst) {
+            if down.load(Ordering::SeqCst) {
                 return Err(StoreError::new(ErrorKind::Unavailable, "down"));
             }
-            if self.misused.load(Ordering::SeqCst) {
+            if misused.load(Ordering::SeqCst) {
                 return Err(StoreError::new(ErrorKind::Misuse, "no such policy"));
             }
             result
-        }))
+        })
     }
 }
 
 impl Store for Slow {
-    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         self.later(Store::check(&self.memory, charges, now))
     }
 
-    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         self.later(Store::peek(&self.memory, charges, now))
     }
 
-    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Grant> {
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
         self.later(Store::take(&self.memory, charge, now))
     }
 
-    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, Snapshot> {
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
         self.later(Store::refund(&self.memory, charge, now))
     }
 
-    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<'_, ()> {
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()> {
         self.later(Store::reset(&self.memory, charge, now))
     }
 
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Reserved> {
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved> {
         self.later(Store::reserve(&self.memory, charges, now))
     }
 
@@ -76,11 +77,11 @@ impl Store for Slow {
         reservation: ReservationId,
         costs: &[u64],
         now: Timestamp,
-    ) -> Answer<'_, Settlement> {
+    ) -> Answer<Settlement> {
         self.later(Store::commit(&self.memory, reservation, costs, now))
     }
 
-    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<'_, Settlement> {
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {
         self.later(Store::cancel(&self.memory, reservation, now))
     }
 

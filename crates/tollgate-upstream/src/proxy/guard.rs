@@ -137,38 +137,38 @@ mod tests {
     struct Gone;
 
     impl Store for Gone {
-        fn check(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Verdict> {
+        fn check(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<Verdict> {
             let snapshot = Snapshot::new(20, 0, Duration::ZERO, Duration::ZERO);
             let retry = Retry::After(Duration::from_secs(1));
             let denied = Verdict::one(Decision::Deny { snapshot, retry });
             Answer::Ready(Ok(denied.degraded()))
         }
 
-        fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<'_, Verdict> {
+        fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
             self.check(charges, now)
         }
 
-        fn take(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Grant> {
+        fn take(&self, _: &Charge<'_>, _: Timestamp) -> Answer<Grant> {
             Answer::Taken
         }
 
-        fn refund(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, Snapshot> {
+        fn refund(&self, _: &Charge<'_>, _: Timestamp) -> Answer<Snapshot> {
             Answer::Taken
         }
 
-        fn reset(&self, _: &Charge<'_>, _: Timestamp) -> Answer<'_, ()> {
+        fn reset(&self, _: &Charge<'_>, _: Timestamp) -> Answer<()> {
             Answer::Taken
         }
 
-        fn reserve(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<'_, Reserved> {
+        fn reserve(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<Reserved> {
             Answer::Taken
         }
 
-        fn commit(&self, _: ReservationId, _: &[u64], _: Timestamp) -> Answer<'_, Settlement> {
+        fn commit(&self, _: ReservationId, _: &[u64], _: Timestamp) -> Answer<Settlement> {
             Answer::Taken
         }
 
-        fn cancel(&self, _: ReservationId, _: Timestamp) -> Answer<'_, Settlement> {
+        fn cancel(&self, _: ReservationId, _: Timestamp) -> Answer<Settlement> {
             Answer::Taken
         }
 
