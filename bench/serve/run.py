@@ -183,8 +183,9 @@ def unpipelined(tollgate, throttle, size, rounds, note):
     """Single requests beside redis-server, which has one thread: by default and with two workers."""
     redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
     ours = Server(tollgate(), 16380)
-    port = lambda number: ["--http", "off", "--grpc", "off", "--resp", f"127.0.0.1:{number}"]
-    two = Server(tollgate(*port(16381), "--workers", "2"), 16381)
+    program, serve = tollgate()[:2]
+    two = Server([program, serve, "--http", "off", "--grpc", "off", "--resp", "127.0.0.1:16381", "--workers", "2"],
+                 16381)
     subjects = (("redis INCR P1", redis, 16379, ["INCR", "key:__rand_int__"]),
                 ("tollgate CL.THROTTLE P1", ours, 16380, throttle),
                 ("tollgate CL.THROTTLE P1, 2 workers", two, 16381, throttle))

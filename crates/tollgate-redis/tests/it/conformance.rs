@@ -10,7 +10,7 @@ use tollgate_redis::{RedisStore, Settings};
 use tollgate_sim::conformance::{
     Ask, Failure, Figures, OnCore, Operation, Outcome, Scenario, Subject, run, scenarios,
 };
-use tollgate_sim::oracle::{Mix, history};
+use tollgate_sim::oracle::{Kind, Mix, history};
 
 use tollgate_sim::servers::{Engine, full};
 
@@ -193,6 +193,22 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
         let report = run(&mut subject, &scenarios);
         assert!(report.passed(), "{engine:?}: {report}");
         assert_eq!(report.ran.len() as u64, histories);
+    }
+}
+
+/// Their states are one value: what is written of one must leave the others as they are, with open
+/// reservations and without, in whatever order requests name them. (Time runs forwards here: a state
+/// that has nothing to say is left out of the value as it would expire on its own.)
+#[test]
+fn states_that_share_a_value_do_not_disturb_each_other() {
+    const KINDS: [Kind; 5] = [Kind::Gcra, Kind::Gcra, Kind::Gcra, Kind::Gcra, Kind::FixedWindow];
+    let histories: u64 = if full() { 5_000 } else { 150 };
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url());
+        let mix = Mix { kinds: &KINDS, keys: 1, ..single_charges() };
+        let scenarios: Vec<_> = (0..histories).map(|seed| history(seed, &mix)).collect();
+        let report = run(&mut subject, &scenarios);
+        assert!(report.passed(), "{engine:?}: {report}");
     }
 }
 
