@@ -7,12 +7,12 @@ use tollgate_core::Policy;
 
 use super::error::ConfigError;
 use super::layers::Overrides;
+use super::listen::{Listen, outside, place_to_listen};
 use super::reader::{Place, Table};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
 use crate::descriptors::Domain;
-use crate::endpoint::Endpoint;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
@@ -43,26 +43,6 @@ pub struct Config {
     pub queues: QueuePlan,
     /// What the files say that has no effect, and why.
     pub notes: Vec<ConfigError>,
-}
-
-/// Where to listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// HTTP.
-    pub http: Option<Endpoint>,
-    /// gRPC.
-    pub grpc: Option<Endpoint>,
-    /// RESP.
-    pub resp: Option<Endpoint>,
-    /// Whether others than this machine may connect without a token.
-    pub public: bool,
-}
-
-impl Default for Listen {
-    fn default() -> Self {
-        let local = |port| Some(Endpoint::loopback(port));
-        Self { http: local(8080), grpc: local(8081), resp: local(6380), public: false }
-    }
 }
 
 /// Certificates in PEM files.
@@ -219,10 +199,9 @@ impl Draft {
     fn read_service(&mut self, table: &Table<'_>) -> Result<(), ConfigError> {
         if let Some(listen) = table.get("listen") {
             let inner = listen.table()?;
-            let text = |place: &Place<'_>| place.text().map(Some);
-            inner.set("http", &mut self.overrides.http, text)?;
-            inner.set("grpc", &mut self.overrides.grpc, text)?;
-            inner.set("resp", &mut self.overrides.resp, text)?;
+            inner.set("http", &mut self.overrides.http, place_to_listen)?;
+            inner.set("grpc", &mut self.overrides.grpc, place_to_listen)?;
+            inner.set("resp", &mut self.overrides.resp, place_to_listen)?;
             let public = |place: &Place<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public)?;
             inner.finish()?;
@@ -231,7 +210,11 @@ impl Draft {
         let number = |place: &Place<'_>| place.number().map(Some);
         table.set("memory_bytes", &mut self.overrides.memory_bytes, number)?;
         table.set("workers", &mut self.overrides.workers, number)?;
-        table.set("log", &mut self.overrides.log_format, |place| place.text().map(Some))?;
+        table.set("log", &mut self.overrides.log_format, |place| {
+            let text = place.text()?;
+            log_format(Some(&text)).map_err(|error| place.wrong(error.problem))?;
+            Ok(Some(text))
+        })?;
         table.set("headers", &mut self.settings.dialect, |place| place.parsed())?;
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
             place.list()?.iter().map(Place::parsed).collect()
@@ -298,7 +281,7 @@ impl Draft {
 
     fn finish(self, overrides: Overrides) -> Result<Config, ConfigError> {
         let over = overrides.over(self.overrides);
-        let listen = listen(&over)?;
+        let listen = Listen::new(&over)?;
         let mut settings = self.settings;
         if let Some(token) = &over.token {
             settings.auth.add(token, Role::Admin);
@@ -321,7 +304,9 @@ impl Draft {
             listen,
             settings,
         };
-        config.guard()?;
+        if config.settings.auth.is_open() {
+            config.listen.guard()?;
+        }
         Ok(config)
     }
 }
@@ -343,51 +328,10 @@ fn token(table: &Table<'_>) -> Result<String, ConfigError> {
     }
 }
 
-fn outside(field: &str, problem: String) -> ConfigError {
-    ConfigError { source: "settings".to_owned(), line: 0, field: field.to_owned(), problem }
-}
-
-fn listen(over: &Overrides) -> Result<Listen, ConfigError> {
-    let endpoint = |field: &str, text: &Option<String>, default: Option<Endpoint>| match text {
-        None => Ok(default),
-        Some(text) if text == "off" => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|problem: String| outside(field, problem)),
-    };
-    let default = Listen::default();
-    Ok(Listen {
-        http: endpoint("listen.http", &over.http, default.http)?,
-        grpc: endpoint("listen.grpc", &over.grpc, default.grpc)?,
-        resp: endpoint("listen.resp", &over.resp, default.resp)?,
-        public: over.listen_public.unwrap_or(false),
-    })
-}
-
 fn log_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
         Some("json") => Ok(LogFormat::Json),
         Some(_) => Err(outside("log", "right would be text or json".to_owned())),
-    }
-}
-
-impl Config {
-    /// Refuses to listen to the world without a token, unless that is said.
-    fn guard(&self) -> Result<(), ConfigError> {
-        if self.listen.public || !self.settings.auth.is_open() {
-            return Ok(());
-        }
-        let listen = &self.listen;
-        let fronts = [
-            ("listen.http", &listen.http),
-            ("listen.grpc", &listen.grpc),
-            ("listen.resp", &listen.resp),
-        ];
-        for (field, endpoint) in fronts {
-            if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !endpoint.is_local()) {
-                let remedy = "give a token (TOLLGATE_TOKEN or tokens) or say --listen-public";
-                return Err(outside(field, format!("{endpoint} is open to others; {remedy}")));
-            }
-        }
-        Ok(())
     }
 }

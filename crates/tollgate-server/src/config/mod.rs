@@ -14,14 +14,16 @@ mod descriptors;
 mod error;
 mod file;
 mod layers;
+mod listen;
 mod policies;
 mod queues;
 mod reader;
 mod tree;
 
 pub use error::ConfigError;
-pub use file::{Config, Drain, Listen, LogFormat, Tls};
+pub use file::{Config, Drain, LogFormat, Tls};
 pub use layers::Overrides;
+pub use listen::Listen;
 
 #[cfg(test)]
 mod tests;

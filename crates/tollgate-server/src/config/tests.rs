@@ -97,6 +97,13 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         ("a.toml", "shadow = \"yes\"\n", "a.toml:1: shadow: expected true or false, found text"),
         (
             "a.toml",
+            "log = \"text\"\n[listen]\nhttp = \"127.=.0.1:80\"\n",
+            "a.toml:3: listen.http: \"127.=.0.1:80\" is no place to listen; right would be \
+             127.0.0.1:8080, [::1]:8080 or unix:/run/tollgate.sock",
+        ),
+        ("a.toml", "log = \"xml\"\n", "a.toml:1: log: right would be text or json"),
+        (
+            "a.toml",
             "[limits]\nslow_client = 10\n",
             "a.toml:2: limits.slow_client: at character 3: expected a unit: ns, us, ms, s, m, h, d \
              or w; right would be 10s or 1h30m",

@@ -1,0 +1,71 @@
+//! Where to listen, and who may be let in there.
+
+use super::error::ConfigError;
+use super::layers::Overrides;
+use super::reader::Place;
+use crate::endpoint::Endpoint;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// HTTP.
+    pub http: Option<Endpoint>,
+    /// gRPC.
+    pub grpc: Option<Endpoint>,
+    /// RESP.
+    pub resp: Option<Endpoint>,
+    /// Whether others than this machine may connect without a token.
+    pub public: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let local = |port| Some(Endpoint::loopback(port));
+        Self { http: local(8080), grpc: local(8081), resp: local(6380), public: false }
+    }
+}
+
+impl Listen {
+    /// What is left when environment and flags have had their say.
+    pub(super) fn new(over: &Overrides) -> Result<Self, ConfigError> {
+        let endpoint = |field: &str, text: &Option<String>, default: Option<Endpoint>| match text {
+            None => Ok(default),
+            Some(text) if text == "off" => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|problem: String| outside(field, problem)),
+        };
+        let default = Self::default();
+        Ok(Self {
+            http: endpoint("listen.http", &over.http, default.http)?,
+            grpc: endpoint("listen.grpc", &over.grpc, default.grpc)?,
+            resp: endpoint("listen.resp", &over.resp, default.resp)?,
+            public: over.listen_public.unwrap_or(false),
+        })
+    }
+
+    /// Refuses to listen to the world without a token, unless that is said.
+    pub(super) fn guard(&self) -> Result<(), ConfigError> {
+        let fronts =
+            [("listen.http", &self.http), ("listen.grpc", &self.grpc), ("listen.resp", &self.resp)];
+        for (field, endpoint) in fronts.into_iter().filter(|_| !self.public) {
+            if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| !endpoint.is_local()) {
+                let remedy = "give a token (TOLLGATE_TOKEN or tokens) or say --listen-public";
+                return Err(outside(field, format!("{endpoint} is open to others; {remedy}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text is kept, since a flag may take its place; that it reads is said here, with its line.
+pub(super) fn place_to_listen(place: &Place<'_>) -> Result<Option<String>, ConfigError> {
+    let text = place.text()?;
+    if text != "off" {
+        text.parse::<Endpoint>().map_err(|problem| place.wrong(problem))?;
+    }
+    Ok(Some(text))
+}
+
+/// An error about what environment, flags and files came to together.
+pub(super) fn outside(field: &str, problem: String) -> ConfigError {
+    ConfigError { source: "settings".to_owned(), line: 0, field: field.to_owned(), problem }
+}

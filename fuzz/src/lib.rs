@@ -1,0 +1,57 @@
+//! What the targets share: a service in memory whose clock stands still.
+
+use std::sync::Arc;
+
+use tollgate_core::{Timestamp, VirtualClock};
+use tollgate_memory::{Capacity, MemoryStore};
+use tollgate_server::config::{Config, Overrides};
+use tollgate_server::metrics::Metrics;
+use tollgate_server::service::{Backing, Service};
+use tollgate_server::worker::Worker;
+
+/// One policy per algorithm, named as the seeds name them, and a domain.
+const RULES: &str = r#"
+[[policies]]
+name = "api"
+quota = "5/1s"
+[[policies]]
+name = "window"
+quota = "5/1m"
+algorithm = "sliding-window"
+buckets = 6
+[[policies]]
+name = "slots"
+algorithm = "concurrency"
+limit = 3
+lease = "10s"
+[[domains]]
+domain = "edge"
+[[domains.descriptors]]
+key = "user"
+rate_limit = { unit = "minute", requests_per_unit = 2, name = "per_user" }
+"#;
+
+/// A worker of a service with a few policies; every call makes a new one.
+///
+/// # Panics
+///
+/// If the rules do not read, which is a mistake here.
+#[must_use]
+pub fn worker() -> Worker {
+    let metrics = Metrics::default();
+    let texts = [("rules.toml".to_owned(), RULES.to_owned())];
+    let config = Config::from_texts(&texts, &Overrides::default(), &metrics).expect("rules read");
+    let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(1_000))));
+    let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1_000_000)));
+    Worker::new(Arc::new(Service::new(config.rules, metrics, memory, clock, config.settings)))
+}
+
+/// Runs a future that never waits for time or for others.
+///
+/// # Panics
+///
+/// If there is no runtime to be had.
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime starts").block_on(future)
+}

@@ -1,0 +1,21 @@
+//! Any file is taken or refused, and a refusal names the file.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate_server::config::{Config, Overrides};
+use tollgate_server::metrics::Metrics;
+
+fuzz_target!(|text: &str| {
+    for name in ["rules.toml", "rules.yaml"] {
+        let texts = [(name.to_owned(), text.to_owned())];
+        if let Err(error) = Config::from_texts(&texts, &Overrides::default(), &Metrics::default()) {
+            let shown = error.to_string();
+            // Whether a token is missing is not one file's fault.
+            let is_guarded = shown.contains("is open to others");
+            assert!(shown.starts_with(name) || is_guarded, "{shown}");
+            // One line for the log, however the file was written.
+            assert!(error.line <= text.lines().count() + 1, "{shown}");
+        }
+    }
+});
