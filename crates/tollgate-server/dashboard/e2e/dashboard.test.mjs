@@ -255,7 +255,7 @@ test("every view can be used by keyboard and read aloud, at every width, in both
             const found = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa"] }));
             assert.deepEqual(found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]), [], `${hash} ${theme}`);
           }
-          if (shots) await page.screenshot({ path: `${shots}/${hash.slice(1, 6)}-${width}-${theme}.png`, fullPage: true });
+          if (shots) await page.screenshot({ path: `${shots}/${hash.slice(1, 5)}-${width}-${theme}.png`, fullPage: true });
         }
         assert.deepEqual(complaints, []);
         await context.close();

@@ -87,3 +87,26 @@ export class Service {
     }
   }
 }
+
+/** A command of the binary that says where it listens in its first line. */
+export class Program {
+  static async start(args, env = {}) {
+    const program = new Program();
+    program.child = spawn(binary, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "inherit"] });
+    let said = "";
+    program.child.stdout.on("data", (piece) => (said += piece));
+    const found = await eventually(`${args[0]} listens`, () => {
+      if (program.child.exitCode !== null) throw new Error(`${args[0]} ended: ${said}`);
+      return said.match(/http:\/\/\S+/);
+    });
+    program.url = found[0];
+    return program;
+  }
+
+  async stop() {
+    if (this.child.exitCode !== null || this.child.signalCode !== null) return;
+    const ended = new Promise((resolve) => this.child.once("exit", resolve));
+    this.child.kill("SIGKILL");
+    await ended;
+  }
+}

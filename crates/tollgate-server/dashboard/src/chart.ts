@@ -6,6 +6,8 @@ export interface Line { label: string; colour: string; value: (number: number) =
 
 const HEIGHT = 220;
 const POINTS_MAX = 300;
+/** Between two times on the axis, which are told in whole seconds. */
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 
 export class Chart {
   #plot: uPlot | null = null;
@@ -62,9 +64,23 @@ export class Chart {
     else this.#draw();
   }
 
+  /** The page's colours as a canvas needs them: resolved for the theme that holds, and as a tint. */
+  #palette(): ((name: string) => string)[] {
+    const style = getComputedStyle(this.element);
+    const resolved = (colour: string) => {
+      this.element.style.color = colour;
+      const told = style.color;
+      this.element.style.color = "";
+      return told;
+    };
+    return [
+      (name) => resolved(`var(--${name})`),
+      (name) => resolved(`color-mix(in srgb, var(--${name}) 13%, transparent)`),
+    ];
+  }
+
   #options(): uPlot.Options {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name: string) => style.getPropertyValue(`--${name}`).trim();
+    const [colour = String, faint = String] = this.#palette();
     const axis: uPlot.Axis = {
       stroke: colour("quiet"),
       grid: { stroke: colour("rule"), width: 1 },
@@ -78,7 +94,7 @@ export class Chart {
       cursor: { y: false },
       scales: { y: { range: (_plot, _min, max) => [0, Math.max(this.least, max * 1.1)] } },
       axes: [
-        { ...axis, size: 32, space: 70, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+        { ...axis, size: 32, space: 70, incrs: STEPS_S, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
         { ...axis, size: 58, values: (_plot, splits) => splits.map((split) => (split === 0 ? "0" : this.lines[0]?.value(split) ?? String(split))) },
       ],
       series: [
@@ -86,7 +102,7 @@ export class Chart {
         ...this.lines.map((line): uPlot.Series => ({
           label: line.label,
           stroke: colour(line.colour),
-          fill: `${colour(line.colour)}22`,
+          fill: faint(line.colour),
           width: 1.5,
           points: { show: false },
           value: (_plot, value) => (value === null ? "–" : line.value(value)),

@@ -57,7 +57,11 @@ export function table<Row>(caption: string, columns: Column<Row>[], rows: Row[],
   const head = columns.map((column) => h("th", { scope: "col", class: looks(column) }, column.title));
   const body = rows.map((row) =>
     h("tr", {}, ...columns.map((column, index) =>
-      h(index === 0 ? "th" : "td", { class: looks(column), scope: index === 0 ? "row" : undefined }, column.cell(row)))));
+      h(index === 0 ? "th" : "td", {
+        class: looks(column),
+        scope: index === 0 ? "row" : undefined,
+        "data-title": index === 0 ? undefined : column.title,
+      }, column.cell(row)))));
   if (rows.length === 0) body.push(h("tr", {}, h("td", { colspan: columns.length, class: "none" }, none)));
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body)));

@@ -131,7 +131,8 @@ function theme(choice: string | null): void {
   for (const view of Object.values(views)) view.restyle?.();
 }
 byId("theme").addEventListener("click", () => {
-  const isDark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
+  const chosen = document.documentElement.dataset["theme"];
+  const isDark = chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
   const next = isDark ? "light" : "dark";
   localStorage.setItem(THEME, next);
   theme(next);

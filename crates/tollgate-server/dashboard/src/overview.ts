@@ -87,7 +87,7 @@ export class Overview implements View {
     }
     this.#showBusiest(tick);
     if (tick.top && this.#session?.role === "admin") {
-      replace(this.#keys, ranking("Most denied keys", tick.top.denied), ranking("Busiest keys", tick.top.allowed));
+      replace(this.#keys, ranking("Most denied keys", "Denied", tick.top.denied), ranking("Busiest keys", "Allowed", tick.top.allowed));
     }
   }
 
@@ -95,7 +95,7 @@ export class Overview implements View {
     const { store, connections } = tick;
     const degraded = store.degraded > 0 ? `${count(store.degraded)} answers without it` : "answers";
     const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
-    this.#tiles.store.set(store.kind === "memory" ? "in memory" : "shared",
+    this.#tiles.store.set(store.kind === "memory" ? "memory" : "shared",
       store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : degraded);
     this.#tiles.store.element.classList.toggle("alarm", store.degraded > 0 || (store.refused ?? 0) > 0);
     const facts: [string, string][] = [
@@ -151,9 +151,9 @@ function tile(name: string, id: string): { element: HTMLElement; set: (value: st
   };
 }
 
-function ranking(title: string, keys: Ranked[]): HTMLElement {
+function ranking(title: string, what: string, keys: Ranked[]): HTMLElement {
   return h("div", { class: "card" }, h("h3", {}, title), table(title, [
     { title: "Key", cell: (row) => h("a", { class: "key", href: `#keys/${row.key}` }, keyText(row.key)) },
-    { title: "Decisions", numeric: true, cell: (row) => count(row.count) },
+    { title: what, numeric: true, cell: (row) => count(row.count) },
   ], keys.slice(0, 10), "None yet."));
 }

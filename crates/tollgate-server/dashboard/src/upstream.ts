@@ -33,6 +33,8 @@ export class Upstream implements View {
   #cursors: string[] = [""];
   #next: string | null = null;
   #asked = 0;
+  /** There is no proxy to ask. One that does not answer is asked again. */
+  #isAbsent = false;
 
   constructor() {
     replace(this.element, h("div", { class: "card" },
@@ -49,7 +51,7 @@ export class Upstream implements View {
   }
 
   tick(tick: Tick): void {
-    if (tick.at_ms - this.#asked < 2_000 || this.#pages.hidden || this.#list.matches(":hover, :focus-within")) return;
+    if (tick.at_ms - this.#asked < 2_000 || this.#isAbsent || this.#list.matches(":hover, :focus-within")) return;
     this.#asked = tick.at_ms;
     void this.#load();
   }
@@ -81,8 +83,9 @@ export class Upstream implements View {
     } catch (error) {
       replace(this.#list);
       this.#pages.hidden = true;
-      const isAbsent = error instanceof ApiError && error.status === 404;
-      if (isAbsent) this.#notice.tell("No proxy is configured: start the service with --proxy-admin ADDRESS.");
+      this.#cursors = [""];
+      this.#isAbsent = error instanceof ApiError && error.status === 404;
+      if (this.#isAbsent) this.#notice.tell("No proxy is configured: start the service with --proxy-admin ADDRESS.");
       else this.#notice.fail(error);
     }
   }
