@@ -9,7 +9,7 @@ use super::lane::Lane;
 use super::line::{Place, Turns};
 use super::meter::{Meter, Rest, When};
 use super::{Knowledge, Settings};
-use crate::profile::{Costs, Dimension, Scope};
+use crate::profile::{Costs, Dimension, Reach, Scope};
 
 /// Requests that may be in flight at first where the upstream tells nothing.
 const SILENT_WINDOW: f64 = 2.0;
@@ -83,6 +83,23 @@ impl Bucket {
     pub(super) fn new(name: Box<str>) -> Self {
         let knowledge = Knowledge::Unknown;
         Self { name, rests: Rests::None, busy: None, refusal: None, used_s: 0, knowledge }
+    }
+
+    /// The bucket that every request of the credential is counted in.
+    pub(super) fn of_account(dimensions: &[Dimension], settings: &Settings) -> Self {
+        let mut account = Self::new("*".into());
+        let credential = |of: &Dimension| of.reach() == Reach::Credential;
+        let is_told = |of: &Dimension| credential(of) && !of.is_modelled();
+        account.knowledge =
+            if dimensions.iter().any(is_told) { Knowledge::Unknown } else { Knowledge::Silent };
+        let busy = account.wake(dimensions, settings);
+        for (index, of) in dimensions.iter().enumerate() {
+            if credential(of) && of.is_modelled() {
+                busy.meters.push(Meter::new(index as u8, 0, of));
+            }
+        }
+        busy.window = f64::from(u32::MAX);
+        account
     }
 
     /// The part for use, made from what was kept if the bucket was idle.

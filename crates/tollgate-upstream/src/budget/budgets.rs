@@ -24,7 +24,7 @@ use super::names::{Names, lane_label};
 use super::skew::Skew;
 use super::table::Table;
 use super::{Claim, Knowledge, Page, Reason, Refusal, Settings};
-use crate::profile::{Costs, Profile, Reach, Route};
+use crate::profile::{Costs, Profile, Route};
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ impl Budgets {
             let span = global.quota.period().saturating_add(global.jitter);
             Dispatches::new(global.quota.units(), nanos(span))
         });
-        let account = account(&profile, &settings);
+        let account = Bucket::of_account(profile.dimensions(), &settings);
         Self {
             table: Table::new(settings.buckets_max),
             profile,
@@ -383,22 +383,4 @@ impl Budgets {
         }
         Some(waiting)
     }
-}
-
-/// The bucket that every request of the credential is counted in.
-fn account(profile: &Profile, settings: &Settings) -> Bucket {
-    let mut account = Bucket::new("*".into());
-    let dimensions = profile.dimensions();
-    let credential = |reach| reach == Reach::Credential;
-    let is_told = |of: &crate::profile::Dimension| credential(of.reach()) && !of.is_modelled();
-    account.knowledge =
-        if dimensions.iter().any(is_told) { Knowledge::Unknown } else { Knowledge::Silent };
-    let busy = account.wake(dimensions, settings);
-    for (index, of) in dimensions.iter().enumerate() {
-        if credential(of.reach()) && of.is_modelled() {
-            busy.meters.push(Meter::new(index as u8, 0, of));
-        }
-    }
-    busy.window = f64::from(u32::MAX);
-    account
 }

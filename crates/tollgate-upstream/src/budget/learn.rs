@@ -10,7 +10,7 @@ use super::bucket::{Bucket, Busy, Refused, cost_of};
 use super::budgets::{Budgets, Flight, Ticket};
 use super::grant::land;
 use super::meter::Meter;
-use super::names::{Names, lane_label, route_name};
+use super::names::{Names, lane_label};
 use super::{Knowledge, Settings};
 use crate::pace::Outcome;
 use crate::profile::{Dimension, Observation, Reach, Reading, Route, Scope};
@@ -32,7 +32,7 @@ impl Budgets {
             self.flights.remove(&ticket.0);
             return;
         };
-        let slot = self.identify(ticket, &flight, observation, now).unwrap_or(claimed);
+        let slot = self.identify(&flight, observation, now).unwrap_or(claimed);
         // Moving to another bucket may have moved it to another lane.
         let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
         let resets: Vec<_> = observation.readings.iter().map(|it| self.reset(it, now)).collect();
@@ -95,7 +95,6 @@ impl Budgets {
     /// The bucket that counted the request, by the upstream's own name for it.
     fn identify(
         &mut self,
-        ticket: Ticket,
         flight: &Flight,
         observation: &Observation,
         now: Timestamp,
@@ -107,19 +106,14 @@ impl Budgets {
             return Some(from);
         }
         let to = self.table.entry(&name, now)?;
-        if flight.route.class().is_none() {
-            self.names.learn(&flight.route, hash);
-            self.move_route(from, to, &flight.route);
-        } else {
-            self.move_flight(ticket.0, from, to);
-        }
+        self.names.learn(&flight.route, hash);
+        self.move_route(from, to, &flight.route);
         Some(to)
     }
 
     /// Moves everything of a route, waiting or in flight, to the bucket that counts it.
     fn move_route(&mut self, from: u32, to: u32, route: &Route) {
-        let name = route_name(route);
-        let is_its = |other: &Route| route_name(other) == name;
+        let is_its = |other: &Route| other.shape() == route.shape();
         let mut flying: Vec<u64> = self
             .flights
             .iter()

@@ -3,6 +3,7 @@
 //! A name is `hash major` or `METHOD /template major`. Hashes leave the resource out, so the major
 //! parameters are added; a hash learned from one channel then serves every channel.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,28 +20,28 @@ pub(super) struct Names {
 
 impl Names {
     /// The name of the bucket that a request to `route` is counted in, as far as is known.
-    pub(super) fn bucket(&self, route: &Route) -> String {
-        let own = route_name(route);
-        match route.class() {
-            Some(class) => with_major(class, route),
-            None => with_major(self.hashes.get(own.as_str()).map_or(&own, |hash| hash), route),
+    pub(super) fn bucket<'a>(&'a self, route: &'a Route) -> Cow<'a, str> {
+        match (self.hashes.get(route.shape()), route.class()) {
+            (Some(hash), _) => with_major(hash, route),
+            (None, Some(class)) => with_major(class, route),
+            (None, None) => with_major(route.name(), route),
         }
     }
 
     /// The name of the bucket that the upstream calls `hash`.
-    pub(super) fn hashed(hash: &str, route: &Route) -> String {
+    pub(super) fn hashed<'a>(hash: &'a str, route: &Route) -> Cow<'a, str> {
         with_major(hash, route)
     }
 
     /// Whether the upstream has named the route's bucket before.
     pub(super) fn knows(&self, route: &Route) -> bool {
-        self.hashes.contains_key(route_name(route).as_str())
+        self.hashes.contains_key(route.shape())
     }
 
     /// Remembers the upstream's name of a route's bucket.
     pub(super) fn learn(&mut self, route: &Route, hash: &Arc<str>) {
-        let own = route_name(route);
-        if let Some(known) = self.hashes.get_mut(own.as_str()) {
+        let own = route.shape();
+        if let Some(known) = self.hashes.get_mut(own) {
             if **known != **hash {
                 *known = Arc::clone(hash);
             }
@@ -50,26 +51,17 @@ impl Names {
     }
 }
 
-/// A route without its major parameters: `GET /channels/:major`; `all` where there is but one.
-pub(super) fn route_name(route: &Route) -> String {
-    match (route.method(), route.template()) {
-        ("", "") => "all".to_owned(),
-        ("", template) => template.to_owned(),
-        (method, template) => [method, " ", template].concat(),
-    }
-}
-
 /// A route's lane within its bucket.
-pub(super) fn lane_label(route: &Route) -> String {
+pub(super) fn lane_label(route: &Route) -> Cow<'_, str> {
     match route.lane() {
-        Some(lane) => [&route_name(route), " ", lane].concat(),
-        None => route_name(route),
+        Some(lane) => Cow::Owned([route.name(), " ", lane].concat()),
+        None => Cow::Borrowed(route.name()),
     }
 }
 
-fn with_major(name: &str, route: &Route) -> String {
+fn with_major<'a>(name: &'a str, route: &Route) -> Cow<'a, str> {
     match route.major() {
-        "" => name.to_owned(),
-        major => [name, " ", major].concat(),
+        "" => Cow::Borrowed(name),
+        major => Cow::Owned([name, " ", major].concat()),
     }
 }

@@ -12,7 +12,14 @@ pub type Costs = [u32; DIMENSIONS_MAX];
 
 /// Where a request goes, as far as limits are concerned. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route(Arc<Parts>);
+pub struct Route(Arc<Named>);
+
+/// The parts, and what is made of them once because every claim asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    parts: Parts,
+    name: Box<str>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -21,6 +28,8 @@ pub(crate) struct Parts {
     pub(crate) path: Box<str>,
     pub(crate) major: Box<str>,
     pub(crate) class: Option<Box<str>>,
+    /// Method and path, where the profile leaves both out of the template.
+    pub(crate) shape: Option<Box<str>>,
     pub(crate) lane: Option<Box<str>>,
     pub(crate) costs: Costs,
     pub(crate) exempt_global: bool,
@@ -40,6 +49,7 @@ impl Route {
             path: template.into(),
             major: major.into(),
             class: None,
+            shape: None,
             lane: None,
             costs,
             exempt_global: false,
@@ -49,19 +59,24 @@ impl Route {
     }
 
     pub(crate) fn of_parts(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+        let name = match (&*parts.method, &*parts.template) {
+            ("", "") => "all".into(),
+            ("", template) => template.into(),
+            (method, template) => [method, " ", template].concat().into(),
+        };
+        Self(Arc::new(Named { parts, name }))
     }
 
     /// The method, as sent; empty if the upstream's limits do not distinguish methods.
     #[must_use]
     pub fn method(&self) -> &str {
-        &self.0.method
+        &self.0.parts.method
     }
 
     /// The path with every parameter replaced by its name: `/channels/:major/messages/:id`.
     #[must_use]
     pub fn template(&self) -> &str {
-        &self.0.template
+        &self.0.parts.template
     }
 
     /// The path with the major parameters kept: `/channels/81384788765712384/messages/:id`.
@@ -69,48 +84,59 @@ impl Route {
     /// This is seed 003's notion of a route.
     #[must_use]
     pub fn path(&self) -> &str {
-        &self.0.path
+        &self.0.parts.path
     }
 
     /// The major parameters, joined by `/`: each value has limits of its own. Often empty.
     #[must_use]
     pub fn major(&self) -> &str {
-        &self.0.major
+        &self.0.parts.major
     }
 
     /// The upstream's own name of the bucket, where the profile knows it beforehand.
     #[must_use]
     pub fn class(&self) -> Option<&str> {
-        self.0.class.as_deref()
+        self.0.parts.class.as_deref()
+    }
+
+    /// The route without its major parameters: `GET /channels/:major`; `all` where there is but one.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the upstream's own name of its bucket is remembered by: its name, or method and path where
+    /// the profile puts routes together in classes.
+    pub(crate) fn shape(&self) -> &str {
+        self.0.parts.shape.as_deref().unwrap_or(&self.0.name)
     }
 
     /// A sub-limit that this request may meet, such as the renaming of a channel.
     #[must_use]
     pub fn lane(&self) -> Option<&str> {
-        self.0.lane.as_deref()
+        self.0.parts.lane.as_deref()
     }
 
     /// What it takes from each dimension, unless the claim says otherwise.
     #[must_use]
     pub fn costs(&self) -> &Costs {
-        &self.0.costs
+        &self.0.parts.costs
     }
 
     /// Whether the limit over all routes does not count it.
     #[must_use]
     pub fn is_exempt_from_global(&self) -> bool {
-        self.0.exempt_global
+        self.0.parts.exempt_global
     }
 
     /// Whether no limit counts it.
     #[must_use]
     pub fn is_exempt(&self) -> bool {
-        self.0.exempt
+        self.0.parts.exempt
     }
 
     /// A limit that the profile states because the upstream never tells it.
     #[must_use]
     pub fn stated(&self) -> Option<Quota> {
-        self.0.stated
+        self.0.parts.stated
     }
 }

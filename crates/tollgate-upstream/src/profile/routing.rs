@@ -62,13 +62,17 @@ impl Routing {
         let segments = self.segments(target);
         let rule = self.rules.iter().find(|rule| rule.pattern.matches(method, &segments));
         let (template, path, major) = self.template(&segments);
+        let class = rule.and_then(|rule| rule.class.clone());
+        let is_apart = class.is_some() && self.by == By::Nothing;
+        let shape = is_apart.then(|| self.shape(method, &segments).into());
         let lane = rule.and_then(|rule| rule.lane.as_ref()).filter(|lane| lane.concerns(body));
         Route::of_parts(Parts {
             method: if self.by == By::MethodAndPath { method.into() } else { "".into() },
             template: template.into(),
             path: path.into(),
             major: major.into(),
-            class: rule.and_then(|rule| rule.class.clone()),
+            class,
+            shape,
             lane: lane.map(|lane| lane.name.clone()),
             costs: rule.map_or(self.costs, |rule| rule.costs),
             exempt_global: rule.is_some_and(|rule| rule.exempt_global),
@@ -123,6 +127,19 @@ impl Routing {
             before = segment;
         }
         (template, path, majors)
+    }
+
+    /// Method and path, for routes that a profile puts together in classes: the upstream may know
+    /// better which of them a path belongs to.
+    fn shape(&self, method: &str, segments: &[&str]) -> String {
+        let mut shape = method.to_owned() + " ";
+        let mut before = "";
+        for segment in segments {
+            shape += "/";
+            shape += if self.is_id(before, segment) { ":id" } else { segment };
+            before = segment;
+        }
+        shape
     }
 
     fn is_id(&self, before: &str, segment: &str) -> bool {

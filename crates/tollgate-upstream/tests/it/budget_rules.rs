@@ -599,3 +599,34 @@ fn idle_buckets_are_forgotten() {
     }
     assert_eq!(desk.budgets.bucket_count(), 1);
 }
+
+#[test]
+fn a_route_that_the_upstream_counts_in_another_class_than_the_profile_waits_for_that_one() {
+    let mut desk = Desk::of(Profile::builtin("github").expect("it is shipped"));
+    let spent = |resource: &'static str| {
+        [
+            ("x-ratelimit-limit", "10"),
+            ("x-ratelimit-remaining", "0"),
+            ("x-ratelimit-reset", "1794758460"),
+            ("x-ratelimit-resource", resource),
+        ]
+    };
+    // The profile takes it for `core`; GitHub counts it apart.
+    let sbom = "/repos/a/b/dependency-graph/sbom";
+    let first = desk.go(sbom);
+    desk.answer(first, 200, &spent("dependency_sbom"));
+    desk.wait(sbom);
+    let other = desk.go("/repos/a/b/issues");
+    desk.answer(
+        other,
+        200,
+        &[
+            ("x-ratelimit-limit", "5000"),
+            ("x-ratelimit-remaining", "4999"),
+            ("x-ratelimit-reset", "1794758460"),
+            ("x-ratelimit-resource", "core"),
+        ],
+    );
+    let _more = [desk.go("/repos/a/b/issues"), desk.go("/repos/a/b/pulls")];
+    desk.wait(sbom);
+}

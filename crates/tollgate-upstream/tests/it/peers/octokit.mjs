@@ -1,11 +1,11 @@
-// A script on @octokit/core: COUNT requests through the proxy, all at once.
+// A script on @octokit/core: COUNT requests to a route through the proxy, all at once.
 import { Octokit } from '@octokit/core';
 
-const [, , baseUrl, count] = process.argv;
+const [, , baseUrl, count, route] = process.argv;
 const octokit = new Octokit({ baseUrl, auth: 'one' });
 const jobs = [];
 for (let number = 0; number < Number(count); number += 1) {
-  jobs.push(octokit.request('GET /search/issues', { q: 'x', tag: number }));
+  jobs.push(octokit.request(`GET ${route}`, { q: 'x', tag: number }));
 }
 const done = await Promise.allSettled(jobs);
 const failed = done.filter((job) => job.status === 'rejected').map((job) => String(job.reason));
