@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -76,6 +76,10 @@ impl Trip {
         let (mut head, body) = request.into_parts();
         if head.method == Method::CONNECT {
             return Err(Cause::NoTunnel);
+        }
+        // Two would be read differently by the upstream than here, and none is no HTTP/1.1.
+        if head.version == Version::HTTP_11 && head.headers.get_all(HOST).iter().count() != 1 {
+            return Err(Cause::BadRequest("one Host field is needed"));
         }
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         if !target.starts_with('/') {

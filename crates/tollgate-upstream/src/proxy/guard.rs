@@ -124,62 +124,21 @@ impl fmt::Debug for Guard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
-    use tollgate_core::{
-        Answer, Clock, Decision, Grant, Policy, ReservationId, Reserved, Retry, Settlement,
-        Snapshot, Store, Timestamp, VirtualClock,
-    };
+    use tollgate_core::{Clock, Policy, VirtualClock};
+    use tollgate_redis::{RedisStore, Settings};
 
     use super::*;
 
-    /// A store that is gone, and answers as its policy says.
-    struct Gone;
-
-    impl Store for Gone {
-        fn check(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<Verdict> {
-            let snapshot = Snapshot::new(20, 0, Duration::ZERO, Duration::ZERO);
-            let retry = Retry::After(Duration::from_secs(1));
-            let denied = Verdict::one(Decision::Deny { snapshot, retry });
-            Answer::Ready(Ok(denied.degraded()))
-        }
-
-        fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
-            self.check(charges, now)
-        }
-
-        fn take(&self, _: &Charge<'_>, _: Timestamp) -> Answer<Grant> {
-            Answer::Taken
-        }
-
-        fn refund(&self, _: &Charge<'_>, _: Timestamp) -> Answer<Snapshot> {
-            Answer::Taken
-        }
-
-        fn reset(&self, _: &Charge<'_>, _: Timestamp) -> Answer<()> {
-            Answer::Taken
-        }
-
-        fn reserve(&self, _: &[Charge<'_>], _: Timestamp) -> Answer<Reserved> {
-            Answer::Taken
-        }
-
-        fn commit(&self, _: ReservationId, _: &[u64], _: Timestamp) -> Answer<Settlement> {
-            Answer::Taken
-        }
-
-        fn cancel(&self, _: ReservationId, _: Timestamp) -> Answer<Settlement> {
-            Answer::Taken
-        }
-
-        fn release(&self, _: ReservationId, _: Timestamp) {}
-    }
-
     #[tokio::test]
     async fn a_store_that_is_gone_stops_nobody_and_invalid_requests_are_counted_here() {
+        // Nobody listens there: port 1 is nobody's.
+        let settings = Settings { start_without: true, ..Settings::default() };
+        let gone = RedisStore::connect("redis://127.0.0.1:1", settings).await.unwrap();
         let policy = Policy::parse("invalid", "20/10m").unwrap();
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::default());
-        let limiter = Limiter::new([policy], Arc::new(Gone), clock);
+        let limiter = Limiter::new([policy], Arc::new(gone), clock);
         let guard = Arc::new(Guard::new(limiter, "invalid").unwrap());
         guard.refresh().await.unwrap();
         assert!(guard.admit(Priority::Normal).is_ok());
