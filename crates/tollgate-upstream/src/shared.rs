@@ -26,6 +26,8 @@
 //! different processes: between processes it is first come, first served.
 
 mod core;
+mod costs;
+mod drive;
 mod fleet;
 mod keys;
 mod lane;

@@ -19,7 +19,7 @@ use super::purse::Purse;
 use super::script;
 use super::{Naming, Settings};
 use crate::budget::{Claim, LocalLedger, Reason, Refusal};
-use crate::profile::{Observation, Route};
+use crate::profile::{Observation, Profile, Route};
 
 /// The ledger of one credential.
 pub(super) struct Core {
@@ -28,6 +28,7 @@ pub(super) struct Core {
     pub(super) runtime: Handle,
     pub(super) prefix: Prefix,
     pub(super) process: Arc<str>,
+    pub(super) profile: Arc<Profile>,
     pub(super) names: Names,
     pub(super) purse: Purse,
     /// What stands in while the store is gone.
@@ -50,15 +51,18 @@ impl Core {
         prefix: Prefix,
         process: Arc<str>,
         permits: Arc<AtomicU64>,
-        local: LocalLedger,
+        profile: Arc<Profile>,
     ) -> Self {
+        let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
+        let purse = Purse::new(settings.global, &profile);
         Self {
             link,
             runtime: Handle::current(),
             prefix,
             process,
+            profile,
             names: Names::default(),
-            purse: Purse::new(settings.global),
+            purse,
             local,
             processes: AtomicU32::new(settings.processes_min.max(1)),
             permits,
@@ -69,9 +73,10 @@ impl Core {
         }
     }
 
-    /// A permit that nobody had before.
-    pub(super) fn new_permit(&self, rank: u8) -> String {
-        format!("{}.{rank}{}", self.process, self.permits.fetch_add(1, Ordering::Relaxed))
+    /// A permit that nobody had before, for what it takes (see [`costs`](super::costs)).
+    pub(super) fn new_permit(&self, rank: u8, costs: &str) -> String {
+        let number = self.permits.fetch_add(1, Ordering::Relaxed);
+        format!("{}.{rank}{number}{costs}", self.process)
     }
 
     /// The first three arguments of every script of a bucket.
@@ -191,18 +196,20 @@ impl Core {
     ) {
         lane.state().open.remove(&permit);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let lesson = Lesson::of(&observation, &route, now);
+        let lesson = Lesson::of(&observation, &route, &self.profile, now);
         let home = self.home(&lane, &route, &observation).await;
         let mut elsewhere = 0;
         if !Arc::ptr_eq(&home, &lane) {
-            let permit = std::slice::from_ref(&permit);
-            elsewhere = self.leave(&lane, granted_ms, "moved", permit).await;
+            // A class of the profile stays in use by the other routes in it.
+            let how = if route.class().is_some() { "unsent" } else { "moved" };
+            let back = self.leave(&lane, granted_ms, how, std::slice::from_ref(&permit)).await;
+            elsewhere = if how == "moved" { back } else { 0 };
         }
         home.note(&lesson);
         let mut args = self.arguments(&home.bucket);
         args.extend([permit, granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
-        args.push(elsewhere.to_string());
+        args.extend([elsewhere.to_string(), lesson.further]);
         // Lost, the permit's lease runs out and the next one asks the upstream again.
         let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
     }

@@ -15,7 +15,6 @@ use super::core::Core;
 use super::keys::{Prefix, RENAMED, WAKE};
 use super::link::Link;
 use super::{GlobalRate, RedisLedger, Settings, names, tend};
-use crate::budget::LocalLedger;
 use crate::profile::Profile;
 
 /// This process among those that share a store. One for each store; ledgers of many credentials.
@@ -77,10 +76,9 @@ impl Fleet {
         let link = self.link(&prefix).await?;
         let mut settings = inner.settings.clone();
         settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
-        let local = LocalLedger::new(profile, settings.bounds);
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let core = Core::new(link, settings, prefix.clone(), process, permits, local);
+        let core = Core::new(link, settings, prefix.clone(), process, permits, profile);
         let core = Arc::new(core);
         core.names.load(&core).await;
         let mut cores = inner.cores.lock().unwrap_or_else(PoisonError::into_inner);

@@ -72,7 +72,7 @@ pub(super) const RENAMED: &str = "tollgate:renamed";
 
 /// The keys of a bucket and of one lane in it, in the order of the scripts.
 #[derive(Clone, Debug)]
-pub(super) struct Keys(pub(super) [String; 8]);
+pub(super) struct Keys(pub(super) [String; 12]);
 
 impl Keys {
     pub(super) fn new(prefix: &Prefix, bucket: &str, lane: &str, exempt_from_global: bool) -> Self {
@@ -89,7 +89,16 @@ impl Keys {
             of("tollgate:waiting"),
             of("tollgate:alive"),
             of(&format!("tollgate:block:{}", cut(lane))),
+            of("tollgate:quick"),
+            of("tollgate:meters"),
+            prefix.key("tollgate:meters"),
+            prefix.key("tollgate:flights"),
         ])
+    }
+
+    /// Those of the quickest way, in its order.
+    pub(super) fn quick(&self) -> [String; 5] {
+        [0, 8, 2, 5, 7].map(|index| self.0[index].clone())
     }
 }
 
@@ -101,9 +110,10 @@ pub(super) fn lane_of(route: &Route) -> String {
     }
 }
 
-/// What the names learned from the upstream are kept by.
+/// What the names learned from the upstream are kept by: the route, even where the profile knows a
+/// class for it, because the upstream may count it elsewhere.
 pub(super) fn template_of(route: &Route) -> String {
-    cut(&format!("{} {}", route.method(), route.template())).to_owned()
+    cut(route.shape()).to_owned()
 }
 
 /// The bucket of a route of which the upstream's name is `learned`, if it is.

@@ -14,16 +14,15 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::costs;
+use super::drive::{Reply, drive};
 use super::keys::Keys;
 use super::lesson::Lesson;
 use super::line::{Line, Turn, rank};
-use super::link::Trouble;
-use super::script;
 use crate::budget::{Claim, Reason, Refusal};
 
 /// One lane of a bucket.
@@ -32,6 +31,7 @@ pub(super) struct Lane {
     /// Method and template of its route, by which the upstream's names are known.
     pub(super) template: String,
     pub(super) keys: Keys,
+    pub(super) quick_keys: [String; 5],
     state: Mutex<State>,
     bell: Notify,
 }
@@ -40,40 +40,37 @@ pub(super) struct Lane {
 pub(super) struct State {
     pub(super) line: Line,
     /// Tickets that the store does not know yet.
-    fresh: VecDeque<String>,
+    pub(super) fresh: VecDeque<String>,
     /// Tickets in the store's line, in their order there.
     pub(super) placed: VecDeque<String>,
     /// Tickets of the call that is under way, and whether one of them was woken meanwhile: the
     /// message may overtake the answer on its way through this process.
-    asking: Vec<String>,
+    pub(super) asking: Vec<String>,
     is_rung: bool,
     /// Permits given out, and since when.
     pub(super) open: HashMap<String, Instant>,
     /// When the placed tickets are worth another claim.
-    due: Option<Instant>,
+    pub(super) due: Option<Instant>,
     is_driven: bool,
     pub(super) used: Option<Instant>,
     /// The limit and the time to its reset, as an answer last told them.
     pub(super) told: Option<(u64, Duration)>,
+    /// Whether the quickest way was open when last seen.
+    pub(super) is_quick: bool,
 }
 
 /// The most tickets in one call.
 const CLAIM_MAX: usize = 128;
+/// The least limit for which the quickest way is worth opening.
+const QUICK_LIMIT_MIN: u64 = 64;
 /// What the store waits for: see `scripts/bucket.lua`.
 const FOR_HEADERS: i64 = 4;
 const FOR_OTHERS: i64 = 5;
 
-/// An answer of the claim script.
-struct Reply {
-    now_ms: u64,
-    wait: Duration,
-    cause: i64,
-    granted: Vec<bool>,
-}
-
 impl Lane {
     pub(super) fn new(bucket: Arc<str>, template: String, keys: Keys) -> Self {
-        Self { bucket, template, keys, state: Mutex::default(), bell: Notify::new() }
+        let quick_keys = keys.quick();
+        Self { bucket, template, keys, quick_keys, state: Mutex::default(), bell: Notify::new() }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -89,8 +86,9 @@ impl Lane {
     ) -> Place {
         let (sender, turn) = oneshot::channel();
         let mut state = self.state();
-        let waiter = state.line.join(claim, sender, deadline);
-        state.fresh.push_back(core.new_permit(rank(claim)));
+        let costs = costs::of_claim(claim, &core.profile);
+        state.fresh.push_back(core.new_permit(rank(claim), &costs));
+        let waiter = state.line.join(claim, costs, sender, deadline);
         state.used = Some(Instant::now());
         if !std::mem::replace(&mut state.is_driven, true) {
             core.runtime.spawn(drive(Arc::clone(self), Arc::clone(core)));
@@ -164,7 +162,7 @@ impl Lane {
     }
 
     /// Gives up tickets.
-    fn give_up(self: &Arc<Self>, core: &Arc<Core>, tickets: Vec<String>) {
+    pub(super) fn give_up(self: &Arc<Self>, core: &Arc<Core>, tickets: Vec<String>) {
         if !tickets.is_empty() {
             let (lane, core) = (Arc::clone(self), Arc::clone(core));
             let runtime = core.runtime.clone();
@@ -175,7 +173,7 @@ impl Lane {
     }
 
     /// What to ask for now: tickets, and whether placed ones are among them. None if nobody waits.
-    fn next_call(&self) -> Option<Vec<String>> {
+    pub(super) fn next_call(&self) -> Option<Vec<String>> {
         let mut state = self.state();
         if state.line.len() == 0 {
             state.is_driven = false;
@@ -195,7 +193,7 @@ impl Lane {
     }
 
     /// Gives out what was granted. Answers the permits that nobody wants any more.
-    fn settle(
+    pub(super) fn settle(
         &self,
         asked: Vec<String>,
         reply: &Reply,
@@ -222,16 +220,16 @@ impl Lane {
             }
         }
         state.wait_or_refuse(reply, beat);
-        while state.placed.len() + state.fresh.len() > state.line.len() {
-            match state.fresh.pop_back() {
-                Some(_) => {}
-                None => surplus.extend(state.placed.pop_back()),
-            }
-        }
+        surplus.extend(state.drop_surplus());
         (unwanted, surplus)
     }
 
-    async fn rest(&self) {
+    /// Whether the last answer told of a limit for which the quickest way is worthwhile.
+    pub(super) fn has_plenty(&self) -> bool {
+        self.state().told.is_some_and(|(limit, _)| limit >= QUICK_LIMIT_MIN)
+    }
+
+    pub(super) async fn rest(&self) {
         let due = {
             let state = self.state();
             if !state.fresh.is_empty() || state.line.len() == 0 {
@@ -250,6 +248,26 @@ impl Lane {
 }
 
 impl State {
+    /// Drops tickets for which there is no waiter any more; answers those that the store knows.
+    fn drop_surplus(&mut self) -> Vec<String> {
+        if self.placed.len() + self.fresh.len() <= self.line.len() {
+            return Vec::new();
+        }
+        let over = self.line.surplus(self.placed.iter().chain(&self.fresh));
+        over.iter().filter_map(|costs| self.drop_one(costs)).collect()
+    }
+
+    /// Drops a ticket of a request that takes so much; answers it if the store knows it. The latest
+    /// place is the least loss.
+    fn drop_one(&mut self, costs: &str) -> Option<String> {
+        let is_its = |ticket: &String| costs::of_permit(ticket) == costs;
+        if let Some(at) = self.fresh.iter().rposition(is_its) {
+            self.fresh.remove(at);
+            return None;
+        }
+        self.placed.iter().rposition(is_its).and_then(|at| self.placed.remove(at))
+    }
+
     /// Notes when to claim again, and refuses those who cannot wait that long.
     fn wait_or_refuse(&mut self, reply: &Reply, beat: Duration) {
         if self.placed.is_empty() {
@@ -304,78 +322,10 @@ impl Drop for Place {
         }
         let surplus = {
             let mut state = self.lane.state();
-            let left = state.line.leave(self.waiter);
-            // The latest place is the least loss.
-            if left && state.fresh.pop_back().is_none() { state.placed.pop_back() } else { None }
+            let costs = state.line.leave(self.waiter);
+            costs.and_then(|costs| state.drop_one(&costs))
         };
         self.lane.give_up(&self.core, surplus.into_iter().collect());
         self.lane.bell.notify_one();
     }
-}
-
-/// Claims for everybody who waits, until nobody does.
-async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
-    let mut mode = "wait";
-    while let Some(asked) = lane.next_call() {
-        if asked.is_empty() {
-            lane.rest().await;
-            continue;
-        }
-        match claim(&lane, &core, mode, &asked).await {
-            Ok(reply) => {
-                mode = "wait";
-                let (unwanted, surplus) = lane.settle(asked, &reply, core.settings.beat());
-                if !unwanted.is_empty() {
-                    core.leave(&lane, reply.now_ms, "unsent", &unwanted).await;
-                }
-                lane.give_up(&core, surplus);
-            }
-            // Its answer may only be lost: asked again, the store knows what it has granted.
-            Err(Trouble::Lost) if mode == "wait" && core.is_back_soon().await => {
-                mode = "again";
-                let mut state = lane.state();
-                for ticket in asked.into_iter().rev() {
-                    if !state.placed.contains(&ticket) {
-                        state.fresh.push_front(ticket);
-                    }
-                }
-                state.due = Some(Instant::now());
-            }
-            Err(_) => {
-                lane.state().asking.clear();
-                lane.dismiss(&core, || Turn::Gone);
-            }
-        }
-    }
-}
-
-async fn claim(lane: &Lane, core: &Core, mode: &str, asked: &[String]) -> Result<Reply, Trouble> {
-    let mut args = core.arguments(&lane.bucket);
-    args.push(mode.to_owned());
-    args.extend_from_slice(asked);
-    let value = core.link.run(script::claim(), &lane.keys.0, &args).await?;
-    if let Value::Int(now_ms) = value {
-        let now_ms = u64::try_from(now_ms).unwrap_or(0);
-        let granted = vec![true; asked.len()];
-        return Ok(Reply { now_ms, wait: Duration::ZERO, cause: 0, granted });
-    }
-    let Value::Array(parts) = &value else { return Err(strange(&value)) };
-    let [Value::Int(now_ms), Value::Int(wait_ms), Value::Int(cause), flags, ..] = &parts[..] else {
-        return Err(strange(&value));
-    };
-    let flags = match flags {
-        Value::BulkString(flags) => flags.clone(),
-        Value::SimpleString(flags) => flags.clone().into_bytes(),
-        _ => return Err(strange(&value)),
-    };
-    Ok(Reply {
-        now_ms: u64::try_from(*now_ms).unwrap_or(0),
-        wait: Duration::from_millis(u64::try_from(*wait_ms).unwrap_or(0)),
-        cause: *cause,
-        granted: flags.iter().map(|flag| *flag == b'1').collect(),
-    })
-}
-
-fn strange(value: &Value) -> Trouble {
-    Trouble::Refused(format!("the claim was answered {value:?}"))
 }

@@ -145,7 +145,7 @@ async fn with_token(
 ) -> Result<Permit, Refusal> {
     let mut unsent = Unsent(Some(settle));
     if !claim.route().is_exempt_from_global()
-        && let Err(wait) = core.purse.take(core, deadline).await
+        && let Err(wait) = core.purse.take(core, claim, deadline).await
     {
         return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
     }

@@ -1,12 +1,13 @@
 //! What an answer teaches, in the numbers that the script takes.
 //!
-//! The keys of seed 003 hold one counter for each bucket. Of several dimensions the first is
-//! counted; another one that is used up empties the counter until it is back.
+//! The keys of seed 003 hold one counter for each bucket: that of the first dimension that counts a
+//! bucket, and of its first window. All others are told as further limits, see `scripts/meters.lua`.
 
 use std::time::Duration;
 
+use super::costs::main_dimension;
 use crate::pace::Outcome;
-use crate::profile::{Observation, Reading, Route, Scope};
+use crate::profile::{Observation, Profile, Reach, Reading, Route, Scope, Window};
 
 /// What an answer teaches. Milliseconds are rounded up; -1 means that nothing was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,9 @@ pub(super) struct Lesson {
     pub(super) reset_ms: i64,
     pub(super) sort: &'static str,
     pub(super) away_ms: i64,
+    pub(super) slides: bool,
+    /// What was told of further limits, as the script reads it.
+    pub(super) further: String,
 }
 
 /// No upstream has a longer window; no counter is larger.
@@ -26,21 +30,28 @@ const UNITS_MAX: u64 = 100_000_000;
 const AWAY: Duration = Duration::from_secs(1);
 
 impl Lesson {
-    pub(super) fn of(observation: &Observation, route: &Route, now: Duration) -> Self {
-        let readings = &observation.readings;
-        let first = readings.iter().min_by_key(|reading| (reading.dimension, reading.part));
-        let spent = readings.iter().filter(|reading| is_spent(reading, route));
-        let last = spent.max_by_key(|reading| wait_of(reading, observation, now));
-        let tells = last.or(first);
+    pub(super) fn of(
+        observation: &Observation,
+        route: &Route,
+        profile: &Profile,
+        now: Duration,
+    ) -> Self {
+        let main = main_dimension(profile);
+        let (own, others): (Vec<_>, Vec<_>) =
+            observation.readings.iter().partition(|it| usize::from(it.dimension) == main);
+        let first = own.iter().copied().min_by_key(|reading| reading.part);
+        let parts = own.iter().copied().filter(|it| Some(it.part) != first.map(|it| it.part));
+        let further = others.iter().copied().chain(parts);
+        let wait = |reading: &Reading| wait_of(reading, observation, profile, now);
         let mut lesson = Self {
             limit: first.and_then(|reading| reading.limit).map_or(-1, units),
-            remaining: tells.and_then(|reading| reading.remaining).map_or(-1, units),
-            until_reset_ms: tells
-                .and_then(|reading| wait_of(reading, observation, now))
-                .map_or(-1, millis),
-            reset_ms: tells.and_then(|reading| reading.resets_at).map_or(-1, epoch_millis),
+            remaining: first.and_then(|reading| reading.remaining).map_or(-1, units),
+            until_reset_ms: first.and_then(wait).map_or(-1, millis),
+            reset_ms: first.and_then(|reading| reading.resets_at).map_or(-1, epoch_millis),
             sort: sort_of(observation, route, first),
             away_ms: -1,
+            slides: first.is_some_and(|reading| is_sliding(reading, profile)),
+            further: further.map(|reading| told(reading, profile, wait(reading))).collect(),
         };
         if observation.is_limited() {
             let said = observation.retry_after;
@@ -60,25 +71,46 @@ impl Lesson {
             self.sort.to_owned(),
             self.away_ms.to_string(),
             unlimited.to_string(),
-            "0".to_owned(),
+            u8::from(self.slides).to_string(),
         ]
     }
 }
 
-/// Whether a request like this one does not fit any more.
-fn is_spent(reading: &Reading, route: &Route) -> bool {
-    let cost = route.costs().get(usize::from(reading.dimension)).copied().unwrap_or(0);
-    reading.remaining.is_some_and(|left| left < u64::from(cost.max(1)))
+/// A further limit: `<dimension>.<part> <b or c> <limit> <left> <ms to reset> <1 if sliding>;`.
+fn told(reading: &Reading, profile: &Profile, wait: Option<Duration>) -> String {
+    let of = profile.dimensions().get(usize::from(reading.dimension));
+    let reach = if of.is_some_and(|of| of.reach() == Reach::Credential) { 'c' } else { 'b' };
+    format!(
+        "{}.{} {reach} {} {} {} {};",
+        reading.dimension,
+        reading.part,
+        reading.limit.map_or(-1, units),
+        reading.remaining.map_or(-1, units),
+        wait.map_or(-1, millis),
+        u8::from(is_sliding(reading, profile)),
+    )
+}
+
+fn is_sliding(reading: &Reading, profile: &Profile) -> bool {
+    let of = profile.dimensions().get(usize::from(reading.dimension));
+    of.is_some_and(|of| of.window() == Window::Sliding)
 }
 
 /// Time until the reset: as told, else by the upstream's own clock, else by ours; the length of the
 /// window if nothing else is known, which is never too short.
-fn wait_of(reading: &Reading, observation: &Observation, now: Duration) -> Option<Duration> {
+fn wait_of(
+    reading: &Reading,
+    observation: &Observation,
+    profile: &Profile,
+    now: Duration,
+) -> Option<Duration> {
+    let of = profile.dimensions().get(usize::from(reading.dimension));
+    let slack = of.map_or(Duration::ZERO, |of| of.slack());
     let by_clock = || {
         let clock = observation.date.unwrap_or(now);
         reading.resets_at.map(|reset| reset.saturating_sub(clock))
     };
-    reading.reset_after.or_else(by_clock).or(reading.window)
+    reading.reset_after.or_else(by_clock).map(|wait| wait + slack).or(reading.window)
 }
 
 fn sort_of(observation: &Observation, route: &Route, first: Option<&Reading>) -> &'static str {
@@ -123,7 +155,9 @@ mod tests {
     }
 
     fn of(observation: &Observation) -> Lesson {
-        Lesson::of(observation, &Route::new("GET", "/", ""), Duration::from_secs(1_000))
+        let profile = Profile::builtin("openai").unwrap();
+        let route = Route::new("GET", "/", "");
+        Lesson::of(observation, &route, &profile, Duration::from_secs(1_000))
     }
 
     #[test]
@@ -151,12 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn another_dimension_that_is_used_up_empties_the_bucket() {
+    fn other_dimensions_are_told_beside_the_first() {
         let tokens =
             Reading { dimension: 1, limit: Some(1_000), ..reading(0, Duration::from_secs(9)) };
-        let readings = vec![reading(4, Duration::from_secs(1)), tokens];
+        let project = Reading { dimension: 2, limit: None, ..reading(7, Duration::from_secs(3)) };
+        let readings = vec![reading(4, Duration::from_secs(1)), tokens, project];
         let lesson = of(&Observation { readings, ..Default::default() });
-        assert_eq!((lesson.limit, lesson.remaining, lesson.until_reset_ms), (5, 0, 9_000));
+        assert_eq!((lesson.limit, lesson.remaining, lesson.until_reset_ms), (5, 4, 1_000));
+        assert_eq!(lesson.further, "1.0 b 1000 0 9000 1;2.0 c -1 7 3000 1;");
+        assert!(lesson.slides, "as the profile states");
     }
 
     #[test]

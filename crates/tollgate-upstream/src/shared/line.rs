@@ -3,7 +3,8 @@
 //! Between processes the store keeps the order of arrival. A place in its line belongs to a
 //! process; which of its waiters takes it is decided here: each client has a virtual clock that
 //! goes slower the more weight it has, and the waiter with the earliest reading goes first. With one
-//! client that is the order of arrival. A rank is a handicap, so nobody waits for ever.
+//! client that is the order of arrival. A rank is a handicap, so nobody waits for ever. A place says
+//! what its request takes, so it goes to the first waiter that takes as much.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::costs;
 use crate::budget::{Claim, Priority, Refusal};
 
 /// What a waiter is told.
@@ -40,6 +42,7 @@ struct Waiter {
     turn: oneshot::Sender<Turn>,
     deadline: Option<Instant>,
     rank: u8,
+    costs: String,
 }
 
 /// What one request of a client of weight one moves its clock.
@@ -52,6 +55,7 @@ impl Line {
     pub(super) fn join(
         &mut self,
         claim: &Claim,
+        costs: String,
         turn: oneshot::Sender<Turn>,
         deadline: Option<Instant>,
     ) -> (u64, u64) {
@@ -60,13 +64,18 @@ impl Line {
         *clock = (*clock).max(self.now) + STEP / u64::from(claim.client_weight());
         let key = (*clock + u64::from(rank) * HANDICAP, self.next);
         self.next += 1;
-        self.waiters.insert(key, Waiter { turn, deadline, rank });
+        self.waiters.insert(key, Waiter { turn, deadline, rank, costs });
         key
     }
 
     /// Gives the turn to whoever is next; false if nobody wants it any more.
     pub(super) fn go(&mut self, permit: &str, granted_ms: u64) -> bool {
-        while let Some((key, waiter)) = self.waiters.pop_first() {
+        let costs = costs::of_permit(permit);
+        let next = |waiters: &BTreeMap<_, Waiter>| {
+            waiters.iter().find(|(_, waiter)| waiter.costs == costs).map(|(key, _)| *key)
+        };
+        while let Some(key) = next(&self.waiters) {
+            let Some(waiter) = self.waiters.remove(&key) else { break };
             self.now = self.now.max(key.0.saturating_sub(u64::from(waiter.rank) * HANDICAP));
             if waiter.turn.send(Turn::Go { permit: permit.to_owned(), granted_ms }).is_ok() {
                 self.tidy();
@@ -77,11 +86,11 @@ impl Line {
         false
     }
 
-    /// Leaves without a turn.
-    pub(super) fn leave(&mut self, waiter: (u64, u64)) -> bool {
-        let was_there = self.waiters.remove(&waiter).is_some();
+    /// Leaves without a turn; what it would have taken, if it was there.
+    pub(super) fn leave(&mut self, waiter: (u64, u64)) -> Option<String> {
+        let left = self.waiters.remove(&waiter);
         self.tidy();
-        was_there
+        left.map(|waiter| waiter.costs)
     }
 
     /// Sends everybody away.
@@ -126,6 +135,19 @@ impl Line {
         hopeless.len()
     }
 
+    /// What those of the tickets take that are more than those who wait to take as much.
+    pub(super) fn surplus<'a>(&self, tickets: impl Iterator<Item = &'a String>) -> Vec<String> {
+        let mut over: BTreeMap<&str, isize> = BTreeMap::new();
+        for ticket in tickets {
+            *over.entry(costs::of_permit(ticket)).or_default() += 1;
+        }
+        for waiter in self.waiters.values() {
+            *over.entry(&waiter.costs).or_default() -= 1;
+        }
+        let over = over.into_iter().map(|(costs, count)| (costs, usize::try_from(count)));
+        over.flat_map(|(costs, count)| vec![costs.to_owned(); count.unwrap_or(0)]).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -164,7 +186,7 @@ mod tests {
             .iter()
             .map(|claim| {
                 let (sender, receiver) = oneshot::channel();
-                line.join(claim, sender, None);
+                line.join(claim, String::new(), sender, None);
                 receiver
             })
             .collect();
@@ -197,10 +219,25 @@ mod tests {
     }
 
     #[test]
+    fn a_place_goes_to_a_waiter_that_takes_as_much() {
+        let mut line = Line::default();
+        let mut turns = [":1,1=9", ""].map(|costs| {
+            let (sender, receiver) = oneshot::channel();
+            line.join(&claim(), costs.to_owned(), sender, None);
+            receiver
+        });
+        assert!(line.go("p.11", 0));
+        assert!(turns[1].try_recv().is_ok() && turns[0].try_recv().is_err());
+        let tickets = ["p.12".to_owned(), "p.13:1,1=9".to_owned()];
+        assert_eq!(line.surplus(tickets.iter()), [""], "nobody waits to take one");
+        assert!(!line.go("p.12", 0) && line.go("p.13:1,1=9", 0));
+    }
+
+    #[test]
     fn a_waiter_that_is_gone_is_passed_over() {
         let mut line = Line::default();
         let (gone, receiver) = oneshot::channel();
-        line.join(&claim(), gone, None);
+        line.join(&claim(), String::new(), gone, None);
         drop(receiver);
         assert!(!line.go("p", 0));
         assert_eq!(line.len(), 0);

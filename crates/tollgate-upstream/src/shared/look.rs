@@ -19,11 +19,11 @@ pub(super) async fn view(
     lanes: &[Arc<Lane>],
 ) -> Result<BucketView, Trouble> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
-    let [remaining, limit, global, leases, window, waiting, ..] = &keys.0;
+    let [remaining, limit, global, leases, window, waiting, _, _, quick, ..] = &keys.0;
     let mut pipe = redis::pipe();
     pipe.cmd("GET").arg(remaining).cmd("GET").arg(limit).cmd("PTTL").arg(remaining);
     pipe.cmd("PTTL").arg(global).cmd("ZCARD").arg(leases).cmd("ZCARD").arg(waiting);
-    pipe.cmd("HGET").arg(window).arg("slides");
+    pipe.cmd("HGET").arg(window).arg("slides").cmd("XLEN").arg(quick);
     for lane in lanes {
         pipe.cmd("PTTL").arg(&lane.keys.0[7]);
     }
@@ -38,11 +38,12 @@ pub(super) async fn view(
         number(index).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
     };
     let mut view = BucketView { id: bucket.to_owned(), ..BucketView::default() };
-    view.in_flight = number(4).and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
+    let leases = number(4).unwrap_or(0) + number(7).unwrap_or(0);
+    view.in_flight = u32::try_from(leases).unwrap_or(0);
     view.queued = number(5).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
     view.blocked_for = millis(3);
     for (index, lane) in lanes.iter().enumerate() {
-        if let Some(left) = millis(7 + index) {
+        if let Some(left) = millis(8 + index) {
             let name = lane.keys.0[7].rsplit("tollgate:block:").next().unwrap_or_default();
             view.blocked_lanes.push((name.to_owned(), left));
         }
@@ -74,7 +75,7 @@ pub(super) async fn unlock(
 ) -> Result<bool, Trouble> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
     let mut command = redis::cmd("DEL");
-    command.arg(&keys.0[0]).arg(&keys.0[1]).arg(&keys.0[4]);
+    command.arg(&keys.0[0]).arg(&keys.0[1]).arg(&keys.0[4]).arg(&keys.0[9]);
     for lane in lanes {
         command.arg(&lane.keys.0[7]);
     }

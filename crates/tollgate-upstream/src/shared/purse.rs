@@ -3,6 +3,9 @@
 //! One call serves everybody who waits at that time. A batch is spent within a short time or lost;
 //! `scripts/tokens.lua` draws why no period of any phase then holds more than the limit. While the
 //! store is gone, this process keeps to its part of the limit, evenly spaced.
+//!
+//! Where there is none, a limit of the credential that the profile states because no answer tells
+//! it (GitHub's points) is kept in the same way.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex as SyncMutex, PoisonError};
@@ -16,11 +19,15 @@ use super::GlobalRate;
 use super::core::Core;
 use super::link::Trouble;
 use super::script;
+use crate::budget::Claim;
+use crate::profile::{Profile, Reach};
 
 /// The tokens in hand.
 #[derive(Debug)]
 pub(super) struct Purse {
     rate: Option<GlobalRate>,
+    /// The dimension that is counted, if it is not requests.
+    dimension: Option<usize>,
     /// Held while a batch is asked for; its line is first come, first served.
     asking: Mutex<()>,
     hand: SyncMutex<Hand>,
@@ -36,22 +43,41 @@ struct Hand {
 }
 
 impl Purse {
-    pub(super) fn new(rate: Option<GlobalRate>) -> Self {
+    pub(super) fn new(global: Option<GlobalRate>, profile: &Profile) -> Self {
+        let stated = stated(profile);
+        let dimension = stated.filter(|_| global.is_none()).map(|(index, _)| index);
         Self {
-            rate,
+            rate: global.or(stated.map(|(_, rate)| rate)),
+            dimension,
             asking: Mutex::new(()),
             hand: SyncMutex::default(),
             waiting: AtomicU32::new(0),
         }
     }
 
-    /// Waits for a token; answers the wait that would be needed if that is past the deadline.
+    /// Waits for the tokens that a claim needs; answers the wait that would be needed if that is past
+    /// the deadline.
     pub(super) async fn take(
         &self,
         core: &Core,
+        claim: &Claim,
         deadline: Option<Instant>,
     ) -> Result<(), Duration> {
         let Some(rate) = self.rate else { return Ok(()) };
+        let units =
+            self.dimension.map_or(1, |index| claim.costs().get(index).copied().unwrap_or(1));
+        for _ in 0..units.min(rate.limit) {
+            self.take_one(core, rate, deadline).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_one(
+        &self,
+        core: &Core,
+        rate: GlobalRate,
+        deadline: Option<Instant>,
+    ) -> Result<(), Duration> {
         if self.spend() {
             return Ok(());
         }
@@ -94,7 +120,7 @@ impl Purse {
             rate.period.as_millis().to_string(),
             rate.spend.as_millis().to_string(),
             wanted.to_string(),
-            core.new_permit(1).replace('.', "-"),
+            core.new_permit(1, "").replace('.', "-"),
         ];
         // Counted from before the call: the store's clock for the batch starts later.
         let until = Instant::now() + rate.spend;
@@ -124,6 +150,16 @@ impl Purse {
         hand.alone_at = Some(now + gap);
         Duration::ZERO
     }
+}
+
+/// The first limit of the credential that is stated and never told.
+fn stated(profile: &Profile) -> Option<(usize, GlobalRate)> {
+    profile.dimensions().iter().enumerate().find_map(|(index, of)| {
+        let quota = of.stated().filter(|_| of.is_modelled() && of.reach() == Reach::Credential)?;
+        let limit = u32::try_from(quota.units()).unwrap_or(u32::MAX);
+        let period = quota.period() + of.slack();
+        Some((index, GlobalRate { limit, period, spend: GlobalRate::SPEND }))
+    })
 }
 
 struct Waiting<'a>(&'a AtomicU32);

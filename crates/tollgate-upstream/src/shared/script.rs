@@ -12,6 +12,7 @@ pub(super) struct Script {
 }
 
 const BUCKET: &str = include_str!("scripts/bucket.lua");
+const METERS: &str = include_str!("scripts/meters.lua");
 
 macro_rules! script {
     ($(#[$doc:meta])* $name:ident = $($part:expr),+) => {
@@ -25,15 +26,25 @@ macro_rules! script {
 
 script!(
     /// Gives slots, or places in the line.
-    claim = include_str!("scripts/claim_short.lua"), BUCKET, include_str!("scripts/claim.lua")
+    claim = include_str!("scripts/claim_short.lua"), BUCKET, METERS, include_str!("scripts/claim.lua")
+);
+script!(
+    /// The same without its short way: beside clients that write the same keys, because our own
+    /// account of the window is kept, and where more than one limit counts.
+    claim_long = BUCKET, METERS, include_str!("scripts/claim.lua")
+);
+script!(
+    /// Gives one slot where there is plenty, or nothing.
+    claim_quick = include_str!("scripts/claim_quick.lua")
 );
 script!(
     /// Learns from an answer.
-    observe = include_str!("scripts/observe_short.lua"), BUCKET, include_str!("scripts/observe.lua")
+    observe =
+        include_str!("scripts/observe_short.lua"), BUCKET, METERS, include_str!("scripts/observe.lua")
 );
 script!(
     /// Gives up permits and places.
-    leave = BUCKET, include_str!("scripts/leave.lua")
+    leave = BUCKET, METERS, include_str!("scripts/leave.lua")
 );
 script!(
     /// Frees a bucket that nobody can leave.

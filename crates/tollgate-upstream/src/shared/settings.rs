@@ -101,17 +101,18 @@ pub struct GlobalRate {
 }
 
 impl GlobalRate {
+    /// How long a batch may be spent, unless told otherwise.
+    pub(super) const SPEND: Duration = Duration::from_millis(50);
+
     /// What a profile says of it.
     pub(super) fn of(global: GlobalLimit) -> Self {
         let limit = u32::try_from(global.quota.units()).unwrap_or(u32::MAX);
-        let spend = Duration::from_millis(50);
-        Self { limit, period: global.quota.period() + global.jitter, spend }
+        Self { limit, period: global.quota.period() + global.jitter, spend: Self::SPEND }
     }
 
     /// So many requests in any second, with a tenth for what the network does to their distance.
     #[must_use]
     pub const fn per_second(limit: u32) -> Self {
-        let (period, spend) = (Duration::from_millis(1_100), Duration::from_millis(50));
-        Self { limit, period, spend }
+        Self { limit, period: Duration::from_millis(1_100), spend: Self::SPEND }
     }
 }

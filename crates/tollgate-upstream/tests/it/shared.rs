@@ -11,6 +11,10 @@ mod cluster;
 mod fleet;
 /// The interleavings in which the script of seed 003 fails, each by its letter.
 mod interleavings;
+/// Several limits at once: tokens, a longer window, the credential's; costs other than one.
+mod meters;
+/// What old clients write at the wrong time, and the way of a claim that is not open beside them.
+mod mixed;
 /// The fleet of real Spectacles clients and ours.
 mod spectacles;
 /// Ledgers, raw keys and a truthful upstream, as the tests need them.

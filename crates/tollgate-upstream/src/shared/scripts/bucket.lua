@@ -11,12 +11,19 @@
 --          6  [prefix:]<route>:tollgate:waiting   zset   ticket  -> order of arrival (microseconds)
 --          7  [prefix:]<route>:tollgate:alive     zset   ticket  -> when it counts as lost
 --          8  [prefix:]<route>:tollgate:block:<lane>   string, there while this lane must wait
+--          9  [prefix:]<route>:tollgate:quick     stream  permits of claim_quick.lua, by their time
+--         10  [prefix:]<route>:tollgate:meters    hash   further limits of the bucket, see meters.lua
+--         11  [prefix:]tollgate:meters            hash   further limits of the credential
+--         12  [prefix:]tollgate:flights           zset   permit -> when it counts as lost, of all
+--                                                        buckets: those whose name says what they take
 --
 --   ARGV   1  lease in milliseconds       2  channel: [prefix:]tollgate:wake:     3  name of the bucket
 --          the rest is said by each script
 --
---   window  | began    when the window was opened by one of us, 0 if by another client
+--   window  | began    when the window was opened by one of us; if by another client 0, or what it
+--           |          is later than, negative
 --           | base     the limit that the counter was opened with
+--           | low      what the counter can be at most, by our own account of this window
 --           | ends     when the window ends, by the answers seen; absent until there is one
 --           | reset    the same by the upstream's clock: orders answers
 --           | limit    the last limit that an answer told us
@@ -24,13 +31,22 @@
 --           | interval, filled   sliding: milliseconds per slot, since when slots come back
 --
 -- Old clients see the first three keys exactly as they expect them; crashes are mended by the
--- fourth, and none of it depends on theirs. A permit or ticket is `<process>.<number>`.
+-- fourth and the ninth, and none of it depends on theirs. A permit or ticket is
+-- `<process>.<rank><number>`, followed by what it takes if that is more than one request:
+-- `:<units of the counter>,<dimension>=<units>,...`. One that the quickest way gave is
+-- `<milliseconds>-<number>`; it is a lease from then on, unless it is renewed, which puts it beside
+-- the others.
+--
+-- Anybody may write the counter: an old client whose answer of the last window comes late ends this
+-- one early, and then writes what the last one had left. `low` is our own account of the same window,
+-- so whatever is written, we never take more than the limit out of one.
 --
 --   claim ──> remaining 0, no TTL, lease ──> headers: limit, remaining, TTL ──> expires ──> claim
 --                        │ no answer                        ^
 --                        └──> lease lost ──> one new probe ─┘
 
-local LEASES, WINDOW, WAITING, ALIVE = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local LEASES, WINDOW, WAITING, ALIVE, QUICK = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[9]
+local FLIGHTS = KEYS[12]
 local DAY_MS, POLL_MS, WAKE_MAX = 86400000, 100, 256
 -- Servers of one upstream disagree about the same reset by some milliseconds.
 local SAME_MS = 20
@@ -53,11 +69,11 @@ end
 
 local function read_window()
   local field = call('HMGET', WINDOW, 'began', 'base', 'ends', 'reset', 'limit', 'slides',
-    'interval', 'filled')
+    'interval', 'filled', 'low')
   return {
     began = tonumber(field[1]), base = tonumber(field[2]), ends = tonumber(field[3]),
     reset = tonumber(field[4]), limit = tonumber(field[5]), slides = tonumber(field[6]) or 0,
-    interval = tonumber(field[7]), filled = tonumber(field[8]),
+    interval = tonumber(field[7]), filled = tonumber(field[8]), low = tonumber(field[9]),
   }
 end
 
@@ -73,14 +89,61 @@ local function limit_of(window)
   return limit or window.limit or 1
 end
 
+-- What a permit takes from the counter, and from further dimensions.
+local function costs_of(permit)
+  local text = string.match(permit, ':(.*)$')
+  if not text then return 1, {} end
+  local further = {}
+  for dimension, units in string.gmatch(text, ',(%d+)=(%d+)') do
+    further[dimension] = tonumber(units)
+  end
+  return tonumber(string.match(text, '^%d+')) or 1, further
+end
+
+-- What is under way and not lost, in units of the counter.
+local function in_flight()
+  local units = call('XLEN', QUICK)
+  if units > 0 then units = units - call('XTRIM', QUICK, 'MINID', now - lease_ms) end
+  if call('EXISTS', FLIGHTS) == 0 then
+    return units + call('ZCOUNT', LEASES, '(' .. now, '+inf')
+  end
+  for _, permit in ipairs(call('ZRANGEBYSCORE', LEASES, '(' .. now, '+inf')) do
+    units = units + costs_of(permit)
+  end
+  return units
+end
+
 -- When the first live lease ends.
 local function next_loss()
   local first = call('ZRANGEBYSCORE', LEASES, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return math.max((tonumber(first[2]) or now) - now, 1) + 1
+  local ends = tonumber(first[2])
+  local quick = call('XRANGE', QUICK, '-', '+', 'COUNT', 1)[1]
+  if quick then
+    local quick_ends = tonumber(string.match(quick[1], '^%d+')) + lease_ms
+    ends = math.min(ends or quick_ends, quick_ends)
+  end
+  return math.max((ends or now) - now, 1) + 1
 end
 
-local function in_flight()
-  return call('ZCOUNT', LEASES, '(' .. now, '+inf')
+-- Ends the lease of a permit; whether there was one.
+local function release(permit)
+  if string.find(permit, '-', 1, true) and call('XDEL', QUICK, permit) == 1 then return 1 end
+  if string.find(permit, ':', 1, true) then call('ZREM', FLIGHTS, permit) end
+  return call('ZREM', LEASES, permit)
+end
+
+-- Keeps the leases of the quickest way for longer than the counter that they were taken from.
+local function keep_quick(ttl)
+  local keep = (ttl < 0 and DAY_MS or ttl) + 2 * lease_ms
+  local kept = call('PTTL', QUICK)
+  if kept ~= -2 and kept < keep then call('PEXPIRE', QUICK, keep) end
+end
+
+-- Whether the window that we have an account of goes on: its end is known and not reached, or is not
+-- known and requests of it are under way.
+local function goes_on(window)
+  if window.ends then return now < window.ends end
+  return window.began ~= nil and window.low ~= nil and in_flight() > 0
 end
 
 -- Nothing is left and nothing says until when. Whoever is under way will know; if all of them are
@@ -94,7 +157,7 @@ local function stranded(window)
     end
     return 0, next_loss(), HEADERS
   end
-  local is_ours = window.began and not window.ends
+  local is_ours = window.began and window.began > 0 and not window.ends
   if is_ours or foreign then return 1, 0, HEADERS, 'probe' end
   call('ZADD', LEASES, now + lease_ms, FOREIGN)
   call('PEXPIRE', LEASES, 2 * lease_ms)
@@ -110,17 +173,29 @@ local function refilled(window, ttl)
   if slots < 1 then
     return 0, math.min(ttl, math.ceil(window.filled + window.interval - now)) + 1, FULL
   end
-  call('HSET', WINDOW, 'filled', window.filled + slots * window.interval)
+  call('HSET', WINDOW, 'filled', window.filled + slots * window.interval, 'low', slots)
   call('SET', KEYS[1], slots, 'KEEPTTL')
+  window.low = slots
   return slots, 0, FULL, 'open'
+end
+
+-- By our account nothing is left of a window that goes on, whatever the counter says: so it says
+-- that again to everybody, for as long as we know that it is true.
+local function closed(window)
+  local wait_ms, cause = next_loss(), HEADERS
+  if window.ends then wait_ms, cause = window.ends - now + 1, FULL end
+  -- Without an end it may be the counter of the next window, which another client has opened.
+  if window.ends then
+    call('SET', KEYS[1], 0, 'PX', window.ends - now)
+  elseif call('EXISTS', KEYS[1]) == 0 then
+    call('SET', KEYS[1], 0)
+  end
+  return 0, wait_ms, cause
 end
 
 -- The counter is gone: its window is over, or somebody has lost it early.
 local function opened(window, limit)
-  if window.ends and now < window.ends then
-    call('SET', KEYS[1], 0, 'PX', window.ends - now)
-    return 0, window.ends - now + 1, FULL
-  end
+  if goes_on(window) then return closed(window) end
   call('ZREM', LEASES, FOREIGN)
   -- What is still under way may reach the upstream after the reset and count there.
   local slots = limit - in_flight()
@@ -141,11 +216,18 @@ local function standing(window)
   local left = whole(call('GET', KEYS[1]))
   local ttl = call('PTTL', KEYS[1])
   if not left then return opened(window, limit) end
-  -- In its last millisecond a key is there and not there.
-  if ttl == 0 then return 0, 1, FULL end
+  -- In its last millisecond a key is there and not there; its end and the one we know may be one
+  -- millisecond apart.
+  if ttl == 0 or ttl == 1 then return 0, ttl + 1, FULL end
   -- Whomever an old client's request stood for, the bucket is not waiting for it any more.
   if left > 0 or ttl > 0 then call('ZREM', LEASES, FOREIGN) end
-  if left > 0 then return left, 0, FULL, 'open' end
+  if left > 0 then
+    if not window.low or window.low >= left or not goes_on(window) then
+      return left, 0, FULL, 'open'
+    end
+    if window.low < 1 then return closed(window) end
+    return window.low, 0, FULL, 'open'
+  end
   if ttl == -1 then return stranded(window) end
   return refilled(window, ttl)
 end
@@ -153,14 +235,20 @@ end
 -- Takes `count` of the slots that `standing` found.
 local function take(window, how, slots, count)
   if count == 0 or how == 'free' then return end
+  local low = how == 'probe' and 0 or slots - count
   if how == 'open' then
     call('DECRBY', KEYS[1], count)
-    return
+    if goes_on(window) then
+      call('HSET', WINDOW, 'low', low)
+      return
+    end
+  elseif how == 'fresh' then
+    call('SET', KEYS[1], low)
   end
-  local limit = limit_of(window) or 1
-  if how == 'fresh' then call('SET', KEYS[1], slots - count) end
+  -- A new account: of our own window, or of one that another client has opened, nobody knows when.
   call('ZREMRANGEBYSCORE', LEASES, '-inf', now)
-  call('HSET', WINDOW, 'began', now, 'base', limit)
+  local began = how == 'open' and -(window.ends or math.abs(window.began or 0)) or now
+  call('HSET', WINDOW, 'began', began, 'base', limit_of(window) or 1, 'low', low)
   call('HDEL', WINDOW, 'ends', 'filled')
   call('PEXPIRE', WINDOW, DAY_MS)
 end

@@ -1,6 +1,6 @@
 -- Gives up permits and tickets without an answer, and wakes whoever may go instead.
 --
--- Stands behind bucket.lua, which draws the keys.
+-- Stands behind bucket.lua, which draws the keys, and meters.lua.
 --
 --   ARGV   4     when the permits were granted (server's clock)
 --          5     sent: the upstream may have counted them; unsent: it cannot have; moved: it has
@@ -13,7 +13,18 @@ local granted, is_unsent = tonumber(ARGV[4]), ARGV[5] == 'unsent'
 local names = {}
 for i = 6, #ARGV do names[i - 5] = ARGV[i] end
 
-local held = call('ZREM', LEASES, unpack(names))
+local held, meters = 0, nil
+for _, name in ipairs(names) do
+  if release(name) == 1 then
+    local units, further = costs_of(name)
+    held = held + units
+    if is_unsent and next(further) then
+      meters = meters or read_meters()
+      give_back(meters, further, granted)
+    end
+  end
+end
+for _, meter in ipairs(meters or {}) do write(meter) end
 call('ZREM', WAITING, unpack(names))
 call('ZREM', ALIVE, unpack(names))
 
@@ -26,7 +37,10 @@ if is_unsent and held > 0 then
   -- Nothing comes back into a window that another client has opened: it never lost the place.
   if left and is_current and not (window.ends and now > window.ends) then
     back = math.max(math.min(held, window.base - left), 0)
-    if back > 0 then call('INCRBY', KEYS[1], back) end
+    if back > 0 then
+      call('INCRBY', KEYS[1], back)
+      if window.low then call('HINCRBY', WINDOW, 'low', back) end
+    end
   end
 end
 if ARGV[5] == 'moved' then

@@ -1,6 +1,6 @@
 -- Learns from an answer: all of it at once, in order, and never against a newer window.
 --
--- Stands behind observe_short.lua and bucket.lua, which draws the keys.
+-- Stands behind observe_short.lua, bucket.lua, which draws the keys, and meters.lua.
 --
 --   ARGV   4  permit             5  when it was granted (server's clock), from the claim
 --          6  limit              7  remaining
@@ -9,6 +9,7 @@
 --         11  milliseconds to stay away, if denied             12  unlimited: value to write
 --         13  1 if the window is known to slide
 --         14  requests under way under another name of the bucket
+--         15  what was told of further limits, see meters.lua
 --         6 to 9 and 11 are -1 where the answer does not say
 --
 --   answer of       permit granted      reset               what happens
@@ -23,7 +24,8 @@ local limit, left_there = tonumber(ARGV[6]), tonumber(ARGV[7])
 local until_reset, reset = tonumber(ARGV[8]), tonumber(ARGV[9])
 local sort, away = ARGV[10], tonumber(ARGV[11])
 
-local was_held = call('ZREM', LEASES, permit) == 1
+local was_held, units = release(permit) == 1, costs_of(permit)
+learn_meters(ARGV[15], granted)
 local window = read_window()
 local left, ttl = whole(call('GET', KEYS[1])), call('PTTL', KEYS[1])
 -- A key in its last millisecond is gone: whatever is written to it would go with it.
@@ -33,9 +35,10 @@ if ttl == 0 then
 end
 
 -- A window that an old client opened began no sooner than the one before had ended.
-local began = window.began or 0
+local began = math.abs(window.began or 0)
 local is_known = window.began ~= nil
 if window.ends and now > window.ends then began, is_known = window.ends, false end
+local low = is_known and window.low or nil
 
 local function is_late()
   if reset < 0 or not window.reset then return granted < began end
@@ -80,7 +83,9 @@ end
 if is_late() and sort ~= 'denied' then
   -- It counted in its own window: the place that was kept for it in this one is free.
   if was_held and left and window.began and granted < window.began and left < window.base then
-    put(left + 1)
+    local back = math.min(units, window.base - left)
+    put(left + back)
+    if low then call('HINCRBY', WINDOW, 'low', back) end
   end
   return finish(true)
 end
@@ -101,11 +106,14 @@ else
 end
 
 -- Others that are under way may not be in what the upstream has counted.
-local others = call('ZCOUNT', LEASES, '(' .. now, '+inf') + tonumber(ARGV[14])
-local value = left and math.max(left, 0) + limit - window.base or math.max(limit - 1 - others, 0)
+local others = in_flight() + tonumber(ARGV[14])
+local value = left and math.max(left, 0) + limit - window.base or math.max(limit - units - others, 0)
 -- Without a word about the reset, what is left there is all there is to go by.
 if left_there >= 0 and (left_there < value or until_reset < 0) then
   value = math.max(left_there - others, 0)
+end
+if low and until_reset >= 0 then
+  value = math.min(value, math.max(low + limit - window.base, 0))
 end
 
 -- A reset that moves while its window lasts belongs to a bucket that refills slot by slot.
@@ -129,12 +137,14 @@ if sort == 'denied' then
   value, until_reset, is_same = 0, math.max(until_reset, away, 1), false
 end
 put(math.max(value, 0))
+call('HSET', WINDOW, 'low', left)
 
 -- The first answer says when the window ends; a later one may only put the end off.
 if until_reset >= 0 then
   until_reset = math.max(math.min(until_reset, DAY_MS), 1)
   if ttl < 0 or (until_reset > ttl and not is_same) then
     call('PEXPIRE', KEYS[1], until_reset)
+    keep_quick(until_reset)
     call('HSET', WINDOW, 'ends', now + until_reset)
     end_changed = true
   elseif not window.ends then

@@ -5,7 +5,7 @@
 
 do
   local call, reset = redis.call, tonumber(ARGV[9])
-  if ARGV[10] == 'ok' and ARGV[13] == '0' and reset >= 0 and call('EXISTS', KEYS[6]) == 0 then
+  if ARGV[10] == 'ok' and ARGV[13] == '0' and ARGV[15] == '' and reset >= 0 and call('EXISTS', KEYS[6]) == 0 then
     local window = call('HMGET', KEYS[5], 'began', 'reset', 'limit', 'slides', 'ends')
     local is_same = window[1] and window[2] and window[5]
       and window[3] == ARGV[6] and window[4] == '0'
@@ -14,7 +14,10 @@ do
     local left = is_same and tonumber(call('GET', KEYS[1]))
     -- What the upstream has counted leaves no less than what was counted here.
     if left and left <= tonumber(ARGV[7]) then
-      call('ZREM', KEYS[4], ARGV[4])
+      local is_quick = string.find(ARGV[4], '-', 1, true)
+      if not is_quick or call('XDEL', KEYS[9], ARGV[4]) == 0 then
+        call('ZREM', KEYS[4], ARGV[4])
+      end
       return 0
     end
   end

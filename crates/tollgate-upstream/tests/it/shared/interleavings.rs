@@ -109,9 +109,7 @@ async fn e_no_limit_is_read_as_later_clients_write_it_and_written_so_that_old_on
 #[tokio::test(flavor = "multi_thread")]
 async fn e_a_limit_that_an_answer_told_is_not_lifted_by_an_old_clients_zero() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
-        claim(&stage.ledger).await.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
-        stage.until("the limit is learned", |left, _| left == Some(4)).await;
+        let stage = Stage::of_five(engine, LONG).await;
         // What @spectacles/rest 0.8.3 does after a 429 without the header.
         let _: () = stage.tell(&format!("SET ${ROUTE}:limit 0")).await;
         assert_eq!(take_all(&stage.ledger, 50).await.len(), 4, "{engine:?}");
@@ -123,9 +121,7 @@ async fn e_a_limit_that_an_answer_told_is_not_lifted_by_an_old_clients_zero() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f_the_slots_beside_the_probe_are_usable_at_once() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
-        claim(&stage.ledger).await.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
-        stage.until("the limit is learned", |left, ttl| left == Some(4) && ttl > 0).await;
+        let stage = Stage::of_five(engine, LONG).await;
         assert_eq!(take_all(&stage.ledger, 10).await.len(), 4, "{engine:?}");
     }
 }
@@ -231,9 +227,7 @@ async fn i_a_late_answer_never_shortens_a_newer_window() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i_an_end_that_an_old_client_cuts_short_opens_no_second_window() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
-        claim(&stage.ledger).await.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
-        stage.until("the limit is learned", |left, ttl| left == Some(4) && ttl > 0).await;
+        let stage = Stage::of_five(engine, LONG).await;
         let _permits = take_all(&stage.ledger, 20).await;
         let _: i64 = stage.tell(&format!("PEXPIRE ${ROUTE}:remaining 1")).await;
         stage.until("the key is gone", |left, _| left.is_none()).await;
@@ -259,9 +253,7 @@ async fn j_an_answer_after_the_key_expired_leaves_no_counter_without_an_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn k_a_limit_lowered_in_mid_window_counts_at_once() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
-        claim(&stage.ledger).await.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
-        stage.until("the limit is learned", |left, _| left == Some(4)).await;
+        let stage = Stage::of_five(engine, LONG).await;
         claim(&stage.ledger).await.complete(&told(2, 0, TEN_MINUTES_MS, 1_000));
         stage.until("nothing is left", |left, _| left == Some(0)).await;
         assert!(try_claim(&stage.ledger).await.is_err(), "{engine:?}");
@@ -342,9 +334,7 @@ async fn o_credentials_do_not_stop_each_other_and_the_global_limit_is_kept_befor
 #[tokio::test(flavor = "multi_thread")]
 async fn p_every_key_expires_and_a_lost_counter_opens_no_second_window() {
     for engine in Engine::available() {
-        let stage = Stage::new(engine, settings(LONG)).await;
-        claim(&stage.ledger).await.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
-        stage.until("the limit is learned", |left, ttl| left == Some(4) && ttl > 0).await;
+        let stage = Stage::of_five(engine, LONG).await;
         let _permits = take_all(&stage.ledger, 20).await;
         assert_eq!(stage.immortal().await, Vec::<String>::new(), "{engine:?}");
         // As eviction would.

@@ -57,6 +57,14 @@ impl Stage {
         Self { url: url.to_owned(), name, settings, ledger, raw }
     }
 
+    /// One that has learned that four of five are left, for ten minutes.
+    pub(crate) async fn of_five(engine: Engine, lease: Duration) -> Self {
+        let stage = Self::new(engine, settings(lease)).await;
+        claim(&stage.ledger).await.complete(&told(5, 4, 600_000, 1_000));
+        stage.until("the limit is learned", |left, ttl| left == Some(4) && ttl > 0).await;
+        stage
+    }
+
     /// The ledger of another process.
     pub(crate) async fn process(&self) -> RedisLedger {
         join(&self.url, &self.name, &self.settings).await

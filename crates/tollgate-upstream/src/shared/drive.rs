@@ -1,0 +1,146 @@
+//! The task that claims for everybody who waits in a lane, by the cheapest way that is open.
+//!
+//! ```text
+//!   one asks, plenty left ──> claim_quick ──(not open)──┐
+//!   several ask, or less  ──────────────────────────────┴──> claim: its short way, else the long one
+//!   old clients beside us, several limits ─────────────────> claim_long: the long way
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::Naming;
+use super::core::Core;
+use super::costs;
+use super::lane::Lane;
+use super::line::Turn;
+use super::link::Trouble;
+use super::script::{self, Script};
+
+/// An answer of the claim script.
+pub(super) struct Reply {
+    pub(super) now_ms: u64,
+    pub(super) wait: Duration,
+    pub(super) cause: i64,
+    pub(super) granted: Vec<bool>,
+    pub(super) is_quick: bool,
+}
+
+/// Claims for everybody who waits, until nobody does.
+pub(super) async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
+    let mut mode = "wait";
+    while let Some(asked) = lane.next_call() {
+        if asked.is_empty() {
+            lane.rest().await;
+            continue;
+        }
+        match ask(&lane, &core, mode, asked).await {
+            Ok((asked, reply)) => {
+                mode = "wait";
+                let (unwanted, surplus) = lane.settle(asked, &reply, core.settings.beat());
+                if !unwanted.is_empty() {
+                    core.leave(&lane, reply.now_ms, "unsent", &unwanted).await;
+                }
+                lane.give_up(&core, surplus);
+            }
+            // Its answer may only be lost: asked again, the store knows what it has granted.
+            Err((Trouble::Lost, asked)) if mode == "wait" && core.is_back_soon().await => {
+                mode = "again";
+                let mut state = lane.state();
+                for ticket in asked.into_iter().rev() {
+                    if !state.placed.contains(&ticket) {
+                        state.fresh.push_front(ticket);
+                    }
+                }
+                state.due = Some(Instant::now());
+            }
+            Err(_) => {
+                lane.state().asking.clear();
+                lane.dismiss(&core, || Turn::Gone);
+            }
+        }
+    }
+}
+
+/// Claims by the way that fits: the quickest where there is plenty and one asks alone. Answers the
+/// permits asked for, by the names that they have now.
+async fn ask(
+    lane: &Lane,
+    core: &Core,
+    mode: &str,
+    asked: Vec<String>,
+) -> Result<(Vec<String>, Reply), (Trouble, Vec<String>)> {
+    let is_mixed = core.settings.naming == Naming::Spectacles;
+    let is_long = is_mixed || asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
+    let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && lane.has_plenty();
+    if may_be_quick && lane.state().is_quick {
+        match claim_quick(lane, core).await {
+            Ok(Some((permit, reply))) => return Ok((vec![permit], reply)),
+            Ok(None) => {}
+            Err(trouble) => return Err((trouble, asked)),
+        }
+    }
+    let mode = if may_be_quick { "quick" } else { mode };
+    let script = if is_long { script::claim_long() } else { script::claim() };
+    match claim(lane, core, script, mode, &asked).await {
+        Ok(reply) => {
+            if may_be_quick {
+                lane.state().is_quick = reply.is_quick;
+            }
+            Ok((asked, reply))
+        }
+        Err(trouble) => Err((trouble, asked)),
+    }
+}
+
+async fn claim_quick(lane: &Lane, core: &Core) -> Result<Option<(String, Reply)>, Trouble> {
+    let value = core.link.run(script::claim_quick(), &lane.quick_keys, &[]).await?;
+    let Value::BulkString(permit) = &value else { return Ok(None) };
+    let permit = String::from_utf8(permit.clone()).map_err(|_| strange(&value))?;
+    let now_ms = permit.split('-').next().and_then(|ms| ms.parse().ok());
+    let now_ms = now_ms.ok_or_else(|| strange(&value))?;
+    let granted = vec![true];
+    Ok(Some((permit, Reply { now_ms, wait: Duration::ZERO, cause: 0, granted, is_quick: true })))
+}
+
+async fn claim(
+    lane: &Lane,
+    core: &Core,
+    script: &Script,
+    mode: &str,
+    asked: &[String],
+) -> Result<Reply, Trouble> {
+    let mut args = core.arguments(&lane.bucket);
+    args.push(mode.to_owned());
+    args.extend_from_slice(asked);
+    let value = core.link.run(script, &lane.keys.0, &args).await?;
+    if let Value::Int(now_ms) = value {
+        let now_ms = u64::try_from(now_ms).unwrap_or(0);
+        let granted = vec![true; asked.len()];
+        return Ok(Reply { now_ms, wait: Duration::ZERO, cause: 0, granted, is_quick: false });
+    }
+    let Value::Array(parts) = &value else { return Err(strange(&value)) };
+    let [Value::Int(now_ms), Value::Int(wait_ms), Value::Int(cause), flags, rest @ ..] = &parts[..]
+    else {
+        return Err(strange(&value));
+    };
+    let flags = match flags {
+        Value::BulkString(flags) => flags.clone(),
+        Value::SimpleString(flags) => flags.clone().into_bytes(),
+        _ => return Err(strange(&value)),
+    };
+    Ok(Reply {
+        now_ms: u64::try_from(*now_ms).unwrap_or(0),
+        wait: Duration::from_millis(u64::try_from(*wait_ms).unwrap_or(0)),
+        cause: *cause,
+        granted: flags.iter().map(|flag| *flag == b'1').collect(),
+        is_quick: matches!(rest, [_, Value::Int(1)]),
+    })
+}
+
+fn strange(value: &Value) -> Trouble {
+    Trouble::Refused(format!("the claim was answered {value:?}"))
+}

@@ -1,0 +1,146 @@
+-- Further limits that count the same requests: tokens beside requests, a longer window, the account.
+--
+-- Stands behind bucket.lua, which draws the keys.
+--
+--   field   <dimension>.<part>     which limit; a part is one of several windows of a dimension
+--   value   limit left ends began told interval filled, `-` where not known:
+--           left      units that may be taken; what is under way is taken already
+--           ends      when the window ends, or a sliding limit is full again
+--           began     when we opened the window ourselves: earlier requests say nothing of it
+--           told      when an answer last said what is left
+--           interval, filled   sliding: milliseconds per unit, since when units come back
+--
+-- What a request takes is part of its permit's name, so whoever holds a lease is known to hold those
+-- units, and a process that dies gives them back with its lease.
+--
+-- All or nothing: a request that one limit has no room for takes from none.
+
+local METERS, ACCOUNT = KEYS[10], KEYS[11]
+
+-- Units under way by dimension: of this bucket, or of all.
+local function held_in(key)
+  local held = {}
+  local leases = key == METERS and LEASES or FLIGHTS
+  for _, permit in ipairs(call('ZRANGEBYSCORE', leases, '(' .. now, '+inf')) do
+    local _, further = costs_of(permit)
+    for dimension, units in pairs(further) do
+      held[dimension] = (held[dimension] or 0) + units
+    end
+  end
+  return held
+end
+
+local function parse(key, id, text)
+  local number = {}
+  for word in string.gmatch(text, '%S+') do number[#number + 1] = tonumber(word) or false end
+  return {
+    key = key, id = id, dimension = string.match(id, '^%d+'), limit = number[1] or 1,
+    left = number[2] or 0, ends = number[3], began = number[4], told = number[5],
+    interval = number[6], filled = number[7],
+  }
+end
+
+local function write(meter)
+  local words = {}
+  for i, name in ipairs({ 'limit', 'left', 'ends', 'began', 'told', 'interval', 'filled' }) do
+    words[i] = meter[name] and string.format('%.0f', meter[name]) or '-'
+  end
+  call('HSET', meter.key, meter.id, table.concat(words, ' '))
+  call('PEXPIRE', meter.key, DAY_MS)
+end
+
+-- What has come back since: all of it when a window is over, or slot by slot.
+local function refresh(meter, held)
+  local under_way = held[meter.dimension] or 0
+  if meter.ends and now >= meter.ends or not meter.ends and under_way == 0 then
+    -- What is still under way may reach the upstream after the reset and count there.
+    meter.left, meter.began = math.max(meter.limit - under_way, 0), now
+    meter.ends, meter.filled = false, false
+  elseif meter.interval and meter.filled then
+    local units = math.floor((now - meter.filled) / meter.interval)
+    if units > 0 then
+      meter.left = math.min(meter.left + units, meter.limit)
+      meter.filled = meter.filled + units * meter.interval
+    end
+  end
+end
+
+-- All that count this bucket's requests, as they stand now.
+local function read_meters()
+  local meters = {}
+  for _, key in ipairs({ METERS, ACCOUNT }) do
+    local fields = call('HGETALL', key)
+    local held = #fields > 0 and held_in(key) or nil
+    for i = 1, #fields, 2 do
+      local meter = parse(key, fields[i], fields[i + 1])
+      refresh(meter, held)
+      meters[#meters + 1] = meter
+    end
+  end
+  return meters
+end
+
+-- Until when the first limit without room for these units has to be waited for, and for what; nil if
+-- all have room. What costs more than a limit ever has takes all of it.
+local function lacking(meters, further)
+  for _, meter in ipairs(meters) do
+    local units = math.min(further[meter.dimension] or 0, meter.limit)
+    if units > meter.left then
+      if meter.interval and meter.filled then
+        local wait_ms = (units - meter.left) * meter.interval - (now - meter.filled)
+        return math.max(math.ceil(wait_ms), 1), FULL
+      end
+      if meter.ends then return meter.ends - now + 1, FULL end
+      return math.ceil(lease_ms / 3), HEADERS
+    end
+  end
+end
+
+-- Takes units of all.
+local function spend(meters, further)
+  for _, meter in ipairs(meters) do
+    meter.left = math.max(meter.left - (further[meter.dimension] or 0), 0)
+  end
+end
+
+-- Gives units back that were never used, into the window that they were taken from.
+local function give_back(meters, further, granted)
+  for _, meter in ipairs(meters) do
+    if not (meter.began and granted < meter.began) then
+      local units = math.min(further[meter.dimension] or 0, meter.limit)
+      meter.left = math.min(meter.left + units, meter.limit)
+    end
+  end
+end
+
+-- What an answer told of further limits: `<id> <b or c> <limit> <left> <ms to reset> <1 if sliding>;`.
+local function learn_meters(text, granted)
+  if text == '' then return end
+  local held = { [METERS] = held_in(METERS), [ACCOUNT] = held_in(ACCOUNT) }
+  for id, reach, limit, left, after, slides in
+    string.gmatch(text, '(%S+) (%a) (%-?%d+) (%-?%d+) (%-?%d+) (%d);') do
+    local key = reach == 'c' and ACCOUNT or METERS
+    local known = call('HGET', key, id)
+    local meter = parse(key, id, known or '-')
+    limit, left, after = tonumber(limit), tonumber(left), tonumber(after)
+    if known then refresh(meter, held[key]) end
+    if limit > 0 then
+      if known then meter.left = math.max(meter.left + limit - meter.limit, 0) end
+      meter.limit = limit
+    end
+    -- An answer to a request from before the window says nothing of it.
+    if left >= 0 and not (meter.began and granted < meter.began) then
+      local free = math.max(left - (held[key][meter.dimension] or 0), 0)
+      local is_newer = not meter.told or granted >= meter.told
+      if not known or free < meter.left or slides == '1' and is_newer then meter.left = free end
+      if after >= 0 and (not meter.ends or now + after > meter.ends + SAME_MS or slides == '1') then
+        meter.ends = now + math.max(math.min(after, DAY_MS), 1)
+      end
+      if slides == '1' and after > 0 and meter.limit > left then
+        meter.interval, meter.filled = math.ceil(after / (meter.limit - left)), now
+      end
+      meter.told = now
+    end
+    write(meter)
+  end
+end
