@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ssl
 from typing import Any, Awaitable, Callable, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _wire
-from ._wire import Address, Answer
-from ._words import Charge, Denied, OnFailure, Unavailable, Verdict
+from ._wire import Answer, Caller
+from ._words import Charge, Denied, Unavailable, Verdict
 
 IDLE_MAX = 8
 
@@ -17,23 +16,10 @@ Stream = Tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
 
-class AsyncTollgate:
+class AsyncTollgate(Caller):
     """As :class:`tollgate.Tollgate`, for one event loop."""
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8080",
-        *,
-        token: Optional[str] = None,
-        timeout: float = 0.25,
-        on_failure: OnFailure = "allow",
-        tls: Optional[ssl.SSLContext] = None,
-    ) -> None:
-        self._address = Address.parse(url)
-        self._token = token
-        self._timeout = timeout
-        self._on_failure: OnFailure = on_failure
-        self._tls = tls or (ssl.create_default_context() if self._address.tls else None)
+    def _prepare(self) -> None:
         self._idle: list[Stream] = []
 
     async def check(self, policy: str, key: str, cost: int = 1) -> Verdict:

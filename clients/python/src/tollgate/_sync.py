@@ -11,8 +11,8 @@ import time
 from typing import Any, Callable, Optional, Sequence, TypeVar, Union
 
 from . import _wire
-from ._wire import Address, Answer
-from ._words import Charge, Denied, OnFailure, Unavailable, Verdict
+from ._wire import Address, Answer, Caller
+from ._words import Charge, Denied, Unavailable, Verdict
 
 IDLE_MAX = 8
 """Connections kept for the next request."""
@@ -20,27 +20,14 @@ IDLE_MAX = 8
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Tollgate:
+class Tollgate(Caller):
     """Asks a Tollgate service; safe to share between threads.
 
     ``timeout`` bounds a whole request in seconds: looking up the name, connecting, asking,
     reading. Past it, ``on_failure`` answers.
     """
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8080",
-        *,
-        token: Optional[str] = None,
-        timeout: float = 0.25,
-        on_failure: OnFailure = "allow",
-        tls: Optional[ssl.SSLContext] = None,
-    ) -> None:
-        self._address = Address.parse(url)
-        self._token = token
-        self._timeout = timeout
-        self._on_failure: OnFailure = on_failure
-        self._tls = tls or (ssl.create_default_context() if self._address.tls else None)
+    def _prepare(self) -> None:
         self._idle: list[socket.socket] = []
         self._lock = threading.Lock()
 

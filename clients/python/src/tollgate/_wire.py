@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
@@ -34,6 +35,29 @@ class Address:
             raise ValueError(f"{url!r} is neither http://host:port nor https:// nor unix:/path")
         tls = parts.scheme == "https"
         return Address(parts.hostname, parts.port or (443 if tls else 80), tls, None)
+
+
+class Caller:
+    """What a client is told about its service, whichever way it waits for answers."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        token: Optional[str] = None,
+        timeout: float = 0.25,
+        on_failure: OnFailure = "allow",
+        tls: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        self._address = Address.parse(url)
+        self._token = token
+        self._timeout = timeout
+        self._on_failure: OnFailure = on_failure
+        self._tls = tls or (ssl.create_default_context() if self._address.tls else None)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what a client keeps between calls."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ export class Chart {
     return {
       width: this.element.clientWidth,
       height: HEIGHT,
-      padding: [8, 8, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: { y: false },
       scales: { y: { range: (_plot, _min, max) => [0, Math.max(this.least, max * 1.1)] } },
       axes: [

@@ -3,30 +3,23 @@
 import { ApiError, call, type Tick } from "./api";
 import { h, replace, table, type Child } from "./dom";
 import { count, duration, visible } from "./format";
-import { Notice, type View } from "./view";
+import { CursorPager, Notice, type View } from "./view";
 
 interface Figures { waiting: number; delayed: number; running: number; paused: boolean; ready_at_ms: number | null }
 interface Queue extends Figures { name: string; groups: number; dead: number; now_ms: number }
 interface Group extends Figures { group: string; blocked_until_ms: number | null }
 interface Page { groups: Group[]; cursor: string | null; groups_total: number; now_ms: number }
 
-const PAGE = 50;
-
 export class Queues implements View {
   readonly title = "Queues";
   readonly element = h("section", { "aria-labelledby": "queues-title" });
   readonly #notice = new Notice();
   readonly #queues = h("div", { id: "queue-list" });
-  readonly #where = h("span", { class: "where" });
-  readonly #back = h("button", { type: "button", click: () => this.#turn(null) }, "Previous");
-  readonly #on = h("button", { type: "button", click: () => this.#turn(this.#next) }, "Next");
+  readonly #pager = new CursorPager(50, () => void this.#load());
   readonly #name = h("h3", {});
   readonly #list = h("div", { id: "group-list" });
   readonly #groups = h("div", { class: "card", hidden: true },
-    h("div", { class: "bar" }, this.#name, h("nav", { class: "pager", "aria-label": "Pages" }, this.#back, this.#where, this.#on)), this.#list);
-  /** Where each page seen so far began; the service knows only the way on. */
-  #cursors: string[] = [""];
-  #next: string | null = null;
+    h("div", { class: "bar" }, this.#name, this.#pager.element), this.#list);
   #queue = "";
   #asked = 0;
 
@@ -36,7 +29,7 @@ export class Queues implements View {
 
   show(argument: string): void {
     this.#queue = decodeURIComponent(argument);
-    this.#cursors = [""];
+    this.#pager.restart();
     this.#groups.hidden = !this.#queue;
     void this.#load();
   }
@@ -48,12 +41,6 @@ export class Queues implements View {
   tick(tick: Tick): void {
     if (tick.at_ms - this.#asked < 2_000 || this.element.matches(":has(table:hover, table:focus-within)")) return;
     this.#asked = tick.at_ms;
-    void this.#load();
-  }
-
-  #turn(cursor: string | null): void {
-    if (cursor === null) this.#cursors.pop();
-    else this.#cursors.push(cursor);
     void this.#load();
   }
 
@@ -80,14 +67,8 @@ export class Queues implements View {
   }
 
   async #loadGroups(): Promise<void> {
-    const cursor = this.#cursors.at(-1) ?? "";
-    const query = cursor ? `max=${PAGE}&cursor=${encodeURIComponent(cursor)}` : `max=${PAGE}`;
-    const page = await call<Page>(`/v1/queues/${encodeURIComponent(this.#queue)}/groups?${query}`);
-    this.#next = page.cursor;
-    this.#back.disabled = this.#cursors.length === 1;
-    this.#on.disabled = page.cursor === null;
-    const from = (this.#cursors.length - 1) * PAGE;
-    replace(this.#where, `${page.groups.length ? from + 1 : 0}–${from + page.groups.length} of ${page.groups_total}`);
+    const page = await call<Page>(`/v1/queues/${encodeURIComponent(this.#queue)}/groups?${this.#pager.query}`);
+    this.#pager.showing(page.cursor, page.groups.length, page.groups_total);
     replace(this.#name, `Groups of ${visible(this.#queue)}`);
     replace(this.#list, table("Groups", [
       { title: "Group", cell: (row: Group) => h("code", { class: "key" }, visible(row.group) || "(no group)") },

@@ -3,7 +3,7 @@
 import { ApiError, call, type Tick } from "./api";
 import { h, replace, table, type Child } from "./dom";
 import { count, duration, visible } from "./format";
-import { Notice, type View } from "./view";
+import { CursorPager, Notice, type View } from "./view";
 
 interface Dimension { name: string; limit: number | null; remaining: number | null; resets_in: number | null }
 
@@ -20,29 +20,24 @@ interface Bucket {
 
 interface Page { buckets: Bucket[]; next: string | null }
 
-const PAGE = 50;
-
 export class Upstream implements View {
   readonly title = "Upstream";
   readonly element = h("section", { "aria-labelledby": "upstream-title" });
   readonly #notice = new Notice();
   readonly #list = h("div", { id: "bucket-list" });
-  readonly #back = h("button", { type: "button", click: () => this.#turn(null) }, "Previous");
-  readonly #on = h("button", { type: "button", click: () => this.#turn(this.#next) }, "Next");
-  readonly #pages = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, this.#back, this.#on);
-  #cursors: string[] = [""];
-  #next: string | null = null;
+  readonly #pager = new CursorPager(50, () => void this.#load());
   #asked = 0;
   /** There is no proxy to ask. One that does not answer is asked again. */
   #isAbsent = false;
 
   constructor() {
+    this.#pager.element.hidden = true;
     replace(this.element, h("div", { class: "card" },
-      h("div", { class: "bar" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#pages), this.#notice.element, this.#list));
+      h("div", { class: "bar" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#pager.element), this.#notice.element, this.#list));
   }
 
   show(): void {
-    this.#cursors = [""];
+    this.#pager.restart();
     void this.#load();
   }
 
@@ -56,21 +51,12 @@ export class Upstream implements View {
     void this.#load();
   }
 
-  #turn(cursor: string | null): void {
-    if (cursor === null) this.#cursors.pop();
-    else this.#cursors.push(cursor);
-    void this.#load();
-  }
-
   async #load(): Promise<void> {
     try {
-      const cursor = this.#cursors.at(-1) ?? "";
-      const page = await call<Page>(`/dashboard/upstream?max=${PAGE}&cursor=${encodeURIComponent(cursor)}`);
+      const page = await call<Page>(`/dashboard/upstream?${this.#pager.query}`);
       this.#notice.tell("");
-      this.#next = page.next;
-      this.#pages.hidden = false;
-      this.#back.disabled = this.#cursors.length === 1;
-      this.#on.disabled = page.next === null;
+      this.#pager.element.hidden = false;
+      this.#pager.showing(page.next, page.buckets.length);
       replace(this.#list, table("Buckets", [
         { title: "Bucket", cell: (row: Bucket) => h("code", { class: "key" }, visible(row.bucket)) },
         { title: "Remaining", cell: (row) => remaining(row) },
@@ -82,8 +68,8 @@ export class Upstream implements View {
       ], page.buckets, "No bucket yet."));
     } catch (error) {
       replace(this.#list);
-      this.#pages.hidden = true;
-      this.#cursors = [""];
+      this.#pager.element.hidden = true;
+      this.#pager.restart();
       this.#isAbsent = error instanceof ApiError && error.status === 404;
       if (this.#isAbsent) this.#notice.tell("No proxy is configured: start the service with --proxy-admin ADDRESS.");
       else this.#notice.fail(error);

@@ -42,6 +42,43 @@ export class Pager {
   }
 }
 
+/** As [Pager], for lists of which the service knows only the way on. */
+export class CursorPager {
+  readonly #where = h("span", { class: "where" });
+  readonly #back = h("button", { type: "button", click: () => this.#turn(null) }, "Previous");
+  readonly #on = h("button", { type: "button", click: () => this.#turn(this.#next) }, "Next");
+  readonly element = h("nav", { class: "pager", "aria-label": "Pages" }, this.#back, this.#where, this.#on);
+  /** Where each page seen so far began. */
+  #cursors: string[] = [""];
+  #next: string | null = null;
+
+  constructor(readonly size: number, readonly onChange: () => void) {}
+
+  /** What to ask for. */
+  get query(): string {
+    const cursor = this.#cursors.at(-1) ?? "";
+    return cursor ? `max=${this.size}&cursor=${encodeURIComponent(cursor)}` : `max=${this.size}`;
+  }
+
+  restart(): void {
+    this.#cursors = [""];
+  }
+
+  showing(next: string | null, shown: number, total?: number): void {
+    this.#next = next;
+    this.#back.disabled = this.#cursors.length === 1;
+    this.#on.disabled = next === null;
+    const from = (this.#cursors.length - 1) * this.size;
+    say(this.#where, `${shown ? from + 1 : 0}–${from + shown}${total === undefined ? "" : ` of ${total}`}`);
+  }
+
+  #turn(cursor: string | null): void {
+    if (cursor === null) this.#cursors.pop();
+    else this.#cursors.push(cursor);
+    this.onChange();
+  }
+}
+
 /** A line that tells how something went; read out when it changes. */
 export class Notice {
   readonly element = h("p", { role: "status", class: "notice" });
