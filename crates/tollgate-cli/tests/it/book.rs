@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crate `tollgate`.
-const BOOK: [&str; 12] = [
+const BOOK: [&str; 13] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
@@ -18,6 +18,7 @@ const BOOK: [&str; 12] = [
     "docs/migrating.md",
     "docs/operating.md",
     "docs/scaling.md",
+    "docs/service.md",
     "clients/python/README.md",
     "clients/typescript/README.md",
 ];
