@@ -4,10 +4,14 @@
 //! gather; the next commit takes them all. So a lone caller waits for one commit, and a thousand
 //! share one. An answer is sent after the commit that holds it.
 //!
+//! Most commits add one record to a journal in the database; its rows are sorted into their tables
+//! when it has grown, and when the file is opened or closed.
+//!
 //! If a commit fails, every call in it is told so, the database is closed, and the next batch opens
 //! it anew and reads the schedule from it.
 
 mod bytes;
+mod journal;
 mod load;
 mod rows;
 mod vault;
@@ -18,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use redb::{Builder, Database, Durability, StorageBackend};
+use redb::{Builder, Database, StorageBackend};
 use tokio::sync::oneshot;
 
 use super::desk::{Desk, Vault};
@@ -26,7 +30,8 @@ use super::signals::Signals;
 use crate::answer::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use vault::TransactionVault;
+use journal::Journal;
+use vault::FileVault;
 
 /// The most calls in one commit.
 const COMMIT_MAX: usize = 4_096;
@@ -38,6 +43,7 @@ pub struct FileOptions {
     storage: Storage,
     two_phase: bool,
     cache_bytes: usize,
+    journal_bytes: usize,
 }
 
 enum Storage {
@@ -46,9 +52,14 @@ enum Storage {
 }
 
 impl FileOptions {
-    /// The file at `path`, two-phase commits, 64 MiB of cache.
+    /// The file at `path`, two-phase commits, 64 MiB of cache, a journal of 4 MiB.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { storage: Storage::Path(path.into()), two_phase: true, cache_bytes: 64 << 20 }
+        Self {
+            storage: Storage::Path(path.into()),
+            two_phase: true,
+            cache_bytes: 64 << 20,
+            journal_bytes: 4 << 20,
+        }
     }
 
     /// A storage that is made whenever the queues are opened, at first and after a failure: for
@@ -70,6 +81,21 @@ impl FileOptions {
     #[must_use]
     pub fn cache_bytes(self, cache_bytes: usize) -> Self {
         Self { cache_bytes, ..self }
+    }
+
+    /// How many bytes of changes are gathered, in the file and in memory, before they are sorted
+    /// into tables. What is enqueued and done in between costs no more than its share of a commit.
+    #[must_use]
+    pub fn journal_bytes(self, journal_bytes: usize) -> Self {
+        Self { journal_bytes, ..self }
+    }
+
+    /// Opens the file and reads what is in it.
+    fn load(&self) -> Result<Open, Error> {
+        let database = self.open()?;
+        let journal = Journal::open(&database, self.journal_bytes, self.two_phase)?;
+        let schedule = load::load(&database)?;
+        Ok(Open { database, journal, schedule })
     }
 
     fn open(&self) -> Result<Database, Error> {
@@ -166,18 +192,11 @@ pub(super) struct Writer {
 impl Writer {
     /// Opens the file, and starts the thread that writes it.
     pub(super) fn start(options: FileOptions, signals: Arc<Signals>) -> Result<Self, Error> {
-        let database = options.open()?;
-        let schedule = load::load(&database)?;
+        let open = options.load()?;
         let (tasks, inbox) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let mut thread = Thread {
-            options,
-            open: Some((database, schedule)),
-            seen: 0,
-            signals,
-            inbox,
-            waiting: waiting.clone(),
-        };
+        let mut thread =
+            Thread { options, open: Some(open), seen: 0, signals, inbox, waiting: waiting.clone() };
         let thread = std::thread::Builder::new()
             .name("tollgate-queue".to_owned())
             .spawn(move || thread.run())
@@ -229,10 +248,17 @@ fn stopped() -> Error {
     Error::new(ErrorKind::Unavailable, "the writer of the queue file has stopped")
 }
 
+/// An open file, and what is in it.
+struct Open {
+    database: Database,
+    journal: Journal,
+    schedule: Schedule,
+}
+
 struct Thread {
     options: FileOptions,
     /// `None` after a failure, until the file is opened anew.
-    open: Option<(Database, Schedule)>,
+    open: Option<Open>,
     /// The last wake that was told, so that none is told twice after a failure.
     seen: u64,
     signals: Arc<Signals>,
@@ -252,6 +278,10 @@ impl Thread {
             self.waiting.fetch_sub(tasks.len(), Ordering::Relaxed);
             self.commit(tasks);
         }
+        if let Some(open) = &mut self.open {
+            // Should it fail, the journal is there when the file is opened again.
+            drop(open.journal.fold(&open.database, self.options.two_phase));
+        }
     }
 
     /// Does all tasks and stores them together, or tells all of them why not.
@@ -262,10 +292,11 @@ impl Thread {
             }
             return;
         }
-        let Some((database, schedule)) = &mut self.open else { return };
+        let Some(open) = &mut self.open else { return };
         let mut tells = Vec::with_capacity(tasks.len());
-        let outcome = attempt(database, schedule, self.options.two_phase, tasks, &mut tells);
-        let woken = std::mem::take(&mut schedule.woken);
+        let mut tasks = tasks.into_iter();
+        let outcome = open.run(self.options.two_phase, &mut tasks, &mut tells);
+        let woken = std::mem::take(&mut open.schedule.woken);
         self.seen = woken.iter().map(|(_, wake)| wake.seen).fold(self.seen, u64::max);
         match outcome {
             Ok(()) => {
@@ -274,6 +305,8 @@ impl Thread {
             }
             Err(error) => {
                 self.open = None;
+                // Those that were not begun are told, too.
+                tasks.for_each(|task| drop(task(Err(error.again()))));
                 tells.into_iter().for_each(|tell| tell(Some(error.again())));
             }
         }
@@ -282,60 +315,38 @@ impl Thread {
     /// Opens the file again after a failure.
     fn reopen(&mut self) -> Result<(), Error> {
         if self.open.is_none() {
-            let database = self.options.open()?;
-            let mut schedule = load::load(&database)?;
-            schedule.seen = self.seen;
-            self.open = Some((database, schedule));
+            let mut open = self.options.load()?;
+            open.schedule.seen = self.seen;
+            self.open = Some(open);
         }
         Ok(())
     }
 }
 
-fn attempt(
-    database: &Database,
-    schedule: &mut Schedule,
-    two_phase: bool,
-    tasks: Vec<Task>,
-    tells: &mut Vec<Tell>,
-) -> Result<(), Error> {
-    let mut tasks = tasks.into_iter();
-    let result = run(database, schedule, two_phase, &mut tasks, tells);
-    if let Err(error) = &result {
-        // Those that were not begun are told at once, the others with the rest of the batch.
-        tasks.for_each(|task| drop(task(Err(error.again()))));
-    }
-    result
-}
-
-fn run(
-    database: &Database,
-    schedule: &mut Schedule,
-    two_phase: bool,
-    tasks: &mut std::vec::IntoIter<Task>,
-    tells: &mut Vec<Tell>,
-) -> Result<(), Error> {
-    let mut transaction = database.begin_write().map_err(|error| trouble(error.into()))?;
-    transaction.set_durability(Durability::Immediate).map_err(|error| trouble(error.into()))?;
-    transaction.set_two_phase_commit(two_phase);
-    let mut vault = TransactionVault::open(&transaction).map_err(|error| trouble(error.into()))?;
-    for task in tasks.by_ref() {
-        tells.extend(task(Ok(&mut Desk { schedule, vault: &mut vault })));
-        // A failure is noted in the vault, and looked at below.
-        let stored = vault.store(schedule);
-        if stored.is_err() || vault.failed.is_some() {
-            break;
+impl Open {
+    /// Does the tasks, and commits what they changed.
+    fn run(
+        &mut self,
+        two_phase: bool,
+        tasks: &mut std::vec::IntoIter<Task>,
+        tells: &mut Vec<Tell>,
+    ) -> Result<(), Error> {
+        let Self { database, journal, schedule } = self;
+        let mut vault = FileVault::new(database, journal);
+        for task in tasks {
+            tells.extend(task(Ok(&mut Desk { schedule, vault: &mut vault })));
+            vault.store(schedule)?;
+            if let Some(error) = vault.failed.take() {
+                return Err(error);
+            }
         }
+        vault.finish(schedule);
+        if !vault.written {
+            return Ok(());
+        }
+        drop(vault);
+        journal.commit(database, two_phase).map_err(uncertain)
     }
-    vault.finish(schedule).map_err(|error| trouble(error.into()))?;
-    if let Some(error) = vault.failed.take() {
-        return Err(error);
-    }
-    let written = vault.written;
-    drop(vault);
-    if written {
-        return transaction.commit().map_err(|error| uncertain(trouble(error.into())));
-    }
-    transaction.abort().map_err(|error| trouble(error.into()))
 }
 
 /// A commit that failed on its way to the disk may be there all the same.

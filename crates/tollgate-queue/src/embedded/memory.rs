@@ -35,7 +35,7 @@ impl Vault for MemoryVault {
                         *payloads = HashMap::default();
                     }
                 }
-                Change::Done { queue, id, result } => {
+                Change::Done { queue, id, result: Some(result) } => {
                     self.shelf(queue).results.insert(id, result);
                 }
                 Change::DoneGone { queue, id } => {

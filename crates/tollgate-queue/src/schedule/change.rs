@@ -39,11 +39,11 @@ pub(crate) enum Change {
         queue: u32,
         id: u64,
     },
-    /// A job is done and kept, with a result.
+    /// A job is done and kept, with its result if it has one.
     Done {
         queue: u32,
         id: u64,
-        result: Bytes,
+        result: Option<Bytes>,
     },
     /// A job that was done is kept no longer.
     DoneGone {

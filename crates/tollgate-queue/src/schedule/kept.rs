@@ -34,8 +34,6 @@ pub(crate) struct Over {
     pub(crate) at: Timestamp,
     /// Why it is dead.
     pub(crate) reason: String,
-    /// Whether there is a result, and a storage holds it.
-    pub(crate) stored: bool,
 }
 
 impl Kept {
@@ -118,9 +116,8 @@ impl Queue {
                 return;
             }
             self.kept.done_order.pop_first();
-            if self.kept.done.remove(&id).is_some_and(|over| over.stored) {
-                scope.changes.push(Change::DoneGone { queue: scope.queue, id });
-            }
+            self.kept.done.remove(&id);
+            scope.changes.push(Change::DoneGone { queue: scope.queue, id });
         }
     }
 

@@ -135,15 +135,13 @@ impl Queue {
 
     fn finish(&mut self, id: u64, result: Option<bytes::Bytes>, scope: &mut Scope<'_>) -> Settled {
         self.totals.done += 1;
-        let over = self.end(id, String::new(), result.is_some(), scope);
+        let over = self.end(id, String::new(), scope);
         let queue = scope.queue;
         scope.changes.push(Change::Gone { queue, id });
         if self.settings.retention.done_max == 0 {
             return Settled::Done;
         }
-        if let Some(result) = result {
-            scope.changes.push(Change::Done { queue, id, result });
-        }
+        scope.changes.push(Change::Done { queue, id, result });
         if let Some(over) = over {
             self.kept.remember_done(id, over);
             self.purge(scope);
@@ -152,11 +150,11 @@ impl Queue {
     }
 
     /// Takes a job that ran out of the queue.
-    fn end(&mut self, id: u64, reason: String, stored: bool, scope: &Scope<'_>) -> Option<Over> {
+    fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<Over> {
         let entry = self.drop_job(id)?;
         let group = self.groups.get(entry.group).name.clone();
         self.settle_down(entry.group, scope.now);
-        Some(Over { group, entry, at: scope.now, reason, stored })
+        Some(Over { group, entry, at: scope.now, reason })
     }
 
     fn end_cancelled(&mut self, id: u64, scope: &mut Scope<'_>) -> Settled {
@@ -201,7 +199,7 @@ impl Queue {
             end -= 1;
         }
         reason.truncate(end);
-        if let Some(over) = self.end(id, reason, true, scope) {
+        if let Some(over) = self.end(id, reason, scope) {
             self.kept.remember_dead(id, over);
             scope.changes.push(Change::Dead { queue: scope.queue, id });
             self.purge(scope);

@@ -85,19 +85,42 @@ mod file {
         assert!(std::fs::read(&path.0).expect("read") == garbage);
     }
 
-    #[test]
-    fn a_row_that_is_damaged_is_told_as_such() {
-        let path = scratch("damaged");
+    /// A file with a queue in it, and `damage` done to it.
+    fn damaged(name: &str, damage: impl FnOnce(&redb::WriteTransaction)) -> ErrorKind {
+        let path = scratch(name);
         let queues = Embedded::open(&path.0).expect("opens");
         get(queues.put_queue(&queue("q"), QueueSettings::default(), START));
         drop(queues);
         let database = redb::Database::create(&path.0).expect("opens");
         let transaction = database.begin_write().expect("begins");
-        let queues: redb::TableDefinition<'_, u32, &[u8]> = redb::TableDefinition::new("queues");
-        transaction.open_table(queues).expect("there").insert(1, &b"\x01"[..]).expect("written");
+        damage(&transaction);
         transaction.commit().expect("committed");
         drop(database);
-        assert_eq!(Embedded::open(&path.0).expect_err("damaged").kind(), ErrorKind::Corrupt);
+        Embedded::open(&path.0).expect_err("damaged").kind()
+    }
+
+    #[test]
+    fn a_row_that_is_damaged_is_told_as_such() {
+        let told = damaged("damaged", |transaction| {
+            let queues: redb::TableDefinition<'_, (u32, u64), &[u8]> =
+                redb::TableDefinition::new("queues");
+            let mut queues = transaction.open_table(queues).expect("there");
+            queues.insert((1, 0), &b"\x01"[..]).expect("written");
+        });
+        assert_eq!(told, ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_journal_that_is_damaged_or_of_another_version_is_told_as_such() {
+        for record in [&b"\x02\0\0\0\x03"[..], b"\x02\0\0\0\x2f\0\0\0\0", b"\x63\0\0\0", b""] {
+            let told = damaged("journal", |transaction| {
+                let journal: redb::TableDefinition<'_, u64, &[u8]> =
+                    redb::TableDefinition::new("journal");
+                let mut journal = transaction.open_table(journal).expect("made");
+                journal.insert(0, record).expect("written");
+            });
+            assert_eq!(told, ErrorKind::Corrupt, "{record:?}");
+        }
     }
 
     #[test]

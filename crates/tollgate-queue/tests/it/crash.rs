@@ -88,7 +88,7 @@ fn judge(queues: &Embedded, seen: &Acknowledged, context: &str) {
         let state = job.map(|job| job.state);
         if seen.settled.contains(id) {
             assert!(
-                !matches!(state, Some(JobState::Waiting { .. } | JobState::Running { .. })),
+                matches!(state, Some(JobState::Done { result: None, .. })),
                 "{context}: job {id} was settled and is {state:?}"
             );
         } else if seen.leased.contains(id) {
@@ -128,22 +128,27 @@ fn drain(queues: &Embedded, mut now: Timestamp, mut tokens: Vec<LeaseToken>) {
     assert_eq!(stats.queue, Default::default());
 }
 
+/// A journal that is never folded, one that is at every commit, and one that is now and then.
+const JOURNALS: [usize; 3] = [4 << 20, 0, 700];
+
+fn on(disk: &Disk, two_phase: bool, journal_bytes: usize) -> FileOptions {
+    let maker = disk.clone();
+    FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase).journal_bytes(journal_bytes)
+}
+
 /// Crashes at every write, sync and change of length that a life of a queue makes.
-fn crash_everywhere(fault: fn(u64) -> Fault, two_phase: bool) {
+fn crash_everywhere(fault: fn(u64) -> Fault, two_phase: bool, journal_bytes: usize) {
     for point in 1.. {
         let disk = Disk::new();
         let mut seen = Acknowledged::default();
-        let maker = disk.clone();
-        let options = FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase);
-        let queues = Embedded::open_with(options).expect("opens");
+        let queues = Embedded::open_with(on(&disk, two_phase, journal_bytes)).expect("opens");
         disk.set(fault(point));
         let done = live(&queues, &mut seen).is_ok();
         drop(queues);
         disk.reboot(point);
-        let maker = disk.clone();
-        let options = FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase);
-        let queues = Embedded::open_with(options).expect("a crash leaves a file that opens");
-        judge(&queues, &seen, &format!("crash at {point}"));
+        let queues = Embedded::open_with(on(&disk, two_phase, journal_bytes))
+            .expect("a crash leaves a file that opens");
+        judge(&queues, &seen, &format!("crash at {point}, journal of {journal_bytes}"));
         if done {
             assert!(point > 20, "the life of a queue has more writes than {point}");
             return;
@@ -153,22 +158,22 @@ fn crash_everywhere(fault: fn(u64) -> Fault, two_phase: bool) {
 
 #[test]
 fn a_process_that_dies_at_any_write_loses_nothing_it_acknowledged() {
-    crash_everywhere(Fault::Kill, true);
+    JOURNALS.iter().for_each(|bytes| crash_everywhere(Fault::Kill, true, *bytes));
 }
 
 #[test]
 fn a_machine_that_loses_power_at_any_write_loses_nothing_it_acknowledged() {
-    crash_everywhere(Fault::PowerLoss, true);
-    crash_everywhere(Fault::PowerLoss, false);
+    for bytes in JOURNALS {
+        crash_everywhere(Fault::PowerLoss, true, bytes);
+        crash_everywhere(Fault::PowerLoss, false, bytes);
+    }
 }
 
 #[test]
 fn a_queue_survives_a_write_that_fails_and_goes_on() {
     for point in (1..120).step_by(3) {
-        let disk = Disk::new();
-        let maker = disk.clone();
-        let options = FileOptions::on(move || Ok(maker.storage()));
-        let queues = Embedded::open_with(options).expect("opens");
+        let (disk, journal_bytes) = (Disk::new(), JOURNALS[point as usize % 3]);
+        let queues = Embedded::open_with(on(&disk, true, journal_bytes)).expect("opens");
         disk.set(Fault::Once(point));
         let mut seen = Acknowledged::default();
         let failed = live(&queues, &mut seen).is_err();

@@ -14,12 +14,14 @@ use tollgate_queue::{
     QueueSettings, Settled,
 };
 
+use tollgate_sim::servers::full;
+
 use crate::world::{Random, START, get, group, queue};
 use reference::Reference;
 
 /// How much the reference must hold for: more in the long run, `TOLLGATE_FULL=1`.
 pub(crate) fn operations() -> usize {
-    if std::env::var_os("TOLLGATE_FULL").is_some() { 1_000_000 } else { 20_000 }
+    if full() { 1_000_000 } else { 20_000 }
 }
 
 /// A backend under test, which may be crashed and opened again.
@@ -59,9 +61,16 @@ impl Subject for File {
 
     fn crash(&mut self) -> bool {
         self.queues = None;
-        self.queues = Some(Embedded::open(&self.path).expect("opens again"));
+        self.queues = Some(open(&self.path));
         true
     }
+}
+
+/// A file whose journal is folded now and then, so that both are tried.
+#[cfg(feature = "redb")]
+fn open(path: &std::path::Path) -> Embedded {
+    let options = tollgate_queue::FileOptions::at(path).journal_bytes(20_000);
+    Embedded::open_with(options).expect("opens")
 }
 
 #[test]
@@ -75,10 +84,10 @@ fn random_histories_in_memory_agree_with_the_reference() {
 #[cfg(feature = "redb")]
 #[test]
 fn random_histories_in_a_file_agree_with_the_reference_and_leave_no_rows() {
-    let operations = operations() / 10;
+    let operations = if full() { operations() } else { operations() / 10 };
     for seed in 1..=2 {
         let path = crate::crash::scratch(&format!("model-{seed}"));
-        let queues = Some(Embedded::open(&path.0).expect("opens"));
+        let queues = Some(open(&path.0));
         let mut subject = File { path: path.0.clone(), queues };
         play(&mut subject, seed, operations / 2);
         drop(subject);

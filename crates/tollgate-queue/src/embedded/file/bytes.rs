@@ -11,6 +11,21 @@ use crate::error::{Error, ErrorKind};
 pub(super) struct Out(pub(super) Vec<u8>);
 
 impl Out {
+    /// The same room for another row.
+    pub(super) fn empty(&mut self) -> &mut Self {
+        self.0.clear();
+        self
+    }
+
+    /// A number that is mostly small: seven bits to a byte, the lowest first.
+    pub(super) fn short(&mut self, mut value: u64) -> &mut Self {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8)
+    }
+
     pub(super) fn u8(&mut self, value: u8) -> &mut Self {
         self.0.push(value);
         self
@@ -83,6 +98,18 @@ impl<'a> In<'a> {
 
     pub(super) fn u64(&mut self) -> Result<u64, Error> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(super) fn short(&mut self) -> Result<u64, Error> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(damaged())
     }
 
     pub(super) fn time(&mut self) -> Result<Timestamp, Error> {

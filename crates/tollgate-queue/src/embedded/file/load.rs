@@ -1,16 +1,15 @@
 //! Reading the schedule from a file: rows first, then the order that follows from them.
 
-use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 use tollgate_core::Timestamp;
 
 use super::bytes::{In, damaged};
+use super::journal::{Named, Numbered};
 use super::rows::{
-    read_gate, read_gates, read_job, read_limits, read_move, read_recurring, read_settings,
+    check_format, read_done, read_gate, read_gates, read_job, read_limits, read_move,
+    read_recurring, read_settings,
 };
-use super::vault::{
-    DEAD, DONE, FORMAT, GROUPS, HEAD, JOBS, KEYS, MOVES, QUEUES, RECURRING, SHARED,
-};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::schedule::{Entry, Over, Queue, Running, Schedule};
 use crate::{Group, QueueName};
 
@@ -36,18 +35,15 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     Ok(schedule)
 }
 
+/// Whether anything was ever committed.
 fn load_head(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<bool, Error> {
-    let table = match rows.open_table(HEAD) {
+    let table = match rows.open_table(Named::Head.table()) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(false),
         table => table.map_err(trouble)?,
     };
-    let Some(row) = table.get("head").map_err(trouble)? else { return Ok(false) };
+    let Some(row) = table.get((0, "head")).map_err(trouble)? else { return Ok(false) };
     let mut row = In(row.value());
-    let format = row.u32()?;
-    if format != FORMAT {
-        let message = format!("the queue file has format {format}; this version reads {FORMAT}");
-        return Err(Error::new(ErrorKind::Corrupt, message));
-    }
+    check_format(row.u32()?)?;
     schedule.next_id = row.u64()?;
     schedule.next_queue = row.u32()?;
     schedule.last_now = row.time()?;
@@ -55,21 +51,40 @@ fn load_head(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<bool, Er
     Ok(true)
 }
 
-fn load_shared(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
-    for row in rows.open_table(SHARED).map_err(trouble)?.iter().map_err(trouble)? {
-        let (name, row) = row.map_err(trouble)?;
-        let name = QueueName::new(name.value()).map_err(|_| damaged())?;
-        let mut row = In(row.value());
-        let limit = row.text()?.parse().map_err(|_| damaged())?;
-        schedule.shared.insert(name, (limit, read_gate(&mut row)?));
+fn numbered(
+    rows: &ReadTransaction,
+    table: Numbered,
+) -> Result<ReadOnlyTable<(u32, u64), &'static [u8]>, Error> {
+    rows.open_table(table.table()).map_err(trouble)
+}
+
+/// Calls `read` with queue, name and bytes of every row.
+fn each_named(
+    rows: &ReadTransaction,
+    table: Named,
+    mut read: impl FnMut(u32, &str, In<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for row in rows.open_table(table.table()).map_err(trouble)?.iter().map_err(trouble)? {
+        let (key, row) = row.map_err(trouble)?;
+        let (queue, name) = key.value();
+        read(queue, name, In(row.value()))?;
     }
     Ok(())
 }
 
+fn load_shared(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
+    each_named(rows, Named::Shared, |_, name, mut row| {
+        let name = QueueName::new(name).map_err(|_| damaged())?;
+        let limit = row.text()?.parse().map_err(|_| damaged())?;
+        schedule.shared.insert(name, (limit, read_gate(&mut row)?));
+        Ok(())
+    })
+}
+
 fn load_queues(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
-    for row in rows.open_table(QUEUES).map_err(trouble)?.iter().map_err(trouble)? {
-        let (number, row) = row.map_err(trouble)?;
-        let (number, mut row) = (number.value(), In(row.value()));
+    for row in numbered(rows, Numbered::Queues)?.iter().map_err(trouble)? {
+        let (key, row) = row.map_err(trouble)?;
+        let ((number, _), mut row) = (key.value(), In(row.value()));
         let name = QueueName::new(row.text()?).map_err(|_| damaged())?;
         let paused = row.flag()?;
         let mut queue = Queue::new(read_settings(&mut row)?);
@@ -82,27 +97,24 @@ fn load_queues(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Er
 }
 
 fn load_groups(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
-    for row in rows.open_table(GROUPS).map_err(trouble)?.iter().map_err(trouble)? {
-        let (key, row) = row.map_err(trouble)?;
-        let (number, name) = key.value();
+    each_named(rows, Named::Groups, |number, name, mut row| {
         let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
         let group = Group::new(name).map_err(|_| damaged())?;
         let number = queue.groups.number(&group);
         let state = queue.groups.get_mut(number);
-        let mut row = In(row.value());
         state.paused = row.flag()?;
         state.blocked_until = row.time()?;
         state.own_limits = row.option(read_limits)?.map(Vec::into_boxed_slice);
         state.gates = read_gates(&mut row)?;
         state.stored = true;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn load_jobs(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
-    let moves = rows.open_table(MOVES).map_err(trouble)?;
-    let dead = rows.open_table(DEAD).map_err(trouble)?;
-    for row in rows.open_table(JOBS).map_err(trouble)?.iter().map_err(trouble)? {
+    let moves = numbered(rows, Numbered::Moves)?;
+    let dead = numbered(rows, Numbered::Dead)?;
+    for row in numbered(rows, Numbered::Jobs)?.iter().map_err(trouble)? {
         let (key, row) = row.map_err(trouble)?;
         let (number, id) = key.value();
         let (group, mut entry, _) = read_job(In(row.value()))?;
@@ -115,7 +127,7 @@ fn load_jobs(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
             let mut row = In(row.value());
             let (at, reason) = (row.time()?, row.text()?.to_owned());
             let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
-            queue.kept.remember_dead(id, Over { group, entry, at, reason, stored: true });
+            queue.kept.remember_dead(id, Over { group, entry, at, reason });
             continue;
         }
         restore(schedule, number, id, &group, entry, running)?;
@@ -144,16 +156,10 @@ fn restore(
 
 fn load_done(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
     let mut done = Vec::new();
-    for row in rows.open_table(DONE).map_err(trouble)?.iter().map_err(trouble)? {
+    for row in numbered(rows, Numbered::Done)?.iter().map_err(trouble)? {
         let (key, row) = row.map_err(trouble)?;
         let (number, id) = key.value();
-        let mut row = In(row.value());
-        let (at, attempt, failures) = (row.time()?, row.u32()?, row.u32()?);
-        row.bytes()?;
-        let (group, entry, _) = read_job(row)?;
-        let group = Group::new(group).map_err(|_| damaged())?;
-        let entry = Entry { attempt, failures, ..entry };
-        done.push((number, id, Over { group, entry, at, reason: String::new(), stored: true }));
+        done.push((number, id, read_done(In(row.value()))?));
     }
     done.sort_by_key(|(_, id, over)| (over.at, *id));
     for (number, id, over) in done {
@@ -164,13 +170,11 @@ fn load_done(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
 
 fn load_keys(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
     let mut keys = Vec::new();
-    for row in rows.open_table(KEYS).map_err(trouble)?.iter().map_err(trouble)? {
-        let (key, row) = row.map_err(trouble)?;
-        let (number, text) = key.value();
-        let mut row = In(row.value());
+    each_named(rows, Named::Keys, |number, key, mut row| {
         let (id, until) = (row.u64()?, row.time()?);
-        keys.push((until, id, number, text.to_owned()));
-    }
+        keys.push((until, id, number, key.to_owned()));
+        Ok(())
+    })?;
     keys.sort();
     for (until, id, number, key) in keys {
         let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
@@ -180,16 +184,13 @@ fn load_keys(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
 }
 
 fn load_recurring(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {
-    for row in rows.open_table(RECURRING).map_err(trouble)?.iter().map_err(trouble)? {
-        let (key, row) = row.map_err(trouble)?;
-        let (number, name) = key.value();
-        let mut row = In(row.value());
+    each_named(rows, Named::Recurring, |number, name, mut row| {
         let next = row.time()?;
         let recurring = read_recurring(name, &mut row)?;
         let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
         queue.kept.put_recurring(recurring, next);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn trouble(error: impl Into<redb::Error>) -> Error {

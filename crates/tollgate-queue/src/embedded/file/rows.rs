@@ -1,13 +1,14 @@
 //! The rows of the file: what each holds, written and read here and nowhere else.
 //!
 //! ```text
-//!   head        "head"        -> format, next job, next queue, last and latest time
-//!   queues      queue         -> name, paused, settings, gates in use
-//!   shared      name          -> limit, gate in use
+//!   journal     number        -> format, rows of the tables below: see `journal`
+//!   head        0, "head"     -> format, next job, next queue, last and latest time
+//!   queues      queue, 0      -> name, paused, settings, gates in use
+//!   shared      0, name       -> limit, gate in use
 //!   jobs        queue, id     -> what was enqueued; never changed
 //!   moves       queue, id     -> attempts, failures, due, lease; absent before the first
 //!   dead        queue, id     -> when, why
-//!   done        queue, id     -> the job in short, and its result
+//!   done        queue, id     -> when, its result, the job in short
 //!   groups      queue, group  -> pause, limits of its own, gates in use; absent if nothing is
 //!   keys        queue, key    -> job, until when
 //!   recurring   queue, name   -> when, what, next time
@@ -16,13 +17,25 @@
 //! What is in flight of slots is not written: the leases say it.
 
 use tollgate_core::sliding_window::Cell;
-use tollgate_core::{State, fixed_window, gcra, leaky_bucket, sliding_window};
+use tollgate_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_window};
 
 use super::bytes::{In, Out, damaged};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Start};
-use crate::schedule::{Entry, Gate, Running, Slots, Stage, Terms};
+use crate::schedule::{Entry, Gate, Over, Running, Slots, Stage, Terms};
 use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm};
+
+/// The version of the rows.
+pub(super) const FORMAT: u32 = 2;
+
+/// Refuses rows of any other version.
+pub(super) fn check_format(format: u32) -> Result<(), Error> {
+    if format != FORMAT {
+        let message = format!("the queue file has format {format}; this version reads {FORMAT}");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(())
+}
 
 pub(super) fn write_settings(out: &mut Out, settings: &QueueSettings) {
     let limits = |out: &mut Out, limits: &[Limit]| {
@@ -85,8 +98,11 @@ pub(super) fn write_gates(out: &mut Out, gates: &[Gate]) {
 pub(super) fn write_gate(out: &mut Out, gate: &Gate) {
     match gate {
         Gate::Slots(slots) => {
+            // Anchors are many and near each other: the time since the one before is short.
+            let mut before = 0;
             out.u8(0).list(slots.anchors(), |out, (at, units)| {
-                out.time(at).u32(units);
+                out.short(at.as_nanos() - before).short(u64::from(units));
+                before = at.as_nanos();
             });
         }
         Gate::Window { number, used } => {
@@ -117,7 +133,7 @@ pub(super) fn read_gates(row: &mut In<'_>) -> Result<Vec<Gate>, Error> {
 
 pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
     Ok(match row.u8()? {
-        0 => Gate::Slots(Slots::answered(row.list(|row| Ok((row.time()?, row.u32()?)))?)),
+        0 => Gate::Slots(Slots::answered(read_anchors(row)?)),
         1 => Gate::Window { number: row.u64()?, used: row.u32()? },
         2 => Gate::Policy(State::Gcra(gcra::State::from_words([row.u64()?, row.u64()?]))),
         3 => {
@@ -133,6 +149,15 @@ pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
             Gate::Policy(State::SlidingWindow(sliding_window::State::from_cells(cells)))
         }
         _ => return Err(damaged()),
+    })
+}
+
+fn read_anchors(row: &mut In<'_>) -> Result<Vec<(Timestamp, u32)>, Error> {
+    let mut at = 0u64;
+    row.list(|row| {
+        at = at.checked_add(row.short()?).ok_or_else(damaged)?;
+        let units = u32::try_from(row.short()?).map_err(|_| damaged())?;
+        Ok((Timestamp::from_nanos(at), units))
     })
 }
 
@@ -212,6 +237,28 @@ pub(super) fn read_move(mut row: In<'_>, entry: &mut Entry) -> Result<Option<Run
             refits: None,
         })
     })
+}
+
+pub(super) fn write_done(out: &mut Out, over: &Over, result: Option<&[u8]>) {
+    out.option(result, |out, result| {
+        out.bytes(result);
+    });
+    out.time(over.at).u32(over.entry.attempt).u32(over.entry.failures);
+    write_job(out, &over.group, &over.entry, &[]);
+}
+
+/// The result in a row that [`write_done`] wrote, if there was one.
+pub(super) fn read_result(mut row: In<'_>) -> Result<Option<&[u8]>, Error> {
+    row.option(In::bytes)
+}
+
+pub(super) fn read_done(mut row: In<'_>) -> Result<Over, Error> {
+    row.option(In::bytes)?;
+    let (at, attempt, failures) = (row.time()?, row.u32()?, row.u32()?);
+    let (group, entry, _) = read_job(row)?;
+    let group = Group::new(group).map_err(|_| damaged())?;
+    let entry = Entry { attempt, failures, ..entry };
+    Ok(Over { group, entry, at, reason: String::new() })
 }
 
 pub(super) fn write_recurring(out: &mut Out, recurring: &Recurring) {

@@ -438,9 +438,8 @@ impl Reference {
         self.paused
     }
 
-    /// Jobs that are done without a result are forgotten by a restart.
+    /// Under which limits a job started is forgotten by a restart, and nothing else.
     pub(crate) fn restart(&mut self) {
-        self.done.clear();
         for run in self.jobs.values_mut().filter_map(|job| job.running.as_mut()) {
             run.refits = None;
         }
