@@ -31,7 +31,7 @@ use tollgate_core::Timestamp;
 pub(crate) use change::Change;
 pub(crate) use dispatch::Grant;
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Line, wait as estimate_wait};
+pub(crate) use estimate::{Bound, Line, wait_for_all};
 pub(crate) use gate::Gate;
 pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
@@ -70,6 +70,15 @@ pub(crate) struct Schedule {
     pub(crate) woken: Vec<(QueueName, Wake)>,
     /// What wakes are counted from: more than any that was told before a restart.
     pub(crate) seen: u64,
+}
+
+/// What is in the other queues that share a limit with a queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sharers {
+    /// Units of their jobs.
+    pub(crate) units: u64,
+    /// The most that any of these has.
+    pub(crate) heaviest: u32,
 }
 
 impl Schedule {
@@ -147,6 +156,7 @@ impl Schedule {
     ) -> Result<T, Error> {
         let number = self.number(name)?;
         let now = self.advance(now);
+        let sharers = self.sharers(number);
         let queue = self.queues.get_mut(&number).ok_or_else(|| unknown(name))?;
         let mut scope = Scope {
             now,
@@ -155,6 +165,7 @@ impl Schedule {
             refits: self.refits,
             next_id: &mut self.next_id,
             shared: &mut self.shared,
+            sharers,
             changes: &mut self.changes,
             shared_touched: false,
         };
@@ -166,6 +177,24 @@ impl Schedule {
             self.look_at_sharers(number, now);
         }
         result
+    }
+
+    /// What is in the other queues that share a limit with this one.
+    fn sharers(&self, number: u32) -> Sharers {
+        let mut sharers = Sharers::default();
+        let Some(queue) = self.queues.get(&number) else { return sharers };
+        let shared = &queue.settings.shared;
+        if shared.is_empty() {
+            return sharers;
+        }
+        for (other, queue) in &self.queues {
+            let shares = queue.settings.shared.iter().any(|name| shared.contains(name));
+            if *other != number && shares {
+                sharers.units += queue.units;
+                sharers.heaviest = sharers.heaviest.max(queue.heaviest);
+            }
+        }
+        sharers
     }
 
     pub(crate) fn number(&self, name: &QueueName) -> Result<u32, Error> {

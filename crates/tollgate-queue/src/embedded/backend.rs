@@ -157,8 +157,7 @@ impl Backend for Embedded {
     fn job(&self, queue: &QueueName, id: JobId, now: Timestamp) -> Answer<'_, Option<Job>> {
         let name = queue.clone();
         self.submit(move |desk| {
-            let job =
-                desk.schedule.with(&name, now, |queue, scope| Ok(queue.job(id, scope.now)))?;
+            let job = desk.schedule.with(&name, now, |queue, scope| Ok(queue.job(id, scope)))?;
             Ok(desk.complete(&name, job)?.pop())
         })
     }
@@ -174,7 +173,7 @@ impl Backend for Embedded {
         self.submit(move |desk| {
             let jobs = desk
                 .schedule
-                .with(&name, now, |queue, scope| Ok(queue.peek(&group, max, scope.now)))?;
+                .with(&name, now, |queue, scope| Ok(queue.peek(&group, max, scope)))?;
             desk.complete(&name, jobs)
         })
     }
@@ -249,9 +248,8 @@ impl Backend for Embedded {
     ) -> Answer<'_, Vec<Job>> {
         let (name, max) = (queue.clone(), max.min(BATCH_MAX));
         self.submit(move |desk| {
-            let jobs = desk
-                .schedule
-                .with(&name, now, |queue, scope| Ok(queue.dead(after, max, scope.now)))?;
+            let jobs =
+                desk.schedule.with(&name, now, |queue, scope| Ok(queue.dead(after, max, scope)))?;
             desk.complete(&name, jobs)
         })
     }

@@ -1,14 +1,15 @@
 //! What batches of calls are told and answered.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use redis::Value;
 use tollgate_core::Timestamp;
 
-use super::estimate::{Frame, Told};
-use super::pack::unpack_settings;
-use super::read::{bytes, damaged, list, number, settled, text, unsigned};
+use super::estimate::{Frame, Setting, Told};
+use super::pack::{self, Reader, unpack_settings};
+use super::read::{bytes, damaged, list, settled, text};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Desk, Inner};
 use crate::error::{Error, ErrorKind};
@@ -57,50 +58,58 @@ pub(super) async fn enqueue(
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
 ) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
-    let weights: Vec<Vec<(u32, bool)>> =
-        calls.iter().map(|jobs| jobs.iter().map(|job| weight_of(job)).collect()).collect();
+    let asked: Vec<Vec<Asked>> =
+        calls.iter().map(|jobs| jobs.iter().map(|job| Asked::of(job)).collect()).collect();
     let mut arguments = vec![calls.len().to_string().into_bytes()];
     for jobs in calls {
         arguments.push(jobs.len().to_string().into_bytes());
         arguments.extend(jobs);
     }
     let answer = list(inner.change(&ENQUEUE, &desk.base, now, arguments).await?)?;
-    let [frame @ .., calls, groups, heaviest] = &answer[..] else { return Err(damaged()) };
-    let frame = Frame::read(frame, heaviest)?;
-    let settings = desk.settings(inner, frame.version).await?;
+    let [frame, groups, calls] = &answer[..] else { return Err(damaged()) };
+    let frame = Frame::read(frame)?;
+    let setting = desk.setting(inner, frame).await?;
     let told = list(groups.clone())?
         .into_iter()
-        .map(|group| Told::read(group, frame, &settings))
-        .collect::<Result<Vec<_>, _>>()?;
+        .map(|group| Told::read(group, &setting).map(|told| (told.name.clone(), told)))
+        .collect::<Result<HashMap<_, _>, _>>()?;
     let calls = list(calls.clone())?;
-    Ok(calls.into_iter().zip(weights).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
 }
 
-/// The weight of a packed job, and whether it starts later.
-fn weight_of(job: &[u8]) -> (u32, bool) {
-    let weight =
-        job.get(10..14).and_then(|bytes| bytes.try_into().ok()).map_or(1, u32::from_le_bytes);
-    (weight, job.first().is_some_and(|start| *start != 0))
+/// What was asked for, as far as its answer depends on it.
+struct Asked {
+    group: String,
+    weight: u32,
+    starts_later: bool,
 }
 
-fn read_call(call: Value, told: &[Told], jobs: &[(u32, bool)]) -> Result<Vec<Enqueued>, Error> {
-    if let Value::BulkString(_) | Value::SimpleString(_) = call {
-        let (word, rest) = text(&call)?.split_once(' ').ok_or_else(damaged)?;
+impl Asked {
+    fn of(job: &[u8]) -> Self {
+        let (starts_later, weight, group) = pack::of_job(job).unwrap_or((true, 1, ""));
+        Self { group: group.to_owned(), weight, starts_later }
+    }
+}
+
+fn read_call(
+    call: &Value,
+    told: &HashMap<String, Told<'_>>,
+    jobs: &[Asked],
+) -> Result<Vec<Enqueued>, Error> {
+    let Some(packed) = bytes(call)?.strip_prefix(b"J") else {
+        let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
         let kind = if word == "FULL" { ErrorKind::Full } else { ErrorKind::Invalid };
         return Err(Error::new(kind, rest));
-    }
-    let one = |(value, (weight, later)): (Value, &(u32, bool))| {
-        let parts = list(value)?;
-        let [id, duplicate, group, ahead] = &parts[..] else { return Err(damaged()) };
-        let duplicate = number(duplicate)? == 1;
-        let group = text(group)?;
-        // Of a duplicate and of a job that starts later the place is not known here.
-        let known = told.iter().find(|told| told.name == group && !duplicate && !*later);
-        let ahead = number(ahead)?;
-        let ready = known.and_then(|told| told.estimate(ahead, *weight, Timestamp::MIN));
-        Ok(Enqueued { id: JobId(unsigned(id)?), duplicate, ready })
     };
-    list(call)?.into_iter().zip(jobs).map(one).collect()
+    let mut read = Reader(packed);
+    let mut one = |job: &Asked| {
+        let (id, duplicate, ahead) = (read.double()? as u64, read.byte()? == 1, read.double()?);
+        // Of a duplicate and of a job that starts later the place is not known here.
+        let known = told.get(&job.group).filter(|_| !duplicate && !job.starts_later);
+        let ready = known.and_then(|told| told.estimate(ahead as i64, job.weight, Timestamp::MIN));
+        Some(Enqueued { id: JobId(id), duplicate, ready })
+    };
+    jobs.iter().map(|job| one(job).ok_or_else(damaged)).collect()
 }
 
 /// Settles the leases of several calls.
@@ -117,12 +126,14 @@ pub(super) async fn settle(
 }
 
 impl Desk {
+    /// What an estimate needs beside a group.
+    pub(super) async fn setting(&self, inner: &Inner, frame: Frame) -> Result<Setting, Error> {
+        let settings = self.settings(inner, frame.version).await?;
+        Setting::new(frame, settings)
+    }
+
     /// The settings of that version: as read before, or read now.
-    pub(super) async fn settings(
-        &self,
-        inner: &Inner,
-        version: u64,
-    ) -> Result<Arc<QueueSettings>, Error> {
+    async fn settings(&self, inner: &Inner, version: u64) -> Result<Arc<QueueSettings>, Error> {
         if let Some((known, settings)) = &*self.lock_settings()
             && *known == version
         {

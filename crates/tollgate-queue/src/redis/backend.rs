@@ -64,7 +64,8 @@ impl Backend for RedisBackend {
             settings.validate()?;
             let desk = inner.desk(&queue)?;
             let packed = pack::settings(&settings);
-            let arguments = [word("put"), word(queue.as_str()), packed.clone(), packed];
+            let mut arguments = vec![word("put"), word(queue.as_str()), packed.clone(), packed];
+            arguments.extend(settings.shared.iter().map(|name| word(name.as_str())));
             inner.look(&PUT, &desk.base, now, arguments).await?;
             inner.replace(&desk.base, now).await
         })
@@ -245,12 +246,13 @@ impl Backend for RedisBackend {
             let desk = inner.desk(&queue)?;
             let arguments = [word("job"), decimal(id)];
             let mut answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
-            let (frame, sort) = (frame(answer.first())?, answer.get(1).ok_or_else(damaged)?);
+            let [frame, sort, ..] = &answer[..] else { return Err(damaged()) };
+            let frame = Frame::read(frame)?;
             match (text(sort)?, answer.len()) {
                 ("live", 6) => {
                     let ahead = number(&answer[5])?;
-                    let settings = desk.settings(&inner, frame.version).await?;
-                    let told = Told::read(answer.remove(4), frame, &settings)?;
+                    let setting = desk.setting(&inner, frame).await?;
+                    let told = Told::read(answer.remove(4), &setting)?;
                     let (job, lease) = (bytes(&answer[2])?, bytes(&answer[3])?);
                     if lease.is_empty() {
                         return read::waiting(id.0, job, &told, ahead).map(Some);
@@ -280,9 +282,8 @@ impl Backend for RedisBackend {
             if answer.len() < 2 {
                 return Err(damaged());
             }
-            let frame = frame(answer.first())?;
-            let settings = desk.settings(&inner, frame.version).await?;
-            let told = Told::read(answer.remove(1), frame, &settings)?;
+            let setting = desk.setting(&inner, Frame::read(&answer[0])?).await?;
+            let told = Told::read(answer.remove(1), &setting)?;
             let read = |part: &[Value]| {
                 read::waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)
             };
@@ -399,13 +400,6 @@ impl Backend for RedisBackend {
             recurring::read_all(inner.look(&LOOK, &desk.base, Timestamp::MIN, arguments).await?)
         })
     }
-}
-
-/// What holds for all groups of an answer.
-fn frame(value: Option<&Value>) -> Result<Frame, Error> {
-    let parts = list(value.cloned().ok_or_else(damaged)?)?;
-    let [frame @ .., heaviest] = &parts[..] else { return Err(damaged()) };
-    Frame::read(frame, heaviest)
 }
 
 /// A worker's name, as long as it is kept.

@@ -213,6 +213,7 @@ fn unavailable(message: &str) -> Error {
 fn refused(error: RedisError) -> Error {
     let kind = match error.code() {
         Some("UNKNOWNQUEUE") => ErrorKind::UnknownQueue,
+        Some("NOTFOUND") => ErrorKind::NotFound,
         Some("FULL") => ErrorKind::Full,
         Some("INVALID") => ErrorKind::Invalid,
         Some("OOM") => ErrorKind::NoSpace,

@@ -57,6 +57,17 @@ pub(super) fn job(job: &NewJob) -> Vec<u8> {
     out
 }
 
+/// Whether a job that [`job`] packed starts later, its weight and its group.
+pub(super) fn of_job(bytes: &[u8]) -> Option<(bool, u32, &str)> {
+    let mut read = Reader(bytes);
+    let (start, _when, _priority) = (read.byte()?, read.double()?, read.byte()?);
+    let weight = read.number()?;
+    // Attempts, failures, two times, the most attempts and the backoff.
+    read.take(24 + 4 + 16)?;
+    let _key = read.text()?;
+    Some((start != 0, weight, read.text()?))
+}
+
 /// The job that [`job`] packed, for recurring jobs.
 pub(super) fn unpack_job(bytes: &[u8]) -> Option<NewJob> {
     let mut read = Reader(bytes);

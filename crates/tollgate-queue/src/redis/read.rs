@@ -117,7 +117,7 @@ impl Stored {
 }
 
 /// A job that waits, as `told` of its group and the units ahead of it.
-pub(super) fn waiting(id: u64, bytes: &[u8], told: &Told, ahead: i64) -> Result<Job, Error> {
+pub(super) fn waiting(id: u64, bytes: &[u8], told: &Told<'_>, ahead: i64) -> Result<Job, Error> {
     let stored = Stored::read(bytes)?;
     let (due_at, weight) = (stored.due_at, stored.weight);
     let ready = told.estimate(ahead, weight, due_at);
@@ -169,16 +169,19 @@ fn read_over<'a>(read: &mut Reader<'a>) -> Option<(f64, bool, &'a [u8])> {
 /// What became of leases that were settled.
 pub(super) fn settled(value: Value) -> Result<Vec<Settled>, Error> {
     let [_, answers] = two(value)?;
-    let pair = |pair: &[Value]| {
-        Ok(match number(&pair[0])? {
+    let mut read = Reader(bytes(&answers)?);
+    let mut all = Vec::with_capacity(read.0.len() / 9);
+    while !read.0.is_empty() {
+        let (code, time) = read.byte().zip(read.double()).ok_or_else(damaged)?;
+        all.push(match code {
             1 => Settled::Done,
-            2 => Settled::Waiting { from: moment_of(&pair[1])?.ok_or_else(damaged)? },
+            2 => Settled::Waiting { from: moment(time as u64) },
             3 => Settled::Dead,
             4 => Settled::Cancelled,
             _ => Settled::Lost,
-        })
-    };
-    list(answers)?.chunks_exact(2).map(pair).collect()
+        });
+    }
+    Ok(all)
 }
 
 /// How leases stand.

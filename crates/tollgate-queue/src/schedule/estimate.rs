@@ -32,8 +32,34 @@ pub(crate) struct Line {
     pub(crate) response: Duration,
 }
 
+/// Limits that bind a job, what is in use of them (an absent gate is one that nothing has passed),
+/// and the job's place among those that they bind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound<'a> {
+    pub(crate) gates: &'a [Gate],
+    pub(crate) limits: &'a [Limit],
+    pub(crate) line: Line,
+}
+
+/// How long after its base a job may pass all that binds it.
+pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
+    let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;
+    let mut sum = Duration::ZERO;
+    for Bound { gates, limits, line } in bounds {
+        for (index, limit) in limits.iter().enumerate() {
+            let waits = match gates.get(index) {
+                Some(gate) => wait(gate, limit, &line),
+                None => wait(&Gate::vacant(limit), limit, &line),
+            };
+            let slack = if several && !waits.is_zero() { slack(limit) } else { Duration::ZERO };
+            sum = sum.saturating_add(waits).saturating_add(slack);
+        }
+    }
+    sum
+}
+
 /// How long after `line.base` a job may pass `gate`.
-pub(crate) fn wait(gate: &Gate, limit: &Limit, line: &Line) -> Duration {
+fn wait(gate: &Gate, limit: &Limit, line: &Line) -> Duration {
     match (gate, limit) {
         (Gate::Slots(slots), Limit::Slots { units, window }) => {
             let usable = usable(u64::from(*units), line);
@@ -62,7 +88,7 @@ pub(crate) fn wait(gate: &Gate, limit: &Limit, line: &Line) -> Duration {
 
 /// What a wait may grow by when another limit delays the same job: a job that misses its window
 /// waits for the next.
-pub(crate) fn slack(limit: &Limit) -> Duration {
+fn slack(limit: &Limit) -> Duration {
     match limit {
         Limit::Window { window, .. } => *window,
         Limit::Policy(Algorithm::FixedWindow(window)) => window.quota().period(),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
+use super::Sharers;
 use super::change::Change;
 use super::gate::Gate;
 use super::group::{Groups, refit};
@@ -38,6 +39,7 @@ pub(crate) struct Scope<'a> {
     pub(crate) refits: u64,
     pub(crate) next_id: &'a mut u64,
     pub(crate) shared: &'a mut BTreeMap<QueueName, (Limit, Gate)>,
+    pub(crate) sharers: Sharers,
     pub(crate) changes: &'a mut Vec<Change>,
     /// Whether a shared limit was used or freed, so that other queues may be affected.
     pub(crate) shared_touched: bool,
@@ -216,11 +218,11 @@ impl Queue {
 
     fn enqueue_one(&mut self, job: NewJob, scope: &mut Scope<'_>) -> Enqueued {
         if let Some(id) = job.key.as_deref().and_then(|key| self.kept.holder(key, scope.now)) {
-            let ready = self.estimate(id, scope.now);
+            let ready = self.estimate(id, scope);
             return Enqueued { id: crate::JobId(id), duplicate: true, ready };
         }
         let id = self.insert(job, scope);
-        Enqueued { id: crate::JobId(id), duplicate: false, ready: self.estimate(id, scope.now) }
+        Enqueued { id: crate::JobId(id), duplicate: false, ready: self.estimate(id, scope) }
     }
 
     /// Puts a new job into its group, and gives its number.

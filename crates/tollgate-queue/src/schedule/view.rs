@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::estimate::{Line, slack, wait};
-use super::gate::{Gate, Opens};
+use super::estimate::{Bound, Line, wait_for_all};
+use super::gate::Opens;
 use super::group::GroupState;
-use super::queue::{Entry, Queue, Stage};
+use super::queue::{Entry, Queue, Scope, Stage};
 use crate::job::{Estimate, Job, JobState};
-use crate::{Counts, Group, GroupStats, JobId, Limit, Stats};
+use crate::{Counts, Group, GroupStats, JobId, Stats};
 
 impl Queue {
     /// When a job that waits will start; `None` if it does not wait or nobody can tell.
-    pub(crate) fn estimate(&self, id: u64, now: Timestamp) -> Option<Estimate> {
+    pub(crate) fn estimate(&self, id: u64, scope: &Scope<'_>) -> Option<Estimate> {
         let entry = self.jobs.get(&id)?;
         let group = self.groups.get(entry.group);
         if entry.stage == Stage::Running || self.paused || group.paused {
             return None;
         }
         let told = self.settings.response_max;
-        let at = |response| self.start_at(id, entry, group, response, now);
+        let at = |response| self.start_at(id, entry, group, response, scope);
         Some(Estimate {
             expected: at(self.response.mean(told)),
             latest: at(self.response.slowest(told)),
@@ -33,8 +33,9 @@ impl Queue {
         entry: &Entry,
         group: &GroupState,
         response: Duration,
-        now: Timestamp,
+        scope: &Scope<'_>,
     ) -> Timestamp {
+        let now = scope.now;
         let due = Timestamp::from_nanos(entry.due_ns);
         let (ahead, due) = match entry.stage {
             Stage::Waiting => (self.ranks.units_before(group.waiting, entry.place(id)), now),
@@ -49,16 +50,27 @@ impl Queue {
         let line = Line { ahead, weight, heaviest, base, now, response };
         let limits = group.limits(&self.settings.group_limits);
         let all = Line { ahead: self.units - u64::from(weight), ..line };
-        let of_group = waits(&group.gates, limits, &line);
-        let of_queue = waits(&self.gates, &self.settings.queue_limits, &all);
-        base.after(of_group.chain(of_queue).sum())
+        let sharing = Line {
+            ahead: all.ahead + scope.sharers.units,
+            heaviest: heaviest.max(scope.sharers.heaviest),
+            ..line
+        };
+        let shared = self.settings.shared.iter().filter_map(|name| scope.shared.get(name));
+        let of_shared = shared.map(|(limit, gate)| Bound {
+            gates: std::slice::from_ref(gate),
+            limits: std::slice::from_ref(limit),
+            line: sharing,
+        });
+        let of_group = Bound { gates: &group.gates, limits, line };
+        let of_queue = Bound { gates: &self.gates, limits: &self.settings.queue_limits, line: all };
+        base.after(wait_for_all([of_group, of_queue].into_iter().chain(of_shared)))
     }
 
-    pub(crate) fn job(&self, id: JobId, now: Timestamp) -> Option<Job> {
+    pub(crate) fn job(&self, id: JobId, scope: &Scope<'_>) -> Option<Job> {
         let id = id.0;
         if let Some(entry) = self.jobs.get(&id) {
             let group = &self.groups.get(entry.group).name;
-            return Some(job(id, entry, group, self.state(id, entry, now)));
+            return Some(job(id, entry, group, self.state(id, entry, scope)));
         }
         if let Some(over) = self.kept.dead.get(&id) {
             let state = JobState::Dead { at: over.at, reason: over.reason.clone() };
@@ -68,7 +80,7 @@ impl Queue {
         Some(job(id, &over.entry, &over.group, JobState::Done { at: over.at, result: None }))
     }
 
-    fn state(&self, id: u64, entry: &Entry, now: Timestamp) -> JobState {
+    fn state(&self, id: u64, entry: &Entry, scope: &Scope<'_>) -> JobState {
         match self.leases.get(&id) {
             Some(running) => JobState::Running {
                 worker: running.worker.to_string(),
@@ -78,13 +90,13 @@ impl Queue {
             },
             None => JobState::Waiting {
                 due_at: Timestamp::from_nanos(entry.due_ns),
-                ready: self.estimate(id, now),
+                ready: self.estimate(id, scope),
             },
         }
     }
 
     /// The next jobs of a group, in the order in which they start.
-    pub(crate) fn peek(&self, group: &Group, max: usize, now: Timestamp) -> Vec<Job> {
+    pub(crate) fn peek(&self, group: &Group, max: usize, scope: &Scope<'_>) -> Vec<Job> {
         let Some(number) = self.groups.find(group.as_str()) else { return Vec::new() };
         let group = self.groups.get(number);
         let mut jobs = Vec::new();
@@ -93,17 +105,17 @@ impl Queue {
             while let Some((place, _)) = next
                 && jobs.len() < max
             {
-                jobs.extend(self.job(JobId(place.id), now));
+                jobs.extend(self.job(JobId(place.id), scope));
                 next = self.ranks.after(tree, place);
             }
         }
         jobs
     }
 
-    pub(crate) fn dead(&self, after: Option<JobId>, max: usize, now: Timestamp) -> Vec<Job> {
+    pub(crate) fn dead(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
         let from = after.map_or(0, |id| id.0.saturating_add(1));
         let ids = self.kept.dead.range(from..).take(max);
-        ids.filter_map(|(id, _)| self.job(JobId(*id), now)).collect()
+        ids.filter_map(|(id, _)| self.job(JobId(*id), scope)).collect()
     }
 
     /// The figures of the queue and of a page of its groups.
@@ -156,24 +168,6 @@ impl Queue {
             next: next.filter(|_| !group.paused && !self.paused),
         }
     }
-}
-
-/// How long a job waits for each of `limits`; an absent gate is one that nothing has passed.
-fn waits(gates: &[Gate], limits: &[Limit], line: &Line) -> impl Iterator<Item = Duration> {
-    let several = limits.len() > 1;
-    let line = *line;
-    let waits: Vec<Duration> = limits
-        .iter()
-        .enumerate()
-        .map(|(index, limit)| {
-            let waits = match gates.get(index) {
-                Some(gate) => wait(gate, limit, &line),
-                None => wait(&Gate::vacant(limit), limit, &line),
-            };
-            if several && !waits.is_zero() { waits + slack(limit) } else { waits }
-        })
-        .collect();
-    waits.into_iter()
 }
 
 fn job(id: u64, entry: &Entry, group: &Group, state: JobState) -> Job {

@@ -3,12 +3,12 @@
 --   ARGV[3]   how many calls; then per call how many jobs, and per job
 --             | start 1: 0 now, 1 after, 2 at | when 8 | job, its times yet to be filled in |
 --
--- Answers { version, mean response, longest response, now, calls ... , groups ... }. A call is an
--- error as text, or per job { id, whether it is a duplicate, group, units ahead (-1: not known) };
--- a group is { name, state, units in all, paused, own limits }.
+-- Answers { frame (look.lua), groups ..., calls ... }, each of the latter two a list. A group is
+-- { name, state, units in all, paused, own limits }; a call is an error as text, or
+-- | 'J' | per job: id 8, whether it is a duplicate 1, units ahead 8 (-1: not known) |.
 
-local answer, at = {}, 4
-local added, fresh, known = {}, {}, {}
+local at = 4
+local added, known, fresh = {}, {}, {}
 local jobs_now, id_last = call('HLEN', P .. 'j'), nil
 local heaviest = jobs_now == 0 and 0 or Q.heaviest
 local order = tonumber(call('HGET', P .. 'c', 'or') or 0)
@@ -27,13 +27,17 @@ local function parse(text)
 end
 
 -- Why a call cannot be granted, if it cannot.
+local groups_now
 local function refusal(jobs)
   if jobs_now + #jobs > Q.jobs_max then
     return ('FULL the queue holds %d jobs and may hold no more'):format(jobs_now)
   end
-  local groups_now = call('ZCARD', P .. 'i')
-  if groups_now + #jobs > Q.groups_max then
+  groups_now = groups_now or call('ZCARD', P .. 'i')
+  if groups_now + #known + #jobs > Q.groups_max then
     local new, seen = 0, {}
+    for _, list in pairs(added) do
+      if not call('ZSCORE', P .. 'i', list.name) then new, seen[list.name] = new + 1, true end
+    end
     for _, j in ipairs(jobs) do
       if not seen[j.group] and not call('ZSCORE', P .. 'i', j.group) then new = new + 1 end
       seen[j.group] = true
@@ -71,19 +75,24 @@ local function remember(j, id)
   end
 end
 
+local function added_to(name)
+  local list = added[name]
+  if not list then
+    list = { name = name, places = {}, extra = 0, raises = false, waits = 0 }
+    added[name], known[#known + 1] = list, name
+  end
+  return list
+end
+
+-- Enqueues one; answers its id, whether it is a duplicate, and of those that start now its group
+-- and how many of this run are before it.
 local function put(j)
   local id = earlier(j)
-  if id then return { id, 1, j.group, -1 } end
+  if id then return { id, 1 } end
   id = id_last + 1
   id_last = id
   remember(j, id)
-  local list = added[j.group]
-  if not list then
-    list = { places = {}, extra = 0, raises = false, waits = 0, told = {} }
-    added[j.group] = list
-    known[#known + 1] = j.group
-  end
-  local ahead = -1
+  local list, ahead = added_to(j.group), nil
   if j.due > now then
     call('ZADD', P .. 'd:' .. j.group, j.due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
@@ -93,17 +102,14 @@ local function put(j)
     j.due = order
     local places = list.places
     places[#places + 1], places[#places + 2] = 0, job_place(id, j)
+    if j.priority > 0 then list.raises = true else ahead = list.waits end
     list.waits, list.extra = list.waits + 1, list.extra + j.weight - 1
-    if j.priority > 0 then list.raises = true else ahead = list.waits - 1 end
   end
   heaviest = max(heaviest, j.weight)
   fresh[#fresh + 1] = id
   fresh[#fresh + 1] = j.text:sub(10, 22) .. pack('<dd', now, j.due) .. j.text:sub(39)
   jobs_now = jobs_now + 1
-  count('enqueued')
-  local one = { id, 0, j.group, ahead }
-  list.told[#list.told + 1] = one
-  return one
+  return { id, 0, list, ahead }
 end
 
 local calls, wanted = {}, 0
@@ -119,44 +125,49 @@ for n, jobs in ipairs(calls) do
   if wrong then
     calls[n] = wrong
   else
-    local answers = {}
-    for k, j in ipairs(jobs) do answers[k] = put(j) end
-    calls[n] = answers
+    for k = 1, #jobs do jobs[k] = put(jobs[k]) end
   end
 end
-for from = 1, #fresh, CHUNK do call('HSET', P .. 'j', unpack(fresh, from, min(from + CHUNK - 1, #fresh))) end
+count('enqueued', #fresh / 2)
+chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
+if heaviest > 1 and heaviest ~= Q.heaviest then call('HSET', P .. 'c', 'hv', heaviest) end
+Q.heaviest = max(1, heaviest)
 
-local before, names = {}, {}
-for n, name in ipairs(known) do
-  local list, g = added[name], group_load(name)
-  names[2 * n - 1], names[2 * n] = 0, name
-  local places = list.places
-  for from = 1, #places, CHUNK do call('ZADD', g.waits, unpack(places, from, min(from + CHUNK - 1, #places))) end
+local names = {}
+groups_load(known)
+for _, name in ipairs(known) do
+  local list, g = added[name], groups[name]
+  chunked(list.places, function(...) call('ZADD', g.waits, ...) end)
   if list.extra > 0 then call('HINCRBY', P .. 'u', name, list.extra) end
-  before[name] = call('ZCARD', g.waits) - list.waits
+  list.before = g.waiting
+  g.waiting, g.dirty = g.waiting + list.waits, true
+  if g.turn == 0 then names[#names + 1], names[#names + 2] = 0, name end
   -- Behind others that wait it changes nothing about when the first may start.
-  if before[name] == 0 or list.raises then
+  if list.before == 0 or list.raises then
     group_promote(g)
     group_place(g)
   end
 end
-for from = 1, #names, CHUNK do call('ZADD', P .. 'i', unpack(names, from, min(from + CHUNK - 1, #names))) end
-if heaviest > 1 and heaviest ~= Q.heaviest then call('HSET', P .. 'c', 'hv', heaviest) end
+chunked(names, function(...) call('ZADD', P .. 'i', ...) end)
 if order > 0 then call('HSET', P .. 'c', 'or', ('%d'):format(order)) end
 save()
 
-local told, list = {}, nil
+local told = {}
 for n, name in ipairs(known) do
-  local g = groups[name]
-  local extra = heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
-  told[n] = { name, g.value or '', before[name] + added[name].waits + extra,
+  local list, g = added[name], groups[name]
+  list.extra = Q.heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
+  told[n] = { name, group_bytes(g), list.before + list.waits + list.extra,
     (Q.paused or is_paused(g)) and 1 or 0, g.limits ~= Q.group_limits and call('HGET', P .. 'o', name) or '' }
-  list = added[name]
-  for _, one in ipairs(list.told) do
-    -- Jobs of several units stand somewhere behind; all of them are counted as ahead.
-    if one[4] >= 0 then one[4] = one[4] + before[name] + extra end
+end
+for n, jobs in ipairs(calls) do
+  if type(jobs) == 'table' then
+    for k = 1, #jobs do
+      local id, duplicate, list, ahead = unpack(jobs[k], 1, 4)
+      -- Jobs of several units stand somewhere behind; all of them are counted as ahead.
+      jobs[k] = pack('<dBd', id, duplicate, ahead and ahead + list.before + list.extra or -1)
+    end
+    calls[n] = 'J' .. table.concat(jobs)
   end
 end
-local response = call('HMGET', P .. 'c', 'rm', 'rx')
-return reply({ Q.version, response[1] or '', response[2] or '0', ('%d'):format(now), calls, told,
-  ('%d'):format(Q.heaviest) })
+local frame = frame_told()
+return reply({ frame, told, calls }, { frame, {}, calls })

@@ -39,58 +39,84 @@ end
 -- Most groups have one limit, of slots: theirs are read and written at one go.
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
 
-local function group_load(name)
-  local g = groups[name]
-  if g then return g end
-  local value = call('GET', P .. 'g:' .. name)
-  g = { name = name, running = 0, blocked = 0, deficit = 0, limits = Q.group_limits }
-  g.waits, g.delays, g.value = P .. 'w:' .. name, P .. 'd:' .. name, value
+local function group_read(name, value, is_parked)
+  local g = { name = name, running = 0, blocked = 0, deficit = 0, waiting = 0, turn = 0 }
+  g.limits, g.waits, g.delays = Q.group_limits, P .. 'w:' .. name, P .. 'd:' .. name
+  g.is_parked, g.is_kept = is_parked, value and not is_parked
   if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
   if Q.own then
     local own = call('HGET', P .. 'o', name)
     if own then g.limits = read_limits(own, 1) end
   end
-  if value and #value >= 33 and is_plain(g.limits) then
+  groups[name] = g
+  if value and #value >= 45 and is_plain(g.limits) then
     local kind, length, flight, used, at
-    g.running, g.blocked, g.deficit, kind, length, flight, used, at = read('<I4ddBI4I4I4', value)
-    if kind == 1 and length == #value - 25 then
+    g.running, g.blocked, g.deficit, g.waiting, g.turn, kind, length, flight, used, at =
+      read('<I4ddI4dBI4I4I4', value)
+    if kind == 1 and length == #value - 37 then
       local log
       log, used = log_rest(g.limits[1], value, at, #value + 1, used)
-      g.states, groups[name] = { { 1, flight, log, used } }, g
-      return g
+      g.states = { { 1, flight, log, used } }
+      return
     end
   end
-  if value then g.running, g.blocked, g.deficit = read('<I4dd', value) end
+  if value then g.running, g.blocked, g.deficit, g.waiting, g.turn = read('<I4ddI4d', value) end
   local fits
-  g.states, fits = states_load(g.limits, value, 21)
-  groups[name] = g
+  g.states, fits = states_load(g.limits, value, 33)
   if g.running > 0 then
     for n = 1, #g.limits do
-      if not fits[n] then
-        refit(g, fits)
-        break
-      end
+      if not fits[n] then return refit(g, fits) end
     end
   end
-  return g
 end
 
-local function group_save(g)
-  if g.running > 0 and is_plain(g.limits) then
-    local s = g.states[1]
-    call('SET', P .. 'g:' .. g.name, pack('<I4ddBI4I4I4', g.running, g.blocked, g.deficit, 1,
-      8 + #s[3], s[2], s[4]) .. s[3])
-    return
+-- Loads the groups that are not loaded yet, all at one go.
+local function groups_load(names)
+  local wanted, seen = {}, {}
+  for _, name in ipairs(names) do
+    if not groups[name] and not seen[name] then wanted[#wanted + 1], seen[name] = name, true end
   end
+  chunked(wanted, function(...)
+    local missing, keys = {}, {}
+    local values = call('HMGET', P .. 'gs', ...)
+    for n, name in ipairs({ ... }) do
+      if values[n] then
+        group_read(name, values[n], false)
+      else
+        missing[#missing + 1], keys[#keys + 1] = name, P .. 'g:' .. name
+      end
+    end
+    if #keys == 0 then return end
+    values = call('MGET', unpack(keys))
+    for n, name in ipairs(missing) do group_read(name, values[n], values[n] and true) end
+  end)
+end
+
+local function group_load(name)
+  if not groups[name] then groups_load({ name }) end
+  return groups[name]
+end
+
+local function group_bytes(g)
+  if is_plain(g.limits) then
+    local s = g.states[1]
+    return pack('<I4ddI4dBI4I4I4', g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #s[3],
+      s[2], s[4]) .. s[3]
+  end
+  return pack('<I4ddI4d', g.running, g.blocked, g.deficit, g.waiting, g.turn)
+    .. states_format(g.limits, g.states)
+end
+
+-- Keeps what there is to remember of a group without jobs, for as long as it says something.
+local function group_park(g)
   local bytes, upto = states_format(g.limits, g.states)
-  local key = P .. 'g:' .. g.name
   if g.blocked > now then upto = max(upto, g.blocked) end
-  if g.running > 0 or g.deficit > 0 then
-    call('SET', key, pack('<I4dd', g.running, g.blocked, g.deficit) .. bytes)
-  elseif upto > now then
-    call('SET', key, pack('<I4dd', 0, g.blocked, 0) .. bytes, 'PX', ms(upto - now))
-  elseif g.value then
-    call('DEL', key)
+  if upto > now then
+    call('SET', P .. 'g:' .. g.name, pack('<I4ddI4d', 0, g.blocked, 0, 0, 0) .. bytes, 'PX', ms(upto - now))
+    g.is_parked = true
+  elseif g.is_parked then
+    call('DEL', P .. 'g:' .. g.name)
+    g.is_parked = false
   end
 end
 
@@ -196,6 +222,31 @@ local function all_change(g, taken, change)
   w.dirty = true
 end
 
+-- How many units the jobs of a queue have at most, and the heaviest of them.
+local function units_at_most(prefix)
+  local heaviest = tonumber(call('HGET', prefix .. 'c', 'hv') or 1)
+  return call('HLEN', prefix .. 'j') * heaviest, heaviest
+end
+
+-- What an estimate needs of the limits that bind every group: { state of the queue's own, units of
+-- its jobs, and per shared limit: limit, state, units of the jobs of all that share it, heaviest }.
+
+local function wide_told()
+  if not is_wide then return '' end
+  local told = { call('GET', P .. 'q') or '', (units_at_most(P)) }
+  for _, name in ipairs(Q.shared) do
+    local units, heaviest = 0, 1
+    for _, queue in ipairs(call('SMEMBERS', S .. 'u:' .. name)) do
+      local more, weight = units_at_most(S .. queue .. ':')
+      units, heaviest = units + more, max(heaviest, weight)
+    end
+    told[#told + 1] = call('HGET', S .. 'l', name) or ''
+    told[#told + 1] = call('GET', S .. 's:' .. name) or ''
+    told[#told + 1], told[#told + 2] = units, heaviest
+  end
+  return told
+end
+
 -- Turns in the heap, written together at the end: group -> score, 0 for the ring, false for none.
 local turns, turn_order = {}, {}
 
@@ -225,22 +276,26 @@ local function group_promote(g)
   end
   call('ZADD', g.waits, unpack(places))
   call('ZREM', g.delays, unpack(due))
-  call('HINCRBY', P .. 'c', 'dl', -#due)
+  Q.delayed = call('HINCRBY', P .. 'c', 'dl', -#due)
+  g.waiting, g.dirty = g.waiting + #due, true
   if extra > 0 then call('HINCRBY', P .. 'u', g.name, extra) end
 end
 
--- Where the group stands from now on; `head` is its first place if that is known, false if it has
--- none. Groups with nothing to start but running jobs stay known by name.
+-- Where the group stands from now on; `head` is its first place if that is known. Groups with
+-- nothing to start but running jobs stay known by name.
 local function group_place(g, head)
   if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
-  if head == nil then head = call('ZRANGE', g.waits, 0, 0)[1] end
+  local weight = g.waiting > 0 and 1
+  if weight and Q.heaviest > 1 then
+    weight = read('>I4', head or call('ZRANGE', g.waits, 0, 0)[1], 16)
+  end
   local first = Q.delayed > 0 and call('ZRANGE', g.delays, 0, 0, 'WITHSCORES')[2]
   -- A delayed job may go before the head, and start when that may not.
   local due = first and max(tonumber(first), g.blocked) or STUCK
-  if (head or first) and is_paused(g) then
+  if (weight or first) and is_paused(g) then
     turns[g.name] = STUCK
-  elseif head then
-    local ready = group_ready(g, read('>I4', head, 16))
+  elseif weight then
+    local ready = group_ready(g, weight)
     ready = ready > now and min(ready, due) or 0
     turns[g.name] = ready == 0 and 0 or (ready < STUCK and RING + ready or STUCK)
   elseif first then
@@ -265,31 +320,30 @@ local function heap_save(behind)
   local first, gone, put, entering = heap_first(), {}, {}, {}
   local earliest = STUCK
   for _, name in ipairs(turn_order) do
-    local score = turns[name]
+    local score, g = turns[name], groups[name]
     if not score then
-      gone[#gone + 1] = name
+      if g.turn > 0 then gone[#gone + 1], g.turn, g.dirty = name, 0, true end
     elseif score == 0 then
-      local stands = call('ZSCORE', P .. 'h', name)
-      if not (stands and tonumber(stands) < RING) then entering[#entering + 1] = name end
-    else
-      put[#put + 1], put[#put + 2] = score, name
+      if g.turn == 0 or g.turn >= RING then entering[#entering + 1] = name end
+    elseif g.turn ~= score then
+      put[#put + 1], put[#put + 2], g.turn, g.dirty = score, name, score, true
       earliest = min(earliest, score)
     end
   end
   for _, name in ipairs(behind or {}) do entering[#entering + 1] = name end
   if #entering > 0 then
-    local last = call('HINCRBY', P .. 'c', 'z', #entering)
+    local turn = call('HINCRBY', P .. 'c', 'z', #entering) - #entering
     for n, name in ipairs(entering) do
-      put[#put + 1], put[#put + 2] = last - #entering + n, name
+      local g = groups[name]
+      put[#put + 1], put[#put + 2], g.turn, g.dirty = turn + n, name, turn + n, true
     end
     earliest = 0
   end
-  for from = 1, #put, CHUNK do call('ZADD', P .. 'h', unpack(put, from, min(from + CHUNK - 1, #put))) end
-  for from = 1, #gone, CHUNK do
-    local upto = min(from + CHUNK - 1, #gone)
-    call('ZREM', P .. 'h', unpack(gone, from, upto))
-    call('ZREM', P .. 'i', unpack(gone, from, upto))
-  end
+  chunked(put, function(...) call('ZADD', P .. 'h', ...) end)
+  chunked(gone, function(...)
+    call('ZREM', P .. 'h', ...)
+    call('ZREM', P .. 'i', ...)
+  end)
   turns, turn_order = {}, {}
   -- Whoever waits was told of the first; somebody is needed sooner.
   if earliest < first and first >= RING and earliest < STUCK then
@@ -297,10 +351,23 @@ local function heap_save(behind)
   end
 end
 
--- Stores every group that was loaded; forgets those that say nothing any more.
+-- Stores every group that was changed; those with jobs together, of the others what says something.
 local function groups_save()
-  for _, g in pairs(groups) do
-    if g.dirty then group_save(g) end
+  local put, gone, unparked = {}, {}, {}
+  for name, g in pairs(groups) do
+    if g.dirty then
+      g.dirty = false
+      if g.turn > 0 then
+        put[#put + 1], put[#put + 2], g.is_kept = name, group_bytes(g), true
+        if g.is_parked then unparked[#unparked + 1], g.is_parked = P .. 'g:' .. name, false end
+      else
+        if g.is_kept then gone[#gone + 1], g.is_kept = name, false end
+        group_park(g)
+      end
+    end
   end
+  chunked(put, function(...) call('HSET', P .. 'gs', ...) end)
+  chunked(gone, function(...) call('HDEL', P .. 'gs', ...) end)
+  chunked(unparked, function(...) call('DEL', ...) end)
   wide_save()
 end

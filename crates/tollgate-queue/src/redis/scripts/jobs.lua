@@ -36,6 +36,7 @@ local function job_wait(g, id, j)
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
   else
     call('ZADD', g.waits, 0, job_place(id, j))
+    g.waiting, g.dirty = g.waiting + 1, true
     if j.weight > 1 then call('HINCRBY', P .. 'u', g.name, j.weight - 1) end
   end
 end
@@ -73,11 +74,10 @@ local function purge(hash, age, most)
     local more = call('ZRANGE', z, #old, #old + min(many, CHUNK) - 1)
     for _, id in ipairs(more) do old[#old + 1] = id end
   end
-  for from = 1, #old, CHUNK do
-    local upto = min(from + CHUNK - 1, #old)
-    call('ZREM', z, unpack(old, from, upto))
-    call('HDEL', P .. hash, unpack(old, from, upto))
-  end
+  chunked(old, function(...)
+    call('ZREM', z, ...)
+    call('HDEL', P .. hash, ...)
+  end)
 end
 
 local function bury(id, j, reason)
@@ -147,14 +147,11 @@ local function lease_end(g, id)
 end
 
 local function ends_save()
-  for from = 1, #ended, CHUNK do
-    local upto = min(from + CHUNK - 1, #ended)
-    call('HDEL', P .. 'r', unpack(ended, from, upto))
-    call('ZREM', P .. 'l', unpack(ended, from, upto))
-  end
-  for from = 1, #forgotten, CHUNK do
-    call('HDEL', P .. 'j', unpack(forgotten, from, min(from + CHUNK - 1, #forgotten)))
-  end
+  chunked(ended, function(...)
+    call('HDEL', P .. 'r', ...)
+    call('ZREM', P .. 'l', ...)
+  end)
+  chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
   if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
     call('HDEL', P .. 'c', 'hv')
   end
@@ -248,4 +245,12 @@ local function save()
   heap_save()
   groups_save()
   totals_save()
+end
+
+-- What an estimate needs beside a group: { version of the settings, mean and longest response, now,
+-- heaviest job, limits that bind every group (groups.lua) }.
+local function frame_told()
+  local response = call('HMGET', P .. 'c', 'rm', 'rx')
+  return { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
+    ('%d'):format(Q.heaviest), wide_told() }
 end

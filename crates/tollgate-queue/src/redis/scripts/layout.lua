@@ -8,6 +8,7 @@
 --   S c             HASH    queue -> its settings as the caller wrote them
 --   S l             HASH    name of a shared limit -> limit
 --   S s:<name>      STRING  state of a shared limit; TTL until it says nothing
+--   S u:<name>      SET     queues that share the limit
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, z: last turn, p: paused,
 --                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
@@ -19,7 +20,8 @@
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs
 --   P l             ZSET    id -> time; when leases expire
---   P g:<group>     STRING  state of a group; TTL until it says nothing
+--   P gs            HASH    group -> state, for every group with jobs: many are read at one go
+--   P g:<group>     STRING  state of a group without jobs; TTL until it says nothing
 --   P h             ZSET    group -> turn, for every group with jobs: a number below RING
 --                           in the ring of groups that may start one now; RING + the time from
 --                           which on they may; STUCK if only a response or a resumption can tell
@@ -44,7 +46,8 @@
 --   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
---   state    | running 4 | blocked until 8 | deficit 8 | per limit: kind 1, length 4, body (limits.lua) ... |
+--   state    | running 4 | blocked until 8 | deficit 8 | jobs in w 4 | turn in h 8 (0: in none) |
+--            | per limit: kind 1, length 4, body (limits.lua) ... |
 --   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
 --            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
 --            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
@@ -62,7 +65,7 @@ local P, S = KEYS[1], KEYS[2]
 local RING, STUCK = 1e15, 9e15
 local REMEMBER_MS = 60000
 local LATE_MAX = 10000000
--- No range and no argument list is longer than this.
+-- No range and no argument list is longer than this; it is even, so pairs stay together.
 local CHUNK = 500
 
 local now
@@ -75,17 +78,24 @@ else
   now, longer_ms = tonumber(ARGV[1]), 36000000
 end
 
+-- What this request was answered before; leases are remembered without the jobs (lease.lua).
 local memory = ARGV[2] ~= '' and P .. 'a:' .. ARGV[2]
-if memory then
-  local answer = call('GET', memory)
-  if answer then return cmsgpack.unpack(answer) end
+local again = memory and call('GET', memory)
+if again then
+  again = cmsgpack.unpack(again)
+  if type(again) ~= 'table' or again[1] ~= 'leases' then return again end
 end
 
 local latest
-local function reply(answer)
+local function reply(answer, remembered)
   if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
-  if memory then call('SET', memory, cmsgpack.pack(answer), 'PX', REMEMBER_MS) end
+  if memory then call('SET', memory, cmsgpack.pack(remembered or answer), 'PX', REMEMBER_MS) end
   return answer
+end
+
+-- Calls `run` with `list`, a chunk at a time.
+local function chunked(list, run)
+  for from = 1, #list, CHUNK do run(unpack(list, from, min(from + CHUNK - 1, #list))) end
 end
 
 local function ms(us) return max(1, floor(us / 1000) + longer_ms) end

@@ -8,39 +8,58 @@
 
 local most, worker = tonumber(ARGV[3]), ARGV[4]
 
+-- Asked again: { 'leases', now, next, when they end, id ... }. Only leases that still are those of
+-- then are told again; the others are over, and may be somebody else's.
+if again then
+  local answer = { again[2], again[3], {}, again[4] }
+  local ids = { unpack(again, 5) }
+  chunked(ids, function(...)
+    local leases, texts = call('HMGET', P .. 'r', ...), call('HMGET', P .. 'j', ...)
+    for n, id in ipairs({ ... }) do
+      local attempt, leased
+      if leases[n] then attempt, leased = read('<I4d', leases[n]) end
+      if leased == tonumber(again[2]) and attempt == read('<I4', texts[n], 6) + 1 then
+        answer[#answer + 1], answer[#answer + 2] = id, texts[n]
+      end
+    end
+  end)
+  return answer
+end
+
 upkeep()
 
 -- Groups whose time has come go to the end of the ring, the earliest first.
-for _, name in ipairs(call('ZRANGEBYSCORE', P .. 'h', RING, RING + now, 'LIMIT', 0, CHUNK)) do
-  local g = group_load(name)
-  group_promote(g)
-  group_place(g)
+local due = call('ZRANGEBYSCORE', P .. 'h', RING, RING + now, 'LIMIT', 0, CHUNK)
+groups_load(due)
+for _, name in ipairs(due) do
+  group_promote(groups[name])
+  group_place(groups[name])
 end
 heap_save()
 
-local ids, grants, info, touched = {}, {}, {}, {}
+-- Where no job has more than one unit, the first of a group need not be seen before it is granted.
+local light = Q.heaviest == 1
+local ids, granted, taken, touched = {}, {}, {}, {}
 
--- The first place of a group that was not granted yet; read ahead as far as it may be needed.
-local function head_of(g, alone)
-  if not g.places or g.next > #g.places and #g.places == g.asked then
-    local have = g.places and #g.places or 0
-    g.asked = have + (alone and max(2, min(most - #ids, CHUNK)) or 2)
-    g.places, g.next = g.places or {}, g.next or 1
+-- The weight of the first job of a group that was not granted yet; read ahead as far as may be needed.
+local function head_weight(g, alone)
+  if light then return g.waiting > g.taken and 1 end
+  if g.taken >= #g.places and #g.places == g.asked then
+    local have = #g.places
+    g.asked = have + (alone and max(2, min(most - #granted, CHUNK)) or 2)
     for _, place in ipairs(call('ZRANGE', g.waits, have, g.asked - 1)) do
       g.places[#g.places + 1] = place
     end
   end
-  return g.places[g.next]
+  local place = g.places[g.taken + 1]
+  return place and read('>I4', place, 16)
 end
 
-local function grant(g, place)
-  local id, weight = read('>I7', place, 9), read('>I4', place, 16)
+local function grant(g, weight)
   if g.deficit < weight then g.deficit = g.deficit + max(Q.heaviest, weight) end
   g.deficit = g.deficit - weight
-  g.next, g.running, g.dirty = g.next + 1, g.running + 1, true
-  g.extra = (g.extra or 0) + weight - 1
-  ids[#ids + 1] = ('%d'):format(id)
-  info[#info + 1] = { all_take(g, weight), g.name }
+  g.taken, g.running, g.extra, g.dirty = g.taken + 1, g.running + 1, g.extra + weight - 1, true
+  granted[#granted + 1], taken[#taken + 1] = g, all_take(g, weight)
 end
 
 -- Serves the groups of `ring` in turn, again and again if these are all there are. Answers where
@@ -48,23 +67,23 @@ end
 local function serve(ring, is_all)
   local from, count_first = 1, #ring
   local upto = count_first
-  while from <= upto and #ids < most and (is_all or from <= count_first) do
-    local g = group_load(ring[from])
+  while from <= upto and #granted < most and (is_all or from <= count_first) do
+    local g = groups[ring[from]]
     if not touched[g.name] then
       touched[g.name], touched[#touched + 1] = true, g
+      g.taken, g.extra, g.places, g.asked = 0, 0, {}, 0
       group_promote(g)
     end
     local alone = upto == from
-    local place = head_of(g, alone)
-    if not place or group_ready(g, read('>I4', place, 16)) > now then
+    local weight = head_weight(g, alone)
+    if not weight or group_ready(g, weight) > now then
       from = from + 1
     else
       -- Nobody goes before the first in turn: a heavy job would wait for ever.
-      if wide_ready(read('>I4', place, 16)) > now then return from, upto, true end
-      grant(g, place)
-      place = head_of(g, alone)
-      local weight = place and read('>I4', place, 16)
-      if not place or group_ready(g, weight) > now then
+      if wide_ready(weight) > now then return from, upto, true end
+      grant(g, weight)
+      weight = head_weight(g, alone)
+      if not weight or group_ready(g, weight) > now then
         from = from + 1
       elseif weight > g.deficit then
         from, upto = from + 1, upto + 1
@@ -75,47 +94,68 @@ local function serve(ring, is_all)
   return from, upto, false
 end
 
+-- Takes the places of what was granted out of their groups, and finds out who they are.
+local function collect()
+  for _, g in ipairs(touched) do
+    g.given = 0
+    if g.taken > 0 then
+      g.waiting = g.waiting - g.taken
+      if light then
+        local popped = call('ZPOPMIN', g.waits, g.taken)
+        for n = 1, g.taken do g.places[n] = popped[2 * n - 1] end
+      else
+        call('ZREMRANGEBYRANK', g.waits, 0, g.taken - 1)
+        extra_drop(g.name, g.extra)
+      end
+    end
+  end
+  for n = #ids + 1, #granted do
+    local g = granted[n]
+    g.given = g.given + 1
+    ids[n] = ('%d'):format(read('>I7', g.places[g.given], 9))
+  end
+end
+
 for _ = 1, 8 do
   if #ids >= most or Q.paused then break end
   local wanted = min(most - #ids, CHUNK)
   local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
   local in_ring = #ring
   if in_ring == 0 then break end
+  groups_load(ring)
   touched = {}
   local from, upto, stopped = serve(ring, in_ring < wanted)
+  collect()
   local stays, behind = {}, {}
   for n = from, upto do
     stays[ring[n]] = true
     if n > in_ring then behind[#behind + 1] = ring[n] end
   end
   for _, g in ipairs(touched) do
-    if g.next > 1 then
-      call('ZREMRANGEBYRANK', g.waits, 0, g.next - 2)
-      extra_drop(g.name, g.extra)
-    end
-    if not stays[g.name] then group_place(g, g.places[g.next] or #g.places < g.asked and false or nil) end
-    g.places, g.next, g.extra = nil, nil, nil
+    if not stays[g.name] then group_place(g, g.places[g.taken + 1]) end
   end
   heap_save(behind)
   if stopped or #touched == 0 then break end
 end
 
+local ends = ('%d'):format(now + Q.lease)
 local times = pack('<ddBdd', now, now + Q.lease, 2 * Q.refits, -1, 0)
 local named = pack('<B', #worker) .. worker
+local grants = {}
 for from = 1, #ids, CHUNK do
   local upto = min(from + CHUNK - 1, #ids)
   local texts = call('HMGET', P .. 'j', unpack(ids, from, upto))
-  local leases, ends = {}, {}
+  local leases, expiries = {}, {}
   for n = from, upto do
-    local text = texts[n - from + 1]
-    grants[#grants + 1], grants[#grants + 2] = ids[n], text
+    local id, text = ids[n], texts[n - from + 1]
+    grants[2 * n - 1], grants[2 * n] = id, text
     local attempt = read('<I4', text, 6) + 1
-    leases[#leases + 1] = ids[n]
-    leases[#leases + 1] = pack('<I4', attempt) .. times .. info[n][1] .. named .. info[n][2]
-    ends[#ends + 1], ends[#ends + 2] = now + Q.lease, ids[n]
+    leases[#leases + 1] = id
+    leases[#leases + 1] = pack('<I4', attempt) .. times .. taken[n] .. named .. granted[n].name
+    expiries[#expiries + 1], expiries[#expiries + 2] = ends, id
   end
   call('HSET', P .. 'r', unpack(leases))
-  call('ZADD', P .. 'l', unpack(ends))
+  call('ZADD', P .. 'l', unpack(expiries))
 end
 if #ids > 0 then count('leased', #ids) end
 groups_save()
@@ -125,6 +165,9 @@ local recurring = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
 local next = next_time()
 -- What this worker leaves, another may take; and somebody must be there when these leases end.
 if #ids > 0 and next >= 0 and next <= now then mark(0) elseif #ids > 0 then mark(now + Q.lease) end
-local answer = { ('%d'):format(now), ('%d'):format(next), recurring, ('%d'):format(now + Q.lease) }
-for _, part in ipairs(grants) do answer[#answer + 1] = part end
-return reply(answer)
+next = ('%d'):format(next)
+local told = ('%d'):format(now)
+local answer, remembered = { told, next, recurring, ends }, { 'leases', told, next, ends }
+for n = 1, #grants do answer[n + 4] = grants[n] end
+for n = 1, #ids do remembered[n + 4] = ids[n] end
+return reply(answer, remembered)

@@ -12,14 +12,12 @@
 upkeep()
 
 local what = ARGV[3]
-local response = call('HMGET', P .. 'c', 'rm', 'rx')
-local frame = { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
-  ('%d'):format(Q.heaviest) }
+local frame = frame_told()
 
 local function group_told(name)
   local g = group_load(name)
   local extra = tonumber(call('HGET', P .. 'u', name) or 0)
-  return { name, g.value or '', call('ZCARD', g.waits) + extra, (Q.paused or is_paused(g)) and 1 or 0,
+  return { name, group_bytes(g), g.waiting + extra, (Q.paused or is_paused(g)) and 1 or 0,
     g.limits ~= Q.group_limits and call('HGET', P .. 'o', name) or '' }, extra
 end
 
@@ -73,10 +71,9 @@ elseif what == 'stats' then
   for n = 1, #names do
     local name = names[n]
     local g = group_load(name)
-    local turn = call('ZSCORE', P .. 'h', name)
-    turn = turn and tonumber(turn) or STUCK
+    local turn = g.turn > 0 and g.turn or STUCK
     local next = turn < RING and now or (turn < STUCK and turn - RING or -1)
-    answer[#answer + 1] = { name, call('ZCARD', g.waits), call('ZCARD', g.delays), g.running,
+    answer[#answer + 1] = { name, g.waiting, call('ZCARD', g.delays), g.running,
       is_paused(g) and 1 or 0, ('%d'):format(g.blocked > now and g.blocked or -1), ('%d'):format(next) }
   end
   return answer

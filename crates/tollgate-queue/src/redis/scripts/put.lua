@@ -1,7 +1,8 @@
 -- Makes, changes, forgets and lists queues; here the settings need not be there yet.
 --
 --   KEYS[1], KEYS[2], ARGV[1], ARGV[2]   as in layout.lua
---   ARGV[3]  'put'     ARGV[4] queue, ARGV[5] settings for scripts, ARGV[6] settings as written
+--   ARGV[3]  'put'     ARGV[4] queue, ARGV[5] settings for scripts, ARGV[6] settings as written,
+--                      ARGV[7..] shared limits that bind it
 --            'shared'  ARGV[4] name, ARGV[5] limits (one)
 --            'remove'  ARGV[4] queue: deletes a chunk of its keys; { whether it was there, more }
 
@@ -9,7 +10,22 @@ local call = redis.call
 local P, S = KEYS[1], KEYS[2]
 local what, name = ARGV[3], ARGV[4]
 
+-- Notes which shared limits bind the queue: those of `names`.
+local function share(names)
+  local shares = {}
+  for _, shared in ipairs(names) do shares[shared] = true end
+  for _, shared in ipairs(call('HKEYS', S .. 'l')) do
+    call(shares[shared] and 'SADD' or 'SREM', S .. 'u:' .. shared, name)
+  end
+end
+
 if what == 'put' then
+  for n = 7, #ARGV do
+    if call('HEXISTS', S .. 'l', ARGV[n]) == 0 then
+      return { err = 'NOTFOUND no shared limit ' .. ARGV[n] }
+    end
+  end
+  share({ unpack(ARGV, 7) })
   if call('HGET', P .. 'c', 's') ~= ARGV[5] then
     call('HSET', P .. 'c', 's', ARGV[5])
     call('HINCRBY', P .. 'c', 'v', 1)
@@ -24,6 +40,7 @@ end
 
 -- Unlinking frees a key's memory elsewhere, however many jobs it holds.
 local was = call('HDEL', S .. 'c', name)
+if was == 1 then share({}) end
 local groups = call('ZRANGE', P .. 'i', 0, 499)
 for _, group in ipairs(groups) do
   call('UNLINK', P .. 'w:' .. group, P .. 'd:' .. group, P .. 'g:' .. group)
@@ -35,8 +52,8 @@ for _, key in ipairs(keys) do
   call('ZREM', P .. 'ki', key)
 end
 if #groups == 500 or #keys == 500 then return { was, 1 } end
-for _, key in ipairs({ 'c', 'j', 'u', 'r', 'l', 'h', 'i', 'o', 'p', 'q', 'ki', 'e', 'ez', 'x', 'xz', 't',
-  'tz', 'm' }) do
+for _, key in ipairs({ 'c', 'j', 'u', 'r', 'l', 'h', 'i', 'gs', 'o', 'p', 'q', 'ki', 'e', 'ez', 'x', 'xz',
+  't', 'tz', 'm' }) do
   call('UNLINK', P .. key)
 end
 return { was, 0 }

@@ -3,8 +3,8 @@
 --   ARGV[3..]   per lease | id 8 | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |
 --               result or reason ... |; outcomes: 1 done, 2 failed, 3 limited, 4 released
 --
--- Answers { code, time ... }, per lease: 1 done, 2 waits from that time on, 3 dead, 4 cancelled,
--- 5 the lease was over.
+-- Answers { now, | code 1, time 8 | ... }, per lease: 1 done, 2 waits from that time on, 3 dead,
+-- 4 cancelled, 5 the lease was over.
 
 upkeep()
 
@@ -91,13 +91,12 @@ local function put_back(id, g, j, l)
 end
 
 local gone = {}
-local function settle(name, lease, attempt, outcome, retry, wait, has_result, text)
-  local l = lease and not gone[name] and lease_read(lease)
-  if not l or l.attempt ~= attempt then
+local function settle(name, l, attempt, outcome, retry, wait, has_result, text)
+  if not l or gone[name] or l.attempt ~= attempt then
     ends_save()
     return settled_before(name, attempt, outcome), 0
   end
-  local g = group_load(l.group)
+  local g = groups[l.group]
   gone[name] = true
   lease_end(g, name)
   if outcome ~= 4 then observe(now - l.leased) end
@@ -124,13 +123,17 @@ for from = 3, #ARGV, CHUNK do
   local upto = min(from + CHUNK - 1, #ARGV)
   local names = {}
   for n = from, upto do names[#names + 1] = ('%d'):format(read('<d', ARGV[n])) end
-  local leases = call('HMGET', P .. 'r', unpack(names))
+  local leases, of = call('HMGET', P .. 'r', unpack(names)), {}
+  for k = 1, #names do
+    leases[k] = leases[k] and lease_read(leases[k])
+    if leases[k] then of[#of + 1] = leases[k].group end
+  end
+  groups_load(of)
   for n = from, upto do
     local _, attempt, outcome, retry, wait, has_result, at = read('<dI4BBdB', ARGV[n])
     local k = n - from + 1
-    local code, time = settle(names[k], leases[k], attempt, outcome, retry, wait, has_result,
-      ARGV[n]:sub(at))
-    answer[#answer + 1], answer[#answer + 2] = code, ('%d'):format(time)
+    answer[#answer + 1] = pack('<Bd', settle(names[k], leases[k], attempt, outcome, retry, wait,
+      has_result, ARGV[n]:sub(at)))
   end
 end
 ends_save()
@@ -138,8 +141,7 @@ for _, g in ipairs(held) do
   if not g.held then
     g.held = true
     -- A response tells a group that waits for a time nothing new: what was in flight now cools.
-    local turn = not g.reopens and call('ZSCORE', P .. 'h', g.name)
-    if not turn or tonumber(turn) >= STUCK or Q.delayed > 0 then
+    if g.reopens or g.turn == 0 or g.turn >= STUCK or Q.delayed > 0 then
       group_promote(g)
       group_place(g)
     end
@@ -154,4 +156,4 @@ if #held > 0 and #Q.queue_limits + #Q.shared > 0 and heap_first() < RING then
   local next = next_time()
   if next >= 0 then mark(next <= now and 0 or next) end
 end
-return reply({ ('%d'):format(now), answer })
+return reply({ ('%d'):format(now), table.concat(answer) })
