@@ -64,7 +64,7 @@ class Server:
 
 def prepare(args):
     TOOLS.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cargo", "build", "--release", "-p", "tollgate-queue", "--all-features",
+    subprocess.run(["cargo", "build", "--release", "-p", "tollgate-queue", "--features", "redis",
                     "--bench", "shared"], cwd=ROOT, check=True)
     contenders = {}
     ours = sorted((ROOT / "target" / "release" / "deps").glob("shared-*"), key=os.path.getmtime)

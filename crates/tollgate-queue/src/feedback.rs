@@ -39,6 +39,20 @@ pub fn wait_of(reading: &Reading) -> Option<Duration> {
     Some(wait.min(Outcome::LIMITED_MAX))
 }
 
+/// How long a group must wait after a refused call, by what a profile of its upstream read in the
+/// answer: what is said of trying again, or of limits that are spent, or what the profile supposes.
+#[cfg(feature = "push")]
+#[must_use]
+pub fn wait_observed(
+    profile: &tollgate_upstream::profile::Profile,
+    observed: &tollgate_upstream::profile::Observation,
+) -> Duration {
+    let spent = observed.readings.iter().filter(|reading| reading.remaining == Some(0));
+    let reset = spent.filter_map(|reading| reading.reset_after).max();
+    let wait = observed.retry_after.or(reset).unwrap_or_else(|| profile.retry_unsaid());
+    wait.min(Outcome::LIMITED_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

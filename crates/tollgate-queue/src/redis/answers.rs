@@ -70,7 +70,7 @@ pub(super) async fn enqueue(
     let frame = Frame::read(frame)?;
     let setting = desk.setting(inner, frame).await?;
     let told = list(groups.clone())?
-        .into_iter()
+        .chunks_exact(5)
         .map(|group| Told::read(group, &setting).map(|told| (told.name.clone(), told)))
         .collect::<Result<HashMap<_, _>, _>>()?;
     let calls = list(calls.clone())?;

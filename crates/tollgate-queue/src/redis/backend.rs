@@ -252,7 +252,7 @@ impl Backend for RedisBackend {
                 ("live", 6) => {
                     let ahead = number(&answer[5])?;
                     let setting = desk.setting(&inner, frame).await?;
-                    let told = Told::read(answer.remove(4), &setting)?;
+                    let told = Told::read(&list(answer.remove(4))?, &setting)?;
                     let (job, lease) = (bytes(&answer[2])?, bytes(&answer[3])?);
                     if lease.is_empty() {
                         return read::waiting(id.0, job, &told, ahead).map(Some);
@@ -283,7 +283,7 @@ impl Backend for RedisBackend {
                 return Err(damaged());
             }
             let setting = desk.setting(&inner, Frame::read(&answer[0])?).await?;
-            let told = Told::read(answer.remove(1), &setting)?;
+            let told = Told::read(&list(answer.remove(1))?, &setting)?;
             let read = |part: &[Value]| {
                 read::waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)
             };

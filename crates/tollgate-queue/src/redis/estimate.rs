@@ -104,9 +104,8 @@ pub(super) struct Told<'s> {
 
 impl<'s> Told<'s> {
     /// Reads `{ name, state, units in all, paused, own limits }`.
-    pub(super) fn read(value: Value, setting: &'s Setting) -> Result<Self, Error> {
-        let parts = list(value)?;
-        let [name, state, units, paused, own] = &parts[..] else { return Err(damaged()) };
+    pub(super) fn read(parts: &[Value], setting: &'s Setting) -> Result<Self, Error> {
+        let [name, state, units, paused, own] = parts else { return Err(damaged()) };
         let limits = match bytes(own)? {
             [] => setting.settings.group_limits.clone(),
             own => unpack_limits(own).ok_or_else(damaged)?,

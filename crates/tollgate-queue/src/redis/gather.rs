@@ -20,8 +20,9 @@ const WAITING_MAX: usize = 16_384;
 /// The most calls in one run, and about the most bytes of them.
 const CALLS_MAX: usize = 256;
 const BYTES_MAX: usize = 1 << 20;
-/// The most runs under way at once.
-const RUNS_MAX: usize = 2;
+/// The most runs under way at once: one, because what comes meanwhile makes the next one larger,
+/// and a run costs the server about as much as two jobs.
+const RUNS_MAX: usize = 1;
 
 /// One call: what it asks, as arguments of the script, and who waits for the answer.
 pub(super) struct Ask<R> {

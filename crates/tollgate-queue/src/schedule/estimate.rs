@@ -107,16 +107,18 @@ fn policy_wait(algorithm: &Algorithm, state: &State, line: &Line) -> Duration {
         let windows = beyond(snapshot.remaining(), units, line).unwrap_or(0);
         snapshot.reset_after() + times(period, windows)
     };
+    // Of what is all there, the first unit begins to come back when it is taken.
+    let is_full = snapshot.remaining() == snapshot.limit();
     match algorithm {
         Algorithm::Gcra(gcra) => {
             let quota = gcra.quota();
-            let nanos = u128::from(missing - 1) * quota.period().as_nanos();
+            let nanos = u128::from(missing - u64::from(!is_full)) * quota.period().as_nanos();
             let nanos = nanos.div_ceil(u128::from(quota.units()));
             snapshot.next_after() + Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX))
         }
         Algorithm::LeakyBucket(bucket) => {
             let drips = missing.div_ceil(bucket.drip_size());
-            snapshot.next_after() + times(bucket.interval(), drips - 1)
+            snapshot.next_after() + times(bucket.interval(), drips - u64::from(!is_full))
         }
         Algorithm::SlidingWindow(window) => windows(window.limit(), window.period()),
         Algorithm::FixedWindow(window) => windows(window.quota().units(), window.quota().period()),

@@ -33,9 +33,9 @@ pub(crate) trait Subject {
         false
     }
 
-    /// Whether the caller's clock, set back for good, is none of its business.
-    fn has_a_clock_of_its_own(&self) -> bool {
-        false
+    /// How far its clock may be behind what it was before, if not as far as it likes.
+    fn clock_is_behind_max(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -109,6 +109,7 @@ struct Player<'a> {
     reference: Reference,
     random: Random,
     now: Timestamp,
+    latest: Timestamp,
     name: QueueName,
     tokens: Vec<LeaseToken>,
     ids: Vec<JobId>,
@@ -120,7 +121,8 @@ impl<'a> Player<'a> {
         get(subject.backend().put_queue(&name, settings.clone(), START));
         let reference = Reference::new(settings);
         let (tokens, ids) = (Vec::new(), Vec::new());
-        Self { subject, reference, random: Random::new(seed), now: START, name, tokens, ids }
+        let (now, random) = (START, Random::new(seed));
+        Self { subject, reference, random, now, latest: now, name, tokens, ids }
     }
 
     fn step(&mut self) {
@@ -252,15 +254,15 @@ impl<'a> Player<'a> {
             _ => self.random.below(40_000),
         };
         self.now = self.now.after(Duration::from_millis(millis));
+        self.latest = self.latest.max(self.now);
     }
 
     fn set_clock_back(&mut self) {
-        if self.subject.has_a_clock_of_its_own() {
-            return;
-        }
         // Within ten seconds it is a late call, beyond it a clock that was set back.
-        let by = if self.random.below(2) == 0 { 5_000 } else { 30_000 };
-        self.now = self.now.before(Duration::from_millis(by)).max(START);
+        let by = if self.random.below(2) == 0 { 5 } else { 30 };
+        let behind_max = self.subject.clock_is_behind_max().unwrap_or(Duration::MAX);
+        let earliest = self.latest.before(behind_max).max(START);
+        self.now = self.now.before(Duration::from_secs(by)).max(earliest);
     }
 
     fn change_limit(&mut self) {

@@ -6,6 +6,7 @@ mod seed_policy;
 
 use std::time::Duration;
 
+use tollgate_core::Timestamp;
 use tollgate_queue::{Backend, Embedded, NewJob, QueueSettings};
 
 use crate::world::{Random, START, after, get, group, job, poll, queue};
@@ -207,4 +208,112 @@ fn a_noisy_group_costs_the_quiet_ones_at_most_a_tenth() {
         p99(&alone),
         p99(&beside)
     );
+}
+
+/// 1,000 groups without limits of their own, and workers for 100 jobs of 20 to 80 ms at once: how
+/// long it takes from enqueueing to the end of the jobs of the quiet groups, beside one group with
+/// `noisy_jobs` at once.
+fn quiet_dwells(queue_limits: &[&str], noisy_jobs: usize) -> Vec<Duration> {
+    const STEP: Duration = Duration::from_micros(250);
+    let (queues, name) = (Embedded::memory(), queue("q"));
+    let queue_limits = queue_limits.iter().map(|limit| limit.parse().expect("a limit")).collect();
+    get(queues.put_queue(&name, QueueSettings { queue_limits, ..Default::default() }, START));
+    for from in (0..noisy_jobs).step_by(1_000) {
+        let count = (noisy_jobs - from).min(1_000);
+        get(queues.enqueue(&name, vec![job("noisy"); count], START));
+    }
+    let mut random = Random::new(13);
+    let mut arrivals: Vec<(u64, usize)> =
+        (0..5_000).map(|index| (random.below(5_000_000_000), index % 999)).collect();
+    arrivals.sort_unstable();
+    let mut arrivals = arrivals.into_iter().peekable();
+    let mut dwells = Vec::new();
+    let mut running: std::collections::BTreeMap<(Timestamp, _), _> = Default::default();
+    for step in 0..24_000 {
+        let now = START.after(STEP * step);
+        while let Some((at, of)) =
+            arrivals.next_if(|(at, _)| START.after(Duration::from_nanos(*at)) <= now)
+        {
+            let at = START.after(Duration::from_nanos(at));
+            get(queues.enqueue(&name, vec![job(&format!("quiet {of}"))], at));
+        }
+        while let Some(entry) = running.first_entry()
+            && entry.key().0 <= now
+        {
+            let lease: tollgate_queue::Lease = entry.remove();
+            if lease.group.as_str() != "noisy" {
+                dwells.push(now.since(lease.enqueued_at));
+            }
+            let done = tollgate_queue::Outcome::Done { result: None };
+            get(queues.settle_one(&name, lease.token(), done, now));
+        }
+        let leased = get(queues.lease(&name, 100 - running.len(), "w", now)).leases;
+        for lease in leased {
+            let work = Duration::from_micros(20_000 + random.below(60_000));
+            running.insert((now.after(work), lease.id), lease);
+        }
+    }
+    dwells.sort_unstable();
+    dwells
+}
+
+#[test]
+fn a_noisy_group_costs_the_quiet_ones_at_most_a_tenth_without_limits_of_groups() {
+    let p99 = |dwells: &[Duration]| dwells[dwells.len() * 99 / 100];
+    for limits in [&[][..], &["gcra 1800/1s burst 1"]] {
+        let (alone, beside) = (quiet_dwells(limits, 0), quiet_dwells(limits, 20_000));
+        assert_eq!((alone.len(), beside.len()), (5_000, 5_000), "{limits:?}");
+        assert!(
+            p99(&beside) <= p99(&alone).mul_f64(1.1),
+            "{limits:?}: p99 {:?} alone, {:?} beside",
+            p99(&alone),
+            p99(&beside)
+        );
+    }
+}
+
+#[test]
+fn jobs_of_queues_that_share_a_limit_start_no_later_than_told() {
+    let queues = Embedded::memory();
+    get(queues.put_shared(&queue("both"), "slots 3/10s".parse().unwrap(), START));
+    let mut told = Vec::new();
+    for name in ["one", "two"] {
+        let settings = QueueSettings {
+            shared: vec![queue("both")],
+            response_max: Duration::ZERO,
+            ..QueueSettings::with_limit("window 2/7s".parse().unwrap())
+        };
+        get(queues.put_queue(&queue(name), settings, START));
+    }
+    for name in ["one", "two"] {
+        let jobs = (0..12).map(|n| job(["a", "b"][n % 2])).collect();
+        get(queues.enqueue(&queue(name), jobs, START));
+    }
+    for name in ["one", "two"] {
+        for of in ["a", "b"] {
+            for job in get(queues.peek(&queue(name), &group(of), 100, START)) {
+                let tollgate_queue::JobState::Waiting { ready, .. } = job.state else { continue };
+                told.push((job.id, ready.expect("not paused").latest));
+            }
+        }
+    }
+    let (mut now, mut started) = (START, 0);
+    while started < told.len() {
+        let (mut next, before) = (None, started);
+        // One queue is served before the other whenever both could be.
+        for name in ["one", "two"] {
+            let leased = get(queues.lease(&queue(name), 100, "w", now));
+            for lease in &leased.leases {
+                let latest = told.iter().find(|(id, _)| *id == lease.id).expect("told").1;
+                assert!(now <= latest, "job {} of {name}: {now:?} > {latest:?}", lease.id);
+                let done = tollgate_queue::Outcome::Done { result: None };
+                get(queues.settle_one(&queue(name), lease.token(), done, now));
+                started += 1;
+            }
+            next = next.into_iter().chain(leased.next).min();
+        }
+        if started == before {
+            now = now.max(next.expect("jobs are left"));
+        }
+    }
 }

@@ -37,10 +37,10 @@ if what == 'cancel' then
   end
   local j = job_read(text)
   local g = group_load(j.group)
-  if call('ZREM', g.waits, job_place(id, j)) == 1 then
+  if call('ZREM', waits_of(g), job_place(id, j)) == 1 then
     g.waiting, g.dirty = g.waiting - 1, true
     extra_drop(g.name, j.weight - 1)
-  elseif call('ZREM', g.delays, pack('>I7', id)) == 1 then
+  elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', -1)
   end
   end_cancelled(id, j)

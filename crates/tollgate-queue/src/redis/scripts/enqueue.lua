@@ -3,8 +3,8 @@
 --   ARGV[3]   how many calls; then per call how many jobs, and per job
 --             | start 1: 0 now, 1 after, 2 at | when 8 | job, its times yet to be filled in |
 --
--- Answers { frame (look.lua), groups ..., calls ... }, each of the latter two a list. A group is
--- { name, state, units in all, paused, own limits }; a call is an error as text, or
+-- Answers { frame (jobs.lua), { name, state, units in all, paused, own limits, of each group ... },
+-- { call ... } }. A call is an error as text, or
 -- | 'J' | per job: id 8, whether it is a duplicate 1, units ahead 8 (-1: not known) |.
 
 local at = 4
@@ -14,16 +14,14 @@ local heaviest = jobs_now == 0 and 0 or Q.heaviest
 local order = tonumber(call('HGET', P .. 'c', 'or') or 0)
 
 local function parse(text)
-  local j = {}
-  local start, when, length, pos
-  start, when, j.priority, j.weight = read('<BdBI4', text)
-  j.due = now
-  if start == 1 then j.due = now + when elseif start == 2 then j.due = max(now, when) end
-  length, pos = read('<I2', text, 59)
-  j.key = length > 0 and text:sub(pos, pos + length - 1) or ''
+  local start, when, priority, weight = read('<BdBI4', text)
+  local due, key = now, ''
+  if start == 1 then due = now + when elseif start == 2 then due = max(now, when) end
+  local length, pos = read('<I2', text, 59)
+  if length > 0 then key = text:sub(pos, pos + length - 1) end
   length, pos = read('<I2', text, pos + length)
-  j.group, j.payload, j.text = text:sub(pos, pos + length - 1), pos + length, text
-  return j
+  return { priority = priority, weight = weight, due = due, key = key, payload = pos + length,
+    group = text:sub(pos, pos + length - 1), text = text, id = 0, duplicate = 0, list = false, ahead = -1 }
 end
 
 -- Why a call cannot be granted, if it cannot.
@@ -78,21 +76,26 @@ end
 local function added_to(name)
   local list = added[name]
   if not list then
-    list = { name = name, places = {}, extra = 0, raises = false, waits = 0 }
+    list = { name = name, places = {}, extra = 0, raises = false, waits = 0, before = 0, value = '' }
     added[name], known[#known + 1] = list, name
   end
   return list
 end
 
--- Enqueues one; answers its id, whether it is a duplicate, and of those that start now its group
--- and how many of this run are before it.
+-- Enqueues one, and notes its id, whether it is a duplicate, its group, and, of those that start
+-- now, how many of this run are before it.
+local stamp, stamp_due
 local function put(j)
   local id = earlier(j)
-  if id then return { id, 1 } end
+  if id then
+    j.id, j.duplicate = id, 1
+    return
+  end
   id = id_last + 1
   id_last = id
   remember(j, id)
-  local list, ahead = added_to(j.group), nil
+  local list = added_to(j.group)
+  j.id, j.list = id, list
   if j.due > now then
     call('ZADD', P .. 'd:' .. j.group, j.due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
@@ -102,14 +105,13 @@ local function put(j)
     j.due = order
     local places = list.places
     places[#places + 1], places[#places + 2] = 0, job_place(id, j)
-    if j.priority > 0 then list.raises = true else ahead = list.waits end
+    if j.priority > 0 then list.raises = true else j.ahead = list.waits end
     list.waits, list.extra = list.waits + 1, list.extra + j.weight - 1
   end
-  heaviest = max(heaviest, j.weight)
-  fresh[#fresh + 1] = id
-  fresh[#fresh + 1] = j.text:sub(10, 22) .. pack('<dd', now, j.due) .. j.text:sub(39)
+  if j.weight > heaviest then heaviest = j.weight end
+  if stamp_due ~= j.due then stamp, stamp_due = pack('<dd', now, j.due), j.due end
+  fresh[#fresh + 1], fresh[#fresh + 2] = id, j.text:sub(10, 22) .. stamp .. j.text:sub(39)
   jobs_now = jobs_now + 1
-  return { id, 0, list, ahead }
 end
 
 local calls, wanted = {}, 0
@@ -125,7 +127,7 @@ for n, jobs in ipairs(calls) do
   if wrong then
     calls[n] = wrong
   else
-    for k = 1, #jobs do jobs[k] = put(jobs[k]) end
+    for k = 1, #jobs do put(jobs[k]) end
   end
 end
 count('enqueued', #fresh / 2)
@@ -133,20 +135,46 @@ chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
 if heaviest > 1 and heaviest ~= Q.heaviest then call('HSET', P .. 'c', 'hv', heaviest) end
 Q.heaviest = max(1, heaviest)
 
+-- Jobs behind others that wait change nothing about when the first may start: of such a group only
+-- the number of those that wait is written anew. The other groups are loaded and placed.
+local others, puts = {}, {}
+local function put_behind(list, value)
+  local waiting = value and not list.raises and read('<I4', value, 21) or 0
+  if waiting == 0 then
+    others[#others + 1] = list.name
+    return
+  end
+  list.before = waiting
+  list.value = value:sub(1, 20) .. pack('<I4', waiting + list.waits) .. value:sub(25)
+  puts[#puts + 1], puts[#puts + 2] = list.name, list.value
+end
+
+for from = 1, #known, CHUNK do
+  local upto = min(from + CHUNK - 1, #known)
+  local values = call('HMGET', P .. 'gs', unpack(known, from, upto))
+  for n = from, upto do
+    local list = added[known[n]]
+    local key = P .. 'w:' .. list.name
+    if #list.places == 2 then
+      call('ZADD', key, 0, list.places[2])
+    else
+      chunked(list.places, function(...) call('ZADD', key, ...) end)
+    end
+    if list.extra > 0 then call('HINCRBY', P .. 'u', list.name, list.extra) end
+    put_behind(list, values[n - from + 1])
+  end
+end
+chunked(puts, function(...) call('HSET', P .. 'gs', ...) end)
+
 local names = {}
-groups_load(known)
-for _, name in ipairs(known) do
+groups_load(others)
+for _, name in ipairs(others) do
   local list, g = added[name], groups[name]
-  chunked(list.places, function(...) call('ZADD', g.waits, ...) end)
-  if list.extra > 0 then call('HINCRBY', P .. 'u', name, list.extra) end
   list.before = g.waiting
   g.waiting, g.dirty = g.waiting + list.waits, true
   if g.turn == 0 then names[#names + 1], names[#names + 2] = 0, name end
-  -- Behind others that wait it changes nothing about when the first may start.
-  if list.before == 0 or list.raises then
-    group_promote(g)
-    group_place(g)
-  end
+  group_promote(g)
+  group_place(g)
 end
 chunked(names, function(...) call('ZADD', P .. 'i', ...) end)
 if order > 0 then call('HSET', P .. 'c', 'or', ('%d'):format(order)) end
@@ -156,15 +184,18 @@ local told = {}
 for n, name in ipairs(known) do
   local list, g = added[name], groups[name]
   list.extra = Q.heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
-  told[n] = { name, group_bytes(g), list.before + list.waits + list.extra,
-    (Q.paused or is_paused(g)) and 1 or 0, g.limits ~= Q.group_limits and call('HGET', P .. 'o', name) or '' }
+  local k = 5 * n - 5
+  told[k + 1], told[k + 2] = name, g and group_bytes(g) or list.value
+  told[k + 3], told[k + 4] = list.before + list.waits + list.extra, (Q.paused or is_paused(name)) and 1 or 0
+  told[k + 5] = own_limits(name)
 end
 for n, jobs in ipairs(calls) do
   if type(jobs) == 'table' then
     for k = 1, #jobs do
-      local id, duplicate, list, ahead = unpack(jobs[k], 1, 4)
+      local j = jobs[k]
       -- Jobs of several units stand somewhere behind; all of them are counted as ahead.
-      jobs[k] = pack('<dBd', id, duplicate, ahead and ahead + list.before + list.extra or -1)
+      local ahead = j.ahead >= 0 and j.ahead + j.list.before + j.list.extra or -1
+      jobs[k] = pack('<dBd', j.id, j.duplicate, ahead)
     end
     calls[n] = 'J' .. table.concat(jobs)
   end

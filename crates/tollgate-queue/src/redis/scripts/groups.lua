@@ -38,33 +38,46 @@ end
 
 -- Most groups have one limit, of slots: theirs are read and written at one go.
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
+local plain = is_plain(Q.group_limits)
+
+-- The limits of its own that a group has, as they are stored, or ''.
+local function own_limits(name)
+  if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
+  return Q.own and call('HGET', P .. 'o', name) or ''
+end
+
+local function waits_of(g) return P .. 'w:' .. g.name end
+local function delays_of(g) return P .. 'd:' .. g.name end
 
 local function group_read(name, value, is_parked)
-  local g = { name = name, running = 0, blocked = 0, deficit = 0, waiting = 0, turn = 0 }
-  g.limits, g.waits, g.delays = Q.group_limits, P .. 'w:' .. name, P .. 'd:' .. name
-  g.is_parked, g.is_kept = is_parked, value and not is_parked
-  if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
-  if Q.own then
-    local own = call('HGET', P .. 'o', name)
-    if own then g.limits = read_limits(own, 1) end
-  end
-  groups[name] = g
-  if value and #value >= 45 and is_plain(g.limits) then
+  local limits, own = Q.group_limits, own_limits(name)
+  if own ~= '' then limits = read_limits(own, 1) end
+  local running, blocked, deficit, waiting, turn = 0, 0, 0, 0, 0
+  local states, fits
+  local is_like = plain
+  if own ~= '' then is_like = is_plain(limits) end
+  if value and is_like and #value >= 45 then
     local kind, length, flight, used, at
-    g.running, g.blocked, g.deficit, g.waiting, g.turn, kind, length, flight, used, at =
+    running, blocked, deficit, waiting, turn, kind, length, flight, used, at =
       read('<I4ddI4dBI4I4I4', value)
     if kind == 1 and length == #value - 37 then
       local log
-      log, used = log_rest(g.limits[1], value, at, #value + 1, used)
-      g.states = { { 1, flight, log, used } }
-      return
+      log, used = log_rest(limits[1], value, at, #value + 1, used)
+      states = { { 1, flight, log, used } }
     end
   end
-  if value then g.running, g.blocked, g.deficit, g.waiting, g.turn = read('<I4ddI4d', value) end
-  local fits
-  g.states, fits = states_load(g.limits, value, 33)
-  if g.running > 0 then
-    for n = 1, #g.limits do
+  if not states then
+    if value then running, blocked, deficit, waiting, turn = read('<I4ddI4d', value) end
+    states, fits = states_load(limits, value, 33)
+  end
+  -- Everything that a script notes of a group is named here: a table that need not grow is cheap.
+  local g = { name = name, running = running, blocked = blocked, deficit = deficit, waiting = waiting,
+    turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
+    is_kept = value and not is_parked, dirty = false, taken = 0, given = 0, extra = 0, places = false,
+    asked = 0, held = false, reopens = false }
+  groups[name] = g
+  if fits and running > 0 then
+    for n = 1, #limits do
       if not fits[n] then return refit(g, fits) end
     end
   end
@@ -98,7 +111,7 @@ local function group_load(name)
 end
 
 local function group_bytes(g)
-  if is_plain(g.limits) then
+  if g.is_plain then
     local s = g.states[1]
     return pack('<I4ddI4dBI4I4I4', g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #s[3],
       s[2], s[4]) .. s[3]
@@ -159,6 +172,11 @@ end
 -- When the group's own limits let a job of this weight start.
 local function group_ready(g, weight)
   local ready = g.blocked > now and g.blocked or 0
+  if g.is_plain then
+    local limit, s = g.limits[1], g.states[1]
+    local over = s[2] + s[4] + min(weight, limit.units) - limit.units
+    return over <= 0 and ready or max(ready, log_frees(limit, s[3], over))
+  end
   for n, limit in ipairs(g.limits) do ready = max(ready, limit_ready(limit, g.states[n], weight)) end
   return ready
 end
@@ -175,11 +193,13 @@ local function wide_ready(weight)
 end
 
 -- Takes a job's units of every limit that binds it; answers what was taken, for the lease.
+local taken_plain = {}
 local function all_take(g, weight)
-  if not is_wide and is_plain(g.limits) then
+  if not is_wide and g.is_plain then
     local units, s = min(weight, g.limits[1].units), g.states[1]
     s[2] = s[2] + units
-    return pack('<BI4BB', 1, units, 0, 0)
+    taken_plain[units] = taken_plain[units] or pack('<BI4BB', 1, units, 0, 0)
+    return taken_plain[units]
   end
   local taken = pack('<B', #g.limits)
   for n, limit in ipairs(g.limits) do
@@ -256,15 +276,15 @@ local function heap_first()
 end
 
 -- Whether the group itself is paused; a queue that is lets nothing start, but places its groups.
-local function is_paused(g)
+local function is_paused(name)
   if Q.pauses == nil then Q.pauses = call('HLEN', P .. 'p') > 0 end
-  return Q.pauses and call('HEXISTS', P .. 'p', g.name) == 1
+  return Q.pauses and call('HEXISTS', P .. 'p', name) == 1
 end
 
 -- Lets the delayed jobs of a group wait whose time has come.
 local function group_promote(g)
   if Q.delayed <= 0 then return end
-  local due = call('ZRANGEBYSCORE', g.delays, '-inf', now, 'LIMIT', 0, CHUNK)
+  local due = call('ZRANGEBYSCORE', delays_of(g), '-inf', now, 'LIMIT', 0, CHUNK)
   if #due == 0 then return end
   local ids, places, extra = {}, {}, 0
   for n, id in ipairs(due) do ids[n] = ('%d'):format(read('>I7', id)) end
@@ -274,8 +294,8 @@ local function group_promote(g)
     places[2 * n - 1], places[2 * n] = 0, pack('>BI7I7I4', 255 - priority, at, ids[n], weight)
     extra = extra + weight - 1
   end
-  call('ZADD', g.waits, unpack(places))
-  call('ZREM', g.delays, unpack(due))
+  call('ZADD', waits_of(g), unpack(places))
+  call('ZREM', delays_of(g), unpack(due))
   Q.delayed = call('HINCRBY', P .. 'c', 'dl', -#due)
   g.waiting, g.dirty = g.waiting + #due, true
   if extra > 0 then call('HINCRBY', P .. 'u', g.name, extra) end
@@ -287,12 +307,12 @@ local function group_place(g, head)
   if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
   local weight = g.waiting > 0 and 1
   if weight and Q.heaviest > 1 then
-    weight = read('>I4', head or call('ZRANGE', g.waits, 0, 0)[1], 16)
+    weight = read('>I4', head or call('ZRANGE', waits_of(g), 0, 0)[1], 16)
   end
-  local first = Q.delayed > 0 and call('ZRANGE', g.delays, 0, 0, 'WITHSCORES')[2]
+  local first = Q.delayed > 0 and call('ZRANGE', delays_of(g), 0, 0, 'WITHSCORES')[2]
   -- A delayed job may go before the head, and start when that may not.
   local due = first and max(tonumber(first), g.blocked) or STUCK
-  if (weight or first) and is_paused(g) then
+  if (weight or first) and is_paused(g.name) then
     turns[g.name] = STUCK
   elseif weight then
     local ready = group_ready(g, weight)

@@ -32,10 +32,10 @@ local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due,
 -- Puts a job among those that wait in its group, or that are delayed.
 local function job_wait(g, id, j)
   if j.due > now then
-    call('ZADD', g.delays, j.due, pack('>I7', id))
+    call('ZADD', delays_of(g), j.due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
   else
-    call('ZADD', g.waits, 0, job_place(id, j))
+    call('ZADD', waits_of(g), 0, job_place(id, j))
     g.waiting, g.dirty = g.waiting + 1, true
     if j.weight > 1 then call('HINCRBY', P .. 'u', g.name, j.weight - 1) end
   end
@@ -88,25 +88,23 @@ local function bury(id, j, reason)
 end
 
 local function lease_read(text)
-  local l = {}
-  local one, units, two, three, length, at
-  l.attempt, l.leased, l.expires, l.flags, l.done, l.total, one, units, two, three, length, at =
-    read('<I4ddBddBI4BBB', text .. '\0\0\0\0\0\0\0\0')
-  if one == 1 and two == 0 and three == 0 then
-    l.plain, l.taken = units, text:sub(38, 44)
-    l.worker, l.group = text:sub(at, at + length - 1), text:sub(at + length)
-    return l
+  local attempt, leased, expires, flags, done, total, at = read('<I4ddBdd', text)
+  local units
+  if #text >= 45 then
+    local one, two, three
+    one, units, two, three = read('<BI4BB', text, at)
+    if one ~= 1 or two ~= 0 or three ~= 0 then units = nil end
   end
-  at = 38
-  for _ = 1, 3 do
-    local n = read('<B', text, at)
-    at = at + 1 + 4 * n
+  local from = at
+  if units then
+    at = at + 7
+  else
+    for _ = 1, 3 do at = at + 1 + 4 * read('<B', text, at) end
   end
-  l.taken = text:sub(38, at - 1)
-  length = read('<B', text, at)
-  l.worker = text:sub(at + 1, at + length)
-  l.group = text:sub(at + 1 + length)
-  return l
+  local length = text:byte(at)
+  return { attempt = attempt, leased = leased, expires = expires, flags = flags, done = done,
+    total = total, plain = units, taken = text:sub(from, at - 1),
+    worker = text:sub(at + 1, at + length), group = text:sub(at + 1 + length) }
 end
 
 local function lease_format(l)
@@ -159,7 +157,7 @@ local function ends_save()
 end
 
 local function answered(g, l, at)
-  if l.plain and not is_wide and is_plain(g.limits) then
+  if l.plain and not is_wide and g.is_plain then
     return limit_answer(g.limits[1], g.states[1], l.plain, at)
   end
   all_change(g, l.taken, function(limit, state, units) limit_answer(limit, state, units, at) end)

@@ -47,7 +47,7 @@ local function head_weight(g, alone)
   if g.taken >= #g.places and #g.places == g.asked then
     local have = #g.places
     g.asked = have + (alone and max(2, min(most - #granted, CHUNK)) or 2)
-    for _, place in ipairs(call('ZRANGE', g.waits, have, g.asked - 1)) do
+    for _, place in ipairs(call('ZRANGE', waits_of(g), have, g.asked - 1)) do
       g.places[#g.places + 1] = place
     end
   end
@@ -101,10 +101,10 @@ local function collect()
     if g.taken > 0 then
       g.waiting = g.waiting - g.taken
       if light then
-        local popped = call('ZPOPMIN', g.waits, g.taken)
+        local popped = call('ZPOPMIN', waits_of(g), g.taken)
         for n = 1, g.taken do g.places[n] = popped[2 * n - 1] end
       else
-        call('ZREMRANGEBYRANK', g.waits, 0, g.taken - 1)
+        call('ZREMRANGEBYRANK', waits_of(g), 0, g.taken - 1)
         extra_drop(g.name, g.extra)
       end
     end
@@ -138,21 +138,21 @@ for _ = 1, 8 do
   if stopped or #touched == 0 then break end
 end
 
-local ends = ('%d'):format(now + Q.lease)
+local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
 local times = pack('<ddBdd', now, now + Q.lease, 2 * Q.refits, -1, 0)
 local named = pack('<B', #worker) .. worker
-local grants = {}
+local answer, remembered = { told, '', '', ends }, { 'leases', told, '', ends }
 for from = 1, #ids, CHUNK do
   local upto = min(from + CHUNK - 1, #ids)
   local texts = call('HMGET', P .. 'j', unpack(ids, from, upto))
   local leases, expiries = {}, {}
   for n = from, upto do
     local id, text = ids[n], texts[n - from + 1]
-    grants[2 * n - 1], grants[2 * n] = id, text
-    local attempt = read('<I4', text, 6) + 1
-    leases[#leases + 1] = id
-    leases[#leases + 1] = pack('<I4', attempt) .. times .. taken[n] .. named .. granted[n].name
-    expiries[#expiries + 1], expiries[#expiries + 2] = ends, id
+    answer[2 * n + 3], answer[2 * n + 4], remembered[n + 4] = id, text, id
+    local k = 2 * (n - from)
+    leases[k + 1] = id
+    leases[k + 2] = pack('<I4', read('<I4', text, 6) + 1) .. times .. taken[n] .. named .. granted[n].name
+    expiries[k + 1], expiries[k + 2] = ends, id
   end
   call('HSET', P .. 'r', unpack(leases))
   call('ZADD', P .. 'l', unpack(expiries))
@@ -161,13 +161,10 @@ if #ids > 0 then count('leased', #ids) end
 groups_save()
 totals_save()
 
-local recurring = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
+answer[3] = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
 local next = next_time()
 -- What this worker leaves, another may take; and somebody must be there when these leases end.
 if #ids > 0 and next >= 0 and next <= now then mark(0) elseif #ids > 0 then mark(now + Q.lease) end
-next = ('%d'):format(next)
-local told = ('%d'):format(now)
-local answer, remembered = { told, next, recurring, ends }, { 'leases', told, next, ends }
-for n = 1, #grants do answer[n + 4] = grants[n] end
-for n = 1, #ids do remembered[n + 4] = ids[n] end
+answer[2] = ('%d'):format(next)
+remembered[3] = answer[2]
 return reply(answer, remembered)

@@ -52,13 +52,16 @@ local function log_add(limit, log, at, units)
   end
   local tail = #log - 11
   -- An expired lease counts from its expiry, which may be before a response that was seen already.
-  while tail > 0 and read('<d', log, tail) > at do tail = tail - 12 end
-  if tail > 0 then
+  while tail > 0 do
     local last, n = read('<dI4', log, tail)
     if last == at then
       return log:sub(1, tail - 1) .. pack('<dI4', at, n + units) .. log:sub(tail + 12)
+    elseif last < at then
+      break
     end
+    tail = tail - 12
   end
+  if tail + 11 == #log then return log .. pack('<dI4', at, units) end
   return log:sub(1, tail + 11) .. pack('<dI4', at, units) .. log:sub(tail + 12)
 end
 

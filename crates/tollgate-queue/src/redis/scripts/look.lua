@@ -17,8 +17,8 @@ local frame = frame_told()
 local function group_told(name)
   local g = group_load(name)
   local extra = tonumber(call('HGET', P .. 'u', name) or 0)
-  return { name, group_bytes(g), g.waiting + extra, (Q.paused or is_paused(g)) and 1 or 0,
-    g.limits ~= Q.group_limits and call('HGET', P .. 'o', name) or '' }, extra
+  return { name, group_bytes(g), g.waiting + extra, (Q.paused or is_paused(g.name)) and 1 or 0,
+    own_limits(name) }, extra
 end
 
 local function ahead(name, place, extra)
@@ -73,8 +73,8 @@ elseif what == 'stats' then
     local g = group_load(name)
     local turn = g.turn > 0 and g.turn or STUCK
     local next = turn < RING and now or (turn < STUCK and turn - RING or -1)
-    answer[#answer + 1] = { name, g.waiting, call('ZCARD', g.delays), g.running,
-      is_paused(g) and 1 or 0, ('%d'):format(g.blocked > now and g.blocked or -1), ('%d'):format(next) }
+    answer[#answer + 1] = { name, g.waiting, call('ZCARD', delays_of(g)), g.running,
+      is_paused(g.name) and 1 or 0, ('%d'):format(g.blocked > now and g.blocked or -1), ('%d'):format(next) }
   end
   return answer
 elseif what == 'dead' then

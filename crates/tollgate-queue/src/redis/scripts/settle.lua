@@ -69,7 +69,7 @@ local function failed(id, g, j, l, retry, reason)
   if j.backoff >= 0 then first, most = j.backoff, j.backoff_max end
   j.due = now + min(first * 2 ^ min(j.failures - 1, 31), most)
   job_save(id, j)
-  call('ZADD', g.delays, j.due, pack('>I7', id))
+  call('ZADD', delays_of(g), j.due, pack('>I7', id))
   Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
   return WAITS, j.due
 end
