@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 use tollgate_core::fields::{Lines, Reading, read};
+#[cfg(feature = "push")]
+use tollgate_upstream::profile::{Observation, Profile, Response};
 
 use crate::Outcome;
 
@@ -39,14 +41,39 @@ pub fn wait_of(reading: &Reading) -> Option<Duration> {
     Some(wait.min(Outcome::LIMITED_MAX))
 }
 
+/// How long a group must wait after a call that was refused with `status`, as the profile of that
+/// name in `tollgate-upstream` reads the answer's fields.
+///
+/// # Errors
+///
+/// If there is no such profile.
+#[cfg(feature = "push")]
+pub fn wait_by_profile(
+    name: &str,
+    status: u16,
+    lines: &Lines<'_>,
+    now: Timestamp,
+) -> Result<Duration, crate::Error> {
+    let profile = profile(name)?;
+    let now = Duration::from_nanos(now.as_nanos());
+    let observed = profile.read(&Response { status, lines, body: &[], now });
+    Ok(wait_observed(&profile, &observed))
+}
+
+/// A profile that is shipped, by name.
+#[cfg(feature = "push")]
+pub(crate) fn profile(name: &str) -> Result<std::sync::Arc<Profile>, crate::Error> {
+    Profile::builtin(name).ok_or_else(|| {
+        let known = Profile::builtins().join(", ");
+        crate::Error::invalid(format!("there is no profile {name:?}; there are {known}"))
+    })
+}
+
 /// How long a group must wait after a refused call, by what a profile of its upstream read in the
 /// answer: what is said of trying again, or of limits that are spent, or what the profile supposes.
 #[cfg(feature = "push")]
 #[must_use]
-pub fn wait_observed(
-    profile: &tollgate_upstream::profile::Profile,
-    observed: &tollgate_upstream::profile::Observation,
-) -> Duration {
+pub fn wait_observed(profile: &Profile, observed: &Observation) -> Duration {
     let spent = observed.readings.iter().filter(|reading| reading.remaining == Some(0));
     let reset = spent.filter_map(|reading| reading.reset_after).max();
     let wait = observed.retry_after.or(reset).unwrap_or_else(|| profile.retry_unsaid());

@@ -92,7 +92,7 @@ impl Push {
         if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
             return Err(Error::invalid("a push target is an http:// or https:// URL with a host"));
         }
-        let profile = target.profile.as_deref().map(profile).transpose()?;
+        let profile = target.profile.as_deref().map(feedback::profile).transpose()?;
         let content_type = header::HeaderValue::from_str(&target.content_type)
             .map_err(|_| Error::invalid("the media type of the push target cannot be sent"))?;
         let client = reqwest::Client::builder()
@@ -146,13 +146,6 @@ impl Push {
 
 fn failed(reason: String, retry: bool) -> Outcome {
     Outcome::Failed { reason, retry }
-}
-
-fn profile(name: &str) -> Result<Arc<Profile>, Error> {
-    Profile::builtin(name).ok_or_else(|| {
-        let known = Profile::builtins().join(", ");
-        Error::invalid(format!("there is no profile {name:?}; there are {known}"))
-    })
 }
 
 /// What is trusted: the system's certificates, or only those in `roots_pem`.

@@ -33,6 +33,8 @@ pub(crate) use dispatch::Grant;
 #[cfg(feature = "redis")]
 pub(crate) use estimate::{Bound, Line, wait_for_all};
 pub(crate) use gate::Gate;
+#[cfg(feature = "redis")]
+pub(crate) use gate::window_start;
 pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
 pub(crate) use kept::Over;

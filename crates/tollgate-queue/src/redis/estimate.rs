@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use tollgate_core::fixed_window::Anchor;
 use tollgate_core::{Algorithm, Cost, State, Timestamp};
 
-use super::pack::{Reader, moment, unpack_limits};
+use super::pack::{Reader, kind_of, moment, unpack_limits};
 use super::read::{bytes, damaged, list, number, text, unsigned};
 use crate::error::Error;
-use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all};
+use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all, window_start};
 use crate::{Estimate, Limit, QueueSettings};
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
@@ -170,14 +171,16 @@ fn gates(mut read: Reader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
         }
         let (kind, length) = (read.byte()?, usize::try_from(read.number()?).ok()?);
         let mut body = Reader(read.take(length)?);
-        match (kind, limit) {
-            (_, _) if length == 0 => {}
-            (1, Limit::Slots { .. }) => *gate = Gate::Slots(slots(&mut body)?),
-            (2, Limit::Window { .. }) => {
-                *gate = Gate::Window { number: body.double()? as u64, used: body.number()? };
+        // What is in use of a limit of another kind says nothing of this one.
+        if length == 0 || kind != kind_of(limit) {
+            continue;
+        }
+        *gate = match limit {
+            Limit::Slots { .. } => Gate::Slots(slots(&mut body)?),
+            Limit::Window { .. } => {
+                Gate::Window { number: body.double()? as u64, used: body.number()? }
             }
-            (_, Limit::Policy(algorithm)) => *gate = Gate::Policy(state(body, algorithm)?),
-            _ => {}
+            Limit::Policy(algorithm) => Gate::Policy(state(body, algorithm)?),
         }
     }
     Some(gates)
@@ -218,7 +221,15 @@ fn state(mut body: Reader<'_>, algorithm: &Algorithm) -> Option<State> {
             let (level, dripped) = (body.double()?, body.double()?);
             vec![(moment(dripped as u64), level as u32)]
         }
-        Algorithm::FixedWindow(_) => vec![(moment(body.double()? as u64), body.number()?)],
+        Algorithm::FixedWindow(window) => {
+            let (start, used) = (body.double()? as u64, body.number()?);
+            let at = match window.anchor() {
+                Anchor::FirstRequest => moment(start),
+                // The number of a window that begins with the epoch.
+                _ => window_start(start, window.quota().period()),
+            };
+            vec![(at, used)]
+        }
         Algorithm::SlidingWindow(_) => {
             let _in_all = body.number()?;
             anchors(&mut body)?

@@ -207,6 +207,11 @@ pub(super) fn limits(limits: &[Limit]) -> Vec<u8> {
     out
 }
 
+/// The kind of a limit, as `scripts/limits.lua` numbers them.
+pub(super) fn kind_of(limit: &Limit) -> u8 {
+    parts(limit).0
+}
+
 /// The kind and the constants of a limit, as `scripts/limits.lua` lists them.
 fn parts(limit: &Limit) -> (u8, [f64; 4]) {
     match *limit {

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tollgate_core::{Clock, Timestamp};
 use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{Embedded, JobId, JobState, NewJob, Queue, QueueSettings, Worker};
@@ -21,38 +24,63 @@ impl Clock for System {
     }
 }
 
-/// A target that gives these answers, one per request, and tells what it was sent.
-fn target(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {
+/// A target that gives these answers, one per request, and tells what it was sent; over TLS, if it
+/// has a certificate.
+fn target(
+    answers: Vec<&'static str>,
+    tls: Option<Arc<ServerConfig>>,
+) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}/hook", listener.local_addr().unwrap());
     let (told, heard) = mpsc::channel();
     std::thread::spawn(move || {
         for answer in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = Vec::new();
-            let mut chunk = [0; 4_096];
-            while !request.ends_with(b"payload") {
-                let length = stream.read(&mut chunk).unwrap();
-                request.extend_from_slice(&chunk[..length]);
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-            told.send(String::from_utf8_lossy(&request).into_owned()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            let request = match &tls {
+                None => serve(stream, answer),
+                Some(tls) => {
+                    let session = ServerConnection::new(Arc::clone(tls)).unwrap();
+                    serve(StreamOwned::new(session, stream), answer)
+                }
+            };
+            told.send(request).unwrap();
         }
     });
     (url, heard)
 }
 
+fn serve(mut stream: impl Read + Write, answer: &str) -> String {
+    let mut request = Vec::new();
+    let mut chunk = [0; 4_096];
+    while !request.ends_with(b"payload") {
+        let length = stream.read(&mut chunk).unwrap();
+        request.extend_from_slice(&chunk[..length]);
+    }
+    stream.write_all(answer.as_bytes()).unwrap();
+    String::from_utf8_lossy(&request).into_owned()
+}
+
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
 
 async fn push(answers: Vec<&'static str>) -> (Queue, JobId, Vec<String>) {
+    push_to(answers, None, |target| target).await
+}
+
+async fn push_to(
+    answers: Vec<&'static str>,
+    tls: Option<Arc<ServerConfig>>,
+    change: impl FnOnce(PushTarget) -> PushTarget,
+) -> (Queue, JobId, Vec<String>) {
     let count = answers.len();
-    let (url, heard) = target(answers);
+    let (url, heard) = target(answers, tls);
     let queue = Queue::new(Arc::new(Embedded::memory()), Arc::new(System), queue("push"));
     let mut settings = QueueSettings::with_limit("concurrent 1".parse().unwrap());
     settings.backoff = tollgate_queue::Backoff::fixed(Duration::from_millis(1));
     queue.put(settings).await.unwrap();
     let id = queue.enqueue(NewJob::new(group("g"), "payload")).await.unwrap().id;
-    let push = Push::new(&PushTarget { keep_result: true, ..PushTarget::new(url) }).unwrap();
+    let target = change(PushTarget { keep_result: true, ..PushTarget::new(url) });
+    let push = Push::new(&target).unwrap();
     let all = tokio::task::spawn_blocking(move || {
         let take = |_| heard.recv_timeout(Duration::from_secs(20)).unwrap();
         (0..count).map(take).collect::<Vec<_>>()
@@ -99,4 +127,76 @@ async fn redirects_are_not_followed_and_a_broken_target_is_tried_again() {
     let (queue, _, _) = push(vec![broken, OK]).await;
     let totals = queue.stats(None, 0).await.unwrap().totals;
     assert_eq!((totals.failed, totals.done), (1, 1));
+}
+
+#[tokio::test]
+async fn a_profile_reads_what_a_refusal_says_in_its_own_way() {
+    // By its fields alone this would be a second; Discord says how long in the body, too.
+    let refusal = "HTTP/1.1 429 Too Many Requests\r\nx-ratelimit-remaining: 0\r\n\
+                   x-ratelimit-reset-after: 0.25\r\nx-ratelimit-bucket: abcd\r\n\
+                   content-length: 0\r\nconnection: close\r\n\r\n";
+    let discord =
+        |target| PushTarget { profile: Some("discord".to_owned()), keep_result: false, ..target };
+    let begin = std::time::Instant::now();
+    let (queue, _, requests) = push_to(vec![refusal, OK], None, discord).await;
+    assert!(begin.elapsed() >= Duration::from_millis(250), "the group waited");
+    assert!(requests[1].to_lowercase().contains("tollgate-attempt: 2"));
+    let totals = queue.stats(None, 0).await.unwrap().totals;
+    assert_eq!((totals.limited, totals.failed, totals.done), (1, 0, 1));
+}
+
+/// A certificate for loopback that signs itself, and its key, in PEM.
+fn certificate() -> (String, String) {
+    let folder = std::env::temp_dir().join(format!("tollgate-push-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        // An authority must not be used as a server's own certificate.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(folder.join("key.pem"))
+        .arg("-out")
+        .arg(folder.join("cert.pem"))
+        .output()
+        .expect("openssl is installed by scripts/install-peers");
+    assert!(made.status.success(), "{made:?}");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let both = (read("cert.pem"), read("key.pem"));
+    std::fs::remove_dir_all(&folder).unwrap();
+    both
+}
+
+#[tokio::test]
+async fn a_target_is_called_over_tls_and_must_be_trusted() {
+    let (cert, key) = certificate();
+    let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let tls = Arc::new(tls);
+    let trusting = |target| PushTarget { roots_pem: Some(cert.clone()), ..target };
+    let (queue, id, _) = push_to(vec![OK], Some(Arc::clone(&tls)), trusting).await;
+    let state = queue.job(id).await.unwrap().unwrap().state;
+    assert!(matches!(state, JobState::Done { result: Some(ref r), .. } if r == "hi"), "{state:?}");
+    // The system does not know this certificate: nothing is sent, and the job is tried again.
+    let (url, _heard) = target(vec![], Some(tls));
+    let queue =
+        Queue::new(Arc::new(Embedded::memory()), Arc::new(System), crate::world::queue("q"));
+    queue.put(QueueSettings { attempts_max: 1, ..QueueSettings::default() }).await.unwrap();
+    let id = queue.enqueue(NewJob::new(group("g"), "payload")).await.unwrap().id;
+    let stopped = async {
+        while !matches!(queue.job(id).await.unwrap().unwrap().state, JobState::Dead { .. }) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let push = Push::new(&PushTarget::new(url)).unwrap();
+    Worker::new(queue.clone()).run(push, stopped).await.unwrap();
+    assert_eq!(queue.stats(None, 0).await.unwrap().totals.failed, 1);
 }

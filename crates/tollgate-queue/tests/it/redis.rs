@@ -88,15 +88,18 @@ fn keys_without_ttl(server: &Server, namespace: &str) -> Vec<String> {
 
 #[test]
 fn random_histories_agree_with_the_reference_and_leave_no_key_without_ttl() {
-    let operations = if full() { operations() } else { 3_000 };
+    let operations = if full() { operations() } else { 4_000 };
     for engine in Engine::available() {
-        for seed in 1..=2 {
+        let server = engine.shared();
+        let history = |seed: u64| {
             let namespace = format!("model{seed}");
-            let server = engine.shared();
             let mut subject = Shared::virtual_time(server, &namespace);
-            play(&mut subject, seed, operations / 2);
+            play(&mut subject, seed, operations / 4);
             assert_eq!(keys_without_ttl(server, &namespace), [""; 0], "{engine:?} {seed}");
-        }
+        };
+        std::thread::scope(|scope| {
+            (1..=4).for_each(|seed| drop(scope.spawn(move || history(seed))));
+        });
     }
 }
 

@@ -1,7 +1,8 @@
 //! Driving a backend in virtual time.
 
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tollgate_core::Timestamp;
@@ -13,13 +14,23 @@ pub(crate) const START: Timestamp = Timestamp::from_millis(1_794_700_000_000);
 /// Waits for an answer, at most a minute: storage threads answer from elsewhere.
 pub(crate) fn now_or_soon<T: Unpin>(answer: Answer<'_, T>) -> Result<T, Error> {
     let mut answer = pin!(answer);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Poll::Ready(result) = poll(&mut answer) {
+        if let Poll::Ready(result) = answer.as_mut().poll(&mut Context::from_waker(&waker)) {
             return result;
         }
         assert!(Instant::now() < deadline, "no answer within a minute");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_secs(60));
+    }
+}
+
+/// Goes on with a thread that waits for an answer.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -84,6 +84,13 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     Ok(PlannedQueue { name, settings, push })
 }
 
+/// The certificates in a file.
+fn roots(place: &Place<'_>) -> Result<String, ConfigError> {
+    let path = place.text()?;
+    std::fs::read_to_string(&path)
+        .map_err(|error| place.wrong(format!("{path} cannot be read: {error}")))
+}
+
 fn push(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
     let table = place.table()?;
     let mut target = PushTarget::new(table.need("url")?.text()?);
@@ -91,6 +98,8 @@ fn push(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
     table.set("concurrency", &mut target.concurrency, |place| place.number())?;
     table.set("content_type", &mut target.content_type, |place| place.text())?;
     table.set("keep_result", &mut target.keep_result, |place| place.boolean())?;
+    table.set("profile", &mut target.profile, |place| place.text().map(Some))?;
+    table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some))?;
     if target.concurrency == 0 {
         return Err(table.wrong("concurrency must be at least 1"));
     }

@@ -303,11 +303,13 @@ impl Journal {
     }
 }
 
+type Rows = ReadOnlyTable<(u32, u64), &'static [u8]>;
+
 /// Rows of the tables, as they were at the last folding.
 #[derive(Debug)]
 pub(super) struct Tables<'d> {
     database: &'d Database,
-    open: BTreeMap<Numbered, ReadOnlyTable<(u32, u64), &'static [u8]>>,
+    open: BTreeMap<Numbered, Rows>,
 }
 
 impl<'d> Tables<'d> {
@@ -333,10 +335,7 @@ impl<'d> Tables<'d> {
     }
 }
 
-fn find(
-    rows: &ReadTransaction,
-    table: Numbered,
-) -> Result<Option<ReadOnlyTable<(u32, u64), &'static [u8]>>, Error> {
+fn find(rows: &ReadTransaction, table: Numbered) -> Result<Option<Rows>, Error> {
     match rows.open_table(table.table()) {
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
         table => table.map(Some).map_err(failed),

@@ -204,9 +204,8 @@ impl<'d> FileVault<'d> {
     ) -> Result<Option<T>, Error> {
         match self.journal.get(table, queue, id) {
             Some(row) => row.map(read).transpose(),
-            None => self.tables.get(table, queue, id, read).map_err(|error| {
+            None => self.tables.get(table, queue, id, read).inspect_err(|error| {
                 self.failed = Some(error.again());
-                error
             }),
         }
     }

@@ -64,8 +64,9 @@ elseif what == 'pause' then
 elseif what == 'limits' then
   call('HINCRBY', P .. 'c', 'rf', 1)
   if ARGV[5] == '' then call('HDEL', P .. 'o', ARGV[4]) else call('HSET', P .. 'o', ARGV[4], ARGV[5]) end
+  -- What upkeep loaded and saved of the group was bound by its limits of before.
+  groups[ARGV[4]], Q.own = nil, nil
   place(ARGV[4])
-  if not turns[ARGV[4]] then turns, turn_order = {}, {} end
   save()
   return reply(1)
 elseif what == 'revive' then

@@ -136,6 +136,8 @@ struct SettleBody<'a> {
     retry: Option<bool>,
     wait_ms: Option<u64>,
     headers: Option<Map<String, Value>>,
+    profile: Option<String>,
+    status: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -150,6 +152,8 @@ struct OutcomeBody<'a> {
     retry: Option<bool>,
     wait_ms: Option<u64>,
     headers: Option<Map<String, Value>>,
+    profile: Option<String>,
+    status: Option<u16>,
 }
 
 impl<'a> SettleBody<'a> {
@@ -161,9 +165,21 @@ impl<'a> SettleBody<'a> {
         let (Some(id), Some(attempt)) = (self.id, self.attempt) else {
             return Err(Trouble::Bad("give id and attempt, or leases".to_owned()));
         };
-        let Self { result, result_base64, reason, retry, wait_ms, headers, .. } = self;
-        let one =
-            OutcomeBody { id, attempt, result, result_base64, reason, retry, wait_ms, headers };
+        let Self {
+            result, result_base64, reason, retry, wait_ms, headers, profile, status, ..
+        } = self;
+        let one = OutcomeBody {
+            id,
+            attempt,
+            result,
+            result_base64,
+            reason,
+            retry,
+            wait_ms,
+            headers,
+            profile,
+            status,
+        };
         Ok((vec![one], true))
     }
 }
@@ -185,7 +201,8 @@ impl OutcomeBody<'_> {
         })
     }
 
-    /// How long the group waits: as told, or as the upstream's header fields say.
+    /// How long the group waits: as told, or as the upstream's header fields say, read by a
+    /// profile if one is named.
     fn wait(&self, queue: &Queue) -> Result<Duration, Trouble> {
         match (self.wait_ms, &self.headers) {
             (Some(wait_ms), None) => Ok(Duration::from_millis(wait_ms).min(Outcome::LIMITED_MAX)),
@@ -194,7 +211,11 @@ impl OutcomeBody<'_> {
                     .iter()
                     .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.as_bytes())))
                     .collect();
-                Ok(feedback::wait(&lines, queue.now()))
+                let status = self.status.unwrap_or(429);
+                match &self.profile {
+                    None => Ok(feedback::wait(&lines, queue.now())),
+                    Some(name) => Ok(feedback::wait_by_profile(name, status, &lines, queue.now())?),
+                }
             }
             _ => Err(Trouble::Bad("give wait_ms, or the headers of the answer".to_owned())),
         }
