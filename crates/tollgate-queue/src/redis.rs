@@ -206,9 +206,7 @@ impl Inner {
         now: Timestamp,
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
-        let mut all = vec![self.time(now), self.request_id()];
-        all.extend(arguments);
-        self.line.run(script, &[base, self.base.as_bytes()], &all).await
+        self.run(script, base, [self.time(now), self.request_id()], arguments).await
     }
 
     /// Runs a script that only looks, or that may as well run twice.
@@ -219,8 +217,17 @@ impl Inner {
         now: Timestamp,
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
-        let mut all = vec![self.time(now), Vec::new()];
-        all.extend(arguments);
+        self.run(script, base, [self.time(now), Vec::new()], arguments).await
+    }
+
+    async fn run(
+        &self,
+        script: &Script,
+        base: &[u8],
+        first: [Vec<u8>; 2],
+        arguments: impl IntoIterator<Item = Vec<u8>>,
+    ) -> Result<Value, Error> {
+        let all: Vec<Vec<u8>> = first.into_iter().chain(arguments).collect();
         self.line.run(script, &[base, self.base.as_bytes()], &all).await
     }
 

@@ -74,37 +74,14 @@ impl Backend for RedisBackend {
     fn remove_queue(&self, queue: &QueueName, now: Timestamp) -> Answer<'_, bool> {
         let queue = queue.clone();
         self.on(async move |inner: Inners| {
-            let desk = inner.desk(&queue)?;
-            let mut was_there = false;
-            loop {
-                let arguments = [word("remove"), word(queue.as_str())];
-                let answer = list(inner.look(&PUT, &desk.base, now, arguments).await?)?;
-                let [was, more] = &answer[..] else { return Err(damaged()) };
-                was_there |= number(was)? == 1;
-                if number(more)? == 0 {
-                    break;
-                }
-            }
+            let was_there = inner.remove(&queue, now).await?;
             inner.lock().remove(&queue);
             Ok(was_there)
         })
     }
 
     fn queues(&self) -> Answer<'_, Vec<(QueueName, QueueSettings)>> {
-        self.on(async move |inner: Inners| {
-            let mut command = redis::cmd("HGETALL");
-            command.arg(format!("{}c", inner.base));
-            let pairs = match inner.line.ask(&command).await? {
-                Value::Map(pairs) => pairs.into_iter().flat_map(|(k, v)| [k, v]).collect(),
-                value => list(value)?,
-            };
-            let read = |pair: &[Value]| {
-                Ok((QueueName::new(text(&pair[0])?)?, pack::unpack_settings(bytes(&pair[1])?)?))
-            };
-            let mut queues = pairs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
-            queues.sort_by(|a, b| a.0.cmp(&b.0));
-            Ok(queues)
-        })
+        self.on(async move |inner: Inners| inner.list_queues().await)
     }
 
     fn put_shared(&self, name: &QueueName, limit: Limit, now: Timestamp) -> Answer<'_, ()> {

@@ -7,11 +7,11 @@ use redis::Value;
 use tollgate_core::Timestamp;
 
 use super::Inner;
-use super::pack::moment;
-use super::read::{self, bytes, damaged, list, moment_of, number, unsigned};
-use super::script::{CONTROL, LEASE};
+use super::pack::{moment, unpack_settings};
+use super::read::{self, bytes, damaged, list, moment_of, number, text, unsigned};
+use super::script::{CONTROL, LEASE, PUT};
 use crate::error::Error;
-use crate::{Leased, QueueName};
+use crate::{Leased, QueueName, QueueSettings};
 
 impl Inner {
     pub(super) async fn control(
@@ -22,6 +22,41 @@ impl Inner {
     ) -> Result<i64, Error> {
         let desk = self.desk(queue)?;
         number(&self.change(&CONTROL, &desk.base, now, arguments).await?)
+    }
+
+    /// Forgets a queue, a chunk of its keys at a time; whether there was one.
+    pub(super) async fn remove(
+        self: &Arc<Self>,
+        queue: &QueueName,
+        now: Timestamp,
+    ) -> Result<bool, Error> {
+        let desk = self.desk(queue)?;
+        let mut was_there = false;
+        loop {
+            let arguments = [b"remove".to_vec(), queue.as_str().as_bytes().to_vec()];
+            let answer = list(self.look(&PUT, &desk.base, now, arguments).await?)?;
+            let [was, more] = &answer[..] else { return Err(damaged()) };
+            was_there |= number(was)? == 1;
+            if number(more)? == 0 {
+                return Ok(was_there);
+            }
+        }
+    }
+
+    /// Every queue and its settings, in order of names.
+    pub(super) async fn list_queues(&self) -> Result<Vec<(QueueName, QueueSettings)>, Error> {
+        let mut command = redis::cmd("HGETALL");
+        command.arg(format!("{}c", self.base));
+        let pairs = match self.line.ask(&command).await? {
+            Value::Map(pairs) => pairs.into_iter().flat_map(|(k, v)| [k, v]).collect(),
+            value => list(value)?,
+        };
+        let read = |pair: &[Value]| {
+            Ok((QueueName::new(text(&pair[0])?)?, unpack_settings(bytes(&pair[1])?)?))
+        };
+        let mut queues = pairs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
+        queues.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(queues)
     }
 
     /// Places every group anew, a chunk at a time: their limits have changed.

@@ -93,11 +93,22 @@ impl Gate {
         }
     }
 
-    /// The job holds its slots since before a restart.
+    /// The job holds its slots since before a restart: as many as were stored, if the limit was
+    /// another when it started, and otherwise as many as it would take now.
     #[cfg(feature = "redb")]
     pub(crate) fn hold(&mut self, limit: &Limit, job: u64, weight: u32) {
-        if let (Self::Slots(slots), Limit::Slots { units, .. }) = (self, limit) {
+        if let (Self::Slots(slots), Limit::Slots { units, .. }) = (self, limit)
+            && !slots.is_held_by(job)
+        {
             slots.hold(job, weight.min(*units));
+        }
+    }
+
+    /// Frees the slots of jobs that do not run any more.
+    #[cfg(feature = "redb")]
+    pub(crate) fn retain(&mut self, runs: impl Fn(u64) -> bool) {
+        if let Self::Slots(slots) = self {
+            slots.retain(runs);
         }
     }
 

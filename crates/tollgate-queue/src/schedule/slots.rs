@@ -41,6 +41,25 @@ impl Slots {
         self.anchors.iter().copied()
     }
 
+    /// Who holds how many units.
+    #[cfg(feature = "redb")]
+    pub(crate) fn held(&self) -> impl ExactSizeIterator<Item = (u64, u32)> + '_ {
+        self.busy.iter().map(|(job, units)| (*job, *units))
+    }
+
+    /// Whether `job` holds anything.
+    #[cfg(feature = "redb")]
+    pub(crate) fn is_held_by(&self, job: u64) -> bool {
+        self.busy.contains_key(&job)
+    }
+
+    /// Frees what is held by others than those that `runs` says.
+    #[cfg(feature = "redb")]
+    pub(crate) fn retain(&mut self, runs: impl Fn(u64) -> bool) {
+        self.busy.retain(|job, _| runs(*job));
+        self.busy_units = self.busy.values().map(|units| u64::from(*units)).sum();
+    }
+
     pub(crate) fn hold(&mut self, job: u64, units: u32) {
         if self.busy.insert(job, units).is_none() {
             self.busy_units += u64::from(units);

@@ -181,3 +181,17 @@ fn a_queue_survives_a_write_that_fails_and_goes_on() {
         judge(&queues, &seen, &format!("write {point} failed: {failed}"));
     }
 }
+
+#[test]
+fn a_job_holds_after_a_restart_what_it_held_before() {
+    let path = scratch("held");
+    let (queues, name) = (Embedded::open(&path.0).expect("opens"), queue("q"));
+    let settings = |limit: &str| QueueSettings::with_limit(limit.parse().expect("a limit"));
+    get(queues.put_queue(&name, settings("slots 2/10s"), START));
+    get(queues.enqueue(&name, vec![job("g").weight(3), job("g")], START));
+    assert_eq!(get(queues.lease(&name, 2, "w", START)).leases.len(), 1, "it takes all there is");
+    get(queues.put_queue(&name, settings("slots 3/10s"), START));
+    drop(queues);
+    let queues = Embedded::open(&path.0).expect("opens again");
+    assert_eq!(get(queues.lease(&name, 2, "w", START)).leases.len(), 1, "two units, not three");
+}

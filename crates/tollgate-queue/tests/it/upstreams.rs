@@ -49,7 +49,7 @@ fn no_call_is_over_the_limit_of_any_upstream_and_the_makespan_is_within_two_perc
 fn the_policy_of_the_seed_wastes_an_eighth_to_a_fifth_of_its_calls() {
     let share = |upstream: Enforcer| {
         let reports: Vec<Report> =
-            (1..=3).map(|seed| seed_policy::run(&BURST, upstream.clone(), seed)).collect();
+            (1..=40).map(|seed| seed_policy::run(&BURST, upstream.clone(), seed)).collect();
         let (refused, calls) = reports.iter().fold((0, 0), |(refused, calls), report| {
             (refused + report.refused, calls + report.calls)
         });
@@ -57,8 +57,9 @@ fn the_policy_of_the_seed_wastes_an_eighth_to_a_fifth_of_its_calls() {
     };
     let anchored = share(Enforcer::anchored(10, BURST.window));
     let sliding = share(Enforcer::sliding(10, BURST.window));
-    assert!((8.0..=20.0).contains(&anchored), "{anchored} % of calls refused");
-    assert!((12.0..=24.0).contains(&sliding), "{sliding} % of calls refused");
+    // The facts have 12.3 and 19.4, of three bursts each.
+    assert!((12.0..=14.5).contains(&anchored), "{anchored} % of calls refused");
+    assert!((18.0..=20.0).contains(&sliding), "{sliding} % of calls refused");
 }
 
 /// `cargo test -p tollgate-queue --test it table -- --ignored --nocapture` prints the table of
@@ -79,8 +80,8 @@ fn table_of_policies_and_upstreams() {
             ("the seed's", seed_policy::run),
         ] {
             let reports: Vec<Report> =
-                (1..=3).map(|seed| run(&BURST, upstream.clone(), seed)).collect();
-            let mean = |of: fn(&Report) -> f64| reports.iter().map(of).sum::<f64>() / 3.0;
+                (1..=40).map(|seed| run(&BURST, upstream.clone(), seed)).collect();
+            let mean = |of: fn(&Report) -> f64| reports.iter().map(of).sum::<f64>() / 40.0;
             let (calls, refused) = (mean(|r| r.calls as f64), mean(|r| r.refused as f64));
             println!(
                 "| {name} | {policy} | {calls:.0} | {refused:.0} | {:.1} % | {:.1} s | {:.3} | {:.2} |",

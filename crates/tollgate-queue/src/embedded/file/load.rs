@@ -10,7 +10,7 @@ use super::rows::{
     read_recurring, read_settings,
 };
 use crate::error::Error;
-use crate::schedule::{Entry, Over, Queue, Running, Schedule};
+use crate::schedule::{Entry, Gate, Over, Queue, Running, Schedule};
 use crate::{Group, QueueName};
 
 /// The schedule that is in `database`.
@@ -25,6 +25,7 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     load_queues(&rows, &mut schedule)?;
     load_groups(&rows, &mut schedule)?;
     load_jobs(&rows, &mut schedule)?;
+    free_slots(&mut schedule);
     load_done(&rows, &mut schedule)?;
     load_keys(&rows, &mut schedule)?;
     load_recurring(&rows, &mut schedule)?;
@@ -152,6 +153,21 @@ fn restore(
         None => queue.admit(id, entry, now),
     }
     Ok(())
+}
+
+/// Frees the slots of jobs that ended after what is in use of their limits was last written.
+fn free_slots(schedule: &mut Schedule) {
+    let Schedule { queues, shared, .. } = schedule;
+    let running: std::collections::HashSet<u64> =
+        queues.values().flat_map(|queue| queue.leases.keys().copied()).collect();
+    let mut free = |gate: &mut Gate| gate.retain(|job| running.contains(&job));
+    shared.values_mut().for_each(|(_, gate)| free(gate));
+    for queue in queues.values_mut() {
+        queue.gates.iter_mut().for_each(&mut free);
+        for number in queue.groups.numbers() {
+            queue.groups.get_mut(number).gates.iter_mut().for_each(&mut free);
+        }
+    }
 }
 
 fn load_done(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Error> {

@@ -14,7 +14,8 @@
 //!   recurring   queue, name   -> when, what, next time
 //! ```
 //!
-//! What is in flight of slots is not written: the leases say it.
+//! What is in flight of slots is written with what is answered, and not when a job starts: who is
+//! not there holds what its weight says, and who does not run any more holds nothing.
 
 use tollgate_core::sliding_window::Cell;
 use tollgate_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_window};
@@ -104,6 +105,9 @@ pub(super) fn write_gate(out: &mut Out, gate: &Gate) {
                 out.short(at.as_nanos() - before).short(u64::from(units));
                 before = at.as_nanos();
             });
+            out.list(slots.held(), |out, (job, units)| {
+                out.short(job).short(u64::from(units));
+            });
         }
         Gate::Window { number, used } => {
             out.u8(1).u64(*number).u32(*used);
@@ -133,7 +137,7 @@ pub(super) fn read_gates(row: &mut In<'_>) -> Result<Vec<Gate>, Error> {
 
 pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
     Ok(match row.u8()? {
-        0 => Gate::Slots(Slots::answered(read_anchors(row)?)),
+        0 => Gate::Slots(read_slots(row)?),
         1 => Gate::Window { number: row.u64()?, used: row.u32()? },
         2 => Gate::Policy(State::Gcra(gcra::State::from_words([row.u64()?, row.u64()?]))),
         3 => {
@@ -152,13 +156,18 @@ pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
     })
 }
 
-fn read_anchors(row: &mut In<'_>) -> Result<Vec<(Timestamp, u32)>, Error> {
+fn read_slots(row: &mut In<'_>) -> Result<Slots, Error> {
+    let units = |row: &mut In<'_>| u32::try_from(row.short()?).map_err(|_| damaged());
     let mut at = 0u64;
-    row.list(|row| {
+    let anchors = row.list(|row| {
         at = at.checked_add(row.short()?).ok_or_else(damaged)?;
-        let units = u32::try_from(row.short()?).map_err(|_| damaged())?;
-        Ok((Timestamp::from_nanos(at), units))
-    })
+        Ok((Timestamp::from_nanos(at), units(row)?))
+    })?;
+    let mut slots = Slots::answered(anchors);
+    for (job, units) in row.list(|row| Ok((row.short()?, units(row)?)))? {
+        slots.hold(job, units);
+    }
+    Ok(slots)
 }
 
 /// What was enqueued, before the payload.

@@ -86,9 +86,7 @@ if again then
   if type(again) ~= 'table' or again[1] ~= 'leases' then return again end
 end
 
-local latest
 local function reply(answer, remembered)
-  if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
   if memory then call('SET', memory, cmsgpack.pack(remembered or answer), 'PX', REMEMBER_MS) end
   return answer
 end
@@ -122,8 +120,9 @@ do
   Q.delayed, Q.refits = tonumber(kept[6] or 0), tonumber(kept[7] or 0) % 128
   -- A clock that falls behind a little stands still until it has caught up; one that was set back
   -- is believed, and what lies too far in the future is mended where it is read.
-  latest = tonumber(kept[5] or 0)
+  local latest = tonumber(kept[5] or 0)
   if now < latest and latest - now <= LATE_MAX then now = latest end
+  if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
   local at
   Q.lease, Q.attempts_max, Q.backoff, Q.backoff_max, Q.response_max, Q.key_window, Q.keys_max,
     Q.payload_max, Q.jobs_max, Q.groups_max, Q.done_max, Q.done_age, Q.dead_max, Q.dead_age, at =

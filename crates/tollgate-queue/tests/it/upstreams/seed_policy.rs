@@ -40,8 +40,8 @@ pub(crate) fn run(burst: &Burst, mut upstream: Enforcer, seed: u64) -> Report {
     let reservoir = u64::from(burst.units);
     let mut limiter =
         Limiter { window: burst.window, reservoir, calls: BTreeMap::new(), enqueued: 0 };
-    // The best case: the burst comes when a window of the clock begins.
-    let start = START;
+    // The burst comes at any time of a window of the clock.
+    let start = START.after(burst.window.mul_f64(random.unit()));
     let mut waiting: VecDeque<(usize, bool)> = (0..burst.jobs).map(|job| (job, false)).collect();
     let mut delayed: Vec<(Timestamp, usize)> = Vec::new();
     let mut answers: BTreeMap<(Timestamp, usize), Duration> = BTreeMap::new();
