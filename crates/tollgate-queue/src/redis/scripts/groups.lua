@@ -61,9 +61,7 @@ local function group_read(name, value, is_parked)
     running, blocked, deficit, waiting, turn, kind, length, flight, used, at =
       read('<I4ddI4dBI4I4I4', value)
     if kind == 1 and length == #value - 37 then
-      local log
-      log, used = log_rest(limits[1], value, at, #value + 1, used)
-      states = { { 1, flight, log, used } }
+      states = { slots_load(limits[1], flight, value, at, #value + 1, used) }
     end
   end
   if not states then
@@ -113,8 +111,9 @@ end
 local function group_bytes(g)
   if g.is_plain then
     local s = g.states[1]
-    return pack('<I4ddI4dBI4I4I4', g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #s[3],
-      s[2], s[4]) .. s[3]
+    local log = s[5] or s[3]
+    return pack('<I4ddI4dBI4I4I4', g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #log,
+      s[2], s[6] or s[4]) .. log
   end
   return pack('<I4ddI4d', g.running, g.blocked, g.deficit, g.waiting, g.turn)
     .. states_format(g.limits, g.states)
@@ -197,7 +196,7 @@ local taken_plain = {}
 local function all_take(g, weight)
   if not is_wide and g.is_plain then
     local units, s = min(weight, g.limits[1].units), g.states[1]
-    s[2] = s[2] + units
+    s[2], s[5], s[6] = s[2] + units, nil, nil
     taken_plain[units] = taken_plain[units] or pack('<BI4BB', 1, units, 0, 0)
     return taken_plain[units]
   end

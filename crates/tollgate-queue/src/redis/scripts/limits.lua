@@ -35,6 +35,14 @@ local function log_load(limit, value, from, upto)
   return log_rest(limit, value, from + 4, upto, (read('<I4', value, from)))
 end
 
+-- The state of slots from the bytes of a log, of `used` units in all. What does not count any more
+-- is dropped when a job starts or is answered, not before: under another limit it may count again.
+local function slots_load(limit, flight, value, from, upto, used)
+  local log, rest = log_rest(limit, value, from, upto, used)
+  if rest == used then return { 1, flight, log, used } end
+  return { 1, flight, log, rest, value:sub(from, upto - 1), used }
+end
+
 -- When `units` of a log will have passed; STUCK if it has not that many.
 local function log_frees(limit, log, units)
   for pos = 1, #log, 12 do
@@ -91,8 +99,8 @@ local function limit_load(limit, value, from, upto)
   local kind = limit.kind
   if kind == 1 then
     if not value then return { 1, 0, '', 0 } end
-    local log, used = log_load(limit, value, from + 4, upto)
-    return { 1, read('<I4', value, from), log, used }
+    local flight, used = read('<I4I4', value, from)
+    return slots_load(limit, flight, value, from + 8, upto, used)
   elseif kind == 5 then
     if not value then return { 5, 0, '', 0 } end
     local log, used = log_load(limit, value, from, upto)
@@ -167,7 +175,7 @@ local function limit_take(limit, state, weight)
   end
   weight = min(weight, units)
   if kind == 1 or kind == 6 then
-    state[2] = state[2] + weight
+    state[2], state[5], state[6] = state[2] + weight, nil, nil
   elseif kind == 5 then
     local at = limit.c > 1 and now - now % limit.c or now
     state[3], state[4] = log_add(limit, state[3], at, weight), state[4] + weight
@@ -188,6 +196,7 @@ local function limit_answer(limit, state, units, at)
   state[2] = state[2] - units
   if units > 0 and at + limit.window > now then
     state[3], state[4] = log_add(limit, state[3], at, units), state[4] + units
+    state[5], state[6] = nil, nil
   end
 end
 
@@ -217,11 +226,11 @@ end
 local function limit_format(limit, state)
   local kind = state[1]
   if kind == 1 or kind == 5 then
-    local log = state[3]
+    local log, used = state[5] or state[3], state[6] or state[4]
     local flight = kind == 1 and state[2] or 0
     if flight == 0 and log == '' then return '', 0 end
     local upto = flight > 0 and STUCK or read('<d', log, #log - 11) + limit.window
-    return (kind == 1 and pack('<I4I4', flight, state[4]) or pack('<I4', state[4])) .. log, upto
+    return (kind == 1 and pack('<I4I4', flight, used) or pack('<I4', used)) .. log, upto
   elseif kind == 2 then
     if state[3] == 0 then return '', 0 end
     return pack('<dI4', state[2], state[3]), (state[2] + 1) * limit.window
