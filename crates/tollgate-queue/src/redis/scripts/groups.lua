@@ -4,8 +4,10 @@
 
 local groups = {}
 
--- Makes jobs that run hold what there is of limits that are new to their group (jobs.lua).
+-- Makes jobs that run hold what there is of limits that are new to their group (jobs.lua). Leases
+-- that were read before are then others.
 local refit
+local is_refitted = false
 
 -- The states of `limits` that begin at `at` in `value`, vacant ones where a kind has changed; and
 -- which have not.

@@ -113,6 +113,7 @@ local function lease_format(l)
 end
 
 refit = function(g, fits)
+  is_refitted = true
   local leases = call('HGETALL', P .. 'r')
   for n = 1, #leases, 2 do
     local l = lease_read(leases[n + 1])
@@ -174,9 +175,9 @@ end
 local function expire()
   local ids = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, CHUNK)
   for _, id in ipairs(ids) do
-    local text = call('HGET', P .. 'r', id)
-    local l = lease_read(text)
+    local l = lease_read(call('HGET', P .. 'r', id))
     local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
+    if is_refitted then l = lease_read(call('HGET', P .. 'r', id)) end
     lease_end(g, id)
     answered(g, l, l.expires)
     count('expired')

@@ -119,16 +119,23 @@ local function settle(name, l, attempt, outcome, retry, wait, has_result, text)
   return code, time
 end
 
-for from = 3, #ARGV, CHUNK do
-  local upto = min(from + CHUNK - 1, #ARGV)
-  local names = {}
-  for n = from, upto do names[#names + 1] = ('%d'):format(read('<d', ARGV[n])) end
+-- The leases of some jobs, whose groups are loaded.
+local function leases_of(names)
   local leases, of = call('HMGET', P .. 'r', unpack(names)), {}
   for k = 1, #names do
     leases[k] = leases[k] and lease_read(leases[k])
     if leases[k] then of[#of + 1] = leases[k].group end
   end
   groups_load(of)
+  return leases
+end
+
+for from = 3, #ARGV, CHUNK do
+  local upto = min(from + CHUNK - 1, #ARGV)
+  local names = {}
+  for n = from, upto do names[#names + 1] = ('%d'):format(read('<d', ARGV[n])) end
+  local leases = leases_of(names)
+  if is_refitted then leases = leases_of(names) end
   for n = from, upto do
     local _, attempt, outcome, retry, wait, has_result, at = read('<dI4BBdB', ARGV[n])
     local k = n - from + 1
