@@ -182,16 +182,21 @@ impl<'a> Batch<'a> {
         }
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
-        let answer = match plan {
+        let (item, is_refund) = match plan {
             Err(text) => return self.refuse(&text, &mut encoder),
-            Ok(Plan::Refund(item)) => self.worker.refund(&item.ask(self.worker, self.rules)).await,
-            Ok(Plan::Peek(item) | Plan::Check(item)) => {
-                let asks = [item.ask(self.worker, self.rules)];
-                self.worker.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
-            }
+            Ok(Plan::Refund(item)) => (item, true),
+            Ok(Plan::Peek(item) | Plan::Check(item)) => (item, false),
+        };
+        let asks = [item.ask(self.worker, self.rules)];
+        let answer = if is_refund {
+            self.worker.refund(&asks[0]).await
+        } else {
+            self.worker.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
         };
         match answer {
-            Ok(snapshot) => dialect.encode_snapshot(snapshot, &mut encoder),
+            Ok(snapshot) => {
+                dialect.encode_snapshot(snapshot, asks[0].charge.policy, &mut encoder);
+            }
             Err(error) => encoder.error(&dialect.error(&error.to_string())),
         }
     }

@@ -92,6 +92,8 @@ async fn a_key_keeps_its_state_when_the_numbers_change() {
     let client = Client::new();
     assert_eq!(client.numbers("CL.THROTTLE k 9 1 60 10").await, [0, 10, 0, -1, 600]);
     assert_eq!(client.numbers("CL.THROTTLE k 4 1 1").await, [1, 5, 0, 596, 600]);
+    assert_eq!(client.numbers("CL.THROTTLE k 4 1 1 0").await, [1, 5, 0, 595, 600]);
+    assert_eq!(client.numbers("CL.THROTTLE k 9 1 60 0").await, [0, 10, 0, -1, 600]);
     assert_eq!(client.numbers("CL.THROTTLE k 99 1 60").await, [0, 100, 89, -1, 660]);
     // 7 per second: not a whole number of nanoseconds, and still the same state.
     assert_eq!(client.numbers("CL.THROTTLE k 13 7 1").await, [1, 14, 0, 659, 660]);

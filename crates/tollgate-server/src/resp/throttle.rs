@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tollgate_core::{Cost, Decision, Key, Policy, Snapshot};
+use tollgate_core::{Algorithm, Cost, Decision, Key, Policy, Retry, Snapshot};
 
 use super::batch::{Item, Reply, Source};
 use super::encode::Encoder;
@@ -93,9 +93,20 @@ impl Dialect {
         });
     }
 
-    /// The answer to a look or a refund.
-    pub(super) fn encode_snapshot(self, snapshot: Snapshot, encoder: &mut Encoder<'_>) {
-        self.encode(&Decision::Allow(snapshot), encoder);
+    /// The answer to a look or a refund. A key that earlier numbers emptied further than these allow
+    /// is limited even for a quantity of 0.
+    pub(super) fn encode_snapshot(
+        self,
+        snapshot: Snapshot,
+        policy: &Policy,
+        encoder: &mut Encoder<'_>,
+    ) {
+        let over = fill_time(policy).and_then(|fill| snapshot.reset_after().checked_sub(fill));
+        let decision = match over.filter(|over| !over.is_zero()) {
+            Some(over) => Decision::Deny { snapshot, retry: Retry::After(over) },
+            None => Decision::Allow(snapshot),
+        };
+        self.encode(&decision, encoder);
     }
 
     /// The text of an error, with the prefix that clients of the command expect.
@@ -197,6 +208,15 @@ fn decimal_seconds_ns(text: &str) -> Option<u64> {
     let seconds: f64 = text.parse().ok()?;
     let in_range = seconds > 0.0 && seconds < 1e10;
     in_range.then(|| (seconds * 1e9).ceil() as u64)
+}
+
+/// How long an empty bucket takes to fill, where keys may be emptier than that.
+fn fill_time(policy: &Policy) -> Option<Duration> {
+    let Algorithm::Gcra(gcra) = policy.algorithm() else { return None };
+    let quota = gcra.quota();
+    let fill_ns = quota.period().as_nanos() * u128::from(quota.burst());
+    let is_whole = gcra.is_per_call() && quota.units() == 1;
+    is_whole.then(|| Duration::from_nanos(u64::try_from(fill_ns).unwrap_or(u64::MAX)))
 }
 
 fn clamp(number: u64) -> i64 {
