@@ -89,9 +89,9 @@ impl Batch {
             && requests.iter().all(|request| request.op == Op::Check);
         let script = if is_short { short() } else { script(plan.kinds) };
         let brief = match requests {
-            [request] if is_short && homes == 1 && plan.states.len() == request.parts.len() => {
+            [request] if is_short && plan.states.len() == request.parts.len() => {
                 let ids: Vec<_> = plan.states.iter().map(|place| place.id).collect();
-                Brief::new(request, &ids, manner)
+                Brief::new(request, homes, &ids, manner)
             }
             _ => None,
         };

@@ -3,9 +3,9 @@
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
 //! deployments use one or two. Checks on GCRA alone have scripts that do without functions, with
-//! the whole one to fall back on; those for a single request on one key are written out for its
-//! number of charges and so do without loops and tables too. The parts are the files in `scripts/`,
-//! which draw what they store.
+//! the whole one to fall back on; those for a single request, on one key or on one for each charge,
+//! are written out for its number of charges and so do without loops and tables too. The parts are
+//! the files in `scripts/`, which draw what they store.
 
 use std::sync::OnceLock;
 
@@ -20,6 +20,7 @@ const DIVISION: &str = include_str!("scripts/division.lua");
 const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
 const GCRA_WHOLE: &str = include_str!("scripts/gcra_whole.lua");
 const GCRA_FINE: &str = include_str!("scripts/gcra_fine.lua");
+const GCRA_APART: &str = include_str!("scripts/gcra_apart.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const ALGORITHMS: [&str; 5] = [
     include_str!("scripts/gcra.lua"),
@@ -45,14 +46,29 @@ pub(crate) fn short() -> &'static Script {
 /// The most charges that a script is written out for.
 pub(crate) const WRITTEN_OUT_MAX: usize = 8;
 
-/// The shortest way: one request of so many checks on GCRA states of one key, `whole` if all their
-/// units last whole microseconds. `None` if it has too many charges.
-pub(crate) fn written_out(charges: usize, whole: bool) -> Option<&'static Script> {
-    static SCRIPTS: [OnceLock<Script>; 2 * WRITTEN_OUT_MAX] =
-        [const { OnceLock::new() }; 2 * WRITTEN_OUT_MAX];
-    let (first, source) = if whole { (0, GCRA_WHOLE) } else { (WRITTEN_OUT_MAX, GCRA_FINE) };
+/// What the checks of a request on GCRA states have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One key, and units of whole microseconds.
+    Whole,
+    /// One key.
+    Fine,
+    /// A key for each.
+    Apart,
+}
+
+/// The shortest way: one request of so many checks on GCRA states. `None` if it has too many.
+pub(crate) fn written_out(charges: usize, shape: Shape) -> Option<&'static Script> {
+    static SCRIPTS: [[OnceLock<Script>; WRITTEN_OUT_MAX]; 3] =
+        [const { [const { OnceLock::new() }; WRITTEN_OUT_MAX] }; 3];
+    let source = match shape {
+        Shape::Whole => GCRA_WHOLE,
+        Shape::Fine => GCRA_FINE,
+        Shape::Apart => GCRA_APART,
+    };
     let place = charges.checked_sub(1).filter(|_| charges <= WRITTEN_OUT_MAX)?;
-    Some(SCRIPTS[first + place].get_or_init(|| Script::new(write_out(source, charges))))
+    let script = &SCRIPTS[shape as usize][place];
+    Some(script.get_or_init(|| Script::new(write_out(source, charges))))
 }
 
 impl Script {
@@ -147,21 +163,21 @@ mod tests {
 
     #[test]
     fn scripts_are_written_out_for_a_few_charges_only() {
-        assert!(written_out(0, true).is_none());
-        assert!(written_out(WRITTEN_OUT_MAX + 1, false).is_none());
-        let (one, three) = (written_out(1, true).unwrap(), written_out(3, true).unwrap());
+        assert!(written_out(0, Shape::Whole).is_none());
+        assert!(written_out(WRITTEN_OUT_MAX + 1, Shape::Fine).is_none());
+        let [one, three] = [1, 3].map(|charges| written_out(charges, Shape::Whole).unwrap());
         assert!(!one.source.contains('@') && !three.source.contains('@'));
         assert!(three.source.contains("id3") && !three.source.contains("id4"));
-        assert_ne!(written_out(1, false).unwrap().sha, one.sha);
+        assert_ne!(written_out(1, Shape::Fine).unwrap().sha, one.sha);
     }
 
     /// Every script that a store may run.
     fn all() -> Vec<(String, &'static Script)> {
         let sets = (1..32u8).map(|set| (format!("decide {set:05b}"), script(set << 1)));
         let written_out = (1..=WRITTEN_OUT_MAX).flat_map(|charges| {
-            [true, false].into_iter().filter_map(move |whole| {
-                let name = format!("{charges} charges, whole: {whole}");
-                written_out(charges, whole).map(|script| (name, script))
+            [Shape::Whole, Shape::Fine, Shape::Apart].into_iter().filter_map(move |shape| {
+                let name = format!("{charges} charges, {shape:?}");
+                written_out(charges, shape).map(|script| (name, script))
             })
         });
         sets.chain([("batch".to_owned(), short())]).chain(written_out).collect()
