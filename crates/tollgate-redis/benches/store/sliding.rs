@@ -17,7 +17,9 @@ pub(crate) fn run(server: &Server) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for cells in [1, 10, 100, 1_000] {
         let prefix = format!("s{cells}:");
-        let settings = Settings { prefix: prefix.clone(), ..Settings::default() };
+        // Patience for a busy machine: a call that times out would be a denial.
+        let timeout = Duration::from_secs(10);
+        let settings = Settings { prefix: prefix.clone(), timeout, ..Settings::default() };
         let (cpu, count) = runtime.block_on(measure(server, settings, cells));
         let keys = server.tell(&["KEYS", &format!("{prefix}*")]);
         let key = keys.lines().find(|line| line.starts_with(&prefix)).unwrap_or_default();
