@@ -14,8 +14,8 @@ fuzz_target!(|text: &str| {
             // Whether a token is missing is not one file's fault.
             let is_guarded = shown.contains("is open to others");
             assert!(shown.starts_with(name) || is_guarded, "{shown}");
-            // One line for the log, however the file was written.
-            assert!(error.line <= text.lines().count() + 1, "{shown}");
+            // To YAML a carriage return alone ends a line, too.
+            assert!(error.line <= text.split(['\r', '\n']).count() + 1, "{shown}");
         }
     }
 });
