@@ -7,7 +7,7 @@ mod disk;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use tollgate_core::Timestamp;
@@ -35,8 +35,8 @@ pub(crate) fn scratch(name: &str) -> Scratch {
 }
 
 /// How many rows every table has that has any.
-pub(crate) fn rows(path: &Path) -> BTreeMap<&'static str, u64> {
-    let database = Database::create(path).expect("opens");
+pub(crate) fn rows(disk: &Disk) -> BTreeMap<&'static str, u64> {
+    let database = Database::builder().create_with_backend(disk.clone()).expect("opens");
     let transaction = database.begin_read().expect("reads");
     let tables: Vec<_> = transaction.list_tables().expect("tables").collect();
     let count = |table: redb::UntypedTableHandle| {
@@ -131,7 +131,7 @@ fn drain(queues: &Embedded, mut now: Timestamp, mut tokens: Vec<LeaseToken>) {
 /// A journal that is never folded, one that is at every commit, and one that is now and then.
 const JOURNALS: [usize; 3] = [4 << 20, 0, 700];
 
-fn on(disk: &Disk, two_phase: bool, journal_bytes: usize) -> FileOptions {
+pub(crate) fn on(disk: &Disk, two_phase: bool, journal_bytes: usize) -> FileOptions {
     let maker = disk.clone();
     FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase).journal_bytes(journal_bytes)
 }

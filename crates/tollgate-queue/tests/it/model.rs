@@ -49,7 +49,7 @@ impl Subject for Memory {
 
 #[cfg(feature = "redb")]
 struct File {
-    path: std::path::PathBuf,
+    disk: crate::crash::Disk,
     queues: Option<Embedded>,
 }
 
@@ -61,16 +61,15 @@ impl Subject for File {
 
     fn crash(&mut self) -> bool {
         self.queues = None;
-        self.queues = Some(open(&self.path));
+        self.queues = Some(open(&self.disk));
         true
     }
 }
 
-/// A file whose journal is folded now and then, so that both are tried.
+/// A file on a disk that need not turn, whose journal is folded now and then: both are tried.
 #[cfg(feature = "redb")]
-fn open(path: &std::path::Path) -> Embedded {
-    let options = tollgate_queue::FileOptions::at(path).journal_bytes(20_000);
-    Embedded::open_with(options).expect("opens")
+fn open(disk: &crate::crash::Disk) -> Embedded {
+    Embedded::open_with(crate::crash::on(disk, true, 20_000)).expect("opens")
 }
 
 #[test]
@@ -86,12 +85,11 @@ fn random_histories_in_memory_agree_with_the_reference() {
 fn random_histories_in_a_file_agree_with_the_reference_and_leave_no_rows() {
     let operations = if full() { operations() } else { operations() / 10 };
     for seed in 1..=2 {
-        let path = crate::crash::scratch(&format!("model-{seed}"));
-        let queues = Some(open(&path.0));
-        let mut subject = File { path: path.0.clone(), queues };
+        let disk = crate::crash::Disk::new();
+        let mut subject = File { disk: disk.clone(), queues: Some(open(&disk)) };
         play(&mut subject, seed, operations / 2);
         drop(subject);
-        assert_eq!(crate::crash::rows(&path.0), [("head", 1), ("queues", 1)].into());
+        assert_eq!(crate::crash::rows(&disk), [("head", 1), ("queues", 1)].into());
     }
 }
 

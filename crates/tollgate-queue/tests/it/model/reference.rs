@@ -181,7 +181,11 @@ impl Reference {
             Limit::Policy(_) => call.started == started,
         };
         let group = self.groups.entry(of).or_default();
-        group.calls.retain(|call| call.id != id || call.answered.is_some() || !same(call));
+        // An earlier attempt that a restart made unknown stays counted.
+        let of = |call: &Call| call.id == id && call.answered.is_none() && same(call);
+        if let Some(index) = group.calls.iter().rposition(of) {
+            group.calls.remove(index);
+        }
     }
 
     /// The earlier job with the same key, if there is one; the job is taken in otherwise.
