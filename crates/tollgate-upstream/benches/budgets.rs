@@ -1,4 +1,4 @@
-//! What budgets cost: bytes per idle bucket, nanoseconds per request.
+//! What budgets cost: bytes per idle bucket, nanoseconds and allocations per request.
 //!
 //! `cargo bench -p tollgate-upstream --bench budgets`
 
@@ -13,15 +13,17 @@ use tollgate_core::Timestamp;
 use tollgate_upstream::budget::{Budgets, Claim, Granted, Settings};
 use tollgate_upstream::profile::{Observation, Profile, Reading, Route};
 
-/// Counts the bytes that are in use.
+/// Counts the bytes that are in use, and the allocations.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is passed on to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as the caller promised.
         unsafe { System.alloc(layout) }
     }
@@ -68,22 +70,28 @@ fn main() {
     let routes: Vec<Route> = (0..1_000)
         .map(|channel| profile.route("POST", &format!("/api/v10/channels/{channel}/messages")))
         .collect();
-    let start = Instant::now();
+    let (start, allocated) = (Instant::now(), ALLOCATIONS.load(Ordering::Relaxed));
     for number in 0..REQUESTS {
         let route = &routes[(number % 1_000) as usize];
         request(&mut budgets, route, &answer, now);
         now = now.after(Duration::from_millis(25));
     }
     let per = start.elapsed().as_nanos() / u128::from(REQUESTS);
-    println!("claim and observe: {per} ns");
+    println!("claim and observe: {per} ns, {:.1} allocations", allocations(allocated));
 
-    let start = Instant::now();
+    let (start, allocated) = (Instant::now(), ALLOCATIONS.load(Ordering::Relaxed));
     for number in 0..REQUESTS {
         let target = "/api/v10/channels/1183442331236106270/messages/1183442331236106271";
         black_box(profile.route(black_box("GET"), target));
         black_box(number);
     }
-    println!("route: {} ns", start.elapsed().as_nanos() / u128::from(REQUESTS));
+    let per = start.elapsed().as_nanos() / u128::from(REQUESTS);
+    println!("route: {per} ns, {:.1} allocations", allocations(allocated));
+}
+
+/// Allocations for each of the requests since there were so many.
+fn allocations(before: usize) -> f64 {
+    (ALLOCATIONS.load(Ordering::Relaxed) - before) as f64 / REQUESTS as f64
 }
 
 fn request(budgets: &mut Budgets, route: &Route, answer: &Observation, now: Timestamp) {

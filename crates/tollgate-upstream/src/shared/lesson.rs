@@ -18,11 +18,13 @@ pub(super) struct Lesson {
     pub(super) reset_ms: i64,
     pub(super) sort: &'static str,
     pub(super) away_ms: i64,
-    pub(super) slides: bool,
+    /// How the end of the window is told.
+    pub(super) window: &'static str,
     /// What was told of further limits, as the script reads it.
     pub(super) further: String,
 }
 
+const FIXED: &str = "fixed";
 /// No upstream has a longer window; no counter is larger.
 const DAY_MS: i64 = 86_400_000;
 const UNITS_MAX: u64 = 100_000_000;
@@ -50,7 +52,7 @@ impl Lesson {
             reset_ms: first.and_then(|reading| reading.resets_at).map_or(-1, epoch_millis),
             sort: sort_of(observation, route, first),
             away_ms: -1,
-            slides: first.is_some_and(|reading| is_sliding(reading, profile)),
+            window: first.map_or(FIXED, |reading| window_of(reading, profile)),
             further: further.map(|reading| told(reading, profile, wait(reading))).collect(),
         };
         if observation.is_limited() {
@@ -71,12 +73,12 @@ impl Lesson {
             self.sort.to_owned(),
             self.away_ms.to_string(),
             unlimited.to_string(),
-            u8::from(self.slides).to_string(),
+            self.window.to_owned(),
         ]
     }
 }
 
-/// A further limit: `<dimension>.<part> <b or c> <limit> <left> <ms to reset> <1 if sliding>;`.
+/// A further limit: `<dimension>.<part> <b or c> <limit> <left> <ms to reset> <window>;`.
 fn told(reading: &Reading, profile: &Profile, wait: Option<Duration>) -> String {
     let of = profile.dimensions().get(usize::from(reading.dimension));
     let reach = if of.is_some_and(|of| of.reach() == Reach::Credential) { 'c' } else { 'b' };
@@ -87,13 +89,18 @@ fn told(reading: &Reading, profile: &Profile, wait: Option<Duration>) -> String 
         reading.limit.map_or(-1, units),
         reading.remaining.map_or(-1, units),
         wait.map_or(-1, millis),
-        u8::from(is_sliding(reading, profile)),
+        window_of(reading, profile),
     )
 }
 
-fn is_sliding(reading: &Reading, profile: &Profile) -> bool {
+/// How the end of a window is told: by its reset, as that of a sliding one, or by its length alone.
+fn window_of(reading: &Reading, profile: &Profile) -> &'static str {
     let of = profile.dimensions().get(usize::from(reading.dimension));
-    of.is_some_and(|of| of.window() == Window::Sliding)
+    if of.is_some_and(|of| of.window() == Window::Sliding) {
+        return "sliding";
+    }
+    let is_told = reading.reset_after.is_some() || reading.resets_at.is_some();
+    if !is_told && reading.window.is_some() { "length" } else { FIXED }
 }
 
 /// Time until the reset: as told, else by the upstream's own clock, else by ours; the length of the
@@ -192,8 +199,8 @@ mod tests {
         let readings = vec![reading(4, Duration::from_secs(1)), tokens, project];
         let lesson = of(&Observation { readings, ..Default::default() });
         assert_eq!((lesson.limit, lesson.remaining, lesson.until_reset_ms), (5, 4, 1_000));
-        assert_eq!(lesson.further, "1.0 b 1000 0 9000 1;2.0 c -1 7 3000 1;");
-        assert!(lesson.slides, "as the profile states");
+        assert_eq!(lesson.further, "1.0 b 1000 0 9000 sliding;2.0 c -1 7 3000 sliding;");
+        assert_eq!(lesson.window, "sliding", "as the profile states");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What can be seen of a bucket in the store, and how it is unlocked by hand.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use std::sync::Arc;
-
-use redis::{FromRedisValue as _, Value};
+use redis::{FromRedisValue, Value};
 
 use super::core::Core;
+use super::costs::main_dimension;
 use super::keys::Keys;
 use super::lane::Lane;
 use super::link::Trouble;
@@ -19,52 +20,107 @@ pub(super) async fn view(
     lanes: &[Arc<Lane>],
 ) -> Result<BucketView, Trouble> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
-    let [remaining, limit, global, leases, window, waiting, _, _, quick, ..] = &keys.0;
+    let [remaining, limit, global, leases, window, waiting, _, _, quick, meters, account, _] =
+        &keys.0;
     let mut pipe = redis::pipe();
     pipe.cmd("GET").arg(remaining).cmd("GET").arg(limit).cmd("PTTL").arg(remaining);
     pipe.cmd("PTTL").arg(global).cmd("ZCARD").arg(leases).cmd("ZCARD").arg(waiting);
-    pipe.cmd("HGET").arg(window).arg("slides").cmd("XLEN").arg(quick);
+    pipe.cmd("HGET").arg(window).arg("slides").cmd("HGET").arg(window).arg("diverges");
+    pipe.cmd("XLEN").arg(quick).cmd("TIME");
+    pipe.cmd("HGETALL").arg(meters).cmd("HGETALL").arg(account);
     for lane in lanes {
         pipe.cmd("PTTL").arg(&lane.keys.0[7]);
     }
-    let value = core.link.send_all(&pipe).await?;
-    let values = Vec::<Value>::from_redis_value(value).unwrap_or_default();
-    let number = |index: usize| {
-        values
-            .get(index)
-            .and_then(|value| Option::<i64>::from_redis_value_ref(value).ok().flatten())
-    };
-    let millis = |index: usize| {
-        number(index).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
-    };
-    let mut view = BucketView { id: bucket.to_owned(), ..BucketView::default() };
-    let leases = number(4).unwrap_or(0) + number(7).unwrap_or(0);
-    view.in_flight = u32::try_from(leases).unwrap_or(0);
-    view.queued = number(5).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-    view.blocked_for = millis(3);
-    for (index, lane) in lanes.iter().enumerate() {
-        if let Some(left) = millis(8 + index) {
-            let name = lane.keys.0[7].rsplit("tollgate:block:").next().unwrap_or_default();
-            view.blocked_lanes.push((name.to_owned(), left));
+    let answers = Vec::from_redis_value(core.link.send_all(&pipe).await?).unwrap_or_default();
+    Ok(Seen(answers).bucket(core, bucket, lanes))
+}
+
+/// The answers to what was asked about a bucket, in order.
+struct Seen(Vec<Value>);
+
+impl Seen {
+    /// Of the first answers; those about lanes follow.
+    const LANES: usize = 12;
+
+    fn bucket(&self, core: &Core, bucket: &str, lanes: &[Arc<Lane>]) -> BucketView {
+        let mut view = BucketView { id: bucket.to_owned(), ..BucketView::default() };
+        let leases = self.number(4).unwrap_or(0) + self.number(8).unwrap_or(0);
+        view.in_flight = u32::try_from(leases).unwrap_or(0);
+        view.queued = self.number(5).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        view.divergence = self.number(7).unwrap_or(0);
+        view.blocked_for = self.millis(3);
+        for (index, lane) in lanes.iter().enumerate() {
+            if let Some(left) = self.millis(Self::LANES + index) {
+                let name = lane.keys.0[7].rsplit("tollgate:block:").next().unwrap_or_default();
+                view.blocked_lanes.push((name.to_owned(), left));
+            }
         }
+        view.knowledge = match self.number(1) {
+            None => return view,
+            Some(..=0 | 1_000_000..) => Knowledge::Silent,
+            Some(_) => Knowledge::Known,
+        };
+        view.dimensions.extend(self.counter(core).filter(|_| view.knowledge == Knowledge::Known));
+        view.dimensions.extend(self.meters(core));
+        let spent = view.dimensions.iter().filter(|dimension| dimension.remaining == 0);
+        view.wait = spent.filter_map(|dimension| dimension.resets_in).max().unwrap_or_default();
+        view
     }
-    let Some(units) = number(1) else { return Ok(view) };
-    if units <= 0 || units >= 1_000_000 {
-        view.knowledge = Knowledge::Silent;
-        return Ok(view);
+
+    /// The counter of seed 003.
+    fn counter(&self, core: &Core) -> Option<DimensionView> {
+        let limit = u64::try_from(self.number(1)?).ok()?;
+        let left = self.number(0).map_or(limit, |left| u64::try_from(left).unwrap_or(0));
+        Some(DimensionView {
+            name: name_of(core, main_dimension(&core.profile), 0),
+            limit,
+            remaining: left,
+            resets_in: self.millis(2),
+            sliding: self.number(6).map(|slides| slides >= 2),
+        })
     }
-    view.knowledge = Knowledge::Known;
-    let left = u64::try_from(number(0).unwrap_or(units)).unwrap_or(0);
-    let resets_in = millis(2);
-    view.wait = if left == 0 { resets_in.unwrap_or_default() } else { Duration::ZERO };
-    view.dimensions.push(DimensionView {
-        name: "requests".to_owned(),
-        limit: units.unsigned_abs(),
-        remaining: left,
+
+    /// Further limits, as `scripts/meters.lua` writes them.
+    fn meters(&self, core: &Core) -> Vec<DimensionView> {
+        let time: Option<(u64, u64)> = self.read(9);
+        let now_ms = time.map_or(0, |(seconds, micros)| seconds * 1_000 + micros / 1_000);
+        let fields = [10, 11].into_iter().filter_map(|index| self.read(index));
+        let fields = fields.flat_map(|found: BTreeMap<String, String>| found);
+        fields.filter_map(|(id, text)| meter(core, &id, &text, now_ms)).collect()
+    }
+
+    fn read<T: FromRedisValue>(&self, index: usize) -> Option<T> {
+        self.0.get(index).and_then(|value| T::from_redis_value_ref(value).ok())
+    }
+
+    fn number(&self, index: usize) -> Option<i64> {
+        self.read::<Option<i64>>(index).flatten()
+    }
+
+    fn millis(&self, index: usize) -> Option<Duration> {
+        self.number(index).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
+    }
+}
+
+fn meter(core: &Core, id: &str, text: &str, now_ms: u64) -> Option<DimensionView> {
+    let (dimension, part) = id.split_once('.')?;
+    let words: Vec<Option<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
+    let [limit, left, ends, _, _, interval, ..] = words[..] else { return None };
+    let resets_in = ends.and_then(|ends| ends.checked_sub(now_ms)).map(Duration::from_millis);
+    Some(DimensionView {
+        name: name_of(core, dimension.parse().ok()?, part.parse().ok()?),
+        limit: limit?,
+        // What is told of a window that is over says nothing any more.
+        remaining: if resets_in.is_some() || ends.is_none() { left? } else { limit? },
         resets_in,
-        sliding: number(6).map(|slides| slides >= 2),
-    });
-    Ok(view)
+        sliding: Some(interval.is_some()),
+    })
+}
+
+/// As the profile names it, and which of its windows.
+fn name_of(core: &Core, dimension: usize, part: u8) -> String {
+    let name = core.profile.dimensions().get(dimension).map_or("requests", |of| of.name());
+    if part == 0 { name.to_owned() } else { format!("{name}/{part}") }
 }
 
 /// Forgets what blocks a bucket: its counter, its end, its limit and its lanes' blocks.

@@ -28,6 +28,8 @@
 --           | reset    the same by the upstream's clock: orders answers
 --           | limit    the last limit that an answer told us
 --           | slides   how often in a row the reset has moved within a window; 2 is a sliding one
+--           | seen, told   what the last answer said is left, and when, if windows end unsaid
+--           | diverges what an answer last told to be left, less what could be expected
 --           | interval, filled   sliding: milliseconds per slot, since when slots come back
 --
 -- Old clients see the first three keys exactly as they expect them; crashes are mended by the

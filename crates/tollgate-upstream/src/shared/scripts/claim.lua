@@ -7,8 +7,8 @@
 --          5..   permits asked for, `<process>.<rank><number>`, in order of arrival; ranks are
 --                0 high, 1 normal, 2 low; a permit that waits is a ticket
 --
--- Answers { now, milliseconds to wait, for what, 1 or 0 per permit asked, length of the line, 1 if the
--- quickest way is open }.
+-- Answers { now, milliseconds to wait, for what, 1 or 0 per permit asked, length of the line, 1 if
+-- the quickest way is open }.
 -- Nobody is overtaken: a slot that is meant for a ticket is kept for it as long as it is alive.
 
 -- How much earlier or later than it did a permit of another rank is taken to have come: high ones

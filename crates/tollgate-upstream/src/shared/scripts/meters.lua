@@ -1,14 +1,15 @@
--- Further limits that count the same requests: tokens beside requests, a longer window, the account.
+-- Further limits that count the same requests: tokens, a longer window, the credential's.
 --
 -- Stands behind bucket.lua, which draws the keys.
 --
 --   field   <dimension>.<part>     which limit; a part is one of several windows of a dimension
---   value   limit left ends began told interval filled, `-` where not known:
+--   value   limit left ends began told interval filled seen, `-` where not known:
 --           left      units that may be taken; what is under way is taken already
 --           ends      when the window ends, or a sliding limit is full again
 --           began     when we opened the window ourselves: earlier requests say nothing of it
 --           told      when an answer last said what is left
 --           interval, filled   sliding: milliseconds per unit, since when units come back
+--           seen      what the last answer said is left
 --
 -- What a request takes is part of its permit's name, so whoever holds a lease is known to hold those
 -- units, and a process that dies gives them back with its lease.
@@ -36,13 +37,14 @@ local function parse(key, id, text)
   return {
     key = key, id = id, dimension = string.match(id, '^%d+'), limit = number[1] or 1,
     left = number[2] or 0, ends = number[3], began = number[4], told = number[5],
-    interval = number[6], filled = number[7],
+    interval = number[6], filled = number[7], seen = number[8],
   }
 end
 
 local function write(meter)
   local words = {}
-  for i, name in ipairs({ 'limit', 'left', 'ends', 'began', 'told', 'interval', 'filled' }) do
+  local names = { 'limit', 'left', 'ends', 'began', 'told', 'interval', 'filled', 'seen' }
+  for i, name in ipairs(names) do
     words[i] = meter[name] and string.format('%.0f', meter[name]) or '-'
   end
   call('HSET', meter.key, meter.id, table.concat(words, ' '))
@@ -55,7 +57,7 @@ local function refresh(meter, held)
   if meter.ends and now >= meter.ends or not meter.ends and under_way == 0 then
     -- What is still under way may reach the upstream after the reset and count there.
     meter.left, meter.began = math.max(meter.limit - under_way, 0), now
-    meter.ends, meter.filled = false, false
+    meter.ends, meter.filled, meter.seen = false, false, false
   elseif meter.interval and meter.filled then
     local units = math.floor((now - meter.filled) / meter.interval)
     if units > 0 then
@@ -113,12 +115,33 @@ local function give_back(meters, further, granted)
   end
 end
 
--- What an answer told of further limits: `<id> <b or c> <limit> <left> <ms to reset> <1 if sliding>;`.
+-- How long a remainder holds whose reset nobody tells.
+local UNTOLD_MS = 1000
+
+-- Puts the end of a window off, if an answer says so. Where only the length of the window is told,
+-- the first answer of a window sets its end, and one that has more left than the one before it began
+-- a new one.
+local function set_end(meter, left, after, window, is_newer)
+  if window == 'length' then
+    local has_more = is_newer and meter.seen and left > meter.seen
+    if meter.ends and not has_more then return false end
+    meter.ends = now + after
+    return true
+  end
+  if not meter.ends or window == 'sliding' or now + after > meter.ends + SAME_MS then
+    meter.ends = now + after
+  end
+  return window == 'sliding' and is_newer
+end
+
+-- What an answer told of further limits, each as
+-- `<id> <b or c> <limit> <left> <ms to reset> <fixed, sliding or length>;`, the last if only the length
+-- of the window is told and no reset.
 local function learn_meters(text, granted)
   if text == '' then return end
   local held = { [METERS] = held_in(METERS), [ACCOUNT] = held_in(ACCOUNT) }
-  for id, reach, limit, left, after, slides in
-    string.gmatch(text, '(%S+) (%a) (%-?%d+) (%-?%d+) (%-?%d+) (%d);') do
+  for id, reach, limit, left, after, window in
+    string.gmatch(text, '(%S+) (%a) (%-?%d+) (%-?%d+) (%-?%d+) (%a+);') do
     local key = reach == 'c' and ACCOUNT or METERS
     local known = call('HGET', key, id)
     local meter = parse(key, id, known or '-')
@@ -132,14 +155,14 @@ local function learn_meters(text, granted)
     if left >= 0 and not (meter.began and granted < meter.began) then
       local free = math.max(left - (held[key][meter.dimension] or 0), 0)
       local is_newer = not meter.told or granted >= meter.told
-      if not known or free < meter.left or slides == '1' and is_newer then meter.left = free end
-      if after >= 0 and (not meter.ends or now + after > meter.ends + SAME_MS or slides == '1') then
-        meter.ends = now + math.max(math.min(after, DAY_MS), 1)
-      end
-      if slides == '1' and after > 0 and meter.limit > left then
+      local is_known = known and meter.ends
+      after = after < 0 and UNTOLD_MS or math.max(math.min(after, DAY_MS), 1)
+      local may_rise = set_end(meter, left, after, window, is_newer)
+      if not known or free < meter.left or may_rise and is_known then meter.left = free end
+      if window == 'sliding' and meter.limit > left then
         meter.interval, meter.filled = math.ceil(after / (meter.limit - left)), now
       end
-      meter.told = now
+      meter.told, meter.seen = now, left
     end
     write(meter)
   end

@@ -7,7 +7,7 @@
 --          8  milliseconds until the reset, rounded up          9  reset by the upstream's clock
 --         10  what else: '' | ok (a success without limits) | denied | global | lane
 --         11  milliseconds to stay away, if denied             12  unlimited: value to write
---         13  1 if the window is known to slide
+--         13  fixed, sliding, or length: only the length of the window is told, as if its reset
 --         14  requests under way under another name of the bucket
 --         15  what was told of further limits, see meters.lua
 --         6 to 9 and 11 are -1 where the answer does not say
@@ -107,6 +107,11 @@ end
 
 -- Others that are under way may not be in what the upstream has counted.
 local others = in_flight() + tonumber(ARGV[14])
+if left and left_there >= 0 then
+  -- Between all that is under way counted there and none of it.
+  local fitting = math.max(left, math.min(left_there, left + others))
+  call('HSET', WINDOW, 'diverges', left_there - fitting)
+end
 local value = left and math.max(left, 0) + limit - window.base or math.max(limit - units - others, 0)
 -- Without a word about the reset, what is left there is all there is to go by.
 if left_there >= 0 and (left_there < value or until_reset < 0) then
@@ -116,6 +121,19 @@ if low and until_reset >= 0 then
   value = math.min(value, math.max(low + limit - window.base, 0))
 end
 
+-- Where only the length of a window is told, its first answer sets the end; one that left after an
+-- answer and has more left than it began a new one.
+if ARGV[13] == 'length' and left and ttl > 0 and left_there >= 0 then
+  local seen = call('HMGET', WINDOW, 'seen', 'told')
+  local has_more = left_there > (tonumber(seen[1]) or left_there)
+  if has_more and granted >= (tonumber(seen[2]) or 0) then
+    value, ttl = math.max(left_there - others, 0), -1
+  else
+    until_reset = ttl
+  end
+end
+if ARGV[13] == 'length' then call('HSET', WINDOW, 'seen', left_there, 'told', now) end
+
 -- A reset that moves while its window lasts belongs to a bucket that refills slot by slot.
 local is_same = reset >= 0 and window.reset and math.abs(reset - window.reset) <= SAME_MS
 if is_same then
@@ -123,7 +141,7 @@ if is_same then
 elseif reset >= 0 and window.reset and window.ends and window.ends - now > 50 then
   window.slides = window.slides + 1
 end
-if ARGV[13] == '1' then window.slides = 2 end
+if ARGV[13] == 'sliding' then window.slides = 2 end
 if window.slides >= 2 and left_there >= 0 and until_reset > 0 then
   value = math.max(left_there - others, 0)
   if limit > left_there then

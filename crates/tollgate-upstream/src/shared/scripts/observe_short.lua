@@ -5,7 +5,7 @@
 
 do
   local call, reset = redis.call, tonumber(ARGV[9])
-  if ARGV[10] == 'ok' and ARGV[13] == '0' and ARGV[15] == '' and reset >= 0 and call('EXISTS', KEYS[6]) == 0 then
+  if ARGV[10] == 'ok' and ARGV[13] == 'fixed' and ARGV[15] == '' and reset >= 0 and call('EXISTS', KEYS[6]) == 0 then
     local window = call('HMGET', KEYS[5], 'began', 'reset', 'limit', 'slides', 'ends')
     local is_same = window[1] and window[2] and window[5]
       and window[3] == ARGV[6] and window[4] == '0'

@@ -208,6 +208,12 @@ async fn a_burst_and_a_longer_window_hold_together_over_all_methods_and_processe
             assert!(wait > Duration::from_secs(60), "{engine:?}: the longer window: {wait:?}");
         }
         assert_eq!(api.meter(OF_CREDENTIAL, "0.0").await.map(|it| it.0), Some(20), "{engine:?}");
+        let page = other.buckets(0, 10).await.unwrap();
+        let view = page.buckets.iter().find(|view| view.id == "chat:").expect("it is in use");
+        let seen = |name| view.dimensions.iter().find(|it| it.name == name).expect("it is told");
+        assert_eq!((seen("method").limit, seen("application").limit), (2_000, 20), "{engine:?}");
+        assert_eq!((seen("application/1").limit, seen("application/1").remaining), (100, 0));
+        assert!(view.wait > Duration::from_secs(60), "{engine:?}: {view:?}");
     }
 }
 
@@ -232,5 +238,34 @@ async fn a_cost_other_than_one_is_taken_from_the_counter_of_seed_003_too() {
         assert!(api.ledger.claim(claim(91)).await.is_err(), "{engine:?}");
         assert!(api.ledger.claim(claim(90)).await.is_ok(), "{engine:?}");
         drop(permit);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_window_of_which_only_the_length_is_told_is_not_put_off_by_every_answer() {
+    for engine in Engine::available() {
+        let api = Api::of(engine, "riot", "/lol/match/v5/matches/EUW1_1", LONG).await;
+        // What is left and when it ends, as soon as an answer with so much left was learned.
+        let after = async |app: &str, seen: &str| {
+            let claim = Claim::new(api.profile.route("GET", api.target)).patience(LONG);
+            api.ledger.claim(claim).await.expect("there is room").complete(&riot(&api, app));
+            let words = async || {
+                let text: Option<String> =
+                    api.stage.tell(&format!("HGET {OF_CREDENTIAL} 0.1")).await;
+                text.unwrap_or_default().split(' ').map(str::to_owned).collect::<Vec<_>>()
+            };
+            until("the answer is learned", async || {
+                words().await.get(7).is_some_and(|last| last == seen)
+            })
+            .await;
+            let words = words().await;
+            (words[1].clone(), words[2].parse::<u64>().expect("it has an end"))
+        };
+        let (_, first) = after("1:1,1:120", "99").await;
+        let (left, second) = after("2:1,2:120", "98").await;
+        assert_eq!((&*left, second), ("98", first), "{engine:?}: it is the same window");
+        // More is left than before: a new window has begun.
+        let (left, third) = after("1:1,1:120", "99").await;
+        assert!(left == "99" && third >= first, "{engine:?}: {left} {third} {first}");
     }
 }
