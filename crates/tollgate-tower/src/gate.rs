@@ -100,8 +100,9 @@ impl Plan {
 }
 
 pub(crate) enum Admission {
-    /// `None` if no limit applies, or there is nothing to say and settle.
-    Pass(Option<Passage>),
+    /// Let through, with nothing to say and settle, if any limit applies at all.
+    Free,
+    Pass(Passage),
     Refuse(Refused),
     Later(Later),
 }
@@ -170,19 +171,23 @@ impl Gate {
         let mut key = KeyBuf::new();
         match write_key(&only.limit, head, &mut key) {
             Ok(true) => {}
-            Ok(false) => return Admission::Pass(None),
+            Ok(false) => return Admission::Free,
             Err(reason) => return Admission::Refuse(reason.into()),
         }
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         let charge = [Charge::new(&only.policy, charged(key.bytes()))];
-        match store.check(&charge, now) {
-            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => {
-                self.outage.over();
-                if self.reply.is_silent() {
-                    return Admission::Pass(None);
-                }
+        let answer = store.check(&charge, now);
+        match &answer {
+            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => self.outage.over(),
+            _ => return self.admit_answered(Demand::of_one(key), answer),
+        }
+        if self.reply.is_silent() {
+            return Admission::Free;
+        }
+        match answer {
+            Answer::Ready(Ok(verdict)) => {
                 let (gate, limits) = (Arc::clone(self), LimitSet::FIRST);
-                Admission::Pass(Some(Passage { gate, limits, verdict, open: None }))
+                Admission::Pass(Passage { gate, limits, verdict, open: None })
             }
             answer => self.admit_answered(Demand::of_one(key), answer),
         }
@@ -194,7 +199,7 @@ impl Gate {
     fn admit_answered(self: &Arc<Self>, demand: Demand, answer: Answer<Verdict>) -> Admission {
         match answer {
             Answer::Ready(verdict) => match self.judge(&demand, verdict.map(Taken::from)) {
-                Ok(passage) => Admission::Pass(passage),
+                Ok(passage) => passage.map_or(Admission::Free, Admission::Pass),
                 Err(refused) => Admission::Refuse(refused),
             },
             later => Admission::Later(self.later(demand, First::Asked(Question::Check(later)))),
@@ -205,7 +210,7 @@ impl Gate {
     fn admit_any(self: &Arc<Self>, head: &Head<'_>) -> Admission {
         let mut demand = Demand::new();
         match self.fill(&mut demand, head) {
-            Ok(()) if demand.is_empty() => return Admission::Pass(None),
+            Ok(()) if demand.is_empty() => return Admission::Free,
             Ok(()) => {}
             Err(reason) => return Admission::Refuse(reason.into()),
         }
@@ -217,7 +222,7 @@ impl Gate {
         match self.ask(&demand) {
             Err(question) => Admission::Later(self.later(demand, First::Asked(question))),
             Ok(taken) => match self.judge(&demand, taken) {
-                Ok(passage) => Admission::Pass(passage),
+                Ok(passage) => passage.map_or(Admission::Free, Admission::Pass),
                 Err(refused) if self.waiting.is_some() => {
                     Admission::Later(self.later(demand, First::Refused(refused)))
                 }

@@ -64,12 +64,12 @@ where
         }
         match self.gate.admit(&head) {
             // Made here and not by a function: each that the future passes through may copy it.
-            Admission::Pass(None) => {
+            Admission::Free => {
                 let inner = self.inner.call(request);
                 ResponseFuture { stage: Stage::Silent { inner }, bodies: PhantomData }
             }
             Admission::Pass(passage) => {
-                let stage = call(&mut self.inner, request, passage);
+                let stage = call(&mut self.inner, request, Some(passage));
                 ResponseFuture { stage, bodies: PhantomData }
             }
             Admission::Refuse(refused) => {
