@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::face::{command, root, succeed, tools};
 
-/// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crate `tollgate`.
-const BOOK: [&str; 13] = [
+/// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crates they are about.
+const BOOK: [&str; 17] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
@@ -19,6 +19,10 @@ const BOOK: [&str; 13] = [
     "docs/operating.md",
     "docs/scaling.md",
     "docs/service.md",
+    "docs/proxy.md",
+    "docs/upstream.md",
+    "docs/pacing.md",
+    "docs/queue-service.md",
     "clients/python/README.md",
     "clients/typescript/README.md",
 ];
