@@ -52,6 +52,7 @@ pub(crate) fn run(server: &Server) -> Vec<Target> {
         ("ours, three charges", ours(server, 3, RETURNING)),
         ("ours, three charges, new keys", ours(server, 3, NEW)),
         ("ours, three charges, fine", ours(server, 3, FINE)),
+        ("ours, three charges on three keys", ours_on(server, &["", "team", "all"], RETURNING)),
     ];
     println!(
         "| request | connections × depth | requests/s | p50 µs | p99 µs | server CPU µs/request | bytes sent |"
@@ -116,6 +117,12 @@ fn compare(
             "three charges to one, fine",
             "ours, three charges, fine",
             "ours, one charge, fine",
+            1.6,
+        ),
+        ratio(
+            "three charges on three keys to one",
+            "ours, three charges on three keys",
+            "ours, one charge",
             1.6,
         ),
     ]
@@ -186,19 +193,29 @@ fn scripted(server: &Server, source: &str, arguments: &[&str]) -> Vec<Ask> {
     (0..KEYS).map(one).collect()
 }
 
-/// What the store really sends for requests of so many charges, recorded.
+/// Requests of so many charges on one key.
 fn ours(server: &Server, charges: usize, quota: &str) -> Vec<Ask> {
+    ours_on(server, &vec![""; charges], quota)
+}
+
+/// What the store really sends for requests with a charge per prefix, on a key with that prefix and
+/// a tag that all of them share, recorded.
+fn ours_on(server: &Server, prefixes: &[&str], quota: &str) -> Vec<Ask> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (port, recorded) = record(server.port);
-    let policies: Vec<Policy> =
-        (0..charges).map(|n| Policy::parse(format!("policy {n}"), quota).unwrap()).collect();
+    let policy = |n| Policy::parse(format!("policy {n}"), quota).unwrap();
+    let policies: Vec<Policy> = (0..prefixes.len()).map(policy).collect();
     runtime.block_on(async {
         let url = format!("redis://127.0.0.1:{port}");
         let store = RedisStore::connect(&url, Settings::default()).await.unwrap();
         let check = async |number: usize| {
-            let key = key(number);
-            let key = Key::new(&key).unwrap();
-            let charges: Vec<_> = policies.iter().map(|policy| Charge::new(policy, key)).collect();
+            let tagged = |prefix: &&str| match *prefix {
+                "" => key(number),
+                prefix => format!("{prefix}{{{}}}", key(number)),
+            };
+            let keys: Vec<String> = prefixes.iter().map(tagged).collect();
+            let charge = |(policy, key)| Charge::new(policy, Key::new(key).unwrap());
+            let charges: Vec<_> = policies.iter().zip(&keys).map(charge).collect();
             store.check(&charges, Timestamp::MIN).await.unwrap();
         };
         // The first makes the script known, so that the recording is of the usual case.
