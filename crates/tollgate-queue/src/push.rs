@@ -22,11 +22,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{StatusCode, Url, header};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
 use tollgate_core::Timestamp;
 use tollgate_core::fields::Lines;
+use tollgate_upstream::connect::{self, Pool, Versions};
 use tollgate_upstream::profile::{Profile, Response};
 
 use crate::error::Error;
@@ -73,10 +74,11 @@ impl PushTarget {
 /// Calls a target with the payload of each job.
 #[derive(Clone, Debug)]
 pub struct Push {
-    client: reqwest::Client,
-    url: Url,
+    pool: Pool<Full<Bytes>>,
+    uri: Uri,
     profile: Option<Arc<Profile>>,
-    content_type: header::HeaderValue,
+    timeout: Duration,
+    content_type: HeaderValue,
     keep_result: bool,
 }
 
@@ -87,96 +89,100 @@ impl Push {
     ///
     /// If the URL, the profile, the certificates or the media type cannot be used.
     pub fn new(target: &PushTarget) -> Result<Self, Error> {
-        let url = Url::parse(&target.url)
-            .map_err(|error| Error::invalid(format!("the push target is no URL: {error}")))?;
-        if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() {
-            return Err(Error::invalid("a push target is an http:// or https:// URL with a host"));
-        }
         let profile = target.profile.as_deref().map(feedback::profile).transpose()?;
-        let content_type = header::HeaderValue::from_str(&target.content_type)
+        let content_type = HeaderValue::from_str(&target.content_type)
             .map_err(|_| Error::invalid("the media type of the push target cannot be sent"))?;
-        let client = reqwest::Client::builder()
-            .timeout(target.timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .tls_backend_preconfigured(tls(target.roots_pem.as_deref())?)
-            .pool_max_idle_per_host(target.concurrency)
-            .build()
-            .map_err(|error| Error::invalid("the push client cannot be made").caused_by(error))?;
-        Ok(Self { client, url, profile, content_type, keep_result: target.keep_result })
+        let options = connect::Options {
+            versions: Versions::Negotiated,
+            roots_pem: target.roots_pem.as_deref().map(str::as_bytes),
+            timeout: target.timeout,
+            idle_max: target.concurrency,
+        };
+        let pool = connect::pool(&options)
+            .map_err(|error| Error::invalid("the certificates cannot be used").caused_by(error))?;
+        let (uri, timeout) = (uri(&target.url)?, target.timeout);
+        Ok(Self { pool, uri, profile, timeout, content_type, keep_result: target.keep_result })
     }
 
     async fn call(self, task: Task) -> Outcome {
-        let lease = task.lease();
-        let request = self
-            .client
-            .post(self.url)
-            .header(header::CONTENT_TYPE, self.content_type)
-            .header("tollgate-queue", task.queue().name().as_str())
-            .header("tollgate-job", lease.id.0)
-            .header("tollgate-attempt", lease.attempt)
-            .body(lease.payload.clone());
-        let mut answer = match request.send().await {
+        let exchange = tokio::time::timeout(self.timeout, self.exchange(&task));
+        exchange.await.unwrap_or_else(|_| failed("no answer in time".to_owned(), true))
+    }
+
+    async fn exchange(&self, task: &Task) -> Outcome {
+        // The URL may hold a secret: the error does not repeat it.
+        let answer = match self.pool.request(self.request(task)).await {
             Ok(answer) => answer,
-            Err(error) => {
-                // The URL may hold a secret: it is not repeated.
-                return failed(format!("no answer: {}", error.without_url()), true);
-            }
+            Err(error) => return failed(format!("no answer: {}", causes(&error)), true),
         };
         let status = answer.status();
         let now = task.queue().now();
+        let (head, mut body) = answer.into_parts();
         let wait = match &self.profile {
-            Some(profile) => limited_by(profile, &mut answer, now).await,
-            None => limited(status, answer.headers(), now),
+            Some(profile) => limited_by(profile, status, &head.headers, &mut body, now).await,
+            None => limited(status, &head.headers, now),
         };
         if let Some(wait) = wait {
             return Outcome::Limited { wait };
         }
         if status.is_success() {
-            let body = match self.keep_result {
-                true => read(&mut answer, RESULT_BYTES_MAX).await,
+            let kept = match self.keep_result {
+                true => read(&mut body, RESULT_BYTES_MAX).await,
                 false => Bytes::new(),
             };
-            return Outcome::Done { result: (!body.is_empty()).then_some(body) };
+            return Outcome::Done { result: (!kept.is_empty()).then_some(kept) };
         }
         let passes = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY].contains(&status);
         failed(format!("the target answered {status}"), passes || status.is_server_error())
     }
+
+    fn request(&self, task: &Task) -> Request<Full<Bytes>> {
+        let lease = task.lease();
+        let mut request = Request::new(Full::new(lease.payload.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let fields = request.headers_mut();
+        fields.insert(header::CONTENT_TYPE, self.content_type.clone());
+        // A queue's name is printable ASCII.
+        if let Ok(name) = HeaderValue::from_str(task.queue().name().as_str()) {
+            fields.insert("tollgate-queue", name);
+        }
+        fields.insert("tollgate-job", lease.id.0.into());
+        fields.insert("tollgate-attempt", lease.attempt.into());
+        request
+    }
+}
+
+fn uri(url: &str) -> Result<Uri, Error> {
+    let uri: Uri = url
+        .parse()
+        .map_err(|error| Error::invalid(format!("the push target is no URL: {error}")))?;
+    let is_http = ["http", "https"].contains(&uri.scheme_str().unwrap_or_default());
+    if !is_http || uri.host().unwrap_or_default().is_empty() {
+        return Err(Error::invalid("a push target is an http:// or https:// URL with a host"));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Error::invalid("a push target has no user in its URL"));
+    }
+    Ok(uri)
+}
+
+/// An error and what it came from.
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn failed(reason: String, retry: bool) -> Outcome {
     Outcome::Failed { reason, retry }
 }
 
-/// What is trusted: the system's certificates, or only those in `roots_pem`.
-fn tls(roots_pem: Option<&str>) -> Result<rustls::ClientConfig, Error> {
-    let wrong = |error: rustls::Error| Error::invalid(format!("TLS cannot be used: {error}"));
-    let mut roots = rustls::RootCertStore::empty();
-    match roots_pem {
-        Some(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                let certificate =
-                    certificate.map_err(|_| Error::invalid("the certificates are no PEM"))?;
-                roots.add(certificate).map_err(wrong)?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(wrong)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
-}
-
-fn lines(fields: &header::HeaderMap) -> Lines<'_> {
+fn lines(fields: &HeaderMap) -> Lines<'_> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
 }
 
 /// How long the group must wait, if the target refused the call for its limit.
-fn limited(status: StatusCode, fields: &header::HeaderMap, now: Timestamp) -> Option<Duration> {
+fn limited(status: StatusCode, fields: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let says_when = fields.contains_key(header::RETRY_AFTER);
     let is_refusal = status == StatusCode::TOO_MANY_REQUESTS
         || status == StatusCode::SERVICE_UNAVAILABLE && says_when;
@@ -186,29 +192,31 @@ fn limited(status: StatusCode, fields: &header::HeaderMap, now: Timestamp) -> Op
 /// The same, as the target's profile reads its answer, with as much of the body as that needs.
 async fn limited_by(
     profile: &Profile,
-    answer: &mut reqwest::Response,
+    status: StatusCode,
+    fields: &HeaderMap,
+    body: &mut (impl BodyExt<Data = Bytes> + Unpin),
     now: Timestamp,
 ) -> Option<Duration> {
-    let (status, fields) = (answer.status().as_u16(), answer.headers().clone());
-    let lines = lines(&fields);
+    let (status, lines) = (status.as_u16(), lines(fields));
     let wanted = profile.body_wanted(status, &lines).min(RESULT_BYTES_MAX);
-    let body = if wanted > 0 { read(answer, wanted).await } else { Bytes::new() };
+    let body = if wanted > 0 { read(body, wanted).await } else { Bytes::new() };
     let now = Duration::from_nanos(now.as_nanos());
     let observed = profile.read(&Response { status, lines: &lines, body: &body, now });
     observed.is_limited().then(|| feedback::wait_observed(profile, &observed))
 }
 
 /// The body of an answer, cut at `max` bytes.
-async fn read(answer: &mut reqwest::Response, max: usize) -> Bytes {
-    let mut body = BytesMut::new();
-    while let Ok(Some(chunk)) = answer.chunk().await {
-        let room = max - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == max {
+async fn read(body: &mut (impl BodyExt<Data = Bytes> + Unpin), max: usize) -> Bytes {
+    let mut kept = BytesMut::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Some(chunk) = frame.data_ref() else { continue };
+        let room = max - kept.len();
+        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if kept.len() == max {
             break;
         }
     }
-    body.freeze()
+    kept.freeze()
 }
 
 impl tower_service::Service<Task> for Push {
@@ -248,14 +256,14 @@ mod tests {
 
     #[test]
     fn only_a_refusal_makes_the_group_wait() {
-        let mut fields = header::HeaderMap::new();
+        let mut fields = HeaderMap::new();
         let now = Timestamp::from_millis(1_700_000_000_000);
-        let wait = |status: u16, fields: &header::HeaderMap| {
+        let wait = |status: u16, fields: &HeaderMap| {
             limited(StatusCode::from_u16(status).unwrap(), fields, now)
         };
         assert_eq!(wait(503, &fields), None);
         assert_eq!(wait(429, &fields), Some(feedback::WAIT_UNSAID));
-        fields.insert(header::RETRY_AFTER, header::HeaderValue::from_static("7"));
+        fields.insert(header::RETRY_AFTER, HeaderValue::from_static("7"));
         assert_eq!(wait(429, &fields), Some(Duration::from_secs(7)));
         assert_eq!(wait(503, &fields), Some(Duration::from_secs(7)));
         assert_eq!(wait(200, &fields), None);

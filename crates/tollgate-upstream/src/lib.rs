@@ -15,6 +15,7 @@
 //! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with seed 003 |
 //! | `client` (features `tower`, `reqwest`) | budgets around an HTTP client |
 //! | `proxy` (feature `proxy`) | budgets in front of an upstream, for clients in any language |
+//! | `connect` (feature `connect`) | connections to somebody else's service, with and without TLS |
 //!
 //! [`pace`] is for a token whose other users cannot be seen; [`budget`] for one that this process,
 //! or a fleet on one Redis, has to itself. Both are pure: time is an argument.
@@ -22,6 +23,8 @@
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;
+#[cfg(feature = "connect")]
+pub mod connect;
 #[cfg(any(feature = "tower", feature = "reqwest", feature = "proxy"))]
 mod message;
 pub mod pace;

@@ -17,7 +17,6 @@
 mod admin;
 mod answer;
 mod body;
-mod connect;
 mod credential;
 mod exchange;
 mod fields;
@@ -39,16 +38,20 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use crate::connect::Versions;
 pub use credential::{CredentialId, OpenLedger};
 pub use guard::Guard;
-pub use settings::{Admin, Settings, Upstream, UpstreamError, Versions};
+pub use settings::{Admin, Settings, Upstream, UpstreamError};
 
+use crate::connect::{self, Pool};
 use crate::profile::Profile;
-use connect::Pool;
 use credential::Accounts;
 use metrics::Metrics;
 use missing::Missing;
 use room::Room;
+
+/// Idle connections that are kept to the upstream.
+const IDLE_MAX: usize = 256;
 
 /// How often a guard looks what other processes have counted.
 const GUARD_EVERY: Duration = Duration::from_secs(2);
@@ -82,7 +85,7 @@ struct State {
     settings: Settings,
     upstream: Upstream,
     profile: Arc<Profile>,
-    pool: Pool,
+    pool: Pool<body::Body>,
     accounts: Accounts,
     guard: Option<Arc<Guard>>,
     missing: Missing,
@@ -100,11 +103,17 @@ impl Proxy {
     /// If the roots to trust cannot be read.
     pub fn new(parts: Parts) -> io::Result<Self> {
         let Parts { upstream, profile, ledgers, guard, roots_pem, settings } = parts;
+        let options = connect::Options {
+            versions: settings.versions,
+            roots_pem: roots_pem.as_deref(),
+            timeout: settings.connect_timeout,
+            idle_max: IDLE_MAX,
+        };
         let (stop, stopping) = watch::channel(false);
         let guard = guard.map(Arc::new);
         let guarding = guard.clone().map(|guard| tokio::spawn(keep_fresh(guard)));
         let state = State {
-            pool: connect::pool(&settings, roots_pem.as_deref())?,
+            pool: connect::pool(&options)?,
             accounts: Accounts::new(ledgers, settings.credentials_max),
             missing: Missing::default(),
             room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),

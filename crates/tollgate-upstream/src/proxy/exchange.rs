@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use super::State;
 use super::answer::Cause;
 use super::body::{Ahead, Body, Tape, Timed};
-use super::connect::was_not_sent;
 use super::credential::{Account, LockTerms};
 use super::guard::Suspect;
 use crate::budget::Permit;
+use crate::connect::was_not_sent;
 use crate::message;
 use crate::profile::{Observation, Route};
 

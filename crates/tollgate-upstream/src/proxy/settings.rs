@@ -8,6 +8,8 @@ use http::Uri;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::uri::{Authority, Scheme};
 
+use crate::connect::Versions;
+
 /// Fields that carry credentials in the APIs that have profiles.
 const CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
@@ -59,18 +61,6 @@ pub struct Settings {
     pub versions: Versions,
     /// Where the proxy's own pages are served.
     pub admin: Admin,
-}
-
-/// Which HTTP versions the upstream is spoken to in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Versions {
-    /// As TLS negotiates; HTTP/1.1 without TLS.
-    #[default]
-    Negotiated,
-    /// HTTP/1.1 only.
-    Http1,
-    /// HTTP/2 only, without TLS by prior knowledge.
-    Http2,
 }
 
 /// Where the proxy's own pages are served, and to whom.

@@ -1,4 +1,4 @@
-//! Connections to the upstream: TCP, and TLS by rustls where the URL says so.
+//! Connections to somebody else's service: TCP, and TLS by rustls where the URL says so.
 
 use std::future::Future;
 use std::io;
@@ -21,32 +21,62 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use super::body::{Body, BoxError};
-use super::settings::{Settings, Versions};
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A client with a pool of connections.
-pub(super) type Pool = Client<Connector, Body>;
+pub type Pool<B> = Client<Connector, B>;
 
-/// Idle connections that are kept to the upstream.
-const IDLE_MAX: usize = 256;
+/// Which versions of HTTP are spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// As TLS negotiates; HTTP/1.1 without TLS.
+    #[default]
+    Negotiated,
+    /// HTTP/1.1 only.
+    Http1,
+    /// HTTP/2 only, without TLS by prior knowledge.
+    Http2,
+}
+
+/// How connections are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Which versions of HTTP are spoken.
+    pub versions: Versions,
+    /// Certificates in PEM that are trusted in place of the system's.
+    pub roots_pem: Option<&'a [u8]>,
+    /// How long it may take until a connection is there.
+    pub timeout: Duration,
+    /// Idle connections that are kept.
+    pub idle_max: usize,
+}
 
 /// Whether an error means that nothing was sent.
-pub(super) fn was_not_sent(error: &Error) -> bool {
+#[must_use]
+pub fn was_not_sent(error: &Error) -> bool {
     error.is_connect()
 }
 
-/// A pool of connections that trusts the system's roots, or only those of a PEM file.
-pub(super) fn pool(settings: &Settings, roots_pem: Option<&[u8]>) -> io::Result<Pool> {
+/// A pool of connections.
+///
+/// # Errors
+///
+/// If the certificates to trust cannot be read.
+pub fn pool<B>(options: &Options<'_>) -> io::Result<Pool<B>>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+{
     let mut builder = Client::builder(TokioExecutor::new());
     builder
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
-        .pool_max_idle_per_host(IDLE_MAX)
+        .pool_max_idle_per_host(options.idle_max)
         .pool_idle_timeout(Duration::from_secs(60))
-        .http2_only(settings.versions == Versions::Http2)
+        .http2_only(options.versions == Versions::Http2)
         .http2_keep_alive_interval(Duration::from_secs(30));
-    let tls = tls(settings.versions, roots_pem)?;
-    Ok(builder.build(Connector { tls, timeout: settings.connect_timeout }))
+    let tls = tls(options.versions, options.roots_pem)?;
+    Ok(builder.build(Connector { tls, timeout: options.timeout }))
 }
 
 fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector> {
@@ -79,7 +109,7 @@ fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector>
 
 /// Opens connections.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub struct Connector {
     tls: TlsConnector,
     timeout: Duration,
 }
@@ -116,8 +146,10 @@ async fn open(tls: TlsConnector, uri: Uri) -> Result<Stream, BoxError> {
 }
 
 /// A connection, with or without TLS.
-pub(super) enum Stream {
+pub enum Stream {
+    /// Without.
     Plain(TcpStream),
+    /// With.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
