@@ -4,7 +4,7 @@
 //! its arrival time when they change. So that one arrival time means the same under all of them, what
 //! a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than asked
 //! for). Above a million a second that could cost more than a thousandth; numbers whose interval is
-//! shorter than [`SHARED_NS_MIN`] and not whole keep their states apart, exact.
+//! shorter than a microsecond and not whole keep their states apart, exact.
 //!
 //! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
 //! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
