@@ -30,7 +30,7 @@ impl Cluster {
         create.args(["--cluster", "create"]);
         create.args(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)));
         create.args(["--cluster-replicas", "1", "--cluster-yes"]);
-        let created = create.output().unwrap();
+        let created = create.output().expect("the client runs");
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
         let cluster = Self { nodes };
         eventually(Duration::from_secs(60), || cluster.nodes.iter().all(is_ready));
@@ -53,7 +53,7 @@ impl Cluster {
     pub fn primary_of(&self, tag: &str) -> &Server {
         let owner =
             |node: &&Server| tell(node.port, &["SET", tag, "x"]).is_ok_and(|a| a == "+OK\r\n");
-        self.nodes.iter().find(owner).unwrap()
+        self.nodes.iter().find(owner).expect("every slot has an owner")
     }
 }
 

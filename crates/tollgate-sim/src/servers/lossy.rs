@@ -18,8 +18,8 @@ pub struct LossyWay {
 impl LossyWay {
     /// A way to this server, that loses nothing yet.
     pub fn to(server: &Server) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
         let loses = Arc::new(AtomicBool::new(false));
         let (flag, to) = (Arc::clone(&loses), server.port);
         std::thread::spawn(move || {
