@@ -85,6 +85,17 @@ struct Stripe {
     refused: AtomicU64,
 }
 
+impl Stripe {
+    /// Counts a newcomer that took a slot in place of what was seen there.
+    fn note_claim(&self, view: View, now: Timestamp) {
+        if view.tag == 0 {
+            self.used.fetch_add(1, Ordering::Relaxed);
+        } else if view.vacant_at > now {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(not(tollgate_loom))]
 const SLOTS: usize = 4;
 #[cfg(tollgate_loom)]
@@ -268,22 +279,13 @@ impl<S: Slot> Table<S> {
         if !self.slot(index).try_write(view, fingerprint.tag, content) {
             return Ok(None);
         }
-        self.note_claim(home, view, now);
+        self.stripe(home).note_claim(view, now);
         Ok(Some(answer))
     }
 
     fn extend_reach(&self, home: usize, index: usize) {
         let probe = (index / SLOTS + self.buckets.len() - home) % self.buckets.len();
         self.reach[home].fetch_max(probe as u8, Ordering::Relaxed);
-    }
-
-    fn note_claim(&self, home: usize, view: View, now: Timestamp) {
-        let stripe = self.stripe(home);
-        if view.tag == 0 {
-            stripe.used.fetch_add(1, Ordering::Relaxed);
-        } else if view.vacant_at > now {
-            stripe.forgotten.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// The slot that a newcomer takes: the first that says nothing, or else the one nearest to it.

@@ -175,7 +175,7 @@ fn write_slots<S: Slot>(
         let words = packed::pack(&states[number]);
         if words != held.words() {
             let snapshot = states[number].peek(algorithm, now);
-            held.write(fingerprint.tag, packed::content(words, snapshot, now));
+            held.write(fingerprint.tag, packed::content(words, snapshot, now), now);
         }
     }
 }

@@ -110,7 +110,7 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
             let locked = table.lock_all(&keys, NOW).ok().expect("there is room");
             for (held, key) in locked.slots.into_iter().zip(keys) {
                 let words = held.words().map(|word| word + 1);
-                held.write(key.tag, later(words));
+                held.write(key.tag, later(words), NOW);
             }
         };
         let other = Arc::clone(&table);

@@ -106,7 +106,8 @@ fn newcomers_locked_together_get_a_slot_each_or_are_told_that_there_is_none() {
     let vacant_at = NOW.after(Duration::from_secs(60));
     for (held, key) in locked.slots.into_iter().zip(&keys) {
         assert_eq!(held.words(), [0, 0]);
-        held.write(key.tag, Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true });
+        let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
+        held.write(key.tag, content, NOW);
     }
     assert_eq!(present(&table, 0..4), 4);
     let (position, full) = table.lock_all(&[key(0), key(9)], NOW).err().unwrap();

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use tollgate_core::Timestamp;
 
-use super::{Full, Table};
+use super::{Full, Stripe, Table};
 use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::StripeGuard;
@@ -21,17 +21,21 @@ pub(crate) struct LockedSlots<'t, S: Slot> {
 /// A locked slot of a key, or one that a newcomer takes if it is written.
 pub(crate) struct Held<'t, S: Slot> {
     locked: Locked<'t, S>,
-    newcomer: bool,
+    /// Where a newcomer is counted.
+    newcomer: Option<&'t Stripe>,
 }
 
 impl<S: Slot> Held<'_, S> {
     /// The words of the key; zero for a newcomer.
     pub(crate) fn words(&self) -> [u64; 2] {
-        if self.newcomer { [0; 2] } else { self.locked.view().words }
+        if self.newcomer.is_some() { [0; 2] } else { self.locked.view().words }
     }
 
     /// Writes and unlocks.
-    pub(crate) fn write(self, tag: u64, content: Content) {
+    pub(crate) fn write(self, tag: u64, content: Content, now: Timestamp) {
+        if let Some(stripe) = self.newcomer {
+            stripe.note_claim(self.locked.view(), now);
+        }
         self.locked.write(tag, content);
     }
 }
@@ -99,10 +103,11 @@ impl<S: Slot> Table<S> {
                 if !held {
                     break;
                 }
-                let newcomer = choice.newcomer_in_place_of.is_some();
-                if newcomer {
-                    self.extend_reach(self.home(fingerprints[choice.position]), choice.index);
-                }
+                let newcomer = choice.newcomer_in_place_of.map(|_| {
+                    let home = self.home(fingerprints[choice.position]);
+                    self.extend_reach(home, choice.index);
+                    self.stripe(home)
+                });
                 slots.push((choice.position, Held { locked, newcomer }));
             }
             // Between choosing and locking, somebody may have taken a slot: then all over again.

@@ -35,6 +35,19 @@ fn a_flood_of_new_keys_does_not_forgive_a_limited_one() {
     assert!(pressure.forgotten > 200_000 && pressure.used <= 40_001, "{pressure:?}");
 }
 
+/// What operators see of the memory must not depend on how its keys came in.
+#[test]
+fn keys_of_requests_with_several_charges_are_counted_too() {
+    let store = MemoryStore::new(Capacity { keys: 3, ..Capacity::default() });
+    let (own, everyone) = (policy("9/1h"), Policy::parse("everyone", "9/1h").unwrap());
+    let pairs = |key| [charge(&own, key), charge(&everyone, key)];
+    assert!(store.check_all(&pairs("a"), NOW).is_allowed());
+    assert!(store.reserve(&[charge(&own, "b")], NOW).reservation.is_some());
+    assert_eq!((store.pressure().used, store.pressure().forgotten), (3, 0));
+    assert!(store.check_all(&pairs("c"), NOW).is_allowed());
+    assert_eq!((store.pressure().used, store.pressure().forgotten), (4, 1));
+}
+
 #[test]
 fn a_newcomer_among_limited_keys_is_told_truly_when_to_come_back() {
     let capacity = Capacity { keys: 3, ..Capacity::default() };
