@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 
+mod certificate;
 mod cluster;
 mod lossy;
 
@@ -18,6 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+pub use certificate::Certificate;
 pub use cluster::Cluster;
 pub use lossy::LossyWay;
 

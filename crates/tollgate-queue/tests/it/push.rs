@@ -12,6 +12,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tollgate_core::{Clock, Timestamp};
 use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{Embedded, JobId, JobState, NewJob, Queue, QueueSettings, Worker};
+use tollgate_sim::servers::Certificate;
 
 use crate::world::{group, queue};
 
@@ -145,33 +146,10 @@ async fn a_profile_reads_what_a_refusal_says_in_its_own_way() {
     assert_eq!((totals.limited, totals.failed, totals.done), (1, 0, 1));
 }
 
-/// A certificate for loopback that signs itself, and its key, in PEM.
-fn certificate() -> (String, String) {
-    let folder = std::env::temp_dir().join(format!("tollgate-push-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let made = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
-        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=IP:127.0.0.1"])
-        // An authority must not be used as a server's own certificate.
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .arg("-keyout")
-        .arg(folder.join("key.pem"))
-        .arg("-out")
-        .arg(folder.join("cert.pem"))
-        .output()
-        .expect("openssl is installed by scripts/install-peers");
-    assert!(made.status.success(), "{made:?}");
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
-    let both = (read("cert.pem"), read("key.pem"));
-    std::fs::remove_dir_all(&folder).unwrap();
-    both
-}
-
 #[tokio::test]
 async fn a_target_is_called_over_tls_and_must_be_trusted() {
-    let (cert, key) = certificate();
-    let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
+    let Certificate { certificate, key } = Certificate::for_loopback();
+    let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ServerConfig::builder_with_provider(provider)
@@ -181,7 +159,7 @@ async fn a_target_is_called_over_tls_and_must_be_trusted() {
         .with_single_cert(chain, key)
         .unwrap();
     let tls = Arc::new(tls);
-    let trusting = |target| PushTarget { roots_pem: Some(cert.clone()), ..target };
+    let trusting = |target| PushTarget { roots_pem: Some(certificate.clone()), ..target };
     let (queue, id, _) = push_to(vec![OK], Some(Arc::clone(&tls)), trusting).await;
     let state = queue.job(id).await.unwrap().unwrap().state;
     assert!(matches!(state, JobState::Done { result: Some(ref r), .. } if r == "hi"), "{state:?}");
