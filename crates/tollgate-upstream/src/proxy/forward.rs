@@ -78,7 +78,8 @@ impl Trip {
             return Err(Cause::NoTunnel);
         }
         // Two would be read differently by the upstream than here, and none is no HTTP/1.1.
-        if head.version == Version::HTTP_11 && head.headers.get_all(HOST).iter().count() != 1 {
+        let hosts = head.headers.get_all(HOST).iter().count();
+        if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
             return Err(Cause::BadRequest("one Host field is needed"));
         }
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();

@@ -86,6 +86,26 @@ async fn what_belongs_to_one_connection_is_not_passed_on_either_way() {
 }
 
 #[tokio::test]
+async fn a_request_with_more_than_one_host_or_none_is_bad() {
+    let (address, seen) = upstream().await;
+    let (_proxy, proxy) =
+        proxy_to(&format!("http://{address}"), Settings::default(), "9/1m", None).await;
+    for (fields, status) in [
+        ("HTTP/1.1\r\nhost: a\r\nhost: b", 400),
+        ("HTTP/1.1\r\nhost: a\r\nhost: a", 400),
+        ("HTTP/1.0\r\nhost: a\r\nhost: b", 400),
+        ("HTTP/1.1\r\nx: y", 400),
+        // The older version knows no Host.
+        ("HTTP/1.0\r\nx: y", 200),
+        ("HTTP/1.1\r\nhost: a", 200),
+    ] {
+        let answer = raw(proxy, &format!("GET /x {fields}\r\nconnection: close\r\n\r\n")).await;
+        assert_eq!(answer.split(' ').nth(1), Some(&*status.to_string()), "{fields:?}: {answer}");
+    }
+    assert_eq!(seen.lock().unwrap().len(), 2, "the bad ones reach no upstream");
+}
+
+#[tokio::test]
 async fn odd_framing_reaches_no_upstream_as_two_requests() {
     let (address, seen) = upstream().await;
     let (_proxy, proxy) =
