@@ -10,6 +10,7 @@ mod claim;
 mod dispatches;
 mod estimate;
 mod grant;
+mod index;
 mod lane;
 mod learn;
 mod ledger;

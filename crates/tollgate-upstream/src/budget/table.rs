@@ -1,48 +1,26 @@
 //! Buckets by name and by slot, bounded, the idle ones forgotten.
 //!
 //! Pages instead of one vector: growth never copies, and memory is never twice what is used. The
-//! index holds fingerprints, because the names are in the buckets already.
+//! index holds no names, because they are in the buckets already.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
 use super::bucket::Bucket;
+use super::index::Index;
 
 const PAGE: usize = 512;
 /// Slots looked at for one that may be forgotten, when all are taken.
 const SEARCH: usize = 64;
-/// What a fingerprint that another name has is tried again with.
-const NEXT: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Fingerprints are hashes already.
-#[derive(Clone, Debug, Default)]
-struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, fingerprint: u64) {
-        self.0 = fingerprint;
-    }
-}
 
 /// Buckets by name and by slot.
 #[derive(Debug)]
 pub(super) struct Table {
     pages: Vec<Vec<Option<Bucket>>>,
     free: Vec<u32>,
-    index: HashMap<u64, u32, BuildHasherDefault<AsIs>>,
+    index: Index,
     seed: RandomState,
     most: usize,
     hand: usize,
@@ -53,7 +31,7 @@ impl Table {
         Self {
             pages: Vec::new(),
             free: Vec::new(),
-            index: HashMap::default(),
+            index: Index::new(),
             seed: RandomState::new(),
             most: most.clamp(1, u32::MAX as usize - 1),
             hand: 0,
@@ -69,14 +47,8 @@ impl Table {
     }
 
     pub(super) fn find(&self, name: &str) -> Option<u32> {
-        let mut fingerprint = self.seed.hash_one(name);
-        while let Some(&slot) = self.index.get(&fingerprint) {
-            if self.get(slot).is_some_and(|bucket| &*bucket.name == name) {
-                return Some(slot);
-            }
-            fingerprint = fingerprint.wrapping_add(NEXT);
-        }
-        None
+        let is_it = |slot| self.get(slot).is_some_and(|bucket| &*bucket.name == name);
+        self.index.find(self.seed.hash_one(name), is_it)
     }
 
     /// The bucket of that name, made if it is new; none if all are taken and none can be forgotten.
@@ -88,11 +60,7 @@ impl Table {
             self.evict(now)?;
         }
         let slot = self.place(Bucket::new(name.into()));
-        let mut fingerprint = self.seed.hash_one(name);
-        while self.index.contains_key(&fingerprint) {
-            fingerprint = fingerprint.wrapping_add(NEXT);
-        }
-        self.index.insert(fingerprint, slot);
+        self.index.insert(self.seed.hash_one(name), slot);
         Some(slot)
     }
 
@@ -105,14 +73,7 @@ impl Table {
         else {
             return;
         };
-        let mut fingerprint = self.seed.hash_one(&*bucket.name);
-        while let Some(&found) = self.index.get(&fingerprint) {
-            if found == slot {
-                self.index.remove(&fingerprint);
-                break;
-            }
-            fingerprint = fingerprint.wrapping_add(NEXT);
-        }
+        self.index.remove(self.seed.hash_one(&*bucket.name), slot);
         self.free.push(slot);
     }
 

@@ -11,6 +11,8 @@ mod budgets;
 mod ledger;
 // The line in front of a pacer, and the layers that use it.
 mod pacing;
+// What idle buckets take.
+mod memory;
 // The layer and the middleware on the fake upstream.
 mod client;
 // Real clients through the proxy.
