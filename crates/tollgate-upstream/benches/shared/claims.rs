@@ -15,6 +15,7 @@ const CONNECTIONS: usize = 50;
 const ROUND: Duration = Duration::from_millis(1_500);
 /// More than any run can claim.
 const PLENTY: u64 = 90_000_000;
+const HOUR_MS: u64 = 3_600_000;
 
 /// The claim of seed 003's first version.
 const SEED: &str = r"
@@ -41,12 +42,104 @@ const CLAIM: &str = concat!(
     include_str!("../../src/shared/scripts/meters.lua"),
     include_str!("../../src/shared/scripts/claim.lua"),
 );
-const LONG: &str = concat!(
-    include_str!("../../src/shared/scripts/bucket.lua"),
-    include_str!("../../src/shared/scripts/meters.lua"),
-    include_str!("../../src/shared/scripts/claim.lua"),
-);
 const QUICK: &str = include_str!("../../src/shared/scripts/claim_quick.lua");
+const BESIDE: &str = include_str!("../../src/shared/scripts/claim_beside.lua");
+
+/// The keys of the bucket `b` of the credential `x`, in the order of the scripts.
+const KEYS: [&str; 14] = [
+    "x:b:remaining",
+    "x:b:limit",
+    "x:global",
+    "x:b:tollgate:leases",
+    "x:b:tollgate:window",
+    "x:b:tollgate:waiting",
+    "x:b:tollgate:alive",
+    "x:b:tollgate:block:GET /b",
+    "x:b:tollgate:quick",
+    "x:b:tollgate:meters",
+    "x:tollgate:meters",
+    "x:tollgate:flights",
+    "x:b:tollgate:low",
+    "x:b:tollgate:foreign",
+];
+
+/// Who claims, and how.
+#[derive(Clone, Copy)]
+enum Contender {
+    /// One claim a call, on as many connections as callers, or on one that they share.
+    Lone(Way, usize),
+    /// Sixteen claims a call.
+    Sixteen,
+    /// Seed 003's claim and what it writes when the answer comes.
+    SeedWithHeaders,
+    /// Claim and answer, as a process does it.
+    Ledger,
+}
+
+/// The script of a lone claim.
+#[derive(Clone, Copy)]
+enum Way {
+    Seed,
+    /// Where there is plenty, which is where the seed's script is quick too.
+    Quick,
+    /// The same where old clients write the same keys.
+    Beside,
+    /// What is left of that where the limit is small.
+    BesideShort,
+    /// What is left of that where something is out of the ordinary.
+    BesideLong,
+}
+
+const CONTENDERS: [Contender; 11] = [
+    Contender::Lone(Way::Seed, CONNECTIONS),
+    Contender::Lone(Way::Quick, CONNECTIONS),
+    Contender::Lone(Way::Beside, CONNECTIONS),
+    Contender::Lone(Way::BesideShort, CONNECTIONS),
+    Contender::Lone(Way::BesideLong, CONNECTIONS),
+    Contender::Lone(Way::Seed, 1),
+    Contender::Lone(Way::Quick, 1),
+    Contender::Lone(Way::Beside, 1),
+    Contender::Sixteen,
+    Contender::SeedWithHeaders,
+    Contender::Ledger,
+];
+
+impl Contender {
+    fn name(self) -> String {
+        let what = match self {
+            Self::Lone(Way::Seed, _) => "seed 003's script",
+            Self::Lone(Way::Quick, _) => "ours",
+            Self::Lone(Way::Beside, _) => "ours beside old clients",
+            Self::Lone(Way::BesideShort, _) => "ours beside old clients, small limit",
+            Self::Lone(Way::BesideLong, _) => "ours beside old clients, the long way",
+            Self::Sixteen => return "ours, sixteen claims a call".to_owned(),
+            Self::SeedWithHeaders => return "seed 003, claim and headers (4 commands)".to_owned(),
+            Self::Ledger => return "ours, claim and headers, through the ledger".to_owned(),
+        };
+        let Self::Lone(_, connections) = self else { return what.to_owned() };
+        format!("{what}{}", if connections == 1 { ", one connection" } else { "" })
+    }
+}
+
+/// One round.
+async fn round(
+    contender: Contender,
+    connections: &[MultiplexedConnection],
+    ledger: &RedisLedger,
+) -> Figures {
+    match contender {
+        Contender::Lone(way, count) => {
+            // Callers that share a connection send without waiting for each other, as the ledger's do
+            // and those of the usual clients.
+            let lines = connections[..count].iter().cycle().take(CONNECTIONS);
+            let lines: Vec<_> = lines.cloned().collect();
+            measure(&lines, 1, move |c, n| lone_claim(c, way, n)).await
+        }
+        Contender::Sixteen => measure(connections, 16, |c, n| our_claim(c, "wait", n, 16)).await,
+        Contender::SeedWithHeaders => measure(connections, 1, |c, _| seed_with_headers(c)).await,
+        Contender::Ledger => through_the_ledger(ledger, &connections[0]).await,
+    }
+}
 
 /// What one round of a contender came to.
 #[derive(Clone, Copy)]
@@ -64,33 +157,19 @@ pub(crate) async fn run(engine: Engine) {
     }
     let ledger = ledger(&server).await;
     println!("{engine:?}: {CONNECTIONS} callers, {ROUNDS} rounds of {ROUND:?}, medians");
-    println!("{:<46} {:>12} {:>16}", "", "per second", "server µs each");
-    let contenders = [
-        "seed 003's script, one claim a call",
-        "ours, one claim a call",
-        "ours beside old clients, one claim a call",
-        "ours, sixteen claims a call",
-        "seed 003, claim and headers (4 commands)",
-        "ours, claim and headers, through the ledger",
-    ];
-    let mut rounds = vec![Vec::new(); contenders.len()];
+    println!("{:<58} {:>12} {:>16}", "", "per second", "server µs each");
+    let mut rounds = vec![Vec::new(); CONTENDERS.len()];
     for _ in 0..ROUNDS {
-        for (index, results) in rounds.iter_mut().enumerate() {
+        for (contender, results) in CONTENDERS.iter().zip(&mut rounds) {
             refill(&connections[0]).await;
-            results.push(match index {
-                0 => measure(&connections, 1, |c, n| seed_claim(c, n, false)).await,
-                1 => measure(&connections, 1, |c, _| our_quick_claim(c)).await,
-                2 => measure(&connections, 1, |c, n| our_claim(c, LONG, n, 1)).await,
-                3 => measure(&connections, 16, |c, n| our_claim(c, CLAIM, n, 16)).await,
-                4 => measure(&connections, 1, |c, n| seed_claim(c, n, true)).await,
-                _ => through_the_ledger(&ledger, &connections[0]).await,
-            });
+            results.push(round(*contender, &connections, &ledger).await);
         }
     }
-    for (name, mut results) in contenders.iter().zip(rounds) {
+    for (contender, mut results) in CONTENDERS.iter().zip(rounds) {
+        let name = contender.name();
         results.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
         let Figures { per_second, cpu_us } = results[ROUNDS / 2];
-        println!("{name:<46} {per_second:>12.0} {cpu_us:>16.2}");
+        println!("{name:<58} {per_second:>12.0} {cpu_us:>16.2}");
     }
     println!();
 }
@@ -99,12 +178,13 @@ async fn refill(connection: &MultiplexedConnection) {
     let mut pipe = redis::pipe();
     pipe.cmd("FLUSHALL").ignore();
     // The quickest way is open, as after the first claims on a bucket that has plenty.
-    pipe.cmd("XADD").arg("x:b:s").arg("*").arg("").arg("").ignore();
-    pipe.cmd("PEXPIRE").arg("x:b:s").arg(3_600_000).ignore();
+    pipe.cmd("XADD").arg(KEYS[8]).arg("*").arg("").arg("").ignore();
+    pipe.cmd("PEXPIRE").arg(KEYS[8]).arg(HOUR_MS).ignore();
+    pipe.cmd("SET").arg(KEYS[12]).arg(PLENTY).arg("PX").arg(HOUR_MS).ignore();
     for bucket in ["b", "b:"] {
         pipe.cmd("SET").arg(format!("x:{bucket}:limit")).arg(PLENTY).ignore();
         let counter = format!("x:{bucket}:remaining");
-        pipe.cmd("SET").arg(counter).arg(PLENTY).arg("PX").arg(3_600_000).ignore();
+        pipe.cmd("SET").arg(counter).arg(PLENTY).arg("PX").arg(HOUR_MS).ignore();
     }
     pipe.query_async::<()>(&mut connection.clone()).await.unwrap();
 }
@@ -146,48 +226,64 @@ fn figures(count: &AtomicU64, start: Instant, before: f64, after: f64) -> Figure
     Figures { per_second, cpu_us: (after - before) * 1e6 / count }
 }
 
-async fn seed_claim(mut connection: MultiplexedConnection, _: u64, headers: bool) {
-    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SEED));
-    let mut call = SCRIPT.prepare_invoke();
-    call.key("x:b:remaining").key("x:b:limit").key("x:global").arg(1_000);
-    let wait: i64 = call.invoke_async(&mut connection).await.unwrap();
-    assert_eq!(wait, 0);
-    if headers {
-        let mut pipe = redis::pipe();
-        pipe.cmd("PEXPIRE").arg("x:b:remaining").arg(3_600_000).ignore();
-        pipe.cmd("SET").arg("x:b:limit").arg(PLENTY).ignore();
-        pipe.cmd("SET").arg("x:b:remaining").arg(PLENTY).arg("NX").ignore();
-        pipe.query_async::<()>(&mut connection).await.unwrap();
+async fn lone_claim(connection: MultiplexedConnection, way: Way, caller: u64) {
+    match way {
+        Way::Seed => seed_claim(connection).await,
+        Way::Quick => our_quick_claim(connection, QUICK, &[0, 8, 2, 5, 7]).await,
+        Way::Beside => our_quick_claim(connection, BESIDE, &[0, 8, 2, 5, 7, 12, 13]).await,
+        Way::BesideShort => our_claim(connection, "beside", caller, 1).await,
+        // Asked so, the script tries no shorter way.
+        Way::BesideLong => our_claim(connection, "try", caller, 1).await,
     }
 }
 
-/// What a process does for a lone claim where there is plenty.
-async fn our_quick_claim(mut connection: MultiplexedConnection) {
-    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(QUICK));
+async fn seed_claim(mut connection: MultiplexedConnection) {
+    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SEED));
     let mut call = SCRIPT.prepare_invoke();
-    for key in ["x:b:remaining", "x:b:s", "x:global", "x:b:q", "x:b:x"] {
-        call.key(key);
+    call.key(KEYS[0]).key(KEYS[1]).key(KEYS[2]).arg(1_000);
+    let wait: i64 = call.invoke_async(&mut connection).await.unwrap();
+    assert_eq!(wait, 0);
+}
+
+async fn seed_with_headers(mut connection: MultiplexedConnection) {
+    seed_claim(connection.clone()).await;
+    let mut pipe = redis::pipe();
+    pipe.cmd("PEXPIRE").arg(KEYS[0]).arg(HOUR_MS).ignore();
+    pipe.cmd("SET").arg(KEYS[1]).arg(PLENTY).ignore();
+    pipe.cmd("SET").arg(KEYS[0]).arg(PLENTY).arg("NX").ignore();
+    pipe.query_async::<()>(&mut connection).await.unwrap();
+}
+
+/// What a process does for a lone claim where there is plenty.
+async fn our_quick_claim(
+    mut connection: MultiplexedConnection,
+    source: &'static str,
+    keys: &[usize],
+) {
+    static SCRIPTS: LazyLock<[redis::Script; 2]> =
+        LazyLock::new(|| [QUICK, BESIDE].map(redis::Script::new));
+    let mut call = SCRIPTS[usize::from(source == BESIDE)].prepare_invoke();
+    for key in keys {
+        call.key(KEYS[*key]);
     }
-    let _: String = call.invoke_async(&mut connection).await.unwrap();
+    let permit: Option<String> = call.invoke_async(&mut connection).await.unwrap();
+    assert!(permit.is_some(), "the way is open");
 }
 
 async fn our_claim(
     mut connection: MultiplexedConnection,
-    source: &'static str,
+    mode: &'static str,
     caller: u64,
     claims: u64,
 ) {
-    static SCRIPTS: LazyLock<[redis::Script; 2]> =
-        LazyLock::new(|| [CLAIM, LONG].map(redis::Script::new));
-    let mut call = SCRIPTS[usize::from(source == LONG)].prepare_invoke();
-    let of_bucket = ["remaining", "limit", "", "l", "w", "q", "a", "x", "s", "m", "", ""];
-    let of_all = ["", "", "x:global", "", "", "", "", "", "", "", "x:m", "x:f"];
-    for (own, all) in of_bucket.iter().zip(of_all) {
-        call.key(if all.is_empty() { format!("x:b:{own}") } else { all.to_owned() });
+    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(CLAIM));
+    let mut call = SCRIPT.prepare_invoke();
+    for key in KEYS {
+        call.key(key);
     }
-    call.arg(10_000).arg("x:tollgate:wake:").arg("b").arg("wait");
+    call.arg(10_000).arg("x:tollgate:wake:").arg("b").arg(mode);
     for claim in 0..claims {
-        call.arg(format!("0123456789abcdef.1{caller}-{claim}").replace('-', "0"));
+        call.arg(format!("0123456789abcdef.1{caller}0{claim}"));
     }
     let _: redis::Value = call.invoke_async(&mut connection).await.unwrap();
 }

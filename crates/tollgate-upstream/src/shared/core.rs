@@ -54,7 +54,7 @@ impl Core {
         profile: Arc<Profile>,
     ) -> Self {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
-        let purse = Purse::new(settings.global, &profile);
+        let purse = Purse::of_credential(settings.global, &profile, &prefix);
         Self {
             link,
             runtime: Handle::current(),
@@ -114,7 +114,10 @@ impl Core {
             return Err(Refusal { reason: Reason::BucketsFull, wait: None });
         }
         let keys = Keys::new(&self.prefix, &name.0, &name.1, exempt);
-        let lane = Arc::new(Lane::new(Arc::clone(&name.0), template_of(route), keys));
+        let naming = self.settings.naming;
+        let mut lane = Lane::new(Arc::clone(&name.0), template_of(route), keys, naming);
+        lane.purses = Purse::of_bucket(bucket, route, &self.profile, &self.prefix);
+        let lane = Arc::new(lane);
         lanes.insert(name, Arc::clone(&lane));
         Ok(lane)
     }

@@ -1,10 +1,13 @@
 //! The task that claims for everybody who waits in a lane, by the cheapest way that is open.
 //!
 //! ```text
-//!   one asks, plenty left ──> claim_quick ──(not open)──┐
-//!   several ask, or less  ──────────────────────────────┴──> claim: its short way, else the long one
-//!   old clients beside us, several limits ─────────────────> claim_long: the long way
+//!   one asks, plenty left ──> claim_quick, or claim_beside ──(not open)──┐
+//!   several ask, or less  ───────────────────────────────────────────────┴──> claim: its short way,
+//!   several limits ───────────> claim_long: the long way                              else the long
 //! ```
+//!
+//! Where old clients write the same keys, claim_beside stands for claim_quick. It does not see what
+//! they write as the limit, so every [`LOOK`] a claim goes by one of the others, which does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +23,9 @@ use super::line::Turn;
 use super::link::Trouble;
 use super::script::{self, Script};
 
+/// For how long the quickest way is taken beside old clients before a claim looks at everything.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// An answer of the claim script.
 pub(super) struct Reply {
     pub(super) now_ms: u64,
@@ -27,6 +33,16 @@ pub(super) struct Reply {
     pub(super) cause: i64,
     pub(super) granted: Vec<bool>,
     pub(super) is_quick: bool,
+    /// Whether nothing but the time was answered: the short way was taken.
+    is_short: bool,
+}
+
+impl Reply {
+    /// Everybody who asked may go.
+    fn all(now_ms: u64, asked: usize) -> Self {
+        let granted = vec![true; asked];
+        Self { now_ms, wait: Duration::ZERO, cause: 0, granted, is_quick: false, is_short: true }
+    }
 }
 
 /// Claims for everybody who waits, until nobody does.
@@ -74,21 +90,27 @@ async fn ask(
     asked: Vec<String>,
 ) -> Result<(Vec<String>, Reply), (Trouble, Vec<String>)> {
     let is_mixed = core.settings.naming == Naming::Spectacles;
-    let is_long = is_mixed || asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
+    let is_long = asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
     let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && lane.has_plenty();
-    if may_be_quick && lane.state().is_quick {
-        match claim_quick(lane, core).await {
+    let mut seen_open = if may_be_quick { lane.state().quick } else { None };
+    if seen_open.is_some_and(|seen| !is_mixed || seen.elapsed() < LOOK) {
+        match claim_quick(lane, core, is_mixed).await {
             Ok(Some((permit, reply))) => return Ok((vec![permit], reply)),
-            Ok(None) => {}
+            Ok(None) => seen_open = None,
             Err(trouble) => return Err((trouble, asked)),
         }
     }
-    let mode = if may_be_quick { "quick" } else { mode };
+    let mode = match mode {
+        _ if may_be_quick && seen_open.is_none() => "quick",
+        "wait" if is_mixed => "beside",
+        other => other,
+    };
     let script = if is_long { script::claim_long() } else { script::claim() };
     match claim(lane, core, script, mode, &asked).await {
         Ok(reply) => {
             if may_be_quick {
-                lane.state().is_quick = reply.is_quick;
+                let is_open = reply.is_quick || reply.is_short;
+                lane.state().quick = is_open.then(Instant::now);
             }
             Ok((asked, reply))
         }
@@ -96,14 +118,18 @@ async fn ask(
     }
 }
 
-async fn claim_quick(lane: &Lane, core: &Core) -> Result<Option<(String, Reply)>, Trouble> {
-    let value = core.link.run(script::claim_quick(), &lane.quick_keys, &[]).await?;
+async fn claim_quick(
+    lane: &Lane,
+    core: &Core,
+    is_mixed: bool,
+) -> Result<Option<(String, Reply)>, Trouble> {
+    let script = if is_mixed { script::claim_beside() } else { script::claim_quick() };
+    let value = core.link.run(script, &lane.quick_keys, &[]).await?;
     let Value::BulkString(permit) = &value else { return Ok(None) };
     let permit = String::from_utf8(permit.clone()).map_err(|_| strange(&value))?;
     let now_ms = permit.split('-').next().and_then(|ms| ms.parse().ok());
     let now_ms = now_ms.ok_or_else(|| strange(&value))?;
-    let granted = vec![true];
-    Ok(Some((permit, Reply { now_ms, wait: Duration::ZERO, cause: 0, granted, is_quick: true })))
+    Ok(Some((permit, Reply::all(now_ms, 1))))
 }
 
 async fn claim(
@@ -119,8 +145,7 @@ async fn claim(
     let value = core.link.run(script, &lane.keys.0, &args).await?;
     if let Value::Int(now_ms) = value {
         let now_ms = u64::try_from(now_ms).unwrap_or(0);
-        let granted = vec![true; asked.len()];
-        return Ok(Reply { now_ms, wait: Duration::ZERO, cause: 0, granted, is_quick: false });
+        return Ok(Reply::all(now_ms, asked.len()));
     }
     let Value::Array(parts) = &value else { return Err(strange(&value)) };
     let [Value::Int(now_ms), Value::Int(wait_ms), Value::Int(cause), flags, rest @ ..] = &parts[..]
@@ -138,6 +163,7 @@ async fn claim(
         cause: *cause,
         granted: flags.iter().map(|flag| *flag == b'1').collect(),
         is_quick: matches!(rest, [_, Value::Int(1)]),
+        is_short: false,
     })
 }
 

@@ -72,7 +72,7 @@ pub(super) const RENAMED: &str = "tollgate:renamed";
 
 /// The keys of a bucket and of one lane in it, in the order of the scripts.
 #[derive(Clone, Debug)]
-pub(super) struct Keys(pub(super) [String; 12]);
+pub(super) struct Keys(pub(super) [String; 14]);
 
 impl Keys {
     pub(super) fn new(prefix: &Prefix, bucket: &str, lane: &str, exempt_from_global: bool) -> Self {
@@ -93,12 +93,18 @@ impl Keys {
             of("tollgate:meters"),
             prefix.key("tollgate:meters"),
             prefix.key("tollgate:flights"),
+            of("tollgate:low"),
+            of("tollgate:foreign"),
         ])
     }
 
-    /// Those of the quickest way, in its order.
-    pub(super) fn quick(&self) -> [String; 5] {
-        [0, 8, 2, 5, 7].map(|index| self.0[index].clone())
+    /// Those of the quickest way, in its order; the last two are for a fleet with old clients.
+    pub(super) fn quick(&self, naming: Naming) -> Vec<String> {
+        let indices: &[usize] = match naming {
+            Naming::Learned => &[0, 8, 2, 5, 7],
+            Naming::Spectacles => &[0, 8, 2, 5, 7, 12, 13],
+        };
+        indices.iter().map(|index| self.0[*index].clone()).collect()
     }
 }
 

@@ -17,12 +17,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::Naming;
 use super::core::Core;
 use super::costs;
 use super::drive::{Reply, drive};
 use super::keys::Keys;
 use super::lesson::Lesson;
 use super::line::{Line, Turn, rank};
+use super::purse::Purse;
 use crate::budget::{Claim, Reason, Refusal};
 
 /// One lane of a bucket.
@@ -31,7 +33,9 @@ pub(super) struct Lane {
     /// Method and template of its route, by which the upstream's names are known.
     pub(super) template: String,
     pub(super) keys: Keys,
-    pub(super) quick_keys: [String; 5],
+    pub(super) quick_keys: Vec<String>,
+    /// Tokens of the limits that the profile states for the bucket.
+    pub(super) purses: Vec<Purse>,
     state: Mutex<State>,
     bell: Notify,
 }
@@ -55,8 +59,9 @@ pub(super) struct State {
     pub(super) used: Option<Instant>,
     /// The limit and the time to its reset, as an answer last told them.
     pub(super) told: Option<(u64, Duration)>,
-    /// Whether the quickest way was open when last seen.
-    pub(super) is_quick: bool,
+    /// When the quickest way was last seen open, by a claim that looked at everything; none if it
+    /// was not.
+    pub(super) quick: Option<Instant>,
 }
 
 /// The most tickets in one call.
@@ -68,9 +73,10 @@ const FOR_HEADERS: i64 = 4;
 const FOR_OTHERS: i64 = 5;
 
 impl Lane {
-    pub(super) fn new(bucket: Arc<str>, template: String, keys: Keys) -> Self {
-        let quick_keys = keys.quick();
-        Self { bucket, template, keys, quick_keys, state: Mutex::default(), bell: Notify::new() }
+    pub(super) fn new(bucket: Arc<str>, template: String, keys: Keys, naming: Naming) -> Self {
+        let quick_keys = keys.quick(naming);
+        let (purses, state, bell) = (Vec::new(), Mutex::default(), Notify::new());
+        Self { bucket, template, keys, quick_keys, purses, state, bell }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -125,8 +125,9 @@ async fn grant(core: Arc<Core>, claim: Claim) -> Result<Permit, Refusal> {
         match turn {
             Turn::Go { permit, granted_ms } => {
                 let route = claim.route().clone();
+                let home = Arc::clone(&lane);
                 let pending = Pending { core: Arc::clone(&core), lane, route, permit, granted_ms };
-                return with_token(&core, &claim, Box::new(pending), start, deadline).await;
+                return with_tokens(&core, &home, &claim, Box::new(pending), deadline, start).await;
             }
             Turn::Refused(refusal) => return Err(refusal),
             Turn::AskAgain => {}
@@ -135,19 +136,22 @@ async fn grant(core: Arc<Core>, claim: Claim) -> Result<Permit, Refusal> {
     }
 }
 
-/// Waits for a token of the limit over all routes: at dispatch, not when the wait began.
-async fn with_token(
+/// Waits for tokens of the limits that no answer tells of: at dispatch, not when the wait began. That
+/// over all routes comes last, for it is the one that others wait for most.
+async fn with_tokens(
     core: &Core,
+    lane: &Lane,
     claim: &Claim,
     settle: Box<dyn Settle>,
-    start: Instant,
     deadline: Option<Instant>,
+    start: Instant,
 ) -> Result<Permit, Refusal> {
     let mut unsent = Unsent(Some(settle));
-    if !claim.route().is_exempt_from_global()
-        && let Err(wait) = core.purse.take(core, claim, deadline).await
-    {
-        return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
+    let of_all = (!claim.route().is_exempt_from_global()).then_some(&core.purse);
+    for purse in lane.purses.iter().chain(of_all) {
+        if let Err(wait) = purse.take(core, claim, deadline).await {
+            return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
+        }
     }
     let settle = unsent.0.take().expect("nobody else takes it");
     Ok(Permit::new(settle, start.elapsed()))
@@ -167,7 +171,8 @@ async fn alone(
     };
     let permit = core.local.claim(asked).await?;
     let processes = core.processes.load(Ordering::Relaxed);
-    with_token(core, &claim, Box::new(Part { permit, processes }), start, deadline).await
+    let lane = core.lane(claim.route())?;
+    with_tokens(core, &lane, &claim, Box::new(Part { permit, processes }), deadline, start).await
 }
 
 /// A place that goes back unless it is used.

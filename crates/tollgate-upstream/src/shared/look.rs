@@ -20,7 +20,7 @@ pub(super) async fn view(
     lanes: &[Arc<Lane>],
 ) -> Result<BucketView, Trouble> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
-    let [remaining, limit, global, leases, window, waiting, _, _, quick, meters, account, _] =
+    let [remaining, limit, global, leases, window, waiting, _, _, quick, meters, account, ..] =
         &keys.0;
     let mut pipe = redis::pipe();
     pipe.cmd("GET").arg(remaining).cmd("GET").arg(limit).cmd("PTTL").arg(remaining);
@@ -131,7 +131,9 @@ pub(super) async fn unlock(
 ) -> Result<bool, Trouble> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
     let mut command = redis::cmd("DEL");
-    command.arg(&keys.0[0]).arg(&keys.0[1]).arg(&keys.0[4]).arg(&keys.0[9]);
+    for index in [0, 1, 4, 9, 12, 13] {
+        command.arg(&keys.0[index]);
+    }
     for lane in lanes {
         command.arg(&lane.keys.0[7]);
     }

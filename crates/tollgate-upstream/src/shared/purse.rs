@@ -1,4 +1,5 @@
-//! Tokens of the limit over all routes, taken from the store in batches and spent in this process.
+//! Tokens of limits that no answer tells of, taken from the store in batches and spent in this process:
+//! of the limit over all routes, and of those that the profile states for a bucket.
 //!
 //! One call serves everybody who waits at that time. A batch is spent within a short time or lost;
 //! `scripts/tokens.lua` draws why no period of any phase then holds more than the limit. While the
@@ -15,16 +16,17 @@ use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::GlobalRate;
 use super::core::Core;
 use super::link::Trouble;
-use super::script;
+use super::{GlobalRate, Prefix, script};
 use crate::budget::Claim;
-use crate::profile::{Profile, Reach};
+use crate::profile::{Profile, Reach, Route};
 
 /// The tokens in hand.
 #[derive(Debug)]
 pub(super) struct Purse {
+    /// Where the store keeps what is taken of it.
+    key: String,
     rate: Option<GlobalRate>,
     /// The dimension that is counted, if it is not requests.
     dimension: Option<usize>,
@@ -43,11 +45,38 @@ struct Hand {
 }
 
 impl Purse {
-    pub(super) fn new(global: Option<GlobalRate>, profile: &Profile) -> Self {
-        let stated = stated(profile);
+    /// That of the credential.
+    pub(super) fn of_credential(
+        global: Option<GlobalRate>,
+        profile: &Profile,
+        prefix: &Prefix,
+    ) -> Self {
+        let stated = stated(profile, Reach::Credential).next();
         let dimension = stated.filter(|_| global.is_none()).map(|(index, _)| index);
+        let rate = global.or(stated.map(|(_, rate)| rate));
+        Self::new(prefix.key("tollgate:tokens"), rate, dimension)
+    }
+
+    /// Those of a bucket: a limit of its route (a tier at Slack), and of every route (Stripe's).
+    pub(super) fn of_bucket(
+        bucket: &str,
+        route: &Route,
+        profile: &Profile,
+        prefix: &Prefix,
+    ) -> Vec<Self> {
+        let key = |which: &str| prefix.key(&format!("{bucket}:tollgate:tokens{which}"));
+        let of_route = route
+            .stated()
+            .map(|quota| Self::new(key(""), Some(GlobalRate::stated(quota, Duration::ZERO)), None));
+        let of_every = stated(profile, Reach::Bucket)
+            .map(|(index, rate)| Self::new(key(&format!(":{index}")), Some(rate), Some(index)));
+        of_route.into_iter().chain(of_every).collect()
+    }
+
+    fn new(key: String, rate: Option<GlobalRate>, dimension: Option<usize>) -> Self {
         Self {
-            rate: global.or(stated.map(|(_, rate)| rate)),
+            key,
+            rate,
             dimension,
             asking: Mutex::new(()),
             hand: SyncMutex::default(),
@@ -124,8 +153,8 @@ impl Purse {
         ];
         // Counted from before the call: the store's clock for the batch starts later.
         let until = Instant::now() + rate.spend;
-        let keys = [core.prefix.key("tollgate:tokens")];
-        let value = core.link.run(script::tokens(), &keys, &args).await?;
+        let keys = std::slice::from_ref(&self.key);
+        let value = core.link.run(script::tokens(), keys, &args).await?;
         let Value::Array(parts) = &value else { return Err(Trouble::Lost) };
         let [Value::Int(tokens), Value::Int(wait_ms)] = parts[..] else {
             return Err(Trouble::Lost);
@@ -152,13 +181,11 @@ impl Purse {
     }
 }
 
-/// The first limit of the credential that is stated and never told.
-fn stated(profile: &Profile) -> Option<(usize, GlobalRate)> {
-    profile.dimensions().iter().enumerate().find_map(|(index, of)| {
-        let quota = of.stated().filter(|_| of.is_modelled() && of.reach() == Reach::Credential)?;
-        let limit = u32::try_from(quota.units()).unwrap_or(u32::MAX);
-        let period = quota.period() + of.slack();
-        Some((index, GlobalRate { limit, period, spend: GlobalRate::SPEND }))
+/// The limits of that reach that are stated and never told.
+fn stated(profile: &Profile, reach: Reach) -> impl Iterator<Item = (usize, GlobalRate)> {
+    profile.dimensions().iter().enumerate().filter_map(move |(index, of)| {
+        let quota = of.stated().filter(|_| of.is_modelled() && of.reach() == reach)?;
+        Some((index, GlobalRate::stated(quota, of.slack())))
     })
 }
 

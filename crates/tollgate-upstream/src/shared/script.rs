@@ -29,13 +29,16 @@ script!(
     claim = include_str!("scripts/claim_short.lua"), BUCKET, METERS, include_str!("scripts/claim.lua")
 );
 script!(
-    /// The same without its short way: beside clients that write the same keys, because our own
-    /// account of the window is kept, and where more than one limit counts.
+    /// The same without its short way: where more than one limit counts.
     claim_long = BUCKET, METERS, include_str!("scripts/claim.lua")
 );
 script!(
     /// Gives one slot where there is plenty, or nothing.
     claim_quick = include_str!("scripts/claim_quick.lua")
+);
+script!(
+    /// The same beside clients that write the same keys.
+    claim_beside = include_str!("scripts/claim_beside.lua")
 );
 script!(
     /// Learns from an answer.

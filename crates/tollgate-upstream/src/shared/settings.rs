@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tollgate_core::Quota;
+
 use crate::profile::GlobalLimit;
 
 /// Times, names and bounds of a shared ledger.
@@ -106,8 +108,13 @@ impl GlobalRate {
 
     /// What a profile says of it.
     pub(super) fn of(global: GlobalLimit) -> Self {
-        let limit = u32::try_from(global.quota.units()).unwrap_or(u32::MAX);
-        Self { limit, period: global.quota.period() + global.jitter, spend: Self::SPEND }
+        Self::stated(global.quota, global.jitter)
+    }
+
+    /// A limit that a profile states, and what its period may be longer by.
+    pub(super) fn stated(quota: Quota, slack: Duration) -> Self {
+        let limit = u32::try_from(quota.units()).unwrap_or(u32::MAX);
+        Self { limit, period: quota.period() + slack, spend: Self::SPEND }
     }
 
     /// So many requests in any second, with a tenth for what the network does to their distance.

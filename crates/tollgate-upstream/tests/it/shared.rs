@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
+/// The quick and the short way of a claim beside old clients.
+mod beside;
 /// Crashes, restarts, renames, late answers: no stall beyond one lease, one 429 per cause.
 mod chaos;
 /// A real 3+3 cluster.
@@ -13,9 +15,11 @@ mod fleet;
 mod interleavings;
 /// Several limits at once: tokens, a longer window, the credential's; costs other than one.
 mod meters;
-/// What old clients write at the wrong time, and the way of a claim that is not open beside them.
+/// What old clients write at the wrong time, and the quickest way of a claim without them.
 mod mixed;
 /// The fleet of real Spectacles clients and ours.
 mod spectacles;
 /// Ledgers, raw keys and a truthful upstream, as the tests need them.
 pub(crate) mod stage;
+/// Limits that only the documentation states.
+mod stated;

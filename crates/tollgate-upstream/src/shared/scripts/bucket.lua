@@ -16,6 +16,10 @@
 --         11  [prefix:]tollgate:meters            hash   further limits of the credential
 --         12  [prefix:]tollgate:flights           zset   permit -> when it counts as lost, of all
 --                                                        buckets: those whose name says what they take
+--         13  [prefix:]<route>:tollgate:low       string  what the counter can be at most, by our own
+--                                                 account of this window; expires with it
+--         14  [prefix:]<route>:tollgate:foreign   string  until when an old client's request, which has
+--                                                 no lease, is waited for
 --
 --   ARGV   1  lease in milliseconds       2  channel: [prefix:]tollgate:wake:     3  name of the bucket
 --          the rest is said by each script
@@ -23,7 +27,6 @@
 --   window  | began    when the window was opened by one of us; if by another client 0, or what it
 --           |          is later than, negative
 --           | base     the limit that the counter was opened with
---           | low      what the counter can be at most, by our own account of this window
 --           | ends     when the window ends, by the answers seen; absent until there is one
 --           | reset    the same by the upstream's clock: orders answers
 --           | limit    the last limit that an answer told us
@@ -40,20 +43,19 @@
 -- the others.
 --
 -- Anybody may write the counter: an old client whose answer of the last window comes late ends this
--- one early, and then writes what the last one had left. `low` is our own account of the same window,
--- so whatever is written, we never take more than the limit out of one.
+-- one early, and then writes what the last one had left. The thirteenth key is our own account of the
+-- same window, so whatever is written, we never take more than the limit out of one. It always has a
+-- TTL, by which claim_beside.lua tells it from one that it has made by counting down.
 --
 --   claim ──> remaining 0, no TTL, lease ──> headers: limit, remaining, TTL ──> expires ──> claim
 --                        │ no answer                        ^
 --                        └──> lease lost ──> one new probe ─┘
 
 local LEASES, WINDOW, WAITING, ALIVE, QUICK = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[9]
-local FLIGHTS = KEYS[12]
+local FLIGHTS, LOW, FOREIGN = KEYS[12], KEYS[13], KEYS[14]
 local DAY_MS, POLL_MS, WAKE_MAX = 86400000, 100, 256
 -- Servers of one upstream disagree about the same reset by some milliseconds.
 local SAME_MS = 20
--- Stands for the request of an old client, which has no lease.
-local FOREIGN = 'foreign'
 local GLOBAL, LANE, FULL, HEADERS, LINE = 1, 2, 3, 4, 5
 
 local call = redis.call
@@ -71,12 +73,17 @@ end
 
 local function read_window()
   local field = call('HMGET', WINDOW, 'began', 'base', 'ends', 'reset', 'limit', 'slides',
-    'interval', 'filled', 'low')
+    'interval', 'filled')
   return {
     began = tonumber(field[1]), base = tonumber(field[2]), ends = tonumber(field[3]),
     reset = tonumber(field[4]), limit = tonumber(field[5]), slides = tonumber(field[6]) or 0,
-    interval = tonumber(field[7]), filled = tonumber(field[8]), low = tonumber(field[9]),
+    interval = tonumber(field[7]), filled = tonumber(field[8]), low = tonumber(call('GET', LOW)),
   }
+end
+
+-- Writes our account of a window, which ends then, if that is known.
+local function account(low, ends)
+  call('SET', LOW, low, 'PX', ends and math.max(ends - now, 1) or DAY_MS)
 end
 
 -- The limit to go by, nil if there is none. An old client that met a 429 without its header writes
@@ -102,10 +109,18 @@ local function costs_of(permit)
   return tonumber(string.match(text, '^%d+')) or 1, further
 end
 
+-- Until when an old client's request is waited for; in the past if it was in vain.
+local function foreign_until() return tonumber(call('GET', FOREIGN)) end
+
+local function await_foreign()
+  call('SET', FOREIGN, now + lease_ms, 'PX', 2 * lease_ms)
+end
+
 -- What is under way and not lost, in units of the counter.
 local function in_flight()
   local units = call('XLEN', QUICK)
   if units > 0 then units = units - call('XTRIM', QUICK, 'MINID', now - lease_ms) end
+  if (foreign_until() or 0) > now then units = units + 1 end
   if call('EXISTS', FLIGHTS) == 0 then
     return units + call('ZCOUNT', LEASES, '(' .. now, '+inf')
   end
@@ -124,6 +139,8 @@ local function next_loss()
     local quick_ends = tonumber(string.match(quick[1], '^%d+')) + lease_ms
     ends = math.min(ends or quick_ends, quick_ends)
   end
+  local foreign = foreign_until()
+  if foreign and foreign > now then ends = math.min(ends or foreign, foreign) end
   return math.max((ends or now) - now, 1) + 1
 end
 
@@ -152,7 +169,7 @@ end
 -- lost, one more is sent to find out.
 local function stranded(window)
   local live = in_flight()
-  local foreign = tonumber(call('ZSCORE', LEASES, FOREIGN))
+  local foreign = foreign_until()
   if live > 0 then
     if live == 1 and foreign and foreign > now then
       return 0, math.min(foreign - now + 1, POLL_MS), HEADERS
@@ -161,8 +178,7 @@ local function stranded(window)
   end
   local is_ours = window.began and window.began > 0 and not window.ends
   if is_ours or foreign then return 1, 0, HEADERS, 'probe' end
-  call('ZADD', LEASES, now + lease_ms, FOREIGN)
-  call('PEXPIRE', LEASES, 2 * lease_ms)
+  await_foreign()
   return 0, POLL_MS, HEADERS
 end
 
@@ -175,7 +191,8 @@ local function refilled(window, ttl)
   if slots < 1 then
     return 0, math.min(ttl, math.ceil(window.filled + window.interval - now)) + 1, FULL
   end
-  call('HSET', WINDOW, 'filled', window.filled + slots * window.interval, 'low', slots)
+  call('HSET', WINDOW, 'filled', window.filled + slots * window.interval)
+  account(slots, window.ends)
   call('SET', KEYS[1], slots, 'KEEPTTL')
   window.low = slots
   return slots, 0, FULL, 'open'
@@ -198,7 +215,7 @@ end
 -- The counter is gone: its window is over, or somebody has lost it early.
 local function opened(window, limit)
   if goes_on(window) then return closed(window) end
-  call('ZREM', LEASES, FOREIGN)
+  call('DEL', FOREIGN)
   -- What is still under way may reach the upstream after the reset and count there.
   local slots = limit - in_flight()
   if slots < 1 then return 0, next_loss(), HEADERS end
@@ -222,7 +239,7 @@ local function standing(window)
   -- millisecond apart.
   if ttl == 0 or ttl == 1 then return 0, ttl + 1, FULL end
   -- Whomever an old client's request stood for, the bucket is not waiting for it any more.
-  if left > 0 or ttl > 0 then call('ZREM', LEASES, FOREIGN) end
+  if left > 0 or ttl > 0 then call('DEL', FOREIGN) end
   if left > 0 then
     if not window.low or window.low >= left or not goes_on(window) then
       return left, 0, FULL, 'open'
@@ -241,7 +258,7 @@ local function take(window, how, slots, count)
   if how == 'open' then
     call('DECRBY', KEYS[1], count)
     if goes_on(window) then
-      call('HSET', WINDOW, 'low', low)
+      account(low, window.ends)
       return
     end
   elseif how == 'fresh' then
@@ -249,9 +266,11 @@ local function take(window, how, slots, count)
   end
   -- A new account: of our own window, or of one that another client has opened, nobody knows when.
   call('ZREMRANGEBYSCORE', LEASES, '-inf', now)
+  if how == 'probe' then call('DEL', FOREIGN) end
   local began = how == 'open' and -(window.ends or math.abs(window.began or 0)) or now
-  call('HSET', WINDOW, 'began', began, 'base', limit_of(window) or 1, 'low', low)
+  call('HSET', WINDOW, 'began', began, 'base', limit_of(window) or 1)
   call('HDEL', WINDOW, 'ends', 'filled')
+  account(low)
   call('PEXPIRE', WINDOW, DAY_MS)
 end
 

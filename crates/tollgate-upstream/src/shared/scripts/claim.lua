@@ -3,7 +3,8 @@
 -- Stands behind claim_short.lua, bucket.lua, which draws the keys, and meters.lua.
 --
 --   ARGV   4     wait: queue those who get none; try: do not; again: as wait, after a lost answer;
---                quick: as wait, and open the quickest way if there is plenty
+--                quick: as wait, and open the quickest way if there is plenty; beside: as wait,
+--                where old clients write the same keys
 --          5..   permits asked for, `<process>.<rank><number>`, in order of arrival; ranks are
 --                0 high, 1 normal, 2 low; a permit that waits is a ticket
 --

@@ -6,13 +6,20 @@
 -- writes the lease and tells the time. Answers nothing where this way is not open; claim.lua opens
 -- it.
 --
--- The first two keys are named four times so that one call tells whether both are there and none of
--- the other three. The counter is decremented, never set: a set would drop its TTL, and with it the
--- end of the window.
+-- One of the four keys is there: the counter, if something was left in it, for then none of the
+-- others can be. The counter is decremented, never set: a set would drop its TTL, and with it the end
+-- of the window.
 
-local call, counter, quick = redis.call, KEYS[1], KEYS[2]
-if call('EXISTS', counter, counter, counter, counter, quick, quick, quick, quick,
-  KEYS[3], KEYS[4], KEYS[5]) == 8 then
-  if call('DECR', counter) >= 0 then return call('XADD', quick, '*', '', '') end
-  call('INCR', counter)
+local call, counter = redis.call, KEYS[1]
+if call('EXISTS', counter, KEYS[3], KEYS[4], KEYS[5]) == 1 then
+  if call('DECR', counter) >= 0 then
+    local permit = call('XADD', KEYS[2], 'NOMKSTREAM', '*', '', '')
+    if permit then return permit end
+    call('INCR', counter)
+  elseif call('EXISTS', KEYS[3], KEYS[4], KEYS[5]) == 0 then
+    call('INCR', counter)
+  else
+    -- It was one of the others, and there was no counter before this.
+    call('DEL', counter)
+  end
 end

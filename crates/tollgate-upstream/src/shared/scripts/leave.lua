@@ -39,7 +39,7 @@ if is_unsent and held > 0 then
     back = math.max(math.min(held, window.base - left), 0)
     if back > 0 then
       call('INCRBY', KEYS[1], back)
-      if window.low then call('HINCRBY', WINDOW, 'low', back) end
+      if window.low then call('INCRBY', LOW, back) end
     end
   end
 end

@@ -22,7 +22,6 @@ if call('EXISTS', WAITING) == 1 then
 else
   -- They have a lease for it, as before.
   call('SET', KEYS[1], 1)
-  call('ZADD', LEASES, now + lease_ms, FOREIGN)
-  call('PEXPIRE', LEASES, 2 * lease_ms)
+  await_foreign()
 end
 return 1

@@ -85,7 +85,7 @@ if is_late() and sort ~= 'denied' then
   if was_held and left and window.began and granted < window.began and left < window.base then
     local back = math.min(units, window.base - left)
     put(left + back)
-    if low then call('HINCRBY', WINDOW, 'low', back) end
+    if low then call('INCRBY', LOW, back) end
   end
   return finish(true)
 end
@@ -155,7 +155,7 @@ if sort == 'denied' then
   value, until_reset, is_same = 0, math.max(until_reset, away, 1), false
 end
 put(math.max(value, 0))
-call('HSET', WINDOW, 'low', left)
+local ends = window.ends
 
 -- The first answer says when the window ends; a later one may only put the end off.
 if until_reset >= 0 then
@@ -163,12 +163,14 @@ if until_reset >= 0 then
   if ttl < 0 or (until_reset > ttl and not is_same) then
     call('PEXPIRE', KEYS[1], until_reset)
     keep_quick(until_reset)
-    call('HSET', WINDOW, 'ends', now + until_reset)
-    end_changed = true
-  elseif not window.ends then
-    call('HSET', WINDOW, 'ends', now + ttl)
+    ends, end_changed = now + until_reset, true
+    call('HSET', WINDOW, 'ends', ends)
+  elseif not window.ends or window.ends < now then
+    ends = now + ttl
+    call('HSET', WINDOW, 'ends', ends)
   end
 end
+account(left, ends)
 if reset >= 0 and reset > (window.reset or -1) then call('HSET', WINDOW, 'reset', reset) end
 call('HSET', WINDOW, 'slides', window.slides)
 call('PEXPIRE', WINDOW, DAY_MS)

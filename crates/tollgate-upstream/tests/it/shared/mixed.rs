@@ -1,5 +1,5 @@
 //! What an old client writes into the shared counter at the wrong time, and the quickest way of a
-//! claim, which is not open beside old clients.
+//! claim, which has its own script beside old clients.
 
 use std::time::Duration;
 

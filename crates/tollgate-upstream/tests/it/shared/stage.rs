@@ -81,6 +81,18 @@ impl Stage {
         cmd.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
+    /// Sends a command in which `@` stands for the text of a script.
+    pub(crate) async fn tell_script<T: FromRedisValue>(&self, command: &str, script: &str) -> T {
+        let mut cmd = redis::Cmd::new();
+        for word in command.split(' ') {
+            match word {
+                "@" => cmd.arg(script),
+                word => cmd.arg(word.replace('$', &format!("{}:", self.name))),
+            };
+        }
+        cmd.query_async(&mut self.raw.clone()).await.unwrap()
+    }
+
     pub(crate) async fn remaining(&self) -> Option<i64> {
         self.tell(&format!("GET ${ROUTE}:remaining")).await
     }
