@@ -1,17 +1,24 @@
 //! `tollgate demo`: a real server, real processes, real HTTP, on this machine.
 
 mod client;
+mod fleet;
 mod gcra;
+mod record;
 mod server;
 mod tally;
+mod tour;
+mod traffic;
 
 use anyhow::Result;
 
-/// Watch the parts of Tollgate at work on this machine.
+/// Watch a limit enforced, the page in motion, and 25 clients that share a token fairly.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    demo: Demo,
+    demo: Option<Demo>,
+    #[command(flatten)]
+    tour: tour::Tour,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -26,7 +33,8 @@ enum Demo {
 /// Runs the demo that `args` name.
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.demo {
-        Demo::Gcra(args) => gcra::run(args),
-        Demo::GcraClient(args) => client::run(&args),
+        Some(Demo::Gcra(args)) => gcra::run(args),
+        Some(Demo::GcraClient(args)) => client::run(&args),
+        None => tour::run(&args.tour),
     }
 }

@@ -165,7 +165,7 @@ async fn serve(args: Args) -> Result<()> {
 }
 
 /// The queues that are configured, and the pushing of their jobs.
-async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<Pushing>)> {
+pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<Pushing>)> {
     if plan.is_empty() {
         return Ok((None, None));
     }

@@ -55,7 +55,17 @@ impl Listener {
     /// Binds a front. Needs a runtime around it.
     pub(crate) fn bind(front: Front, endpoint: &Endpoint) -> io::Result<Self> {
         let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("{} on {endpoint}: {error}", front.name()))
+            let remedy = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    format!(
+                        "; another program listens there, --{} names another place",
+                        front.name()
+                    )
+                }
+                _ => String::new(),
+            };
+            let told = format!("{} on {endpoint}: {error}{remedy}", front.name());
+            io::Error::new(error.kind(), told)
         };
         let socket = match endpoint {
             Endpoint::Tcp(address) => {

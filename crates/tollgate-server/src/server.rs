@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
@@ -66,13 +66,13 @@ impl Server {
         tls: Option<&Tls>,
         workers: usize,
     ) -> io::Result<Self> {
-        let control = Builder::new_current_thread().enable_all().build()?;
+        let control = Control(Some(Builder::new_current_thread().enable_all().build()?));
         let (stopper, stop) = Stopper::new();
         let probes = Probes::new();
         let acceptors = tls.map(acceptors).transpose()?;
         let surroundings = Surroundings { probes: probes.clone(), acceptors, stop: stop.clone() };
         let listeners = {
-            let _inside = control.enter();
+            let _inside = control.0.as_ref().map(Runtime::enter);
             bind(listen)?
         };
         let endpoints = listeners
@@ -90,7 +90,7 @@ impl Server {
         }
         let (accepting, greeting) = (Arc::clone(&service), probes.clone());
         let run = move || {
-            control.block_on(async move {
+            control.run(async move {
                 greeting.begin().await;
                 accept_all(listeners, accepting, senders, stop).await;
             });
@@ -131,6 +131,26 @@ impl Drop for Server {
         self.stopper.stop();
         // Workers end when their connections have; a drain has waited for that already.
         self.threads.retain(|thread| !thread.is_finished());
+    }
+}
+
+/// The runtime of the control thread. A bare one must not be dropped within another, which is where
+/// a caller of [`Server::start`] is when a port is taken.
+struct Control(Option<Runtime>);
+
+impl Control {
+    fn run(mut self, task: impl Future<Output = ()>) {
+        if let Some(runtime) = self.0.take() {
+            runtime.block_on(task);
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

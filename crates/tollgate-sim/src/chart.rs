@@ -18,7 +18,7 @@ mod sheet;
 use std::fmt::Write as _;
 
 pub use panels::panels;
-pub use sheet::sheet;
+pub use sheet::{columns_of, sheet};
 
 use axis::{Axis, number, time_axis};
 

@@ -11,6 +11,9 @@ use tollgate_upstream::pace::{Gate, Settings};
 
 use super::tally::Line;
 
+/// What all clients share.
+const TOKEN: &str = "the-shared-token";
+
 /// What the parent tells a client process.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -60,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 
 async fn send(task: u32, client: &ClientWithMiddleware, gate: &Gate, url: &str, scale: f64) {
     loop {
-        let (status, remaining) = match client.get(url).send().await {
+        let (status, remaining) = match client.get(url).header("x-token", TOKEN).send().await {
             Ok(response) => {
                 let remaining = response.headers().get("ratelimit-remaining");
                 let remaining = remaining.and_then(|value| value.to_str().ok()?.parse().ok());

@@ -1,18 +1,15 @@
 //! `tollgate demo gcra`: the parent that starts the server and the client processes.
 
 use std::io::Write as _;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::TcpListener;
-use tokio::process::{Child, ChildStdout, Command};
-use tokio::sync::mpsc;
 use tollgate_core::Quota;
 
+use super::fleet::{Fleet, Orders};
 use super::server::Server;
-use super::tally::{Line, Tally};
+use super::tally::Tally;
 
 /// Seed 004's quota: 4,500 per hour.
 const UNITS: u64 = 4_500;
@@ -101,19 +98,9 @@ impl Plan {
         self.length.as_secs_f64() * self.scale
     }
 
-    fn command(&self, url: &str) -> Result<Command> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let mut command = Command::new(program);
-        command
-            .args(["demo", "gcra-client", "--url", url])
-            .args(["--threads", &self.threads.to_string()])
-            .args(["--quota", &self.quota.to_string()])
-            .args(["--scale", &self.scale.to_string()])
-            .args(["--millis", &self.length.as_millis().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        Ok(command)
+    fn orders(&self, url: String) -> Orders {
+        let Self { processes, threads, quota, scale, length, .. } = *self;
+        Orders { url, processes, threads, quota, scale, length }
     }
 }
 
@@ -135,58 +122,17 @@ fn count(given: Option<u32>, variable: &str, usual: u32, most: u32) -> Result<u3
 async fn demo(plan: &Plan, live: bool) -> Result<Tally> {
     let listener = TcpListener::bind("127.0.0.1:0").await.context("no free loopback port")?;
     let url = format!("http://{}/", listener.local_addr()?);
-    let mut clients = Vec::new();
-    for _ in 0..plan.processes {
-        clients.push(Client::start(plan, &url).await?);
-    }
+    let fleet = Fleet::start(&plan.orders(url)).await?;
     // The bucket starts to fill when the clients are ready, not while they are being started.
     tokio::spawn(Server::new(plan.quota, plan.start, plan.delay).serve(listener));
-    let (sender, mut lines) = mpsc::channel(1_024);
-    let readers: Vec<_> =
-        clients.into_iter().map(|client| tokio::spawn(client.forward(sender.clone()))).collect();
-    drop(sender);
+    let mut voices = fleet.begin();
     let mut tally = Tally::default();
-    while let Some(line) = lines.recv().await {
+    while let Some(line) = voices.next().await {
         tally.add(&line);
         if live {
             writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")?;
         }
     }
-    for reader in readers {
-        reader.await??;
-    }
+    voices.end().await?;
     Ok(tally)
-}
-
-/// A client process that is ready to begin.
-struct Client {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Client {
-    async fn start(plan: &Plan, url: &str) -> Result<Self> {
-        let mut child = plan.command(url)?.spawn().context("cannot start a client process")?;
-        let stdout = child.stdout.take().context("a client without standard output")?;
-        let mut lines = BufReader::new(stdout).lines();
-        match lines.next_line().await? {
-            Some(line) if line == "ready" => Ok(Self { child, lines }),
-            other => bail!("a client process began with {other:?}"),
-        }
-    }
-
-    /// Lets the process begin and hands on its lines until it ends.
-    async fn forward(mut self, sender: mpsc::Sender<Line>) -> Result<()> {
-        let mut stdin = self.child.stdin.take().context("a client without standard input")?;
-        stdin.write_all(b"go\n").await.context("a client process is gone")?;
-        while let Some(text) = self.lines.next_line().await? {
-            if let Some(line) = Line::parse(&text)
-                && sender.send(line).await.is_err()
-            {
-                return Ok(());
-            }
-        }
-        let status = self.child.wait().await?;
-        if status.success() { Ok(()) } else { bail!("a client process ended with {status}") }
-    }
 }

@@ -43,6 +43,48 @@ fn five_processes_over_real_http_agree_with_the_simulator() {
     assert_eq!(number("failed"), 0.0, "{summary}");
 }
 
+/// What the README promises of one command: a limit enforced, and 25 clients on a chart.
+#[test]
+fn the_demo_denies_a_crawler_and_draws_25_clients_that_share_fairly() {
+    let svg = std::env::temp_dir().join(format!("tollgate-demo-{}.svg", std::process::id()));
+    let file = svg.to_str().unwrap();
+    let arguments = ["demo", "--exit", "--seconds", "8", "--http", "127.0.0.1:0", "--svg", file];
+    let told = succeed(&arguments);
+    let bars = (1..=5).flat_map(|process| (1..=5).map(move |task| format!("  {process}.{task} █")));
+    for bar in bars {
+        assert!(told.contains(&bar), "{bar}: {told}");
+    }
+    assert!(told.contains("25 clients in 5 processes"), "{told}");
+    let fairness = told.split_once("fairness ").unwrap().1.split(' ').next().unwrap();
+    assert!(fairness.parse::<f64>().unwrap() >= 0.95, "{told}");
+    let denied = told.lines().filter(|line| line.contains("crawler: ")).any(|line| {
+        let (_, crawler) = line.split_once("allowed, ").unwrap();
+        !crawler.trim().starts_with("0 ")
+    });
+    assert!(denied, "{told}");
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    std::fs::remove_file(&svg).unwrap();
+    assert!(drawn.contains("Each of 25 clients") && drawn.contains("class=\"band\""), "{drawn}");
+}
+
+#[test]
+fn the_demo_says_where_it_can_be_seen_and_what_is_in_the_way() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = taken.local_addr().unwrap().to_string();
+    for command in ["demo", "serve"] {
+        let complaint = fail(&[command, "--http", &place]);
+        assert!(
+            complaint.contains(&place) && complaint.contains("--http names another"),
+            "{complaint}"
+        );
+        assert!(!complaint.contains("panicked"), "{complaint}");
+    }
+    for wrong in [["--seconds", "1"], ["--seconds", "9999"], ["--http", "off"]] {
+        let complaint = fail(&["demo", wrong[0], wrong[1]]);
+        assert!(complaint.contains(wrong[0]), "{complaint}");
+    }
+}
+
 #[test]
 fn the_live_lines_are_like_the_seeds() {
     let output = succeed(&[

@@ -109,7 +109,10 @@ async fn route_v1(
     let role = match path {
         "/v1/peek" => Role::Read,
         "/v1/reset" => Role::Admin,
-        _ => Role::Check,
+        "/v1/check-batch" | "/v1/take" | "/v1/refund" | "/v1/reserve" | "/v1/commit"
+        | "/v1/cancel" => Role::Check,
+        // Before the method is looked at: "right would be POST" would be a lie.
+        _ => return Err(Trouble::NotFound),
     };
     permit(worker, request, "POST", role)?;
     match path {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{HEIGHT, WIDTH, escape, panels};
+use super::{Chart, HEIGHT, WIDTH, escape, panels};
 use crate::measure::Run;
 
 /// Room above the charts for the name of the strategy.
@@ -12,17 +12,28 @@ const GAP: f64 = 16.0;
 /// One SVG file for `runs`, light or dark as the viewer prefers.
 #[must_use]
 pub fn sheet(runs: &[&Run]) -> String {
-    let width = GAP + runs.len() as f64 * (WIDTH + GAP);
-    let height = HEAD + 4.0 * (HEIGHT + GAP);
+    let columns = runs
+        .iter()
+        .zip(panels(runs))
+        .map(|(run, charts)| (format!("{} · {}", run.scenario, run.strategy), Vec::from(charts)));
+    columns_of(&columns.collect::<Vec<_>>())
+}
+
+/// One SVG file of columns of charts, each under its name.
+#[must_use]
+pub fn columns_of(columns: &[(String, Vec<Chart>)]) -> String {
+    let rows = columns.iter().map(|(_, charts)| charts.len()).max().unwrap_or(0);
+    let width = GAP + columns.len() as f64 * (WIDTH + GAP);
+    let height = HEAD + rows as f64 * (HEIGHT + GAP);
     let style = include_str!("chart.css");
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\">\n<style>\n{style}</style>\n\
          <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n",
     );
-    for (column, (run, charts)) in runs.iter().zip(panels(runs)).enumerate() {
+    for (column, (name, charts)) in columns.iter().enumerate() {
         let x = GAP + column as f64 * (WIDTH + GAP);
-        let name = escape(&format!("{} · {}", run.scenario, run.strategy));
+        let name = escape(name);
         let _ = writeln!(svg, "<text class=\"head\" x=\"{x}\" y=\"24\">{name}</text>");
         for (row, chart) in charts.iter().enumerate() {
             let y = HEAD + row as f64 * (HEIGHT + GAP);
