@@ -1,5 +1,6 @@
 //! Requests that are answered by one run of a script, on the states of one slot.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use redis::{Cmd, Value};
@@ -171,7 +172,7 @@ pub(crate) type Fields<'a> = (Timestamp, &'a [u8], Found<'a>);
 /// What a script found.
 pub(crate) enum Found<'a> {
     /// The value of each state.
-    States(Vec<&'a [u8]>),
+    States(Vec<Cow<'a, [u8]>>),
     /// The value of each key, all of them ledgers.
     Keys(Vec<&'a [u8]>),
 }
@@ -188,7 +189,10 @@ fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
     let now = moment(u64::try_from(*us).ok()?, u64::try_from(*ns).ok()?);
     let found = match values {
         [Value::Array(values)] => Found::Keys(values.iter().map(value).collect::<Option<_>>()?),
-        values => Found::States(values.iter().map(value).collect::<Option<_>>()?),
+        values => {
+            let state = |field| value(field).map(Cow::Borrowed);
+            Found::States(values.iter().map(state).collect::<Option<_>>()?)
+        }
     };
     Some((now, digits, found))
 }

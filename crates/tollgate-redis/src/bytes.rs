@@ -1,5 +1,8 @@
 //! Bytes that scripts read and write: little endian, packed, no padding.
 
+/// Below it a double holds every whole number.
+const EXACT_MAX: f64 = (1u64 << 53) as f64;
+
 /// Reads what a script packed.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -20,6 +23,15 @@ impl<'a> Reader<'a> {
     pub(crate) fn number(&mut self, len: usize) -> Option<u64> {
         let bytes = self.take(len)?;
         Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+
+    /// A whole number that is not negative, as [`put_double`] writes it, or its opposite, and
+    /// whether it is that.
+    pub(crate) fn double(&mut self) -> Option<(u64, bool)> {
+        let double = self.take(8)?.try_into().ok().map(f64::from_le_bytes)?;
+        let number = double.abs();
+        (number < EXACT_MAX && number.fract() == 0.0)
+            .then_some((number as u64, double.is_sign_negative()))
     }
 
     /// The name of a reservation.

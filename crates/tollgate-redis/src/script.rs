@@ -21,6 +21,7 @@ const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
 const GCRA_WHOLE: &str = include_str!("scripts/gcra_whole.lua");
 const GCRA_FINE: &str = include_str!("scripts/gcra_fine.lua");
 const GCRA_APART: &str = include_str!("scripts/gcra_apart.lua");
+const GCRA_APART_FINE: &str = include_str!("scripts/gcra_apart_fine.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const ALGORITHMS: [&str; 5] = [
     include_str!("scripts/gcra.lua"),
@@ -53,22 +54,32 @@ pub(crate) enum Shape {
     Whole,
     /// One key.
     Fine,
-    /// A key for each.
+    /// A key for each, and units of whole microseconds.
     Apart,
+    /// A key for each.
+    ApartFine,
+}
+
+impl Shape {
+    pub(crate) const ALL: [Self; 4] = [Self::Whole, Self::Fine, Self::Apart, Self::ApartFine];
+
+    const fn source(self) -> &'static str {
+        match self {
+            Self::Whole => GCRA_WHOLE,
+            Self::Fine => GCRA_FINE,
+            Self::Apart => GCRA_APART,
+            Self::ApartFine => GCRA_APART_FINE,
+        }
+    }
 }
 
 /// The shortest way: one request of so many checks on GCRA states. `None` if it has too many.
 pub(crate) fn written_out(charges: usize, shape: Shape) -> Option<&'static Script> {
-    static SCRIPTS: [[OnceLock<Script>; WRITTEN_OUT_MAX]; 3] =
-        [const { [const { OnceLock::new() }; WRITTEN_OUT_MAX] }; 3];
-    let source = match shape {
-        Shape::Whole => GCRA_WHOLE,
-        Shape::Fine => GCRA_FINE,
-        Shape::Apart => GCRA_APART,
-    };
+    static SCRIPTS: [[OnceLock<Script>; WRITTEN_OUT_MAX]; Shape::ALL.len()] =
+        [const { [const { OnceLock::new() }; WRITTEN_OUT_MAX] }; Shape::ALL.len()];
     let place = charges.checked_sub(1).filter(|_| charges <= WRITTEN_OUT_MAX)?;
     let script = &SCRIPTS[shape as usize][place];
-    Some(script.get_or_init(|| Script::new(write_out(source, charges))))
+    Some(script.get_or_init(|| Script::new(write_out(shape.source(), charges))))
 }
 
 impl Script {
@@ -175,7 +186,7 @@ mod tests {
     fn all() -> Vec<(String, &'static Script)> {
         let sets = (1..32u8).map(|set| (format!("decide {set:05b}"), script(set << 1)));
         let written_out = (1..=WRITTEN_OUT_MAX).flat_map(|charges| {
-            [Shape::Whole, Shape::Fine, Shape::Apart].into_iter().filter_map(move |shape| {
+            Shape::ALL.into_iter().filter_map(move |shape| {
                 let name = format!("{charges} charges, {shape:?}");
                 written_out(charges, shape).map(|script| (name, script))
             })

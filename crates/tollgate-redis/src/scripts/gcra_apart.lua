@@ -1,81 +1,93 @@
--- The short way for different keys: one request of GCRA checks, each on a key of its own.
+-- The short way for different keys: one request of GCRA checks, each on a key of its own, with
+-- units of whole microseconds.
 --
--- As gcra_fine.lua, with a ledger for each charge. Such a request costs the server a read and a
--- write per charge.
+-- As gcra_whole.lua, which says how this file is written out, with a ledger for each charge: one
+-- read for all of them and a write for each. What a ledger usually is, one state of the policy that
+-- asks, is taken apart by a single call; what few requests need stands last in the argument and is
+-- read by those. Identities are compared as doubles, which makes no strings; one that is no number
+-- equals nothing, itself included, and is looked for like a state among others.
 --
 --   KEYS   1..n   the ledgers, all different, as gcra.lua draws them
---   ARGV   1      per charge what gcra_fine.lua takes; then per charge how long a new ledger lives,
---                 as text (ms) after its length (1 byte)
+--   ARGV   1      per charge: what the bucket holds, what the charge costs (doubles, us), the
+--                 policy's identity (8); then per charge how far beyond what the bucket holds a TAT
+--                 is believed (double, us); then per charge how long a new ledger lives, as text
+--                 (ms) after its length (1 byte)
 --          2      the time as two doubles (us, ns) in tests, absent otherwise
 --
--- Answers | us: 7 bytes | ns: 2 | '1' allowed or '0' denied | length of each ledger: 4 | the ledgers |
--- as they were before, or nil as gcra_check.lua does.
+-- Answers doubles: the time (us), negative if the request is denied, then per charge the TAT before
+-- (us), 0 if there was none; or nil as gcra_check.lua does.
 
-local call, pcall, pack, read, find = redis.call, redis.pcall, struct.pack, struct.unpack, string.find
+local call, pack, read, find, sub = redis.call, struct.pack, struct.unpack, string.find, string.sub
 local KEYS, args = KEYS, ARGV[1]
 local LINGER_S = 8
 
-local now_us, now_ns, longer_ms = 0, 0, 2
+local now, longer_ms = 0, 2
 if ARGV[2] then
-  now_us, now_ns = read('<dd', ARGV[2])
+  local ns
+  now, ns = read('<dd', ARGV[2])
+  if ns ~= 0 then return nil end
   longer_ms = 3600002
 else
   local time = call('TIME')
-  now_us = time[1] * 1000000 + time[2]
+  now = time[1] * 1000000 + time[2]
 end
 
-local denied = false
-local @{cap_us@, cap_ns@, cap_part@, scale@, skew@, us@, ns@, part@, id@|, } =
-  read('<@{ddddddddc8|}', args)
+local @{value@|, } = unpack(call('MGET', @{KEYS[@]|, }))
+local @{life@|, }
+if not (@{value@| and }) then
+  -- MGET shows a list or a hash as nothing: count, or a write would replace it.
+  if call('EXISTS', @{KEYS[@]|, }) > @{(value@ and 1 or 0)| + } then return nil end
+  @{life@|, } = read('<@{Bc0|}', args, @{32| + } + 1)
+end
+
+local @{cap@, cost@, id@|, } = read('<@{ddd|}', args)
 --each
-local value@, till@, at@ = pcall('GET', KEYS[@]), 0, nil
-cap_us@, cap_ns@ = cap_us@ + now_us, cap_ns@ + now_ns
-if cap_ns@ >= 1000 then cap_us@, cap_ns@ = cap_us@ + 1, cap_ns@ - 1000 end
-do
-  local from_us, from_ns, from_part = now_us, now_ns, 0
-  if value@ then
-    local kind
+local at@, tat@, was@, till@ = 6, now, 0, 0
+if value@ then
+  local id, rest
+  -- The first byte of ns is read as the highest of us, and the others with part: what has any is
+  -- later than every TAT there may be, or leaves a rest. Nothing but a ledger of one state is as
+  -- long and has the policy's identity there, so the kind need not be read.
+  if #value@ == 29 then till@, id, was@, rest = read('<I4dI8d', value@, 2) end
+  if id ~= id@ or rest ~= 0 then
+    local kind, ns, part
     if #value@ % 24 ~= 5 then return nil end
     kind, till@ = read('<BI4', value@)
     if kind ~= 1 then return nil end
-    at@ = find(value@, id@, 6, true)
+    at@, was@ = find(value@, sub(args, @ * 24 - 7, @ * 24), 6, true), 0
     if at@ then
-      local us, ns, part = read('<I7I2I7', value@, at@ + 8)
-      if at@ % 24 ~= 6 or us > cap_us@ + skew@ - 1 then return nil end
-      if us > now_us or us == now_us and ns >= now_ns then
-        from_us, from_ns, from_part = us, ns, part
-      end
+      was@, ns, part = read('<I7I2I7', value@, at@ + 8)
+      if at@ % 24 ~= 6 or ns + part > 0 then return nil end
     end
   end
-  us@, ns@, part@ = us@ + from_us, ns@ + from_ns, part@ + from_part
+  if was@ > now then tat@ = was@ end
 end
-if part@ >= scale@ then part@, ns@ = part@ - scale@, ns@ + 1 end
-if ns@ >= 1000 then ns@, us@ = ns@ - 1000, us@ + 1 end
-if us@ > cap_us@ or us@ == cap_us@ and (ns@ > cap_ns@
-  or ns@ == cap_ns@ and part@ > cap_part@) then
-  denied = true
-end
+tat@ = tat@ + cost@
 --end
-if denied then
-  return pack('<I7I2c1@{I4|}', now_us, now_ns, '0', @{#(value@ or '')|, }) .. @{(value@ or '')| .. }
+if @{tat@ > cap@ + now| or } then
+  local @{skew@|, } = read('<@{d|}', args, @{24| + } + 1)
+  if @{was@ > cap@ + now + skew@ - 1| or } then return nil end
+  return pack('<d@{d|}', -now, @{was@|, })
 end
+
 --each
-if at@ and till@ * 1000000 > us@ then
-  call('SETRANGE', KEYS[@], at@ == 6 and '13' or at@ + 7, pack('<I7I2I7', us@, ns@, part@))
+if at@ and till@ * 1000000 > tat@ then
+  call('SETRANGE', KEYS[@], at@ == 6 and '13' or at@ + 7, pack('<I7', tat@))
 elseif value@ then
-  local last, others = us@, ''
+  local last, others = tat@, ''
   for at = 6, #value@, 24 do
     local us = read('<I7', value@, at + 8)
-    if us >= now_us and at ~= at@ then
-      others, last = others .. string.sub(value@, at, at + 23), math.max(last, us)
+    if us >= now and at ~= at@ then
+      others, last = others .. sub(value@, at, at + 23), math.max(last, us)
     end
   end
   till@ = math.floor(last / 1000000) + LINGER_S
-  call('SET', KEYS[@], pack('<BI4c8I7I2I7', 1, till@, id@, us@, ns@, part@) .. others, 'PX',
-    till@ * 1000 - math.floor(now_us / 1000) + longer_ms)
+  local id = sub(args, @ * 24 - 7, @ * 24)
+  call('SET', KEYS[@], pack('<BI4c8I7I2I7', 1, till@, id, tat@, 0, 0) .. others, 'PX',
+    till@ * 1000 - math.floor(now / 1000) + longer_ms)
 else
-  call('SET', KEYS[@], pack('<BI4c8I7I2I7', 1, 0, id@, us@, ns@, part@), 'PX',
-    (select(@, read('<@{Bc0|}', args, @{72| + } + 1))))
+  local id = sub(args, @ * 24 - 7, @ * 24)
+  call('SET', KEYS[@], pack('<BI4c8I7I2I7', 1, 0, id, tat@, 0, 0), 'PX', life@)
 end
 --end
-return pack('<I7I2c1@{I4|}', now_us, now_ns, '1', @{#(value@ or '')|, }) .. @{(value@ or '')| .. }
+return pack('<d@{d|}', now, @{was@|, })

@@ -26,3 +26,5 @@ mod seed002;
 mod sentinel;
 /// One hot key over several slots.
 mod splits;
+/// Requests that charge several keys at once: decisions equal to the core's.
+mod spread;

@@ -128,6 +128,33 @@ async fn a_request_is_one_round_trip_whatever_the_number_of_charges() {
     }
 }
 
+/// Also where the keys have states of other policies in their values.
+#[tokio::test(flavor = "multi_thread")]
+async fn charges_on_different_keys_are_one_round_trip() {
+    for engine in Engine::available() {
+        for quota in ["1000/30d", "7/1s burst 1000"] {
+            let store = connect(&engine.shared().url(), &settings()).await;
+            let policies = ["a", "b"].map(|name| Policy::parse(name, quota).unwrap());
+            let [charges, others] = [0, 1].map(|first| {
+                let policy = |n: usize| &policies[(first + n) % 2];
+                ["k", "l", "m"].iter().enumerate().map(|(n, key)| charge(policy(n), key)).collect()
+            });
+            let [charges, others]: [Vec<_>; 2] = [charges, others];
+            // The first makes the script known.
+            assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
+            let before = store.status();
+            for round in 0..4 {
+                let charges = if round % 2 == 0 { &others } else { &charges };
+                let verdict = store.check(charges, Timestamp::MIN).await.unwrap();
+                assert!(verdict.is_allowed() && !verdict.is_degraded());
+            }
+            let after = store.status();
+            assert_eq!(after.round_trips - before.round_trips, 4, "{engine:?}, {quota}");
+            assert_eq!(after.commands - before.commands, 4, "{engine:?}, {quota}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
     for engine in Engine::available() {
@@ -147,14 +174,19 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_state_that_is_charged_again_outlives_its_need_by_seconds_at_most() {
     for engine in Engine::available() {
-        for (quota, unit) in [("100/10s", 100), ("30/7s", 233)] {
+        for (quota, unit, keys) in [
+            ("100/10s", 100, ["k", "k"]),
+            ("30/7s", 233, ["k", "k"]),
+            ("100/10s", 100, ["k", "l"]),
+            ("30/7s", 233, ["k", "l"]),
+        ] {
             let settings = settings();
             let server = engine.shared();
             let store = connect(&server.url(), &settings).await;
             let policies = ["a", "b"].map(|name| Policy::parse(name, quota).unwrap());
             let start = std::time::Instant::now();
             for count in 1..=20 {
-                let charges = policies.each_ref().map(|policy| charge(policy, "k"));
+                let charges = [0, 1].map(|n| charge(&policies[n], keys[n]));
                 assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
                 let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
                 for key in keys.lines().filter(|line| line.starts_with(&settings.prefix)) {
