@@ -9,10 +9,14 @@ use tollgate_redis::{RedisStore, Settings};
 use tollgate_sim::servers::Server;
 
 use crate::targets::{Bound, Target};
-use crate::wire::{Ask, command, drive, record};
+use crate::wire::{Ask, Until, command, drive, record};
 
-const KEYS: usize = 10_000;
+/// Few enough that they come back, one request at a time, before a unit of their quota has passed.
+const KEYS: usize = 1_000;
 const ROUNDS: usize = 5;
+/// Each key so often before a round: made, given a time to live for more, changed in place.
+const WARM: Until = Until { time: Duration::ZERO, turns: 3 };
+const ROUND: Until = Until { time: Duration::from_millis(400), turns: 0 };
 
 /// The least that a correct single-key GCRA takes: server time, one key, a TTL.
 const PLAIN_GCRA: &str = "\
@@ -26,17 +30,16 @@ if new - now > burst then return {0, tat - now} end
 redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
 return {1, new - now}";
 
-/// One client alone, one request at a time on each of many connections, and pipelines.
-const SHAPES: [(usize, usize); 3] = [(1, 1), (50, 1), (4, 16)];
-
 /// Ten per second with room for a billion: keys that come back find their state, and none is denied.
 const RETURNING: &str = "10/1s burst 1000000000";
 /// States that are gone when their key comes back, as for keys that come once.
 const NEW: &str = "1000000/1s burst 100000000";
 /// A unit that is no whole number of microseconds.
 const FINE: &str = "7/1s burst 1000000000";
+/// The same tag, so that the keys share a slot.
+const THREE_KEYS: [&str; 3] = ["", "team", "all"];
 
-pub(crate) fn run(server: &Server) -> Vec<Target> {
+pub(crate) fn run(server: &Server, shapes: &[(usize, usize)]) -> Vec<Target> {
     let plain = |interval: &str, burst: &str| scripted(server, PLAIN_GCRA, &[interval, burst]);
     let contenders = [
         ("INCR", incr()),
@@ -52,19 +55,35 @@ pub(crate) fn run(server: &Server) -> Vec<Target> {
         ("ours, three charges", ours(server, 3, RETURNING)),
         ("ours, three charges, new keys", ours(server, 3, NEW)),
         ("ours, three charges, fine", ours(server, 3, FINE)),
-        ("ours, three charges on three keys", ours_on(server, &["", "team", "all"], RETURNING)),
+        ("ours, three keys", ours_on(server, &THREE_KEYS, RETURNING)),
+        ("ours, three keys, new keys", ours_on(server, &THREE_KEYS, NEW)),
+        ("ours, three keys, fine", ours_on(server, &THREE_KEYS, FINE)),
     ];
     println!(
         "| request | connections × depth | requests/s | p50 µs | p99 µs | server CPU µs/request | bytes sent |"
     );
     println!("|---|---|---|---|---|---|---|");
     let mut targets = Vec::new();
-    for (connections, depth) in SHAPES {
-        targets.extend(compare(server, &contenders, connections, depth));
+    for (connections, depth) in shapes {
+        targets.extend(compare(server, &contenders, *connections, *depth));
     }
     bytes_per_key(server);
     targets
 }
+
+/// What is held to what, and to how many times its cost.
+const RATIOS: [(&str, &str, f64); 10] = [
+    ("ours, one charge", "plain GCRA", 1.3),
+    ("ours, one charge, new keys", "plain GCRA, new keys", 1.3),
+    ("ours, one charge, fine", "plain GCRA", 1.3),
+    ("ours, one charge, denied", "plain GCRA, denied", 1.3),
+    ("ours, three charges", "ours, one charge", 1.6),
+    ("ours, three charges, new keys", "ours, one charge, new keys", 1.6),
+    ("ours, three charges, fine", "ours, one charge, fine", 1.6),
+    ("ours, three keys", "ours, one charge", 1.6),
+    ("ours, three keys, new keys", "ours, one charge, new keys", 1.6),
+    ("ours, three keys, fine", "ours, one charge, fine", 1.6),
+];
 
 /// All of them in turn, several times over: what else runs on the machine disturbs all alike and
 /// only adds, so the round in which the server needed least is the one to compare.
@@ -91,41 +110,12 @@ fn compare(
         );
         least.insert(*name, cpu_us);
     }
-    let ratio = |name: &str, a: &str, b: &str, at_most: f64| Target {
-        name: format!("{name}, {connections} × {depth}"),
+    let ratio = |(a, b, at_most): &(&str, &str, f64)| Target {
+        name: format!("{a} to {b}, {connections} × {depth}"),
         ratio: least[a] / least[b],
-        bound: Bound::AtMost(at_most),
+        bound: Bound::AtMost(*at_most),
     };
-    vec![
-        ratio("one charge to plain GCRA", "ours, one charge", "plain GCRA", 1.3),
-        ratio(
-            "one charge to plain GCRA, new keys",
-            "ours, one charge, new keys",
-            "plain GCRA, new keys",
-            1.3,
-        ),
-        ratio("one charge, fine, to plain GCRA", "ours, one charge, fine", "plain GCRA", 1.3),
-        ratio("denied charge to plain GCRA", "ours, one charge, denied", "plain GCRA, denied", 1.3),
-        ratio("three charges to one", "ours, three charges", "ours, one charge", 1.6),
-        ratio(
-            "three charges to one, new keys",
-            "ours, three charges, new keys",
-            "ours, one charge, new keys",
-            1.6,
-        ),
-        ratio(
-            "three charges to one, fine",
-            "ours, three charges, fine",
-            "ours, one charge, fine",
-            1.6,
-        ),
-        ratio(
-            "three charges on three keys to one",
-            "ours, three charges on three keys",
-            "ours, one charge",
-            1.6,
-        ),
-    ]
+    RATIOS.iter().map(ratio).collect()
 }
 
 struct Figures {
@@ -136,9 +126,9 @@ struct Figures {
 }
 
 fn measure(server: &Server, asks: &[Ask], connections: usize, depth: usize) -> Figures {
-    drive(server.port, asks, connections, depth, Duration::from_millis(100));
+    drive(server.port, asks, connections, depth, WARM);
     let before = cpu_us(server);
-    let mut run = drive(server.port, asks, connections, depth, Duration::from_millis(600));
+    let mut run = drive(server.port, asks, connections, depth, ROUND);
     let cpu = cpu_us(server) - before;
     run.latencies.sort_unstable();
     let at = |share: f64| {

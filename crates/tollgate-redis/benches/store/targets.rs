@@ -34,4 +34,6 @@ pub(crate) fn print(targets: &[Target]) {
         let met = if target.is_met() { "met" } else { "missed" };
         println!("| {} | {bound} | {:.2} | {met} |", target.name, target.ratio);
     }
+    let missed = targets.iter().filter(|target| !target.is_met()).count();
+    println!("\n{} targets, {missed} missed", targets.len());
 }

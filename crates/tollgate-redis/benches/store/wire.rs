@@ -29,18 +29,31 @@ pub(crate) struct Run {
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Sends the asks in turn for a while, `depth` at once on each of `connections`.
+/// How long a run goes on: until neither is left.
+#[derive(Clone, Copy)]
+pub(crate) struct Until {
+    pub(crate) time: Duration,
+    /// How often each of the asks is sent.
+    pub(crate) turns: usize,
+}
+
+/// Sends the asks in turn, `depth` at once on each of `connections`, which start at different ones.
 pub(crate) fn drive(
     port: u16,
     asks: &[Ask],
     connections: usize,
     depth: usize,
-    time: Duration,
+    until: Until,
 ) -> Run {
     let start = Instant::now();
+    let share = asks.len().div_ceil(connections);
     let runs: Vec<Vec<Duration>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..connections)
-            .map(|number| scope.spawn(move || work(port, asks, number, depth, start, time)))
+            .map(|number| {
+                scope.spawn(move || {
+                    work(port, asks, number * share, depth, until, share * until.turns)
+                })
+            })
             .collect();
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     });
@@ -52,18 +65,18 @@ pub(crate) fn drive(
 fn work(
     port: u16,
     asks: &[Ask],
-    number: usize,
+    first: usize,
     depth: usize,
-    start: Instant,
-    time: Duration,
+    until: Until,
+    requests: usize,
 ) -> Vec<Duration> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_nodelay(true).unwrap();
     let mut latencies = Vec::new();
-    let mut next = number * 7919;
+    let (mut next, start) = (first, Instant::now());
     let mut out = Vec::new();
     let mut reader = Answers { buffer: Vec::new(), at: 0 };
-    while start.elapsed() < time {
+    while start.elapsed() < until.time || next < first + requests {
         out.clear();
         let mut answers = 0;
         for _ in 0..depth {
