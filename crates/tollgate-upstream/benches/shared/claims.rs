@@ -46,7 +46,7 @@ const QUICK: &str = include_str!("../../src/shared/scripts/claim_quick.lua");
 const BESIDE: &str = include_str!("../../src/shared/scripts/claim_beside.lua");
 
 /// The keys of the bucket `b` of the credential `x`, in the order of the scripts.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "x:b:remaining",
     "x:b:limit",
     "x:global",
@@ -61,6 +61,8 @@ const KEYS: [&str; 14] = [
     "x:tollgate:flights",
     "x:b:tollgate:low",
     "x:b:tollgate:foreign",
+    "x:tollgate:waiting",
+    "x:tollgate:alive",
 ];
 
 /// Who claims, and how.

@@ -72,7 +72,7 @@ pub(super) const RENAMED: &str = "tollgate:renamed";
 
 /// The keys of a bucket and of one lane in it, in the order of the scripts.
 #[derive(Clone, Debug)]
-pub(super) struct Keys(pub(super) [String; 14]);
+pub(super) struct Keys(pub(super) [String; 16]);
 
 impl Keys {
     pub(super) fn new(prefix: &Prefix, bucket: &str, lane: &str, exempt_from_global: bool) -> Self {
@@ -95,6 +95,8 @@ impl Keys {
             prefix.key("tollgate:flights"),
             of("tollgate:low"),
             of("tollgate:foreign"),
+            prefix.key("tollgate:waiting"),
+            prefix.key("tollgate:alive"),
         ])
     }
 

@@ -20,6 +20,9 @@
 --                                                 account of this window; expires with it
 --         14  [prefix:]<route>:tollgate:foreign   string  until when an old client's request, which has
 --                                                 no lease, is waited for
+--         15  [prefix:]tollgate:waiting           zset   `<ticket>\n<bucket>` -> order of arrival: those
+--                                                 whose bucket has room and whose credential has not
+--         16  [prefix:]tollgate:alive             zset   the same -> when it counts as lost
 --
 --   ARGV   1  lease in milliseconds       2  channel: [prefix:]tollgate:wake:     3  name of the bucket
 --          the rest is said by each script
@@ -274,14 +277,16 @@ local function take(window, how, slots, count)
   call('PEXPIRE', WINDOW, DAY_MS)
 end
 
--- Forgets tickets whose process has not spoken for a lease.
-local function forget_lost()
-  local lost = call('ZRANGEBYSCORE', ALIVE, '-inf', now, 'LIMIT', 0, WAKE_MAX)
+-- Forgets tickets of a line whose process has not spoken for a lease.
+local function forget_lost_of(line, alive)
+  local lost = call('ZRANGEBYSCORE', alive, '-inf', now, 'LIMIT', 0, WAKE_MAX)
   if #lost > 0 then
-    call('ZREM', ALIVE, unpack(lost))
-    call('ZREM', WAITING, unpack(lost))
+    call('ZREM', alive, unpack(lost))
+    call('ZREM', line, unpack(lost))
   end
 end
+
+local function forget_lost() forget_lost_of(WAITING, ALIVE) end
 
 -- Tells the owners of these tickets that they may claim in so many milliseconds, one message for
 -- each process.

@@ -26,7 +26,9 @@ local blocked = call('PTTL', KEYS[8])
 if blocked >= 0 then
   if call('ZREM', WAITING, unpack(asked)) > 0 then
     call('ZREM', ALIVE, unpack(asked))
+    leave_account(asked)
     wake(false)
+    wake_account({})
   end
   return { now, blocked + 1, LANE, string.rep('0', #asked), 0 }
 end
@@ -46,6 +48,14 @@ local line = call('ZCARD', WAITING)
 local places = line > 0 and call('ZMSCORE', WAITING, unpack(asked)) or {}
 local to_wake = {}
 local limit, taken, meters, lack_ms, lack_cause = limit_of(window), 0, nil, nil, nil
+-- Which of those asked for waits for the credential's limits, and not for its bucket's.
+local of_account
+
+-- When a permit counts as having come.
+local function arrival_of(i)
+  local rank = tonumber(string.match(asked[i], '%.(%d)')) or 1
+  return now_us + i + (rank - 1) * HANDICAP_US
+end
 
 -- Lets one go if every limit has room for it. After one that has to wait, nobody else goes: whoever
 -- needs little would overtake whoever needs much for ever.
@@ -59,7 +69,12 @@ local function grant(i)
   end
   if next(further) then
     meters = meters or read_meters()
-    lack_ms, lack_cause = lacking(meters, further)
+    local lack_key
+    lack_ms, lack_cause, lack_key = lacking(meters, further)
+    if not lack_ms and is_behind(meters, further, asked[i], arrival_of(i)) then
+      lack_ms, lack_cause, lack_key = math.ceil(lease_ms / 3), LINE, ACCOUNT
+    end
+    if lack_key == ACCOUNT then of_account = i end
     if lack_ms then return false end
     spend(meters, further)
   end
@@ -99,8 +114,7 @@ for i, permit in ipairs(asked) do
     end
     if places[i] then leaving[#leaving + 1] = permit end
   elseif not held[i] and ARGV[4] ~= 'try' then
-    local rank = tonumber(string.match(permit, '%.(%d)')) or 1
-    arriving[#arriving + 1] = now_us + i + (rank - 1) * HANDICAP_US
+    arriving[#arriving + 1] = arrival_of(i)
     arriving[#arriving + 1] = permit
     living[#living + 1], living[#living + 2] = now + lease_ms, permit
   end
@@ -126,6 +140,24 @@ if #arriving > 0 then
   call('PEXPIRE', ALIVE, 2 * lease_ms)
 end
 if #to_wake > 0 then notify(to_wake, 0) end
+
+-- In the line of the credential stands one of each bucket, as long as its bucket has room for it.
+if meters or call('EXISTS', ACCOUNT_LINE) == 1 then
+  local others, answered = {}, {}
+  for i, permit in ipairs(asked) do
+    answered[permit] = true
+    if i ~= of_account then others[#others + 1] = permit end
+  end
+  leave_account(others)
+  if of_account and ARGV[4] ~= 'try' then
+    local name = in_account(asked[of_account])
+    call('ZADD', ACCOUNT_LINE, 'NX', arrival_of(of_account), name)
+    call('ZADD', ACCOUNT_ALIVE, now + lease_ms, name)
+    call('PEXPIRE', ACCOUNT_LINE, 2 * lease_ms)
+    call('PEXPIRE', ACCOUNT_ALIVE, 2 * lease_ms)
+  end
+  wake_account(answered)
+end
 
 -- Who gets none although there were slots waits for the next window, or for an answer.
 if slots > 0 and #arriving > 0 then

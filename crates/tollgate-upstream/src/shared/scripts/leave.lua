@@ -27,6 +27,7 @@ end
 for _, meter in ipairs(meters or {}) do write(meter) end
 call('ZREM', WAITING, unpack(names))
 call('ZREM', ALIVE, unpack(names))
+leave_account(names)
 
 local back = 0
 if is_unsent and held > 0 then
@@ -53,4 +54,5 @@ if ARGV[5] == 'moved' then
   back = in_flight()
 end
 wake(false)
+wake_account({})
 return back

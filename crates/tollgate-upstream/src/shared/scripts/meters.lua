@@ -16,7 +16,14 @@
 --
 -- All or nothing: a request that one limit has no room for takes from none.
 
+-- Who has room in its bucket and none in its credential stands in a line of the credential, one of
+-- each bucket: the others are behind it in theirs. A line that only buckets had would let whichever
+-- bucket asks next take what another has waited for.
+
 local METERS, ACCOUNT = KEYS[10], KEYS[11]
+local ACCOUNT_LINE, ACCOUNT_ALIVE = KEYS[15], KEYS[16]
+-- Of the credential's line, how many are looked at for those that may go.
+local LOOK_MAX = 32
 
 -- Units under way by dimension: of this bucket, or of all.
 local function held_in(key)
@@ -67,10 +74,10 @@ local function refresh(meter, held)
   end
 end
 
--- All that count this bucket's requests, as they stand now.
-local function read_meters()
+-- All that count this bucket's requests, or those of the credential alone, as they stand now.
+local function read_meters(keys)
   local meters = {}
-  for _, key in ipairs({ METERS, ACCOUNT }) do
+  for _, key in ipairs(keys or { METERS, ACCOUNT }) do
     local fields = call('HGETALL', key)
     local held = #fields > 0 and held_in(key) or nil
     for i = 1, #fields, 2 do
@@ -82,18 +89,18 @@ local function read_meters()
   return meters
 end
 
--- Until when the first limit without room for these units has to be waited for, and for what; nil if
--- all have room. What costs more than a limit ever has takes all of it.
+-- Until when the first limit without room for these units has to be waited for, for what, and whose it
+-- is; nil if all have room. What costs more than a limit ever has takes all of it.
 local function lacking(meters, further)
   for _, meter in ipairs(meters) do
     local units = math.min(further[meter.dimension] or 0, meter.limit)
     if units > meter.left then
       if meter.interval and meter.filled then
         local wait_ms = (units - meter.left) * meter.interval - (now - meter.filled)
-        return math.max(math.ceil(wait_ms), 1), FULL
+        return math.max(math.ceil(wait_ms), 1), FULL, meter.key
       end
-      if meter.ends then return meter.ends - now + 1, FULL end
-      return math.ceil(lease_ms / 3), HEADERS
+      if meter.ends then return meter.ends - now + 1, FULL, meter.key end
+      return math.ceil(lease_ms / 3), HEADERS, meter.key
     end
   end
 end
@@ -111,6 +118,51 @@ local function give_back(meters, further, granted)
     if not (meter.began and granted < meter.began) then
       local units = math.min(further[meter.dimension] or 0, meter.limit)
       meter.left = math.min(meter.left + units, meter.limit)
+    end
+  end
+end
+
+-- The name of a ticket of this bucket in the credential's line.
+local function in_account(ticket) return ticket .. '\n' .. ARGV[3] end
+
+-- Whether a request that takes so much has to let one of another bucket go first, which came earlier.
+local function is_behind(meters, further, ticket, arrival)
+  if call('EXISTS', ACCOUNT_LINE) == 0 then return false end
+  local is_counted = false
+  for _, meter in ipairs(meters) do
+    is_counted = is_counted or meter.key == ACCOUNT and further[meter.dimension] ~= nil
+  end
+  if not is_counted then return false end
+  forget_lost_of(ACCOUNT_LINE, ACCOUNT_ALIVE)
+  local first = call('ZRANGE', ACCOUNT_LINE, 0, 0, 'WITHSCORES')
+  if not first[1] or string.match(first[1], '\n(.*)$') == ARGV[3] then return false end
+  local own = tonumber(call('ZSCORE', ACCOUNT_LINE, in_account(ticket))) or arrival
+  return tonumber(first[2]) < own
+end
+
+-- Takes tickets of this bucket out of the credential's line.
+local function leave_account(tickets)
+  if #tickets == 0 or call('EXISTS', ACCOUNT_LINE) == 0 then return end
+  local names = {}
+  for i, ticket in ipairs(tickets) do names[i] = in_account(ticket) end
+  call('ZREM', ACCOUNT_LINE, unpack(names))
+  call('ZREM', ACCOUNT_ALIVE, unpack(names))
+end
+
+-- Wakes those of the credential's line for whom there is room, first come first, of whatever bucket;
+-- not those who are just being answered.
+local function wake_account(answered)
+  if call('EXISTS', ACCOUNT_LINE) == 0 then return end
+  forget_lost_of(ACCOUNT_LINE, ACCOUNT_ALIVE)
+  local meters = read_meters({ ACCOUNT })
+  for _, name in ipairs(call('ZRANGE', ACCOUNT_LINE, 0, LOOK_MAX - 1)) do
+    local ticket, bucket = string.match(name, '^([^\n]*)\n(.*)$')
+    local _, further = costs_of(ticket)
+    if lacking(meters, further) then return end
+    spend(meters, further)
+    if not answered[ticket] then
+      local process = string.match(ticket, '^([^.]*)')
+      call('PUBLISH', ARGV[2] .. process, bucket .. '\n0\n' .. ticket)
     end
   end
 end

@@ -64,6 +64,7 @@ local end_changed = sort == 'global'
 
 local function finish(late)
   wake(end_changed)
+  if ARGV[15] ~= '' then wake_account({}) end
   return { late and 1 or 0, whole(call('GET', KEYS[1])) or -1, call('PTTL', KEYS[1]) }
 end
 

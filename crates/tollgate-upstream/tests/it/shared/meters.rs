@@ -218,6 +218,53 @@ async fn a_burst_and_a_longer_window_hold_together_over_all_methods_and_processe
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_the_credential_is_woken_by_any_bucket_in_order_of_arrival() {
+    for engine in Engine::available() {
+        let api = Api::of(engine, "riot", "/lol/match/v5/matches/EUW1_1", LONG).await;
+        let other = join(&api.stage, &api.profile).await;
+        let targets = ["/lol/status/v4/platform-data", "/lol/league/v4/entries"];
+        let claim = |target: &str| Claim::new(api.profile.route("GET", target)).patience(LONG);
+        // Both buckets have been seen, and a third one holds the last of the hundred.
+        for (target, app) in targets.into_iter().zip(["1:1,98:120", "1:1,99:120"]) {
+            let mut told = riot(&api, app);
+            told.bucket = Some(target.replace('/', "-").into());
+            api.ledger.claim(claim(target)).await.expect("there is room").complete(&told);
+            api.until(OF_CREDENTIAL, "0.1", if app.contains("98") { 2 } else { 1 }).await;
+        }
+        let last = api.ledger.claim(claim(api.target)).await.expect("one is left");
+        let waiting = async |count: i64| {
+            until("it stands in the line of the credential", async || {
+                api.stage.tell::<i64>("ZCARD $tollgate:waiting").await == count
+            })
+            .await;
+        };
+        // One of each bucket waits, the first in another process.
+        let first = tokio::spawn({
+            let (ledger, claim) = (other.clone(), claim(targets[1]));
+            async move { ledger.claim(claim).await }
+        });
+        waiting(1).await;
+        let second = tokio::spawn({
+            let (ledger, claim) = (api.ledger.clone(), claim(targets[0]));
+            async move { ledger.claim(claim).await }
+        });
+        waiting(2).await;
+        // The last was never sent: its place goes to who came first, although the bucket of the second
+        // is as near, and although nothing of either bucket has happened.
+        last.cancel();
+        let permit = tokio::time::timeout(super::stage::PATIENCE, first).await;
+        let permit = permit.expect("it is woken").unwrap().expect("it may go");
+        assert!(!second.is_finished(), "{engine:?}: there was one");
+        permit.cancel();
+        let permit = tokio::time::timeout(super::stage::PATIENCE, second).await;
+        drop(permit.expect("it is woken").unwrap().expect("it may go"));
+        waiting(0).await;
+        let immortal = api.stage.immortal().await;
+        assert!(!immortal.iter().any(|key| key.contains("tollgate")), "{engine:?}: {immortal:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cost_other_than_one_is_taken_from_the_counter_of_seed_003_too() {
     for engine in Engine::available() {
         let api = Api::of(engine, "twitch", "/helix/streams", LONG).await;

@@ -81,6 +81,19 @@ impl Stage {
         cmd.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
+    /// Sends commands together; `$` stands for the prefix.
+    pub(crate) async fn tell_all(&self, commands: &[String]) -> Vec<Value> {
+        let mut pipe = redis::pipe();
+        for command in commands {
+            let mut words = command.split(' ');
+            pipe.cmd(words.next().unwrap());
+            for word in words {
+                pipe.arg(word.replace('$', &format!("{}:", self.name)));
+            }
+        }
+        pipe.query_async(&mut self.raw.clone()).await.unwrap()
+    }
+
     /// Sends a command in which `@` stands for the text of a script.
     pub(crate) async fn tell_script<T: FromRedisValue>(&self, command: &str, script: &str) -> T {
         let mut cmd = redis::Cmd::new();
