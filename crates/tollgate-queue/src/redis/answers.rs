@@ -8,8 +8,8 @@ use redis::Value;
 use tollgate_core::Timestamp;
 
 use super::estimate::{Frame, Setting, Told};
-use super::pack::{self, Reader, unpack_settings};
-use super::read::{bytes, damaged, list, settled, text};
+use super::pack::{self, Reader, START_BYTES, unpack_settings};
+use super::read::{bytes, damaged, list, number, settled, text};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Desk, Inner};
 use crate::error::{Error, ErrorKind};
@@ -58,55 +58,99 @@ pub(super) async fn enqueue(
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
 ) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
-    let asked: Vec<Vec<Asked>> =
-        calls.iter().map(|jobs| jobs.iter().map(|job| Asked::of(job)).collect()).collect();
+    let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
     let mut arguments = vec![calls.len().to_string().into_bytes()];
-    for jobs in calls {
+    for (call, jobs) in calls.into_iter().zip(&asked) {
         arguments.push(jobs.len().to_string().into_bytes());
-        arguments.extend(jobs);
+        arguments.extend(call);
     }
     let answer = list(inner.change(&ENQUEUE, &desk.base, now, arguments).await?)?;
-    let [frame, groups, calls] = &answer[..] else { return Err(damaged()) };
+    let [frame, groups, special, calls] = &answer[..] else { return Err(damaged()) };
     let frame = Frame::read(frame)?;
     let setting = desk.setting(inner, frame).await?;
-    let told = list(groups.clone())?
-        .chunks_exact(5)
-        .map(|group| Told::read(group, &setting).map(|told| (told.name.clone(), told)))
-        .collect::<Result<HashMap<_, _>, _>>()?;
+    let mut special = list(special.clone())?.into_iter();
+    let mut told = HashMap::new();
+    for group in list(groups.clone())?.chunks_exact(4) {
+        let ahead = number(&group[2])?;
+        let paused = special.next().unwrap_or(Value::Int(0));
+        let own = special.next().unwrap_or(Value::BulkString(Vec::new()));
+        let parts = [group[0].clone(), group[1].clone(), group[3].clone(), paused, own];
+        let group = Told::read(&parts, &setting)?;
+        told.insert(group.name.clone(), (group, ahead));
+    }
     let calls = list(calls.clone())?;
-    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &mut told, &jobs)).collect())
 }
+
+/// What was told of each group, and the units ahead of the next job that is read of it.
+type Groups<'s> = HashMap<String, (Told<'s>, i64)>;
 
 /// What was asked for, as far as its answer depends on it.
 struct Asked {
     group: String,
+    priority: u8,
     weight: u32,
     starts_later: bool,
 }
 
 impl Asked {
-    fn of(job: &[u8]) -> Self {
-        let (starts_later, weight, group) = pack::of_job(job).unwrap_or((true, 1, ""));
-        Self { group: group.to_owned(), weight, starts_later }
+    /// The jobs of a call that [`pack::call`] packed.
+    fn of_call(call: &[Vec<u8>]) -> Vec<Self> {
+        let Some((starts, jobs)) = call.split_first() else { return Vec::new() };
+        let starts = starts.chunks_exact(START_BYTES).map(|start| start[0] != 0);
+        let starts = starts.chain(std::iter::repeat(false));
+        jobs.iter().zip(starts).map(|(job, later)| Self::of(job, later)).collect()
+    }
+
+    fn of(job: &[u8], starts_later: bool) -> Self {
+        let (priority, weight, group) = pack::of_job(job).unwrap_or((0, 1, ""));
+        Self { group: group.to_owned(), priority, weight, starts_later }
     }
 }
 
-fn read_call(
-    call: &Value,
-    told: &HashMap<String, Told<'_>>,
+fn read_call(call: &Value, told: &mut Groups<'_>, jobs: &[Asked]) -> Result<Vec<Enqueued>, Error> {
+    match bytes(call)? {
+        [b'S', first @ ..] => read_row(&mut Reader(first), told, jobs),
+        [b'J', each @ ..] => read_each(&mut Reader(each), told, jobs),
+        _ => {
+            let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
+            let kind = if word == "FULL" { ErrorKind::Full } else { ErrorKind::Invalid };
+            Err(Error::new(kind, rest))
+        }
+    }
+}
+
+/// Jobs with ids in a row, each behind those of its group that were read before.
+fn read_row(
+    read: &mut Reader<'_>,
+    told: &mut Groups<'_>,
     jobs: &[Asked],
 ) -> Result<Vec<Enqueued>, Error> {
-    let Some(packed) = bytes(call)?.strip_prefix(b"J") else {
-        let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
-        let kind = if word == "FULL" { ErrorKind::Full } else { ErrorKind::Invalid };
-        return Err(Error::new(kind, rest));
+    let first = read.double().ok_or_else(damaged)? as u64;
+    let one = |(job, id): (&Asked, u64)| {
+        // Of what is told again the groups are not remembered.
+        let ready = told.get_mut(&job.group).and_then(|(group, next)| {
+            let ahead = if job.priority > 0 { -1 } else { *next };
+            *next += 1;
+            group.estimate(ahead, job.weight, Timestamp::MIN)
+        });
+        Enqueued { id: JobId(id), duplicate: false, ready }
     };
-    let mut read = Reader(packed);
+    Ok(jobs.iter().zip(first..).map(one).collect())
+}
+
+/// Jobs of which each is told.
+fn read_each(
+    read: &mut Reader<'_>,
+    told: &Groups<'_>,
+    jobs: &[Asked],
+) -> Result<Vec<Enqueued>, Error> {
     let mut one = |job: &Asked| {
         let (id, duplicate, ahead) = (read.double()? as u64, read.byte()? == 1, read.double()?);
         // Of a duplicate and of a job that starts later the place is not known here.
         let known = told.get(&job.group).filter(|_| !duplicate && !job.starts_later);
-        let ready = known.and_then(|told| told.estimate(ahead as i64, job.weight, Timestamp::MIN));
+        let ready =
+            known.and_then(|(told, _)| told.estimate(ahead as i64, job.weight, Timestamp::MIN));
         Some(Enqueued { id: JobId(id), duplicate, ready })
     };
     jobs.iter().map(|job| one(job).ok_or_else(damaged)).collect()

@@ -107,7 +107,7 @@ impl Backend for RedisBackend {
                 QueueSettings { payload_max: QueueSettings::PAYLOAD_MAX, ..Default::default() };
             jobs.iter().try_for_each(|job| job.check(&any, now))?;
             let desk = inner.desk(&queue)?;
-            let packed: Vec<Vec<u8>> = jobs.iter().map(pack::job).collect();
+            let packed = pack::call(&jobs);
             if !inner.settings.use_callers_time {
                 return desk.enqueue.ask(packed).await;
             }

@@ -33,21 +33,37 @@ fn duration(micros: f64) -> Duration {
     Duration::from_micros(micros as u64)
 }
 
-/// A job that is enqueued: when it starts, and the job as it is stored, but for its times.
-pub(super) fn job(job: &NewJob) -> Vec<u8> {
-    let mut out = Vec::with_capacity(80 + job.payload.len());
+/// A call that enqueues: when its jobs start, unless all of them start now and are nobody's
+/// duplicates, and then the jobs.
+pub(super) fn call(jobs: &[NewJob]) -> Vec<Vec<u8>> {
+    let mut starts = Vec::new();
+    if jobs.iter().any(|one| !matches!(one.start, Start::Now) || one.key.is_some()) {
+        jobs.iter().for_each(|one| put_start(&mut starts, one));
+    }
+    std::iter::once(starts).chain(jobs.iter().map(job)).collect()
+}
+
+/// What one start takes in the first argument of a call, if that is there.
+pub(super) const START_BYTES: usize = 9;
+
+fn put_start(out: &mut Vec<u8>, job: &NewJob) {
     let (start, when) = match job.start {
         Start::Now => (0, 0.0),
         Start::After(delay) => (1, micros(delay)),
         Start::At(at) => (2, micros_at(at) as f64),
     };
-    let backoff = job.backoff.map_or((-1.0, 0.0), |b| (micros(b.first), micros(b.max)));
     out.push(start);
-    put(&mut out, when);
+    put(out, when);
+}
+
+/// A job as it is stored, but for its times, which stand before it.
+pub(super) fn job(job: &NewJob) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64 + job.payload.len());
+    let backoff = job.backoff.map_or((-1.0, 0.0), |b| (micros(b.first), micros(b.max)));
     out.push(job.priority);
     out.extend_from_slice(&job.weight.to_le_bytes());
-    // Attempts and failures so far, and two times that the script fills in.
-    out.extend_from_slice(&[0; 24]);
+    // Attempts and failures so far.
+    out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&job.attempts_max.unwrap_or(0).to_le_bytes());
     put(&mut out, backoff.0);
     put(&mut out, backoff.1);
@@ -57,24 +73,22 @@ pub(super) fn job(job: &NewJob) -> Vec<u8> {
     out
 }
 
-/// Whether a job that [`job`] packed starts later, its weight and its group.
-pub(super) fn of_job(bytes: &[u8]) -> Option<(bool, u32, &str)> {
+/// The priority, the weight and the group of a job that [`job`] packed.
+pub(super) fn of_job(bytes: &[u8]) -> Option<(u8, u32, &str)> {
     let mut read = Reader(bytes);
-    let (start, _when, _priority) = (read.byte()?, read.double()?, read.byte()?);
-    let weight = read.number()?;
-    // Attempts, failures, two times, the most attempts and the backoff.
-    read.take(24 + 4 + 16)?;
+    let (priority, weight) = (read.byte()?, read.number()?);
+    // Attempts, failures, the most attempts and the backoff.
+    read.take(8 + 4 + 16)?;
     let _key = read.text()?;
-    Some((start != 0, weight, read.text()?))
+    Some((priority, weight, read.text()?))
 }
 
 /// The job that [`job`] packed, for recurring jobs.
 pub(super) fn unpack_job(bytes: &[u8]) -> Option<NewJob> {
     let mut read = Reader(bytes);
-    let _start = (read.byte()?, read.double()?);
     let priority = read.byte()?;
     let weight = read.number()?;
-    let _so_far = read.take(24)?;
+    let _so_far = read.take(8)?;
     let attempts_max = Some(read.number()?).filter(|attempts| *attempts > 0);
     let (first, max) = (read.double()?, read.double()?);
     let _key = read.text()?;

@@ -70,9 +70,9 @@ impl Stored {
     }
 
     fn try_read(read: &mut Reader<'_>) -> Option<Self> {
+        let (enqueued, due) = (read.double()? as u64, read.double()? as u64);
         let (priority, weight) = (read.byte()?, read.number()?);
         let (attempt, failures) = (read.number()?, read.number()?);
-        let (enqueued, due) = (read.double()? as u64, read.double()? as u64);
         let _terms = (read.number()?, read.double()?, read.double()?, read.text()?);
         let group = Group::new(read.text()?).ok()?;
         Some(Self {
@@ -136,6 +136,7 @@ fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
     let (_leased, expires) = (read.double()?, read.double()? as u64);
     let cancelled = read.byte()? % 2 == 1;
     let (done, total) = (read.double()?, read.double()?);
+    let _filler = read.take(24)?;
     for _ in 0..3 {
         let limits = usize::from(read.byte()?);
         read.take(limits * 4)?;

@@ -6,7 +6,7 @@
 use redis::Value;
 use tollgate_core::Timestamp;
 
-use super::pack::{job, micros, micros_at, unpack_job};
+use super::pack::{self, job, micros, micros_at, unpack_job};
 use super::read::{bytes, damaged, list, text};
 use super::script::CONTROL;
 use super::{Inner, answers};
@@ -72,9 +72,9 @@ impl Inner {
             };
             let recurring = unpack(&String::from_utf8_lossy(&name), bytes(&packed)?)?;
             let once = format!("\u{1}recurring {} {due}", recurring.name);
-            let job = job(&NewJob { key: Some(once), ..recurring.job.clone() });
+            let call = pack::call(&[NewJob { key: Some(once), ..recurring.job.clone() }]);
             // A full queue has work enough: this time passes, the next comes.
-            drop(answers::enqueue(self, &desk, vec![vec![job]], now).await?);
+            drop(answers::enqueue(self, &desk, vec![call], now).await?);
             let following = recurring.rhythm.next_after(server).map(micros_at);
             let following = following.map_or(String::new(), |at| at.to_string());
             let arguments = [b"fire".to_vec(), name, due.into_bytes(), following.into_bytes()];

@@ -95,7 +95,21 @@ fn random_histories_in_a_file_agree_with_the_reference_and_leave_no_rows() {
 
 /// Plays a random history of `operations`, then drains the queue and looks for residue.
 pub(crate) fn play(subject: &mut dyn Subject, seed: u64, operations: usize) {
-    let mut player = Player::new(subject, seed);
+    play_jobs(subject, Jobs::Any, seed, operations);
+}
+
+/// What jobs there are in a history.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Jobs {
+    Any,
+    /// Of one unit and one priority, seldom delayed, in groups without limits of their own: what a
+    /// backend may have shorter ways for.
+    Plain,
+}
+
+/// Plays a random history of `operations` with such jobs.
+pub(crate) fn play_jobs(subject: &mut dyn Subject, jobs: Jobs, seed: u64, operations: usize) {
+    let mut player = Player::new(subject, jobs, seed);
     for _ in 0..operations {
         player.step();
     }
@@ -104,6 +118,7 @@ pub(crate) fn play(subject: &mut dyn Subject, seed: u64, operations: usize) {
 
 struct Player<'a> {
     subject: &'a mut dyn Subject,
+    jobs: Jobs,
     reference: Reference,
     random: Random,
     now: Timestamp,
@@ -114,13 +129,13 @@ struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    fn new(subject: &'a mut dyn Subject, seed: u64) -> Self {
+    fn new(subject: &'a mut dyn Subject, jobs: Jobs, seed: u64) -> Self {
         let (name, settings) = (queue("model"), settings());
         get(subject.backend().put_queue(&name, settings.clone(), START));
         let reference = Reference::new(settings);
         let (tokens, ids) = (Vec::new(), Vec::new());
         let (now, random) = (START, Random::new(seed));
-        Self { subject, reference, random, now, latest: now, name, tokens, ids }
+        Self { subject, jobs, reference, random, now, latest: now, name, tokens, ids }
     }
 
     fn step(&mut self) {
@@ -171,6 +186,9 @@ impl<'a> Player<'a> {
 
     fn new_job(&mut self) -> NewJob {
         let payload = format!("payload {}", self.random.below(1_000));
+        if self.jobs == Jobs::Plain {
+            return NewJob::new(self.group(), payload);
+        }
         let mut job = NewJob::new(self.group(), payload)
             .priority(self.random.below(3) as u8)
             .weight(1 + self.random.below(8) as u32 / 6 * self.random.below(3) as u32);
@@ -210,7 +228,9 @@ impl<'a> Player<'a> {
         } else {
             self.tokens.swap_remove(index)
         };
-        let outcome = match self.random.below(10) {
+        // What fails is delayed.
+        let often = if self.jobs == Jobs::Plain { 200 } else { 10 };
+        let outcome = match (self.random.below(often) + 10).saturating_sub(often) {
             0..6 => Outcome::Done { result: None },
             6..8 => Outcome::Failed { reason: "no".into(), retry: self.random.below(4) > 0 },
             8 => Outcome::Limited { wait: Duration::from_millis(self.random.below(15_000)) },
@@ -264,7 +284,7 @@ impl<'a> Player<'a> {
     }
 
     fn change_limit(&mut self) {
-        let units = 1 + self.random.below(5);
+        let units = 1 + self.random.below(if self.jobs == Jobs::Plain { 20 } else { 5 });
         let limit: Limit = match self.random.below(4) {
             0 => format!("slots {units}/4s"),
             1 => format!("window {units}/5s"),
@@ -273,7 +293,7 @@ impl<'a> Player<'a> {
         }
         .parse()
         .expect("a limit");
-        if self.random.below(3) == 0 {
+        if self.jobs == Jobs::Plain || self.random.below(3) == 0 {
             let mut settings = settings();
             settings.group_limits = vec![limit];
             get(self.subject.backend().put_queue(&self.name, settings.clone(), self.now));

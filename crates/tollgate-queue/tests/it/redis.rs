@@ -14,7 +14,7 @@ use tollgate_queue::{
 };
 use tollgate_sim::servers::{Engine, LossyWay, Server, full};
 
-use crate::model::{Subject, operations, play};
+use crate::model::{Jobs, Subject, operations, play, play_jobs};
 use crate::world::{START, after, get, group, job, now_or_soon, queue};
 
 /// A backend whose time is the caller's, on a runtime of its own.
@@ -99,6 +99,23 @@ fn random_histories_agree_with_the_reference_and_leave_no_key_without_ttl() {
         };
         std::thread::scope(|scope| {
             (1..=4).for_each(|seed| drop(scope.spawn(move || history(seed))));
+        });
+    }
+}
+
+#[test]
+fn random_histories_of_plain_jobs_agree_with_the_reference_too() {
+    let operations = if full() { operations() / 4 } else { 1_500 };
+    for engine in Engine::available() {
+        let server = engine.shared();
+        let history = |seed: u64| {
+            let namespace = format!("plain{seed}");
+            let mut subject = Shared::virtual_time(server, &namespace);
+            play_jobs(&mut subject, Jobs::Plain, seed, operations / 2);
+            assert_eq!(keys_without_ttl(server, &namespace), [""; 0], "{engine:?} {seed}");
+        };
+        std::thread::scope(|scope| {
+            (1..=2).for_each(|seed| drop(scope.spawn(move || history(seed))));
         });
     }
 }

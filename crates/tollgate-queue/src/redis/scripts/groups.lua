@@ -41,12 +41,16 @@ end
 -- Most groups have one limit, of slots: theirs are read and written at one go.
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
 local plain = is_plain(Q.group_limits)
+local PLAIN, PLAIN_LENGTH = '<I4ddI4dBI4I4I4', 45
+
+-- Whether any group has limits of its own.
+local function any_own()
+  if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
+  return Q.own
+end
 
 -- The limits of its own that a group has, as they are stored, or ''.
-local function own_limits(name)
-  if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
-  return Q.own and call('HGET', P .. 'o', name) or ''
-end
+local function own_limits(name) return any_own() and call('HGET', P .. 'o', name) or '' end
 
 local function waits_of(g) return P .. 'w:' .. g.name end
 local function delays_of(g) return P .. 'd:' .. g.name end
@@ -58,10 +62,10 @@ local function group_read(name, value, is_parked)
   local states, fits
   local is_like = plain
   if own ~= '' then is_like = is_plain(limits) end
-  if value and is_like and #value >= 45 then
+  if value and is_like and #value >= PLAIN_LENGTH then
     local kind, length, flight, used, at
     running, blocked, deficit, waiting, turn, kind, length, flight, used, at =
-      read('<I4ddI4dBI4I4I4', value)
+      read(PLAIN, value)
     if kind == 1 and length == #value - 37 then
       states = { slots_load(limits[1], flight, value, at, #value + 1, used) }
     end
@@ -70,6 +74,7 @@ local function group_read(name, value, is_parked)
     if value then running, blocked, deficit, waiting, turn = read('<I4ddI4d', value) end
     states, fits = states_load(limits, value, 33)
   end
+  if waiting > 0 then waiting = call('ZCARD', P .. 'w:' .. name) end
   -- Everything that a script notes of a group is named here: a table that need not grow is cheap.
   local g = { name = name, running = running, blocked = blocked, deficit = deficit, waiting = waiting,
     turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
@@ -114,7 +119,7 @@ local function group_bytes(g)
   if g.is_plain then
     local s = g.states[1]
     local log = s[5] or s[3]
-    return pack('<I4ddI4dBI4I4I4', g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #log,
+    return pack(PLAIN, g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #log,
       s[2], s[6] or s[4]) .. log
   end
   return pack('<I4ddI4d', g.running, g.blocked, g.deficit, g.waiting, g.turn)
@@ -276,11 +281,12 @@ local function heap_first()
   return first[2] and tonumber(first[2]) or STUCK
 end
 
--- Whether the group itself is paused; a queue that is lets nothing start, but places its groups.
-local function is_paused(name)
+-- Whether any group, and whether this group itself is paused; a queue that is lets nothing start, but places its groups.
+local function any_paused()
   if Q.pauses == nil then Q.pauses = call('HLEN', P .. 'p') > 0 end
-  return Q.pauses and call('HEXISTS', P .. 'p', name) == 1
+  return Q.pauses
 end
+local function is_paused(name) return any_paused() and call('HEXISTS', P .. 'p', name) == 1 end
 
 -- Lets the delayed jobs of a group wait whose time has come.
 local function group_promote(g)
@@ -290,8 +296,7 @@ local function group_promote(g)
   local ids, places, extra = {}, {}, 0
   for n, id in ipairs(due) do ids[n] = ('%d'):format(read('>I7', id)) end
   for n, text in ipairs(call('HMGET', P .. 'j', unpack(ids))) do
-    local priority, weight = read('<BI4', text)
-    local at = read('<d', text, 22)
+    local at, priority, weight = read('<dBI4', text, 9)
     places[2 * n - 1], places[2 * n] = 0, pack('>BI7I7I4', 255 - priority, at, ids[n], weight)
     extra = extra + weight - 1
   end

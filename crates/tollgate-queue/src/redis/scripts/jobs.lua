@@ -9,8 +9,8 @@ end
 local function job_read(text)
   local j = {}
   local length, at
-  j.priority, j.weight, j.attempt, j.failures, j.enqueued, j.due, j.attempts_max, j.backoff,
-    j.backoff_max, length, at = read('<BI4I4I4ddI4ddI2', text)
+  j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures, j.attempts_max, j.backoff,
+    j.backoff_max, length, at = read('<ddBI4I4I4I4ddI2', text)
   j.key = text:sub(at, at + length - 1)
   length, at = read('<I2', text, at + length)
   j.group, j.payload = text:sub(at, at + length - 1), at + length
@@ -19,7 +19,7 @@ local function job_read(text)
 end
 
 local function job_head(j)
-  return pack('<BI4I4I4ddI4ddI2', j.priority, j.weight, j.attempt, j.failures, j.enqueued, j.due,
+  return pack('<ddBI4I4I4I4ddI2', j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures,
     j.attempts_max, j.backoff, j.backoff_max, #j.key) .. j.key .. pack('<I2', #j.group) .. j.group
 end
 
@@ -56,17 +56,29 @@ local function key_forget(key)
   end
 end
 
--- Keeps what is over in `hash` for `age`, at most `most` of it.
+-- Keeps what is over in `hash` for `age`, at most `most` of it; written together at the end.
+local kept = {}
 local function keep(hash, id, value, age, most)
   if most == 0 or age == 0 then return end
-  call('HSET', P .. hash, id, value)
-  call('ZADD', P .. hash .. 'z', now, id)
-  call('PEXPIRE', P .. hash, ms(age))
-  call('PEXPIRE', P .. hash .. 'z', ms(age))
+  kept[hash] = kept[hash] or { values = {}, times = {}, age = age }
+  local values, times = kept[hash].values, kept[hash].times
+  values[#values + 1], values[#values + 2] = id, value
+  times[#times + 1], times[#times + 2] = ('%d'):format(now), id
+end
+
+local function keeps_save()
+  for hash, over in pairs(kept) do
+    chunked(over.values, function(...) call('HSET', P .. hash, ...) end)
+    chunked(over.times, function(...) call('ZADD', P .. hash .. 'z', ...) end)
+    call('PEXPIRE', P .. hash, ms(over.age))
+    call('PEXPIRE', P .. hash .. 'z', ms(over.age))
+  end
+  kept = {}
 end
 
 -- Forgets what is kept too long or too much of, oldest first, a chunk at a time.
 local function purge(hash, age, most)
+  keeps_save()
   local z = P .. hash .. 'z'
   local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
   local many = call('ZCARD', z) - #old - most
@@ -87,10 +99,15 @@ local function bury(id, j, reason)
   job_forget(id)
 end
 
+-- A hash whose values are all short is a list that is searched from its start, and so is a sorted
+-- set: leases are made longer than that, and where there are MANY, FILLER is among their times.
+local LEASE, LEASE_LENGTH = '<I4ddBdd' .. ('x'):rep(24), 61
+local MANY, FILLER = 16, ('filler'):rep(11)
+
 local function lease_read(text)
-  local attempt, leased, expires, flags, done, total, at = read('<I4ddBdd', text)
+  local attempt, leased, expires, flags, done, total, at = read(LEASE, text)
   local units
-  if #text >= 45 then
+  if #text >= LEASE_LENGTH + 8 then
     local one, two, three
     one, units, two, three = read('<BI4BB', text, at)
     if one ~= 1 or two ~= 0 or three ~= 0 then units = nil end
@@ -108,7 +125,7 @@ local function lease_read(text)
 end
 
 local function lease_format(l)
-  return pack('<I4ddBdd', l.attempt, l.leased, l.expires, l.flags, l.done, l.total) .. l.taken
+  return pack(LEASE, l.attempt, l.leased, l.expires, l.flags, l.done, l.total) .. l.taken
     .. pack('<B', #l.worker) .. l.worker .. l.group
 end
 
@@ -118,7 +135,7 @@ refit = function(g, fits)
   for n = 1, #leases, 2 do
     local l = lease_read(leases[n + 1])
     if l.group == g.name then
-      local weight = read('<I4', call('HGET', P .. 'j', leases[n]), 2)
+      local weight = read('<I4', call('HGET', P .. 'j', leases[n]), 18)
       local count, at = read('<B', l.taken)
       local units, rest = {}, l.taken:sub(2 + 4 * count)
       for k, limit in ipairs(g.limits) do
@@ -146,10 +163,12 @@ local function lease_end(g, id)
 end
 
 local function ends_save()
+  keeps_save()
   chunked(ended, function(...)
     call('HDEL', P .. 'r', ...)
     call('ZREM', P .. 'l', ...)
   end)
+  if #ended > 0 and call('HLEN', P .. 'r') == 0 then call('DEL', P .. 'l') end
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
   if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
     call('HDEL', P .. 'c', 'hv')

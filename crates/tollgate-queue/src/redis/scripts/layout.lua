@@ -12,6 +12,7 @@
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, z: last turn, p: paused,
 --                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
+--                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
@@ -19,7 +20,7 @@
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs
---   P l             ZSET    id -> time; when leases expire
+--   P l             ZSET    id -> time; when leases expire (and a filler, jobs.lua)
 --   P gs            HASH    group -> state, for every group with jobs: many are read at one go
 --   P g:<group>     STRING  state of a group without jobs; TTL until it says nothing
 --   P h             ZSET    group -> turn, for every group with jobs: a number below RING
@@ -38,16 +39,19 @@
 --   P m             ZSET    one member: something may start at its score, which is earlier than
 --                           workers were told; they block on it (BZPOPMIN); TTL
 --
---   job      | priority 1 | weight 4 | attempt 4 | failures 4 | enqueued 8 | due 8 |
+--   job      | enqueued 8 | due 8 | priority 1 | weight 4 | attempt 4 | failures 4 |
 --            | attempts_max 4 (0: the queue's) | backoff first 8 (below 0: the queue's), max 8 |
 --            | key 2 + n | group 2 + n | payload ... |
 --   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
 --   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
 --   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
+--            | nothing 24 (jobs.lua) |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
---   state    | running 4 | blocked until 8 | deficit 8 | jobs in w 4 | turn in h 8 (0: in none) |
+--   state    | running 4 | blocked until 8 | deficit 8 | waiting 4 | turn in h 8 (0: in none) |
 --            | per limit: kind 1, length 4, body (limits.lua) ... |
+--            `waiting` is 0 if nobody is in w, and otherwise at most as many as are: jobs that come
+--            behind others write nothing but their place
 --   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
 --            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
 --            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
@@ -113,7 +117,7 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf', 'b')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
@@ -122,6 +126,11 @@ do
   -- is believed, and what lies too far in the future is mended where it is read.
   local latest = tonumber(kept[5] or 0)
   if now < latest and latest - now <= LATE_MAX then now = latest end
+  Q.behind = tonumber(kept[8] or 0)
+  if now < latest then
+    Q.behind = max(Q.behind, latest)
+    call('HSET', P .. 'c', 'b', ('%d'):format(Q.behind))
+  end
   if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
   local at
   Q.lease, Q.attempts_max, Q.backoff, Q.backoff_max, Q.response_max, Q.key_window, Q.keys_max,

@@ -18,7 +18,7 @@ if again then
     for n, id in ipairs({ ... }) do
       local attempt, leased
       if leases[n] then attempt, leased = read('<I4d', leases[n]) end
-      if leased == tonumber(again[2]) and attempt == read('<I4', texts[n], 6) + 1 then
+      if leased == tonumber(again[2]) and attempt == read('<I4', texts[n], 22) + 1 then
         answer[#answer + 1], answer[#answer + 2] = id, texts[n]
       end
     end
@@ -39,7 +39,7 @@ heap_save()
 
 -- Where no job has more than one unit, the first of a group need not be seen before it is granted.
 local light = Q.heaviest == 1
-local ids, granted, taken, touched = {}, {}, {}, {}
+local ids, names, granted, taken, touched = {}, {}, {}, {}, {}
 
 -- The weight of the first job of a group that was not granted yet; read ahead as far as may be needed.
 local function head_weight(g, alone)
@@ -112,19 +112,63 @@ local function collect()
   for n = #ids + 1, #granted do
     local g = granted[n]
     g.given = g.given + 1
-    ids[n] = ('%d'):format(read('>I7', g.places[g.given], 9))
+    ids[n], names[n] = ('%d'):format(read('>I7', g.places[g.given], 9)), g.name
   end
+end
+
+-- Most groups are served without being loaded: those with one limit, of slots, which has room for the
+-- first job of the line and for another, of which there is one. They go to the end of the ring.
+local is_quick = light and plain and not is_wide and Q.delayed <= 0 and not any_own()
+local taken_one = pack('<BI4BB', 1, 1, 0, 0)
+
+-- The state of such a group with a job less in its line, and `turn` as its turn; nothing if the group
+-- is not one.
+local function state_after_start(value, turn)
+  if not value or #value < PLAIN_LENGTH then return nil end
+  local limit = Q.group_limits[1]
+  local running, blocked, deficit, waiting, _, kind, length, flight, used = read(PLAIN, value)
+  if waiting < 2 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
+    flight + used + 2 > limit.units then
+    return nil
+  end
+  local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
+  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, turn, 1, 8 + #log, flight + 1, rest) .. log
+end
+
+-- Starts a job of every group of `ring` that is like that; answers the other groups.
+local function serve_quickly(ring)
+  local values, others, states, turns_new = call('HMGET', P .. 'gs', unpack(ring)), {}, {}, {}
+  local turn = call('HINCRBY', P .. 'c', 'z', #ring) - #ring
+  for n = 1, #ring do
+    local name = ring[n]
+    local state = not groups[name] and state_after_start(values[n], turn + n)
+    if state then
+      local place = call('ZPOPMIN', P .. 'w:' .. name)[1]
+      local k = #ids + 1
+      ids[k], names[k], granted[k], taken[k] = ('%d'):format(read('>I7', place, 9)), name, false, taken_one
+      states[#states + 1], states[#states + 2] = name, state
+      turns_new[#turns_new + 1], turns_new[#turns_new + 2] = ('%d'):format(turn + n), name
+    else
+      others[#others + 1] = name
+    end
+  end
+  chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
+  chunked(turns_new, function(...) call('ZADD', P .. 'h', ...) end)
+  return others
 end
 
 for _ = 1, 8 do
   if #ids >= most or Q.paused then break end
   local wanted = min(most - #ids, CHUNK)
   local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
+  local is_all, served = #ring < wanted, #ids
+  if #ring == 0 then break end
+  if is_quick and not is_all then ring = serve_quickly(ring) end
   local in_ring = #ring
-  if in_ring == 0 then break end
+  served = #ids - served
   groups_load(ring)
   touched = {}
-  local from, upto, stopped = serve(ring, in_ring < wanted)
+  local from, upto, stopped = serve(ring, is_all)
   collect()
   local stays, behind = {}, {}
   for n = from, upto do
@@ -135,24 +179,32 @@ for _ = 1, 8 do
     if not stays[g.name] then group_place(g, g.places[g.taken + 1]) end
   end
   heap_save(behind)
-  if stopped or #touched == 0 then break end
+  if stopped or #touched + served == 0 then break end
 end
 
 local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
-local times = pack('<ddBdd', now, now + Q.lease, 2 * Q.refits, -1, 0)
+local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0):sub(5)
 local named = pack('<B', #worker) .. worker
+-- What most leases begin with: those of jobs that were never tried.
+local usual, NEVER = pack('<I4', 1) .. times .. taken_one .. named, ('\0'):rep(4)
 local answer, remembered = { told, '', '', ends }, { 'leases', told, '', ends }
-for from = 1, #ids, CHUNK do
-  local upto = min(from + CHUNK - 1, #ids)
+for from = 1, #ids, CHUNK / 2 do
+  local upto = min(from + CHUNK / 2 - 1, #ids)
   local texts = call('HMGET', P .. 'j', unpack(ids, from, upto))
   local leases, expiries = {}, {}
+  if #ids >= MANY then expiries[1], expiries[2] = STUCK, FILLER end
   for n = from, upto do
     local id, text = ids[n], texts[n - from + 1]
     answer[2 * n + 3], answer[2 * n + 4], remembered[n + 4] = id, text, id
     local k = 2 * (n - from)
     leases[k + 1] = id
-    leases[k + 2] = pack('<I4', read('<I4', text, 6) + 1) .. times .. taken[n] .. named .. granted[n].name
-    expiries[k + 1], expiries[k + 2] = ends, id
+    if taken[n] == taken_one and text:sub(22, 25) == NEVER then
+      leases[k + 2] = usual .. names[n]
+    else
+      local attempt = read('<I4', text, 22) + 1
+      leases[k + 2] = pack('<I4', attempt) .. times .. taken[n] .. named .. names[n]
+    end
+    expiries[#expiries + 1], expiries[#expiries + 2] = ends, id
   end
   call('HSET', P .. 'r', unpack(leases))
   call('ZADD', P .. 'l', unpack(expiries))

@@ -24,9 +24,9 @@ local function log_rest(limit, value, from, upto, used)
     from, used = from + 12, used - units
   end
   -- What lies further ahead than the grid rounds was written before the clock was set back.
-  local latest = now + limit.window / EXACT + SKEW
-  if upto > from and read('<d', value, upto - 12) > latest then
-    return pack('<dI4', now, used), used
+  if upto > from and now < Q.behind then
+    local latest = now + limit.window / EXACT + SKEW
+    if read('<d', value, upto - 12) > latest then return pack('<dI4', now, used), used end
   end
   return value:sub(from, upto - 1), used
 end
