@@ -5,7 +5,8 @@
 //!                    ^spoofed ^client      ^ours         walk from the right to the first stranger
 //! ```
 //!
-//! What stands left of the first untrusted hop was written by that hop and proves nothing.
+//! What stands left of the first untrusted hop was written by that hop and proves nothing. Several
+//! lines of the field are one list, in order: some proxies add a line of their own below the client's.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
@@ -58,10 +59,10 @@ impl Network {
 
 /// The address of the client: the rightmost hop that is not a trusted proxy.
 #[must_use]
-pub fn client_address(peer: IpAddr, forwarded_for: Option<&[u8]>, trusted: &[Network]) -> IpAddr {
+pub fn client_address(peer: IpAddr, forwarded_for: &[&[u8]], trusted: &[Network]) -> IpAddr {
     let is_trusted = |address| trusted.iter().any(|network| network.contains(address));
     let mut client = peer;
-    let hops = forwarded_for.unwrap_or_default().rsplit(|&byte| byte == b',');
+    let hops = forwarded_for.iter().rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
     for hop in hops {
         if !is_trusted(client) {
             break;
@@ -91,8 +92,8 @@ mod tests {
 
     fn client(peer: &str, forwarded_for: &str, trusted: &[&str]) -> String {
         let trusted: Vec<Network> = trusted.iter().map(|text| text.parse().unwrap()).collect();
-        let field = (!forwarded_for.is_empty()).then_some(forwarded_for.as_bytes());
-        client_address(peer.parse().unwrap(), field, &trusted).to_string()
+        let lines: Vec<&[u8]> = forwarded_for.lines().map(str::as_bytes).collect();
+        client_address(peer.parse().unwrap(), &lines, &trusted).to_string()
     }
 
     #[test]
@@ -102,6 +103,13 @@ mod tests {
         assert_eq!(client("10.0.0.2", "203.0.113.9", &trusted), "203.0.113.9");
         assert_eq!(client("10.0.0.2", "", &trusted), "10.0.0.2");
         assert_eq!(client("10.0.0.2", "garbage", &trusted), "10.0.0.2");
+    }
+
+    #[test]
+    fn the_lines_of_the_field_are_one_list() {
+        let trusted = ["10.0.0.0/8"];
+        assert_eq!(client("10.0.0.2", "6.6.6.6\n203.0.113.9", &trusted), "203.0.113.9");
+        assert_eq!(client("10.0.0.2", "203.0.113.9\n10.0.0.7", &trusted), "203.0.113.9");
     }
 
     #[test]

@@ -41,8 +41,8 @@ fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, T
         }
         GateKey::Address => {
             let trusted = &worker.service.settings().trusted_proxies;
-            let forwarded = request.fields.field("x-forwarded-for");
-            Ok(address_key(client_address(request.peer, forwarded, trusted)).into_bytes())
+            let forwarded = request.fields.lines("x-forwarded-for");
+            Ok(address_key(client_address(request.peer, &forwarded, trusted)).into_bytes())
         }
     }
 }

@@ -24,17 +24,29 @@ pub struct Request<'a> {
 pub trait Fields {
     /// The first value of the field of this lower-case name.
     fn field(&self, name: &str) -> Option<&[u8]>;
+
+    /// Every value of the field of this lower-case name, in order.
+    fn lines(&self, name: &str) -> Vec<&[u8]>;
 }
 
 impl Fields for http::HeaderMap {
     fn field(&self, name: &str) -> Option<&[u8]> {
         self.get(name).map(http::HeaderValue::as_bytes)
     }
+
+    fn lines(&self, name: &str) -> Vec<&[u8]> {
+        self.get_all(name).iter().map(http::HeaderValue::as_bytes).collect()
+    }
 }
 
 impl Fields for &[httparse::Header<'_>] {
     fn field(&self, name: &str) -> Option<&[u8]> {
         self.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    }
+
+    fn lines(&self, name: &str) -> Vec<&[u8]> {
+        let named = self.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
+        named.map(|header| header.value).collect()
     }
 }
 

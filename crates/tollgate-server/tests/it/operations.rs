@@ -102,6 +102,10 @@ fn tokens_give_roles_on_every_front() {
     assert_eq!(status("", "GET", "/healthz"), 200);
     let mut resp = TcpStream::connect(running.resp).unwrap();
     resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    // HAProxy adds a line of its own below whatever the client wrote: the lines are one list.
+    let mut spoof =
+        |lie: &str| ask(&format!("x-forwarded-for: {lie}\r\nx-forwarded-for: 203.0.113.11\r\n"));
+    assert_eq!([spoof("1.1.1.1"), spoof("2.2.2.2"), spoof("3.3.3.3")], [200, 200, 429]);
     resp.write_all(b"TOLL.PEEK api k\r\nAUTH nope\r\nAUTH look\r\nTOLL.CHECK api k\r\nHELLO 2 AUTH u use\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();
     resp.read_to_string(&mut answer).unwrap();
