@@ -66,7 +66,7 @@ pub struct Limit {
 pub struct Found<'a> {
     /// The limit.
     pub limit: &'a Limit,
-    /// Who is limited: the values of the descriptor, or its wildcards where these are shared.
+    /// Who is limited: the domain and the descriptor, with wildcards for values that are shared.
     pub key: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl Domain {
     #[must_use]
     pub fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
         let mut node = &self.root;
-        // For each entry the pattern that matched, if the value itself need not be kept.
+        // For each entry the pattern that matched, if it was one.
         let mut wildcards = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let (next, wildcard) = node.next(key, value)?;
@@ -98,13 +98,18 @@ impl Domain {
             node = next;
         }
         let limit = node.limit.as_ref()?;
+        // The policy is named after the rule alone: another domain may have the same one.
         let mut bytes = Vec::with_capacity(64);
+        bytes.extend_from_slice(self.name.as_bytes());
+        bytes.push(SEPARATOR);
         for ((key, value), wildcard) in entries.iter().zip(wildcards) {
-            let is_shared = limit.share_threshold && wildcard;
-            for part in [key, if is_shared { &"*" } else { value }] {
-                bytes.extend_from_slice(part.as_bytes());
-                bytes.push(SEPARATOR);
+            bytes.extend_from_slice(key.as_bytes());
+            bytes.push(SEPARATOR);
+            match wildcard.filter(|_| limit.share_threshold) {
+                Some(pattern) => bytes.extend_from_slice(&pattern.spelled()),
+                None => bytes.extend_from_slice(value.as_bytes()),
             }
+            bytes.push(SEPARATOR);
         }
         Some(Found { limit, key: bytes })
     }
@@ -155,18 +160,18 @@ impl Node {
         }
     }
 
-    /// The branch for an entry, and whether a wildcard led there.
-    fn next(&self, key: &str, value: &str) -> Option<(&Self, bool)> {
+    /// The branch for an entry, and the wildcard that led there, if one did.
+    fn next(&self, key: &str, value: &str) -> Option<(&Self, Option<&Pattern>)> {
         if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
-            return Some((node, false));
+            return Some((node, None));
         }
         let wildcard = self
             .wildcards
             .iter()
             .find(|(name, pattern, _)| name == key && pattern.matches(value.as_bytes()));
         match wildcard {
-            Some((_, _, node)) => Some((node, true)),
-            None => self.bare.get(key).map(|node| (node, false)),
+            Some((_, pattern, node)) => Some((node, Some(pattern))),
+            None => self.bare.get(key).map(|node| (node, None)),
         }
     }
 }

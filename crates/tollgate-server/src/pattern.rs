@@ -18,6 +18,12 @@ impl Pattern {
         Self { parts: text.as_bytes().split(|&byte| byte == b'*').map(Box::from).collect() }
     }
 
+    /// The text that spells the pattern.
+    #[must_use]
+    pub fn spelled(&self) -> Vec<u8> {
+        self.parts.join(&b'*')
+    }
+
     /// Whether the pattern has no `*`: it matches only itself.
     #[must_use]
     pub fn is_exact(&self) -> bool {
@@ -99,7 +105,8 @@ mod tests {
             ("a*a", &["aa", "aba"], &["a"]),
             ("plain", &["plain"], &["plain2", "plai"]),
         ] {
-            let pattern = Pattern::new(pattern);
+            let (spelled, pattern) = (pattern, Pattern::new(pattern));
+            assert_eq!(pattern.spelled(), spelled.as_bytes());
             assert!(yes.iter().all(|text| pattern.matches(text.as_bytes())), "{pattern:?}");
             assert!(!no.iter().any(|text| pattern.matches(text.as_bytes())), "{pattern:?}");
         }

@@ -109,7 +109,9 @@ fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
         if descriptor.entries.is_empty() {
             return invalid("descriptor entries must not be empty");
         }
-        if descriptor.entries.iter().map(bytes).sum::<usize>() > Key::LEN_MAX {
+        // What is no key would not be limited.
+        let entries: usize = descriptor.entries.iter().map(bytes).sum();
+        if request.domain.len() + 1 + entries > Key::LEN_MAX {
             return invalid("a descriptor is longer than 65536 bytes");
         }
     }

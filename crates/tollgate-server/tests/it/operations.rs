@@ -68,6 +68,32 @@ fn pipelined_http_requests_are_answered_in_order() {
 }
 
 #[test]
+#[test]
+fn domains_with_the_same_rules_count_apart() {
+    let domain = |name: &str| {
+        let limit = "rate_limit = { unit = \"minute\", requests_per_unit = 1, name = \"one\" }\n";
+        let shared = |value: &str| {
+            format!(
+                "[[domains.descriptors]]\nkey = \"path\"\nvalue = \"{value}\"\nshare_threshold = true\n{limit}"
+            )
+        };
+        let user = format!("[[domains.descriptors]]\nkey = \"user\"\n{limit}");
+        format!("[[domains]]\ndomain = \"{name}\"\n{user}{}{}", shared("/a*"), shared("/b*"))
+    };
+    let running = start(&format!("{}{}", domain("edge"), domain("inner")));
+    let mut http = Http::connect(running.http);
+    let mut ask = |domain: &str, key: &str, value: &str| {
+        let entry = format!(r#"[{{"key":"{key}","value":"{value}"}}]"#);
+        let body = format!(r#"{{"domain":"{domain}","descriptors":[{{"entries":{entry}}}]}}"#);
+        http.post("/json", &body).status
+    };
+    assert_eq!([ask("edge", "user", "ada"), ask("edge", "user", "ada")], [200, 429]);
+    assert_eq!([ask("inner", "user", "ada"), ask("inner", "user", "ada")], [200, 429]);
+    // What a wildcard shares it shares with nobody else's wildcard, by whatever name.
+    assert_eq!([ask("edge", "path", "/a1"), ask("edge", "path", "/a2")], [200, 429]);
+    assert_eq!([ask("edge", "path", "/b1"), ask("edge", "path", "/b2")], [200, 429]);
+}
+
 fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
     let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
     let mut http = Http::connect(running.http);
