@@ -15,7 +15,7 @@
 use std::time::Instant;
 
 use tollgate_core::{
-    Answer, Charge, Decision, ErrorKind, Grant, ReservationId, Reserved, Retry, Settlement,
+    Answer, Charge, Decision, ErrorKind, Grant, Mode, ReservationId, Reserved, Retry, Settlement,
     Snapshot, StoreError, Timestamp, Verdict,
 };
 
@@ -293,6 +293,12 @@ impl Ask<'_> {
     #[must_use]
     pub fn is_asked(&self) -> bool {
         matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
+    }
+
+    /// Whether the charge can take part in a denial.
+    #[must_use]
+    pub fn may_deny(&self) -> bool {
+        self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
     }
 
     /// What is answered without the store.

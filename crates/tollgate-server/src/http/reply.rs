@@ -36,7 +36,8 @@ impl Reply {
         self.body.extend_from_slice(value.to_string().as_bytes());
     }
 
-    /// Adds the rate-limit header fields of a verdict on `asks`.
+    /// Adds the rate-limit header fields of a verdict on `asks`. What cannot deny is left out: a
+    /// client that heeds the fields would wait for it.
     pub fn add_limits(
         &mut self,
         dialect: Dialect,
@@ -46,18 +47,22 @@ impl Reply {
     ) {
         let (one, many);
         let standings: &[Standing<'_>] = match (asks, verdict.decisions()) {
-            ([ask], [decision]) => {
+            ([ask], [decision]) if ask.may_deny() => {
                 one = [standing(ask, decision)];
                 &one
             }
             _ => {
                 let pairs = asks.iter().zip(verdict.decisions());
-                many = pairs.map(|(ask, decision)| standing(ask, decision)).collect::<Vec<_>>();
+                let told = pairs.filter(|(ask, _)| ask.may_deny());
+                many = told.map(|(ask, decision)| standing(ask, decision)).collect::<Vec<_>>();
                 &many
             }
         };
         let retry = verdict.retry().and_then(|retry| retry.after());
-        let denied = verdict.denied_by().map(|by| Denied { by, retry });
+        let denied = verdict.denied_by().map(|by| {
+            let by = asks.iter().take(by).filter(|ask| ask.may_deny()).count();
+            Denied { by, retry }
+        });
         let epoch = std::time::Duration::from_nanos(epoch_ns);
         let report = Report { standings, denied, epoch };
         let Self { fields, scratch, .. } = self;

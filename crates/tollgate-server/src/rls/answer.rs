@@ -87,12 +87,16 @@ fn status(case: &Case<'_>, decision: Option<Decision>) -> Status {
     }
 }
 
-/// Adds the header fields, and the problem if the request is over.
+/// Adds the header fields, and the problem if the request is over. What is on trial is not told.
 fn tell_client(worker: &Worker, cases: &[Case<'_>], judged: &Judged, answer: &mut Answer) {
+    let all_shadow = worker.service.rules_at_hand().is_shadow();
     let told: Vec<(&Policy, Decision)> = cases
         .iter()
         .zip(&judged.decisions)
-        .filter_map(|(case, decision)| Some((case.limit?.policy.as_ref()?, (*decision)?)))
+        .filter_map(|(case, decision)| {
+            let limit = case.limit.filter(|limit| !limit.shadow && !all_shadow)?;
+            Some((limit.policy.as_ref()?, (*decision)?))
+        })
         .collect();
     let standings: Vec<Standing<'_>> =
         told.iter().map(|(policy, decision)| Standing::new(policy, decision.snapshot())).collect();

@@ -227,6 +227,31 @@ fn without_store() -> (crate::harness::Running, tokio::runtime::Runtime) {
                 [[domains]]\ndomain = \"edge\"\n\
                 [[domains.descriptors]]\nkey = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
                 [[domains.descriptors]]\nkey = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n";
+/// A client that heeds what it is told must not wait for a policy that cannot deny it.
+#[test]
+fn what_cannot_deny_is_not_told_to_clients() {
+    let daily = "[[policies]]\nname = \"daily\"\nquota = \"1/1d\"\n";
+    let running = start(&format!("{POLICY}{daily}shadow = true\n"));
+    let mut http = Http::connect(running.http);
+    let both = r#"{"charges":[{"policy":"api","key":"z"},{"policy":"daily","key":"z"}]}"#;
+    assert_eq!(
+        [http.post("/v1/check", both).status, http.post("/v1/check", both).status],
+        [200; 2]
+    );
+    let denied = http.post("/v1/check", both);
+    assert_eq!((denied.status, denied.field("retry-after")), (429, Some("30")));
+    assert_eq!(denied.field("ratelimit"), Some("\"api\";r=0;t=30"));
+    let counted = start(&format!("{POLICY}{daily}"));
+    let mut http = Http::connect(counted.http);
+    let both =
+        r#"{"charges":[{"policy":"api","key":"z"},{"policy":"daily","key":"z","count":true}]}"#;
+    assert_eq!(
+        [http.post("/v1/check", both).status, http.post("/v1/check", both).status],
+        [200; 2]
+    );
+    assert_eq!(http.post("/v1/check", both).field("retry-after"), Some("30"));
+}
+
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let settings = tollgate_redis::RemoteSettings { start_without: true, ..Default::default() };
