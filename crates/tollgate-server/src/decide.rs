@@ -153,8 +153,8 @@ impl Worker {
         self.told(self.service.store().reset(&ask.charge, now)).await
     }
 
-    /// Takes every charge if all are allowed, to be settled later. Shadow mode does not apply:
-    /// there would be nothing to settle.
+    /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys that
+    /// are never limited are taken in any case: left out, there would be nothing to settle.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Worker {
             let verdict = self.peek_all(asks, now).await?;
             return Ok(Reserved { verdict, reservation: None });
         }
-        let charges: Vec<Charge<'_>> = asks.iter().map(|ask| ask.charge).collect();
+        let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
         let reserved = self.told(self.service.store().reserve(&charges, now)).await?;
         self.count_decisions(asks, &reserved.verdict);
         Ok(reserved)
@@ -310,6 +310,14 @@ impl Ask<'_> {
             Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
             _ => Decision::Allow(snapshot(limit)),
         }
+    }
+}
+
+/// The charge as it is reserved.
+fn reserved<'a>(ask: &Ask<'a>) -> Charge<'a> {
+    match ask.treatment {
+        Treatment::Enforce | Treatment::Ban => ask.charge,
+        Treatment::Shadow | Treatment::Exempt => ask.charge.counted(),
     }
 }
 

@@ -209,6 +209,13 @@ fn shadow_mode_and_lists_apply_on_every_front() {
         assert_eq!((ask("trial", "k"), ask("api", "friend"), ask("api", "foe")), (200, 200, 429));
     }
     let banned = http.post("/v1/check", r#"{"policy":"api","key":"foe"}"#).json();
+    let mut reserve = |policy: &str, key: &str| {
+        http.post("/v1/reserve", &format!(r#"{{"policy":"{policy}","key":"{key}"}}"#)).status
+    };
+    for _ in 0..4 {
+        let statuses = (reserve("trial", "r"), reserve("api", "friend"), reserve("api", "foe"));
+        assert_eq!(statuses, (200, 200, 429));
+    }
     assert_eq!(banned["title"], "Abnormal Usage Detected");
     assert_eq!(banned["charges"][0]["retry"], "never");
     let both = r#"{"charges":[{"policy":"trial","key":"k"},{"policy":"api","key":"z"}]}"#;
