@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
@@ -14,7 +14,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::connection::HEAD_BYTES_MAX;
 use super::problem::Trouble;
@@ -23,6 +23,7 @@ use super::request::Request;
 use super::routes::{answer, events};
 use crate::dashboard;
 use crate::drain::Stop;
+use crate::metrics::Front;
 use crate::worker::Worker;
 
 /// Requests of one HTTP/2 connection under way at once.
@@ -41,7 +42,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let is_http2 = begun.starts_with(PREFACE);
-    let io = TokioIo::new(Rewound { begun, at: 0, stream });
+    let io = TokioIo::new(Rewound::new(Rc::clone(worker), stream, begun));
     let patience = worker.service.settings().limits.slow_client_after;
     let service = service_fn(move |request| {
         let worker = Rc::clone(worker);
@@ -149,11 +150,38 @@ where
     }
 }
 
-/// A stream of which some bytes have been read already.
+/// A stream of which some bytes have been read already, and on which nobody waits for ever: hyper
+/// has no deadline for a client that does not read.
 struct Rewound<S> {
     begun: Vec<u8>,
     at: usize,
     stream: S,
+    worker: Rc<Worker>,
+    /// Runs out if the client has taken nothing for too long.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Rewound<S> {
+    const fn new(worker: Rc<Worker>, stream: S, begun: Vec<u8>) -> Self {
+        Self { begun, at: 0, stream, worker, stalled: None }
+    }
+
+    /// What became of an attempt to write, or an error once attempts have failed for too long.
+    fn in_time<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.worker.service.settings().limits.slow_client_after;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
+        ready!(stalled.as_mut().poll(context));
+        self.worker.service.metrics().front(Front::Http).timed_out.add(1);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -170,6 +198,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         let count = rest.len().min(room.remaining());
         room.put_slice(&rest[..count]);
         this.at += count;
+        if this.at == this.begun.len() {
+            (this.begun, this.at) = (Vec::new(), 0);
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -180,11 +211,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.in_time(written, context)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.in_time(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -105,10 +105,23 @@ fn slow_clients_are_cut_off_however_they_trickle() {
 #[test]
 fn a_client_that_never_reads_is_cut_off_and_holds_little() {
     let running = start(POLICY);
-    let mut greedy = connect(running.resp);
-    let pings = b"PING\r\n".repeat(10_000);
-    eventually("the client is cut off", || greedy.write_all(&pings).is_err());
-    answers_others(&running);
+    let chunked =
+        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let greedy: [(SocketAddr, &[u8]); 3] = [
+        (running.resp, b"PING\r\n"),
+        (running.http, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"),
+        (running.http, chunked),
+    ];
+    for (address, request) in greedy {
+        let mut greedy = connect(address);
+        let requests = request.repeat(10_000);
+        eventually("the client is cut off", || match greedy.write_all(&requests) {
+            Ok(()) => false,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("it is held for ever"),
+            Err(_) => true,
+        });
+        answers_others(&running);
+    }
 }
 
 #[test]
