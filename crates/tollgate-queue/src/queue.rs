@@ -98,7 +98,20 @@ impl Queue {
         worker: &str,
         patience: Duration,
     ) -> Result<Vec<Lease>, Error> {
-        let give_up = tokio::time::sleep(patience);
+        self.wait_for_leases_until(max, worker, tokio::time::sleep(patience)).await
+    }
+
+    /// As [`Self::wait_for_leases`], until `give_up` is ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::lease`].
+    pub async fn wait_for_leases_until(
+        &self,
+        max: usize,
+        worker: &str,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Vec<Lease>, Error> {
         tokio::pin!(give_up);
         loop {
             let leased = self.lease(max, worker).await?;

@@ -118,6 +118,7 @@ impl Server {
         self.probes.drain().await;
         tokio::time::sleep(drain.delay).await;
         self.stopper.stop();
+        self.service.end_waits();
         let deadline = Instant::now() + drain.timeout;
         while self.service.open_connections() > 0 && Instant::now() < deadline {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -129,6 +130,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stopper.stop();
+        self.service.end_waits();
         // Workers end when their connections have; a drain has waited for that already.
         self.threads.retain(|thread| !thread.is_finished());
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tollgate_core::{Clock, Store};
 use tollgate_memory::MemoryStore;
 
@@ -42,6 +43,8 @@ pub struct Service {
     adhoc_tally: Arc<Tally>,
     settings: Settings,
     draining: AtomicBool,
+    /// Whether those who wait for something to happen must be answered now.
+    waits_over: watch::Sender<bool>,
     reload_error: Mutex<Option<String>>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
     origin: Origin,
@@ -101,6 +104,7 @@ impl Service {
             clock,
             settings,
             draining: AtomicBool::new(false),
+            waits_over: watch::Sender::new(false),
             reload_error: Mutex::default(),
             tops: Mutex::default(),
             origin: Origin::default(),
@@ -263,6 +267,17 @@ impl Service {
     /// Says that no new work should come: `/readyz` fails from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+    }
+
+    /// Says that whoever waits for something to happen is to be answered that it has not.
+    pub fn end_waits(&self) {
+        self.waits_over.send_replace(true);
+    }
+
+    /// Waits until no request may wait any more.
+    pub(crate) async fn waits_over(&self) {
+        // Fails only if the service is gone, and this borrows it.
+        let _ = self.waits_over.subscribe().wait_for(|over| *over).await;
     }
 
     /// Whether the service is about to stop.

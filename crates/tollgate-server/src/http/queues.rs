@@ -60,7 +60,7 @@ pub(super) async fn route(
         (["pause"], _) => control::pause(&queue, request, true, reply).await,
         (["resume"], _) => control::pause(&queue, request, false, reply).await,
         (["limits"], _) => control::limits(&queue, request, reply).await,
-        ([verb], _) => leases::route(&queue, verb, request, reply).await,
+        ([verb], _) => leases::route(worker, &queue, verb, request, reply).await,
         _ => Err(Trouble::NotFound),
     }
 }

@@ -10,6 +10,7 @@ use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Drain, Overrides};
 use tollgate_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tollgate_server::metrics::Metrics;
+use tollgate_server::queues::Queues;
 use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Service};
 
@@ -68,7 +69,6 @@ fn pipelined_http_requests_are_answered_in_order() {
 }
 
 #[test]
-#[test]
 fn domains_with_the_same_rules_count_apart() {
     let domain = |name: &str| {
         let limit = "rate_limit = { unit = \"minute\", requests_per_unit = 1, name = \"one\" }\n";
@@ -94,6 +94,7 @@ fn domains_with_the_same_rules_count_apart() {
     assert_eq!([ask("edge", "path", "/b1"), ask("edge", "path", "/b2")], [200, 429]);
 }
 
+#[test]
 fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
     let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
     let mut http = Http::connect(running.http);
@@ -101,6 +102,10 @@ fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
     let hops = "x-forwarded-for: 6.6.6.6, 203.0.113.9\r\n";
     assert_eq!([ask(hops), ask(hops), ask(hops)], [200, 200, 429]);
     assert_eq!(ask("x-forwarded-for: 203.0.113.10\r\n"), 200);
+    // HAProxy adds a line of its own below whatever the client wrote: the lines are one list.
+    let mut spoof =
+        |lie: &str| ask(&format!("x-forwarded-for: {lie}\r\nx-forwarded-for: 203.0.113.11\r\n"));
+    assert_eq!([spoof("1.1.1.1"), spoof("2.2.2.2"), spoof("3.3.3.3")], [200, 200, 429]);
 }
 
 #[test]
@@ -128,10 +133,6 @@ fn tokens_give_roles_on_every_front() {
     assert_eq!(status("", "GET", "/healthz"), 200);
     let mut resp = TcpStream::connect(running.resp).unwrap();
     resp.set_read_timeout(Some(PATIENCE)).unwrap();
-    // HAProxy adds a line of its own below whatever the client wrote: the lines are one list.
-    let mut spoof =
-        |lie: &str| ask(&format!("x-forwarded-for: {lie}\r\nx-forwarded-for: 203.0.113.11\r\n"));
-    assert_eq!([spoof("1.1.1.1"), spoof("2.2.2.2"), spoof("3.3.3.3")], [200, 200, 429]);
     resp.write_all(b"TOLL.PEEK api k\r\nAUTH nope\r\nAUTH look\r\nTOLL.CHECK api k\r\nHELLO 2 AUTH u use\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();
     resp.read_to_string(&mut answer).unwrap();
@@ -208,7 +209,6 @@ fn shadow_mode_and_lists_apply_on_every_front() {
     for _ in 0..4 {
         assert_eq!((ask("trial", "k"), ask("api", "friend"), ask("api", "foe")), (200, 200, 429));
     }
-    let banned = http.post("/v1/check", r#"{"policy":"api","key":"foe"}"#).json();
     let mut reserve = |policy: &str, key: &str| {
         http.post("/v1/reserve", &format!(r#"{{"policy":"{policy}","key":"{key}"}}"#)).status
     };
@@ -216,6 +216,7 @@ fn shadow_mode_and_lists_apply_on_every_front() {
         let statuses = (reserve("trial", "r"), reserve("api", "friend"), reserve("api", "foe"));
         assert_eq!(statuses, (200, 200, 429));
     }
+    let banned = http.post("/v1/check", r#"{"policy":"api","key":"foe"}"#).json();
     assert_eq!(banned["title"], "Abnormal Usage Detected");
     assert_eq!(banned["charges"][0]["retry"], "never");
     let both = r#"{"charges":[{"policy":"trial","key":"k"},{"policy":"api","key":"z"}]}"#;
@@ -226,14 +227,6 @@ fn shadow_mode_and_lists_apply_on_every_front() {
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }
 
-/// A service whose store is gone, with what its policies say then.
-fn without_store() -> (crate::harness::Running, tokio::runtime::Runtime) {
-    let toml = "[[policies]]\nname = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
-                [[policies]]\nname = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n\
-                allow_at_most = \"1h\"\n\
-                [[domains]]\ndomain = \"edge\"\n\
-                [[domains.descriptors]]\nkey = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
-                [[domains.descriptors]]\nkey = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n";
 /// A client that heeds what it is told must not wait for a policy that cannot deny it.
 #[test]
 fn what_cannot_deny_is_not_told_to_clients() {
@@ -259,6 +252,14 @@ fn what_cannot_deny_is_not_told_to_clients() {
     assert_eq!(http.post("/v1/check", both).field("retry-after"), Some("30"));
 }
 
+/// A service whose store is gone, with what its policies say then.
+fn without_store() -> (crate::harness::Running, tokio::runtime::Runtime) {
+    let toml = "[[policies]]\nname = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
+                [[policies]]\nname = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n\
+                allow_at_most = \"1h\"\n\
+                [[domains]]\ndomain = \"edge\"\n\
+                [[domains.descriptors]]\nkey = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
+                [[domains.descriptors]]\nkey = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n";
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let settings = tollgate_redis::RemoteSettings { start_without: true, ..Default::default() };
@@ -338,6 +339,36 @@ fn a_drain_is_unready_at_once_finishes_what_is_in_flight_and_ends() {
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(draining.block_on(done).unwrap());
     assert!(TcpStream::connect(running.resp).is_err());
+}
+
+/// Workers always wait for their next job: a drain must not wait for them.
+#[test]
+fn a_drain_ends_the_wait_for_a_job() {
+    let any = || Some("127.0.0.1:0".to_owned());
+    let overrides = Overrides { http: any(), grpc: any(), resp: any(), ..Overrides::default() };
+    let metrics = Metrics::default();
+    let texts = [("test.toml".to_owned(), "[[queues]]\nname = \"mail\"\n".to_owned())];
+    let config = Config::from_texts(&texts, &overrides, &metrics).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let queues = runtime.block_on(async {
+        let backend = tollgate_server::queues::open(None).await.unwrap();
+        Queues::start(backend, clock(), &config.queues).await.unwrap()
+    });
+    let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));
+    let service = Service::new(config.rules, metrics, memory, clock(), config.settings);
+    let service = Arc::new(service.with_queues(queues));
+    let running = crate::harness::running(Server::start(service, &config.listen, None, 1).unwrap());
+    let mut waiting = TcpStream::connect(running.http).unwrap();
+    waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+    let ask = "POST /v1/queues/mail/lease HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n";
+    waiting.write_all(format!("{ask}{{\"wait_ms\":60000}}").as_bytes()).unwrap();
+    // Answered in order: that the next connection is served shows that the lease call is under way.
+    assert_eq!(Http::connect(running.http).get("/healthz").status, 200);
+    let drain = Drain { delay: Duration::ZERO, timeout: Duration::from_secs(20) };
+    assert!(runtime.block_on(running.server.drain(drain)), "the wait held the drain up");
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("{\"leases\":[]}"), "{answer}");
 }
 
 #[test]

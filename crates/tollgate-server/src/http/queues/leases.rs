@@ -1,6 +1,7 @@
 //! What workers ask: leases, heartbeats, progress, and what came of a job.
 //!
-//! A lease call waits for its first job for up to `wait_ms`, asleep until something may start. If
+//! A lease call waits for its first job for up to `wait_ms`, asleep until something may start, or
+//! until the service stops. If
 //! the client leaves meanwhile, what it was given returns to its group when the lease expires.
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::super::problem::Trouble;
 use super::super::reply::Reply;
 use super::super::request::Request;
 use super::wire::{TokenBody, bytes, invalid, lease as lease_json, lost_lease, ms};
+use crate::worker::Worker;
 
 /// The longest that a lease call waits.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -26,13 +28,14 @@ const WORKER_LEN_MAX: usize = 128;
 
 /// Answers for a verb of one word.
 pub(super) async fn route(
+    worker: &Worker,
     queue: &Queue,
     verb: &str,
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     match verb {
-        "lease" => lease(queue, request, reply).await,
+        "lease" => lease(worker, queue, request, reply).await,
         "heartbeat" => heartbeat(queue, request, reply).await,
         "progress" => progress(queue, request, reply).await,
         "ack" | "fail" | "retry-later" | "release" => settle(queue, verb, request, reply).await,
@@ -55,7 +58,12 @@ const fn one() -> usize {
     1
 }
 
-async fn lease(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Result<(), Trouble> {
+async fn lease(
+    worker: &Worker,
+    queue: &Queue,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     let body: LeaseBody = if request.body.is_empty() { read(b"{}")? } else { read(request.body)? };
     if body.max == 0 || body.max > BATCH_MAX {
         return Err(Trouble::Bad(format!("max must be 1 to {BATCH_MAX}")));
@@ -67,7 +75,13 @@ async fn lease(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Resul
     let leases = if wait.is_zero() {
         queue.lease(body.max, &body.worker).await?.leases
     } else {
-        queue.wait_for_leases(body.max, &body.worker, wait).await?
+        let give_up = async {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = worker.service.waits_over() => {}
+            }
+        };
+        queue.wait_for_leases_until(body.max, &body.worker, give_up).await?
     };
     reply.write_json(&json!({"leases": leases.iter().map(lease_json).collect::<Vec<_>>()}));
     Ok(())
