@@ -13,7 +13,7 @@ use tollgate_queue::{
 };
 
 /// What the configuration says about queues.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct QueuePlan {
     /// `memory`, `redb:PATH` or the URL of a Redis or Valkey; `None` for memory.
     pub store: Option<String>,
@@ -32,6 +32,13 @@ pub struct PlannedQueue {
     pub settings: QueueSettings,
     /// Where its jobs are pushed to, if they are not leased.
     pub push: Option<PushTarget>,
+}
+
+impl fmt::Debug for QueuePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The store's URL may hold a password.
+        f.debug_struct("QueuePlan").field("queues", &self.queues).finish_non_exhaustive()
+    }
 }
 
 impl QueuePlan {

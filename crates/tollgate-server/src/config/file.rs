@@ -19,7 +19,6 @@ use crate::rules::{Lists, Rule, RuleOptions, Rules};
 use crate::settings::Settings;
 
 /// Everything that can be configured.
-#[derive(Debug)]
 pub struct Config {
     /// Where to listen.
     pub listen: Listen,
@@ -139,6 +138,13 @@ impl Config {
             draft.rules.push(Rule::new(policy, metrics.tally("", name), RuleOptions::default()));
         }
         draft.finish(overrides.clone())
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The store's URL may hold a password.
+        f.debug_struct("Config").field("listen", &self.listen).finish_non_exhaustive()
     }
 }
 

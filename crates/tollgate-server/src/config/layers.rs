@@ -1,9 +1,11 @@
 //! The order of precedence: a flag beats the environment, which beats the file.
 
+use std::fmt;
+
 use super::error::ConfigError;
 
 /// Settings from outside the files. `None` leaves the file's, or the default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// Where HTTP listens; `off` for nowhere.
     pub http: Option<String>,
@@ -86,6 +88,13 @@ impl Overrides {
     }
 }
 
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret, and the URLs of stores may hold one.
+        f.debug_struct("Overrides").field("http", &self.http).finish_non_exhaustive()
+    }
+}
+
 fn parsed<T: std::str::FromStr>(
     get: &impl Fn(&str) -> Option<String>,
     name: &str,
@@ -100,4 +109,16 @@ fn parsed<T: std::str::FromStr>(
         problem: format!("expected {expected}"),
     };
     text.parse().map(Some).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_never_printed() {
+        let secret = || Some("redis://:s3cret@host".to_owned());
+        let overrides = Overrides { token: secret(), store: secret(), ..Overrides::default() };
+        assert!(!format!("{overrides:?}").contains("s3cret"));
+    }
 }

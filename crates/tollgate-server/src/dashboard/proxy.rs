@@ -3,6 +3,7 @@
 //! The page may only ask its own origin, so the service asks for it: one address, given by the
 //! operator, one path, a bound on time and on bytes.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Where a proxy's administration is: `127.0.0.1:8090`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ProxyAdmin {
     authority: String,
     token: Option<String>,
@@ -31,6 +32,13 @@ impl ProxyAdmin {
     pub fn new(address: &str, token: Option<String>) -> Self {
         let authority = address.trim_start_matches("http://").trim_end_matches('/').to_owned();
         Self { authority, token }
+    }
+}
+
+impl fmt::Debug for ProxyAdmin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret.
+        f.debug_tuple("ProxyAdmin").field(&self.authority).finish()
     }
 }
 

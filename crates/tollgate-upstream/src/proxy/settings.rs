@@ -64,12 +64,19 @@ pub struct Settings {
 }
 
 /// Where the proxy's own pages are served, and to whom.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Admin {
     /// Whether they are on an address of their own, so that the upstream's paths are all free.
     pub apart: bool,
     /// Who has it may look and act; without one nobody may act, and only this machine look.
     pub token: Option<String>,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret.
+        f.debug_struct("Admin").field("apart", &self.apart).finish_non_exhaustive()
+    }
 }
 
 impl Default for Settings {
@@ -151,3 +158,15 @@ impl fmt::Display for UpstreamError {
 }
 
 impl std::error::Error for UpstreamError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_admin_token_is_never_printed() {
+        let admin = Admin { apart: false, token: Some("s3cret".to_owned()) };
+        let settings = Settings { admin, ..Settings::default() };
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+}
