@@ -68,6 +68,12 @@ impl KeyList {
         self.exact.is_empty() && self.patterns.is_empty()
     }
 
+    /// Adds the keys of another list.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.exact.extend(other.exact);
+        self.patterns.extend(other.patterns);
+    }
+
     /// Whether `key` is on the list.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {

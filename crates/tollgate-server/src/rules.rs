@@ -222,6 +222,12 @@ impl Rules {
 }
 
 impl Lists {
+    /// Adds the keys of other lists.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.unlimited.extend(others.unlimited);
+        self.banned.extend(others.banned);
+    }
+
     fn treatment(&self, key: &[u8]) -> Option<Treatment> {
         if self.banned.contains(key) {
             return Some(Treatment::Ban);

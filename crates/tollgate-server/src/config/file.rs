@@ -185,7 +185,7 @@ impl Draft {
         }
         if let Some(lists) = table.get("lists") {
             let inner = lists.table()?;
-            self.lists = policies::lists(&inner)?;
+            self.lists.extend(policies::lists(&inner)?);
             inner.finish()?;
         }
         table.set("shadow", &mut self.shadow, |place| place.boolean())?;

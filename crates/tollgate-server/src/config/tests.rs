@@ -155,6 +155,15 @@ fn a_flag_beats_the_environment_beats_the_file() {
 }
 
 #[test]
+fn lists_of_several_files_add_up() {
+    let file = |key: &str| (format!("{key}.toml"), format!("[lists]\nbanned = [\"{key}\"]\n"));
+    let texts = [file("one"), file("two")];
+    let config = Config::from_texts(&texts, &Overrides::default(), &Metrics::default()).unwrap();
+    let is_banned = |key: &[u8]| config.rules.treatment(key, false) == Treatment::Ban;
+    assert!(is_banned(b"one") && is_banned(b"two") && !is_banned(b"three"));
+}
+
+#[test]
 fn nothing_is_open_to_others_without_a_token_or_saying_so() {
     let open = Overrides { http: Some("0.0.0.0:8080".to_owned()), ..Overrides::default() };
     let refused = load_with("a.toml", "", &open).unwrap_err().to_string();
