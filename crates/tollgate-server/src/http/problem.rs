@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::reply::Reply;
-use tollgate_core::StoreError;
 use tollgate_core::fields::Problem;
+use tollgate_core::{ErrorKind, StoreError};
 
 /// Why a request has no ordinary answer.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Trouble {
         match &self {
             Self::Unauthorized => reply.fields.push(("WWW-Authenticate", "Bearer".to_owned())),
             Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
-            Self::Store(_) => {
+            Self::Store(_) if status == 503 => {
                 let problem = Problem::TemporaryReducedCapacity;
                 let body = json!({
                     "type": problem.type_uri(), "title": problem.title(), "status": status,
@@ -105,6 +105,10 @@ impl Trouble {
             Self::Method(allow) => (405, "Method Not Allowed", format!("right would be {allow}")),
             Self::TooLarge => (413, "Content Too Large", "the body is too long".to_owned()),
             Self::Slow => (408, "Request Timeout", "the request took too long".to_owned()),
+            // Nothing is short of capacity: the service and its store do not fit together.
+            Self::Store(error) if error.kind() == ErrorKind::Misuse => {
+                (500, "Internal Server Error", error.to_string())
+            }
             Self::Store(error) => (503, "Service Unavailable", error.to_string()),
             Self::Reload(detail) => (409, "Conflict", detail.clone()),
             Self::Queue(error) => {
@@ -112,5 +116,21 @@ impl Trouble {
                 (status, title, error.to_string())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_unavailable() {
+        let status = |kind| {
+            let mut reply = Reply::default();
+            Trouble::Store(StoreError::new(kind, "why")).write(&mut reply);
+            reply.status
+        };
+        assert_eq!([status(ErrorKind::Unavailable), status(ErrorKind::Refused)], [503, 503]);
+        assert_eq!(status(ErrorKind::Misuse), 500);
     }
 }
