@@ -27,11 +27,12 @@ pub struct Limits {
     pub connections_max: usize,
     /// The longest RESP command, in bytes.
     pub frame_bytes_max: usize,
-    /// Commands of one pipeline decided as one batch; a longer pipeline is answered in parts.
+    /// Commands of one pipeline decided as one batch (a longer pipeline is answered in parts), and
+    /// requests in one HTTP batch.
     pub pipeline_max: usize,
     /// The longest HTTP body or gRPC message, in bytes.
     pub body_bytes_max: usize,
-    /// Charges in one request, and requests in one HTTP batch.
+    /// Charges in one request.
     pub charges_max: usize,
     /// How long a client may take to finish a request it has begun, and to read an answer.
     pub slow_client_after: Duration,
