@@ -13,7 +13,7 @@ pub use builtin::NAMES;
 
 use crate::fault::Faults;
 use crate::latency::Latency;
-use crate::server::{Limiting, ServerSpec};
+use crate::server::{Limiting, ServerSpec, chunked};
 use crate::strategy::Kind;
 
 /// More clients than this would be a mistake, and their series would not fit into memory.
@@ -191,6 +191,9 @@ impl Scenario {
         field("length", self.length.is_zero() || self.length > LENGTH_MAX, "up to 366 days")?;
         field("clients", tasks == 0 || tasks > TASKS_MAX, "between 1 and 100000 threads")?;
         field("server.start", self.server.start > quota.burst(), "at most the burst")?;
+        let is_chunked = self.server.limiting == Limiting::Chunked;
+        let has_no_chunks = is_chunked && chunked(quota).is_none();
+        field("server.period", has_no_chunks, "sixty chunks of a nanosecond or more")?;
         field("server.noise", !(0.0..=1e9).contains(&self.server.noise), "0 or more")?;
         field("faults", !self.faults.is_valid(), "chances between 0 and 1")?;
         field("faults.timeout", self.faults.timeout_ns == 0, "more than 0")?;
@@ -199,6 +202,8 @@ impl Scenario {
             field("clients.cost", cost_is_wrong, "between 1 and the burst")?;
             let believable = (1e-3..=1e3).contains(&client.believes);
             field("clients.believes", !believable, "between 0.001 and 1000")?;
+            let is_absurd = client.belief(&self.server).is_none();
+            field("clients.believes", is_absurd, "a quota whose period is at most 100 years")?;
         }
         Ok(self)
     }
@@ -238,10 +243,13 @@ impl Scenario {
 impl Client {
     /// The quota that these clients take the server's to be.
     pub(crate) fn believed(&self, server: &ServerSpec) -> Quota {
+        self.belief(server).expect("a scenario checks its quota and beliefs when it is built")
+    }
+
+    fn belief(&self, server: &ServerSpec) -> Option<Quota> {
         let burst = server.burst.unwrap_or(server.limit);
         let period = server.period.div_f64(self.believes);
-        Quota::with_burst(server.limit, period, burst)
-            .expect("a scenario checks its quota and beliefs when it is built")
+        Quota::with_burst(server.limit, period, burst).ok()
     }
 
     pub(crate) fn cost(&self) -> Cost {

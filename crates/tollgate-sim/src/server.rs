@@ -170,9 +170,7 @@ impl Bucket {
                 Self::Window(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
             }
             Limiting::Chunked => {
-                let chunk = quota.units().div_ceil(60);
-                let limit = LeakyBucket::new(quota.burst(), chunk, quota.period() / 60)
-                    .expect("a sixtieth of a valid quota is a valid bucket");
+                let limit = chunked(quota).expect("a scenario checks its chunks when it is built");
                 let idle = leaky_bucket::State::default();
                 Self::Chunked(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
             }
@@ -198,6 +196,11 @@ impl Bucket {
             }
         }
     }
+}
+
+/// The bucket that refills in sixty chunks per period, if they are long enough.
+pub(crate) fn chunked(quota: Quota) -> Option<LeakyBucket> {
+    LeakyBucket::new(quota.burst(), quota.units().div_ceil(60), quota.period() / 60).ok()
 }
 
 /// As header fields say it: in whole seconds, rounded up.

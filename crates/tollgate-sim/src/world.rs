@@ -247,7 +247,8 @@ impl World {
         if self.faults.loses_request(&mut self.fault_dice) {
             task.answered_ns = u64::MAX;
         } else {
-            self.agenda.put(self.now_ns + trip_ns / 2, Event::Arrive(index as u32, task.turn));
+            let arrives_ns = self.now_ns.saturating_add(trip_ns / 2);
+            self.agenda.put(arrives_ns, Event::Arrive(index as u32, task.turn));
         }
         let give_up_ns = self.now_ns.saturating_add(self.faults.timeout_ns);
         if task.answered_ns > give_up_ns {
@@ -308,7 +309,8 @@ impl World {
             self.want(index);
         } else {
             let turn = task.turn;
-            self.agenda.put(self.now_ns + think_ns, Event::Want(index as u32, turn));
+            let wants_ns = self.now_ns.saturating_add(think_ns);
+            self.agenda.put(wants_ns, Event::Want(index as u32, turn));
         }
         // What the answer said may let somebody else in the queue go earlier.
         self.open_gate(owner);

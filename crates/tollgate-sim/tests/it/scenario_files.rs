@@ -67,6 +67,14 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         (format!("length = '1h'\n{clients}cost = 0\n"), "`clients.cost`"),
         (format!("length = '1h'\n{clients}believes = -1.0\n"), "`clients.believes`"),
         (format!("length = '1h'\n{clients}strategy = 'hope'\n"), "hope"),
+        (
+            format!("length = '1h'\n[server]\nperiod = '5000w'\n{clients}believes = 0.001\n"),
+            "`clients.believes`",
+        ),
+        (
+            format!("length = '1h'\n[server]\nlimiting = 'chunked'\nperiod = '30ns'\n{clients}"),
+            "`server.period`",
+        ),
     ] {
         let error = refused(&text);
         assert!(error.contains(word), "{text:?} was answered with {error}");
