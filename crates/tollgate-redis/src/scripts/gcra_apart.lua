@@ -41,8 +41,9 @@ if not (@{value@| and }) then
 end
 
 local @{cap@, cost@, id@|, } = read('<@{ddd|}', args)
+-- `at` is where SETRANGE finds the TAT: as text where it usually is, for a number is made text.
 --each
-local at@, tat@, was@, till@ = 6, now, 0, 0
+local at@, tat@, was@, till@ = '13', now, 0, 0
 if value@ then
   local id, rest
   -- The first byte of ns is read as the highest of us, and the others with part: what has any is
@@ -58,6 +59,7 @@ if value@ then
     if at@ then
       was@, ns, part = read('<I7I2I7', value@, at@ + 8)
       if at@ % 24 ~= 6 or ns + part > 0 then return nil end
+      at@ = at@ + 7
     end
   end
   if was@ > now then tat@ = was@ end
@@ -72,12 +74,12 @@ end
 
 --each
 if at@ and till@ * 1000000 > tat@ then
-  call('SETRANGE', KEYS[@], at@ == 6 and '13' or at@ + 7, pack('<I7', tat@))
+  call('SETRANGE', KEYS[@], at@, pack('<I7', tat@))
 elseif value@ then
   local last, others = tat@, ''
   for at = 6, #value@, 24 do
     local us = read('<I7', value@, at + 8)
-    if us >= now and at ~= at@ then
+    if us >= now and at + 7 ~= tonumber(at@) then
       others, last = others .. sub(value@, at, at + 23), math.max(last, us)
     end
   end

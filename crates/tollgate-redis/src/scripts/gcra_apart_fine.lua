@@ -5,8 +5,8 @@
 --   KEYS   1..n   the ledgers, all different, as gcra.lua draws them
 --   ARGV   1      per charge: what the bucket holds (us), scale, what the charge costs (us, ns,
 --                 part), 5 doubles, the policy's identity (8); then per charge the rest of what the
---                 bucket holds (ns, part) and how far beyond that a TAT is believed (us), 3 doubles;
---                 then per charge how long a new ledger lives, as text (ms) after its length (1 byte)
+--                 bucket holds (ns, part) and how far beyond that a TAT is believed (us), doubles;
+--                 then per charge how long a new ledger lives, as text (ms) after its length (1)
 --          2      the time as two doubles (us, ns) in tests, absent otherwise
 --
 -- Answers doubles: the time (us, negative if the request is denied, and ns), then per charge the
@@ -35,8 +35,9 @@ end
 
 local is_close = false
 local @{cap_us@, scale@, us@, ns@, part@, id@|, } = read('<@{dddddd|}', args)
+-- `at` is where SETRANGE finds the TAT: as text where it usually is, for a number is made text.
 --each
-local at@, till@, was_us@, was_ns@, was_part@ = 6, 0, 0, 0, 0
+local at@, till@, was_us@, was_ns@, was_part@ = '13', 0, 0, 0, 0
 if value@ then
   local id
   if #value@ == 29 then
@@ -52,6 +53,7 @@ if value@ then
     if at@ then
       if at@ % 24 ~= 6 then return nil end
       was_us@, was_ns@, was_part@ = read('<I7I2I7', value@, at@ + 8)
+      at@ = at@ + 7
     end
   end
 end
@@ -84,12 +86,12 @@ end
 
 --each
 if at@ and till@ * 1000000 > us@ then
-  call('SETRANGE', KEYS[@], at@ == 6 and '13' or at@ + 7, pack('<I7I2I7', us@, ns@, part@))
+  call('SETRANGE', KEYS[@], at@, pack('<I7I2I7', us@, ns@, part@))
 elseif value@ then
   local last, others = us@, ''
   for at = 6, #value@, 24 do
     local us = read('<I7', value@, at + 8)
-    if us >= now_us and at ~= at@ then
+    if us >= now_us and at + 7 ~= tonumber(at@) then
       others, last = others .. sub(value@, at, at + 23), math.max(last, us)
     end
   end
