@@ -1,6 +1,7 @@
 //! Single requests, one script or command each: what the server pays for them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tollgate_core::{Charge, Key, Policy, Store, Timestamp};
@@ -197,7 +198,8 @@ fn ours_on(server: &Server, prefixes: &[&str], quota: &str) -> Vec<Ask> {
     let policies: Vec<Policy> = (0..prefixes.len()).map(policy).collect();
     runtime.block_on(async {
         let url = format!("redis://127.0.0.1:{port}");
-        let store = RedisStore::connect(&url, Settings::default()).await.unwrap();
+        let settings = Settings { prefix: own_prefix(), ..Settings::default() };
+        let store = RedisStore::connect(&url, settings).await.unwrap();
         let check = async |number: usize| {
             let tagged = |prefix: &&str| match *prefix {
                 "" => key(number),
@@ -218,6 +220,13 @@ fn ours_on(server: &Server, prefixes: &[&str], quota: &str) -> Vec<Ask> {
         }
         asks
     })
+}
+
+/// As long as the default, and no other contender's: the states of one key share a value, and one
+/// contender's would make another's longer.
+fn own_prefix() -> String {
+    static NEXT: AtomicU8 = AtomicU8::new(b'a');
+    format!("t{}:", char::from(NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn bytes_per_key(server: &Server) {
