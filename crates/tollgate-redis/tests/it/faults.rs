@@ -134,8 +134,12 @@ pub(crate) async fn fail_over(engine: Engine, what: &str, store: &RedisStore, ki
     assert_eq!(tally.degraded_allowed, 0, "{tally:?}");
 }
 
+/// Prints and bounds what the store admitted beyond the limit. What was allowed without it is the
+/// policy's, and bounded by the test.
 fn told(engine: Engine, fault: &str, tally: Tally, bound: u64) {
-    println!("{engine:?}, {fault}: {tally:?}, at most {bound} may be admitted by the store");
+    let over = tally.allowed.saturating_sub(LIMIT);
+    let over_max = bound.saturating_sub(LIMIT);
+    println!("{engine:?}, {fault}: {over} over the limit, at most {over_max}; {tally:?}");
     assert!(tally.allowed <= bound, "{engine:?}, {fault}: {tally:?} exceeds {bound}");
 }
 
@@ -324,6 +328,7 @@ async fn allowing_is_followed_by_this_processs_share_where_the_policy_says_so() 
             "{engine:?}: then by the share"
         );
         assert!(denial.is_degraded());
+        println!("{engine:?}, kill -9, then this process's share: {allowed} without the store");
         server.restart();
         until_recovered(&store, &policy).await;
     }
