@@ -13,6 +13,10 @@
 -- The same bound as in fixed_window.lua.
 local UNITS_MAX = 4503599627370496
 
+-- As many cells as a window may have, those that are only counted included: one more than CELLS_MAX
+-- of tollgate-core, as there.
+local CELLS_MAX = 65537
+
 -- a * times modulo m, of durations a < m: by doubling, since the product would not be exact.
 local function times_modulo(a_us, a_ns, times, m_us, m_ns)
   local function fold(us, ns)
@@ -103,6 +107,13 @@ algorithms[4] = {
     if total + cost > c[1] and not counted then return nil end
     local us, ns = tick_start(c, now_us, now_ns)
     add(kept, us, ns, cost)
+    local n = #kept
+    -- Counted units know no limit, cells do: the two newest become one, at the later tick.
+    if n > CELLS_MAX * 3 then
+      kept[n - 5], kept[n - 4] = kept[n - 2], kept[n - 1]
+      kept[n - 3] = math.min(kept[n - 3] + kept[n], UNITS_MAX)
+      kept[n], kept[n - 1], kept[n - 2] = nil, nil, nil
+    end
     return kept
   end,
 

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timestamp};
 use tollgate_redis::{Certificates, RedisStore, Settings};
 
@@ -140,6 +141,44 @@ async fn keys_of_any_bytes_are_kept_apart() {
             let second = store.check(&[charge], Timestamp::MIN).await.unwrap();
             assert!(!second.is_allowed(), "{}: not lost", key[..1].escape_ascii());
         }
+    }
+}
+
+/// What is counted is never denied, and must not make a value grow without end: as in the core, the
+/// newest cells become one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exact_window_that_counts_on_stays_within_its_cells() {
+    let window = SlidingWindow::exact("10/1h".parse().unwrap()).unwrap();
+    let policy = Policy::new("exact", window).unwrap();
+    let cells_max = SlidingWindow::CELLS_MAX as usize + 1;
+    for engine in Engine::available() {
+        let (server, settings) = (engine.shared(), settings());
+        let store = connect(&server.url(), &settings).await;
+        let count = [charge(&policy, "k").counted()];
+        assert!(store.check(&count, Timestamp::MIN).await.unwrap().is_allowed());
+        let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+        let name = keys.lines().nth(2).unwrap();
+        let mut client = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let get = |client: &mut redis::Connection| -> Vec<u8> {
+            redis::cmd("GET").arg(name).query(client).unwrap()
+        };
+        // As many cells before the one that is there as a window may have.
+        let value = get(&mut client);
+        let newest_us = u64::from_le_bytes([&value[5..12], &[0]].concat().try_into().unwrap());
+        let mut full = [&[4][..], &(cells_max as u32).to_le_bytes()].concat();
+        for before in (1..cells_max as u64).rev() {
+            full.extend_from_slice(&(newest_us - before).to_le_bytes()[..7]);
+            full.extend_from_slice(&[0, 0]);
+            full.extend_from_slice(&1u64.to_le_bytes()[..7]);
+        }
+        full.extend_from_slice(&value[5..]);
+        redis::cmd("SET").arg(name).arg(&full).arg("KEEPTTL").exec(&mut client).unwrap();
+        for _ in 0..2 {
+            let verdict = store.check(&count, Timestamp::MIN).await.unwrap();
+            assert_eq!((verdict.is_allowed(), verdict.is_degraded()), (true, false));
+        }
+        assert_eq!(get(&mut client).len(), full.len());
+        assert!(!check(&store, &policy, "k").await.unwrap().is_allowed());
     }
 }
 
