@@ -25,6 +25,7 @@ mod guard;
 mod listen;
 mod metrics;
 mod missing;
+mod patient;
 mod room;
 mod settings;
 

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::answer::{Cause, text_response};
 use super::body::Body;
+use super::patient::Patient;
 use super::{State, admin, forward};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
@@ -84,6 +85,7 @@ async fn serve(
         let state = Arc::clone(&inner);
         async move { Ok::<_, Infallible>(answer(state, peer, door, request).await) }
     });
+    let stream = Patient::new(stream, state.settings.idle_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

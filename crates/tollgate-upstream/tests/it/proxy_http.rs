@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
@@ -172,6 +173,19 @@ async fn bodies_of_any_size_go_through_without_being_held() {
     let body = "x".repeat(8 << 20);
     let echoed = rig.send(rig.request_with("POST", "/_fake/echo", &[], &body)).await;
     assert_eq!(echoed.body.len(), body.len());
+}
+
+/// Whoever asks and never reads must not keep a place for ever.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_let_go() {
+    let settings = Settings { idle_timeout: Duration::from_millis(300), ..Settings::default() };
+    let rig = Rig::start(discord(""), settings).await;
+    let mut greedy = TcpStream::connect(rig.address).await.unwrap();
+    let ask = "GET /_fake/big/1000000000 HTTP/1.1\r\nhost: x\r\nauthorization: Bot greedy\r\n\r\n";
+    greedy.write_all(ask.as_bytes()).await.unwrap();
+    // Its answer has begun, so its place is taken; and it cannot end unread.
+    greedy.readable().await.unwrap();
+    rig.until_metric("tollgate_proxy_requests", 0.0).await;
 }
 
 #[tokio::test]
