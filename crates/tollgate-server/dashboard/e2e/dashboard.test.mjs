@@ -128,6 +128,56 @@ test("a hundred thousand groups are paged by the service", async () => {
   });
 });
 
+test("an address that names nothing says so, and shows nothing of what was there before", async () => {
+  const toml = `${RULES}\n[[queues]]\nname = "mail"\ngroup_limits = ["slots 1/1h"]\n`;
+  await serving(toml, {}, async (service) => {
+    await service.request("POST", "/v1/queues/mail/jobs", { group: "acme", payload: "x" });
+    const { page, complaints } = await open(browser, service, { hash: "#queues/mail" });
+    await hasText(page, "#group-list", "acme");
+    await page.goto(`${service.url}/#queues/<b>absent`);
+    await hasText(page, ".notice.bad", "No queue is named <b>absent.");
+    assert.ok(!(await page.locator("#group-list").isVisible()));
+    assert.ok(await page.getByRole("link", { name: "mail" }).isVisible());
+    await page.goto(`${service.url}/#policies//hour`);
+    await hasText(page, "#policy-detail", "5/1h");
+    await page.goto(`${service.url}/#policies//absent`);
+    await hasText(page, "#policy-detail", "No policy is named absent.");
+    assert.ok(!(await page.locator("#policy-detail").textContent()).includes("5/1h"));
+    assert.deepEqual(complaints, []);
+  });
+});
+
+/** What has the focus: its name, and whether one can see that it has it. */
+const focused = (page) => page.evaluate(() => {
+  const element = document.activeElement;
+  const label = element.labels?.[0]?.textContent ?? element.getAttribute("aria-label") ?? element.textContent;
+  const look = getComputedStyle(element);
+  return { name: label.trim(), seen: look.outlineStyle !== "none" && parseFloat(look.outlineWidth) >= 2 };
+});
+
+test("the keyboard reaches every control, each has a name, and one sees where one is", () => serving(RULES, ADMIN, async (service) => {
+  await service.check("hour", "ada", 1, "the-boss");
+  for (const [hash, ready, expected] of [
+    ["#policies//hour", "#policy-detail", ["Overview", "Token", "Switch between light and dark", "Chart", "Close", "Key", "Cost", "Check", "Peek", "Filter", "Sort by", "window"]],
+    ["#keys/616461", "#standings tbody tr", ["Key", "Look up", "Ban this key", "Policies", "Reset under hour", "Set a quota under window"]],
+  ]) {
+    const { page, context } = await open(browser, service, { hash, token: "the-boss" });
+    await page.locator(ready).first().waitFor();
+    await isLive(page);
+    const names = new Set();
+    for (let step = 0; step < 60 && !expected.every((name) => names.has(name)); step++) {
+      await page.keyboard.press("Tab");
+      const { name, seen } = await focused(page);
+      if (await page.evaluate(() => document.activeElement === document.body)) continue;
+      assert.ok(name, `${hash}: a control without a name`);
+      assert.ok(seen, `${hash}: ${name} has the focus and does not show it`);
+      names.add(name);
+    }
+    assert.deepEqual(expected.filter((name) => !names.has(name)), [], `${hash}: not reached`);
+    await context.close();
+  }
+}));
+
 test("a token that is not accepted any more is asked for again", () => serving(RULES, ADMIN, async (service) => {
   const { page } = await open(browser, service);
   const dialog = page.locator("#token-dialog");

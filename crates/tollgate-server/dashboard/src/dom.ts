@@ -52,8 +52,9 @@ export interface Column<Row> {
 
 /** A table whose first column names the row. */
 export function table<Row>(caption: string, columns: Column<Row>[], rows: Row[], none: string): HTMLElement {
+  const last = columns.filter((column) => !column.minor).at(-1);
   const looks = (column: Column<Row>) =>
-    [column.numeric ? "number" : "", column.minor ? "minor" : ""].join(" ").trim() || undefined;
+    [column.numeric ? "number" : "", column.minor ? "minor" : "", column === last ? "last" : ""].join(" ").trim() || undefined;
   const head = columns.map((column) => h("th", { scope: "col", class: looks(column) }, column.title));
   const body = rows.map((row) =>
     h("tr", {}, ...columns.map((column, index) =>

@@ -7,8 +7,8 @@ export const count = (number: number): string => (number < 100_000 ? whole.forma
 
 export function micros(us: number): string {
   if (us <= 0) return "–";
-  if (us < 1_000) return `${us < 10 ? us.toFixed(1) : Math.round(us)} µs`;
-  return us < 1_000_000 ? `${(us / 1_000).toFixed(1)} ms` : `${(us / 1_000_000).toFixed(1)} s`;
+  const [value, unit]: [number, string] = us < 1_000 ? [us, "µs"] : us < 1_000_000 ? [us / 1_000, "ms"] : [us / 1_000_000, "s"];
+  return `${value < 10 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)} ${unit}`;
 }
 
 export function duration(ms: number): string {

@@ -7,7 +7,7 @@ import { Overview } from "./overview";
 import { Policies } from "./policies";
 import { Queues } from "./queues";
 import { Upstream } from "./upstream";
-import type { View } from "./view";
+import { Rising, type View } from "./view";
 
 const views: Record<string, View> = {
   overview: new Overview(),
@@ -49,12 +49,11 @@ function showTick(tick: Tick): void {
   const troubles: string[] = [];
   if (tick.draining) troubles.push("The service is draining: it is about to stop.");
   if (tick.config_error) troubles.push(`The configuration on disk is refused, the old one holds: ${tick.config_error}`);
-  if (tick.store.degraded > degradedBefore) troubles.push("Degraded: decisions are made without the store.");
-  degradedBefore = tick.store.degraded;
+  if (degraded.see(tick.store.degraded, tick.at_ms)) troubles.push("Degraded: decisions are made without the store.");
   tell(troubles.join(" "));
   current?.tick?.(tick);
 }
-let degradedBefore = Number.MAX_SAFE_INTEGER;
+const degraded = new Rising();
 
 function tell(text: string): void {
   banner.hidden = text === "";
@@ -64,14 +63,14 @@ function tell(text: string): void {
 let wasLost = false;
 function showLink(state: Link): void {
   const texts: Record<Link, string> = {
-    connecting: "connecting", live: "live", lost: "connection lost, trying again", locked: "token needed",
+    connecting: "connecting", live: "live", lost: "connection lost", locked: "token needed",
   };
   link.dataset["state"] = state;
   document.body.classList.toggle("stale", state === "lost" || state === "locked");
   say(link, texts[state]);
   if (state === "lost") {
     wasLost = true;
-    tell("The service does not answer. What is shown is what it said last.");
+    tell("The service does not answer. What is shown is what it said last; it is asked again and again.");
   }
   if (state === "live") {
     tell("");
@@ -98,6 +97,7 @@ const live = new Live(showTick, showLink);
 function askToken(why: string): void {
   say(byId("token-why"), why);
   byId<HTMLInputElement>("token").value = "";
+  byId("token-forget").hidden = !token.get();
   if (!dialog.open) dialog.showModal();
 }
 

@@ -4,7 +4,7 @@ import { call, type History, type Ranked, type Session, type Tick } from "./api"
 import { Chart } from "./chart";
 import { h, replace, say, table } from "./dom";
 import { count, keyText, micros } from "./format";
-import { policyLink, type View } from "./view";
+import { policyLink, Rising, type View } from "./view";
 
 const NAMES = { allowed: "allowed", denied: "denied", shadow: "shadow-denied" } as const;
 
@@ -14,11 +14,13 @@ export class Overview implements View {
   #policy: { domain: string; policy: string } | null = null;
   #session: Session | null = null;
   #asked = 0;
+  readonly #degraded = new Rising();
+  readonly #refused = new Rising();
   readonly #tiles = {
     allowed: tile("Allowed per second", "allowed"),
     denied: tile("Denied per second", "denied"),
     shadow: tile("Shadow-denied per second", "shadow"),
-    latency: tile("Time to decide, 99th percentile", "latency"),
+    latency: tile("Time to decide, p99", "latency"),
     store: tile("Store", "store"),
   };
   readonly #subject = h("h3", { id: "chart-title" }, "Decisions per second, all policies");
@@ -34,7 +36,7 @@ export class Overview implements View {
   readonly #latency = new Chart(h("div", { class: "chart", id: "latency-chart" }), [
     { label: "median", colour: "allowed", value: micros },
     { label: "99th percentile", colour: "shadow", value: micros },
-  ], "time to decide", 10);
+  ], "time to decide", 10, true);
 
   constructor() {
     replace(this.element,
@@ -93,11 +95,12 @@ export class Overview implements View {
 
   #showStore(tick: Tick): void {
     const { store, connections } = tick;
-    const degraded = store.degraded > 0 ? `${count(store.degraded)} answers without it` : "answers";
+    const isDegraded = this.#degraded.see(store.degraded, tick.at_ms);
     const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
     this.#tiles.store.set(store.kind === "memory" ? "memory" : "shared",
-      store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : degraded);
-    this.#tiles.store.element.classList.toggle("alarm", store.degraded > 0 || (store.refused ?? 0) > 0);
+      store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : isDegraded ? "does not answer" : "answers");
+    const isFull = this.#refused.see(store.refused ?? 0, tick.at_ms);
+    this.#tiles.store.element.classList.toggle("alarm", isDegraded || isFull);
     const facts: [string, string][] = [
       ["Failures of the store", count(store.errors)],
       ["Decisions made without it", count(store.degraded)],

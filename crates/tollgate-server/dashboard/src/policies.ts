@@ -2,7 +2,7 @@
 
 import { call, type PolicyRow, type Tick } from "./api";
 import { h, replace, settled, table, type Child } from "./dom";
-import { count, duration, keyHex } from "./format";
+import { count, duration, keyHex, visible } from "./format";
 import { Notice, Pager, policyLink, type View } from "./view";
 
 interface Found { matched: number; policies: PolicyRow[] }
@@ -88,14 +88,19 @@ export class Policies implements View {
     try {
       const found = await call<Found>(`/dashboard/policies?${query}`);
       const row = found.policies.find((one) => one.domain === of.domain && one.policy === of.policy);
-      if (of !== this.#chosen || !row) return;
+      if (of !== this.#chosen) return;
+      this.#detail.hidden = false;
+      if (!row) {
+        replace(this.#detail, h("div", { class: "bar" }, h("h2", {}, `No policy is named ${visible(of.policy)}.`),
+          h("a", { class: "button", href: "#policies" }, "Close")));
+        return;
+      }
       replace(this.#detail,
         h("div", { class: "bar" }, h("h2", {}, of.domain ? `${of.domain} · ${of.policy}` : of.policy),
           h("a", { class: "button", href: `#overview/${encodeURIComponent(of.domain)}/${encodeURIComponent(of.policy)}` }, "Chart"),
           h("a", { class: "button", href: "#policies" }, "Close")),
         h("dl", { class: "facts" }, ...facts(row)),
         row.config ? this.#tryIt(of.policy) : null);
-      this.#detail.hidden = false;
     } catch (error) {
       this.#notice.fail(error);
     }

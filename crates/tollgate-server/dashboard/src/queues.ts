@@ -30,7 +30,8 @@ export class Queues implements View {
   show(argument: string): void {
     this.#queue = decodeURIComponent(argument);
     this.#pager.restart();
-    this.#groups.hidden = !this.#queue;
+    // Shown once there is something to show: what stands there belongs to another queue.
+    this.#groups.hidden = true;
     void this.#load();
   }
 
@@ -67,7 +68,19 @@ export class Queues implements View {
   }
 
   async #loadGroups(): Promise<void> {
-    const page = await call<Page>(`/v1/queues/${encodeURIComponent(this.#queue)}/groups?${this.#pager.query}`);
+    const asked = this.#queue;
+    let page: Page;
+    try {
+      page = await call<Page>(`/v1/queues/${encodeURIComponent(asked)}/groups?${this.#pager.query}`);
+    } catch (error) {
+      // 400: it is no name for a queue at all.
+      if (!(error instanceof ApiError && [400, 404].includes(error.status))) throw error;
+      this.#groups.hidden = true;
+      this.#notice.tell(`No queue is named ${visible(asked)}.`, true);
+      return;
+    }
+    if (asked !== this.#queue) return;
+    this.#groups.hidden = false;
     this.#pager.showing(page.cursor, page.groups.length, page.groups_total);
     replace(this.#name, `Groups of ${visible(this.#queue)}`);
     replace(this.#list, table("Groups", [

@@ -64,7 +64,7 @@ export class Upstream implements View {
         { title: "Waiting", numeric: true, cell: (row) => count(row.queued) },
         { title: "In flight", numeric: true, minor: true, cell: (row) => count(row.in_flight) },
         { title: "Wait", numeric: true, minor: true, cell: (row) => (row.queued ? duration(row.wait * 1_000) : "–") },
-        { title: "Credential", minor: true, cell: (row) => h("code", { class: "key" }, visible(row.credential)) },
+        { title: "Credential", minor: true, cell: (row) => h("code", { class: "key", title: visible(row.credential) }, short(visible(row.credential))) },
       ], page.buckets, "No bucket yet."));
     } catch (error) {
       replace(this.#list);
@@ -87,6 +87,9 @@ function remaining(row: Bucket): Child {
   };
   return row.dimensions.map(told).join(", ");
 }
+
+/** Enough of a fingerprint to tell it from the others on the page. */
+const short = (text: string): string => (/^[0-9a-f]{32,}$/.test(text) ? `${text.slice(0, 8)}…` : text);
 
 function resets(row: Bucket): string {
   const times = row.dimensions.map((one) => one.resets_in).filter((one): one is number => one !== null);

@@ -79,6 +79,19 @@ export class CursorPager {
   }
 }
 
+/** Whether a count that only grows has grown of late: what fails now and then must not flicker. */
+export class Rising {
+  static readonly LATE_MS = 10_000;
+  #before: number | null = null;
+  #until_ms = 0;
+
+  see(total: number, at_ms: number): boolean {
+    if (this.#before !== null && total > this.#before) this.#until_ms = at_ms + Rising.LATE_MS;
+    this.#before = total;
+    return at_ms < this.#until_ms;
+  }
+}
+
 /** A line that tells how something went; read out when it changes. */
 export class Notice {
   readonly element = h("p", { role: "status", class: "notice" });
