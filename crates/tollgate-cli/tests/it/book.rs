@@ -53,6 +53,47 @@ fn links_in_documents_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// A document that is not in the list would be read by nobody before its readers.
+#[test]
+fn every_block_in_a_document_is_run_or_cannot_be() {
+    let library = ["tollgate", "tollgate-queue", "tollgate-tower", "tollgate-upstream"];
+    let compiled: String = library
+        .iter()
+        .map(|name| root().join("crates").join(name).join("src/lib.rs"))
+        .map(|path| fs::read_to_string(path).expect("a crate"))
+        .collect();
+    for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
+        for document in markdown(&root().join(folder)) {
+            let name = document.strip_prefix(root()).expect("ours").to_str().expect("text");
+            let text = fs::read_to_string(&document).expect("a document");
+            for (info, block) in blocks(&text) {
+                let is_run = match info.split([' ', ',']).next().unwrap_or_default() {
+                    "rust" => compiled.contains(&format!("{name}\")")),
+                    "sh" if info.contains("not-run") => needs_more_than_a_test_has(block),
+                    "text" => true,
+                    "sh" | "python" | "js" | "ts" => BOOK.contains(&name),
+                    _ => info.contains("file=") && BOOK.contains(&name),
+                };
+                assert!(is_run, "{name}: nothing runs this block\n{info}\n{block}");
+            }
+        }
+    }
+}
+
+/// Whether every command of the block needs a registry, an engine, a cluster or the internet.
+fn needs_more_than_a_test_has(block: &str) -> bool {
+    let outside =
+        ["cargo ", "docker ", "helm install", "rustup ", "https://", "npm install", "pip install"];
+    block.lines().all(|line| outside.iter().any(|word| line.contains(word)))
+}
+
+/// The info string and the content of every fenced block.
+fn blocks(text: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = text.split("\n```").collect();
+    let fenced = parts.chunks(2).filter_map(|pair| pair.get(1).copied());
+    fenced.map(|block| block.split_once('\n').unwrap_or((block, ""))).collect()
+}
+
 fn markdown(folder: &Path) -> Vec<PathBuf> {
     let entries =
         fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());

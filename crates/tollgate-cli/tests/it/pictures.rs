@@ -29,6 +29,24 @@ fn the_picture_of_the_algorithms_is_what_they_do() {
     assert!(drawn == committed, "run with TOLLGATE_DRAW=1 and look at {}", path.display());
 }
 
+/// The README's chart, by the command that stands under it.
+#[test]
+fn the_chart_of_25_clients_is_what_the_readme_says_it_is() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
+    let (_, command) = readme.split_once("`tollgate simulate ").expect("the command");
+    let (command, _) = command.split_once('`').expect("its end");
+    let (arguments, picture) = command.split_once(" --svg ").expect("a file");
+    let drawn = std::env::temp_dir().join(format!("tollgate-chart-{}.svg", std::process::id()));
+    let mut all = vec!["simulate"];
+    all.extend(arguments.split(' '));
+    all.extend(["--svg", drawn.to_str().expect("text")]);
+    crate::tool::succeed(&all);
+    let fresh = fs::read(&drawn).expect("a picture");
+    fs::remove_file(&drawn).expect("removed");
+    let committed = fs::read(root().join(picture)).expect("the picture is there");
+    assert!(fresh == committed, "run `tollgate simulate {command}` and look at {picture}");
+}
+
 /// Sixty a minute by four algorithms, each asked five times a second.
 fn algorithms() -> String {
     let quota = |text: &str| text.parse::<Quota>().expect("a quota");
