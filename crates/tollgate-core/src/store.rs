@@ -18,6 +18,16 @@ pub trait Store: Send + Sync {
     /// Takes every charge if all are allowed, or none.
     fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict>;
 
+    /// Takes the charge if it is allowed, and has no more to say then: `None`. Anything else is the
+    /// answer that [`Self::check`] gives. For callers to whom what is left is nothing: a store that
+    /// knows at once saves the report.
+    fn admit(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Answer<Verdict>> {
+        match self.check(core::slice::from_ref(charge), now) {
+            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => None,
+            answer => Some(answer),
+        }
+    }
+
     /// What [`Self::check`] would answer, with nothing taken.
     fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict>;
 

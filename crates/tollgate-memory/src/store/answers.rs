@@ -11,6 +11,17 @@ impl Store for MemoryStore {
         Answer::Ready(Ok(self.check_all(charges, now)))
     }
 
+    fn admit(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Answer<Verdict>> {
+        self.settle_expired(now);
+        let fingerprint = self.fingerprint(charge);
+        let decision = match self.move_on(fingerprint, self.narrow.home(fingerprint), charge, now) {
+            Some((_, word)) if word.is_allowed() => return None,
+            Some((gcra, word)) => gcra.report(word),
+            None => self.check_any(fingerprint, charge, now),
+        };
+        (!decision.is_allowed()).then(|| Answer::Ready(Ok(Verdict::one(decision))))
+    }
+
     fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         Answer::Ready(Ok(self.peek_all(charges, now)))
     }

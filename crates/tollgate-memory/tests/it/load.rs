@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Charge, Cost, Key, Policy, Retry, Timestamp};
+use tollgate_core::{Answer, Charge, Cost, Key, Policy, Retry, Store, Timestamp, Verdict};
 use tollgate_memory::{Capacity, MemoryStore, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -115,6 +115,31 @@ proptest! {
         batched.check_batch(&charges, NOW, &mut decisions);
         let one_by_one: Vec<_> = charges.iter().map(|charge| single.check(charge, NOW)).collect();
         prop_assert_eq!(decisions, one_by_one);
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_admission_takes_what_a_check_takes_and_reports_denials_alike(
+        steps in proptest::collection::vec((0..6u8, 1..7u64, 0..3usize, 0..2_000u64), 1..200),
+    ) {
+        let window = SlidingWindow::new("7/2s".parse().unwrap(), 4).unwrap();
+        let policies =
+            [policy("7/s burst 5"), policy("10/s burst 5"), Policy::new("api", window).unwrap()];
+        let [admitting, checking] = [(); 2].map(|()| MemoryStore::new(Capacity::keys(100)));
+        let mut now = NOW;
+        for (key, cost, which, wait_ms) in steps {
+            now = now.after(Duration::from_millis(wait_ms));
+            let key = format!("key{key}");
+            let charge = charge(&policies[which], &key).cost(Cost::new(cost).unwrap());
+            let decision = checking.check(&charge, now);
+            let denial = (!decision.is_allowed()).then(|| Verdict::one(decision));
+            let admitted = admitting.admit(&charge, now).map(|answer| match answer {
+                Answer::Ready(verdict) => verdict.unwrap(),
+                _ => panic!("memory answers at once"),
+            });
+            prop_assert_eq!(admitted, denial);
+        }
     }
 }
 
