@@ -82,7 +82,7 @@ impl Seed {
     /// The fingerprint of `key` under the policy with this id.
     #[inline]
     pub(crate) fn fingerprint(&self, policy_id: u64, key: &[u8]) -> Fingerprint {
-        let Secret { pairs: [of_head, of_tail, of_first, ..], halving } = &*self.secret;
+        let [of_head, of_tail, of_first, ..] = &self.secret.pairs;
         let mut sum = 0;
         add(&mut sum, of_head, [policy_id, key.len() as u64]);
         if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
@@ -90,25 +90,34 @@ impl Seed {
             add(&mut sum, of_tail, pair(last));
             add(&mut sum, of_first, pair(first));
             if key.len() > 32 {
-                self.add_middle(&mut sum, policy_id, key);
+                return self.fingerprint_long(sum, policy_id, key);
             }
         } else {
             add(&mut sum, of_tail, short(key));
         }
-        let [tag, place] = [halve(sum, &halving[0]), halve(sum, &halving[1])];
-        Fingerprint { tag: tag.max(1), place }
+        self.halves(sum)
     }
 
-    /// What lies between the first and the last sixteen bytes.
-    fn add_middle(&self, sum: &mut u128, policy_id: u64, key: &[u8]) {
+    /// Adds what lies between the first and the last sixteen bytes, and has the last word: keys of
+    /// usual length do not pay for the registers this takes.
+    #[inline(never)]
+    fn fingerprint_long(&self, mut sum: u128, policy_id: u64, key: &[u8]) -> Fingerprint {
         let of_middle = &self.secret.pairs[3..];
         if key.len() > PAIRS * 16 {
-            return add(sum, &of_middle[0], siphash(self.words, policy_id, key));
+            add(&mut sum, &of_middle[0], siphash(self.words, policy_id, key));
+            return self.halves(sum);
         }
         let (middle, _) = key[16..key.len() - 1].as_chunks();
         for (chunk, secret) in middle.iter().zip(of_middle) {
-            add(sum, secret, pair(chunk));
+            add(&mut sum, secret, pair(chunk));
         }
+        self.halves(sum)
+    }
+
+    #[inline]
+    fn halves(&self, sum: u128) -> Fingerprint {
+        let [of_tag, of_place] = &self.secret.halving;
+        Fingerprint { tag: halve(sum, of_tag).max(1), place: halve(sum, of_place) }
     }
 }
 
