@@ -288,7 +288,9 @@ impl<S: Slot> Table<S> {
         self.reach[home].fetch_max(probe as u8, Ordering::Relaxed);
     }
 
-    /// The slot that a newcomer takes: the first that says nothing, or else the one nearest to it.
+    /// The slot that a newcomer takes: in the first bucket that has one, a slot never used or else
+    /// one that says nothing (its key may come back and save itself an insertion); failing that the
+    /// one nearest to saying nothing.
     fn victim(
         &self,
         home: usize,
@@ -299,20 +301,28 @@ impl<S: Slot> Table<S> {
         let mut free_at = Timestamp::MAX;
         for probe in 0..PROBES.min(self.buckets.len()) {
             let bucket = (home + probe) % self.buckets.len();
+            let mut vacant = None;
             for (position, slot) in self.buckets[bucket].0.iter().enumerate() {
                 let index = bucket * SLOTS + position;
                 if taken(index) {
                     continue;
                 }
                 let view = slot.read();
-                if view.tag == 0 || view.vacant_at <= now {
+                if view.tag == 0 {
                     return Ok((index, view));
+                }
+                if view.vacant_at <= now {
+                    vacant = vacant.or(Some((index, view)));
+                    continue;
                 }
                 free_at = free_at.min(view.vacant_at);
                 let spared = view.limited && self.when_full == WhenFull::Deny;
                 if !spared && nearest.is_none_or(|(_, best)| sooner(view, best)) {
                     nearest = Some((index, view));
                 }
+            }
+            if let Some(vacant) = vacant {
+                return Ok(vacant);
             }
         }
         nearest.ok_or_else(|| {

@@ -35,6 +35,17 @@ fn a_slot_that_says_nothing_is_reused_on_sight() {
 }
 
 #[test]
+fn a_key_that_says_nothing_stays_while_its_bucket_has_slots_never_used() {
+    let table = Table::<Narrow>::new(SLOTS, WhenFull::Deny);
+    for number in 0..SLOTS as u64 {
+        put(&table, number, 0, false).unwrap();
+    }
+    assert_eq!(present(&table, 0..SLOTS as u64), SLOTS);
+    put(&table, 100, 0, false).unwrap();
+    assert_eq!(present(&table, 0..SLOTS as u64), SLOTS - 1);
+}
+
+#[test]
 fn up_to_three_quarters_full_nobody_is_forgotten() {
     let (narrow, double) = (
         Table::<Narrow>::new(40_000, WhenFull::Deny),
