@@ -51,14 +51,21 @@ impl Gate {
         response
     }
 
-    /// The policies that denied, the one to wait for longest first.
+    /// The policies that denied, each once, the one to wait for longest first.
     fn violated(&self, refused: &Refused) -> Vec<&str> {
         let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
         let decided = refused.limits.indices().zip(decisions);
         let denied = decided.filter_map(|(index, decision)| Some((decision.retry()?, index)));
         let mut denied: Vec<_> = denied.collect();
         denied.sort_by_key(|&(retry, _)| Reverse(retry));
-        denied.iter().map(|&(_, index)| self.limits[index].policy.name()).collect()
+        let mut names = Vec::new();
+        for (_, index) in denied {
+            let name = self.limits[index].policy.name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 }
 

@@ -36,15 +36,17 @@ impl Reply {
         let fresh = Snapshot::default();
         let standings: Vec<_> =
             limits.iter().map(|gated| Standing::new(&gated.policy, fresh)).collect();
+        let report = Report { standings: &standings, denied: None, epoch: Duration::ZERO };
         let mut policies = None;
-        dialect.emit_policies(&standings, &mut String::new(), |_, text| {
+        dialect.emit_policies(&report, &mut String::new(), |_, text| {
             policies = HeaderValue::from_str(text).ok();
         });
         Self { dialect, policies }
     }
 
+    /// Whether nothing is said about requests that pass.
     pub(crate) fn is_silent(&self) -> bool {
-        self.dialect == Dialect::Off
+        matches!(self.dialect, Dialect::Off | Dialect::RetryAfter)
     }
 
     fn emit(&self, report: &Report<'_>, limits: usize, headers: &mut HeaderMap) {
@@ -72,7 +74,7 @@ impl Gate {
         headers: &mut HeaderMap,
     ) {
         let decisions = verdict.decisions();
-        if self.reply.is_silent() || decisions.is_empty() {
+        if decisions.is_empty() {
             return;
         }
         let epoch = match self.reply.dialect {

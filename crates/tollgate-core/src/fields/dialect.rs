@@ -104,7 +104,7 @@ impl Dialect {
     /// assert_eq!(text, "RateLimit-Policy: \"user\";q=100;w=60\nRateLimit: \"user\";r=50;t=1\n");
     /// ```
     pub fn emit(self, report: &Report<'_>, line: &mut String, mut put: impl FnMut(Field, &str)) {
-        self.emit_policies(report.standings, line, &mut put);
+        self.emit_policies(report, line, &mut put);
         self.emit_standings(report, line, &mut put);
     }
 
@@ -113,7 +113,7 @@ impl Dialect {
     /// A server with fixed policies writes them once and repeats the bytes.
     pub fn emit_policies(
         self,
-        standings: &[Standing<'_>],
+        report: &Report<'_>,
         line: &mut String,
         mut put: impl FnMut(Field, &str),
     ) {
@@ -122,11 +122,11 @@ impl Dialect {
             Self::Draft07 | Self::Draft03 => false,
             _ => return,
         };
-        if standings.is_empty() {
+        if report.standings.is_empty() {
             return;
         }
         line.clear();
-        for standing in standings {
+        for standing in report.by_policy() {
             push_policy(line, standing, named);
         }
         put(Field::RateLimitPolicy, line);
@@ -213,7 +213,7 @@ fn emit_draft10(report: &Report<'_>, line: &mut String, put: &mut impl FnMut(Fie
         return;
     }
     line.clear();
-    for standing in report.standings {
+    for standing in report.by_policy() {
         push_separator(line);
         push_string(line, standing.policy);
         line.push_str(";r=");

@@ -1,6 +1,7 @@
 //! The problem+json body (RFC 9457) of a refused request, with `violated-policies`.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::digits::push_number;
 
@@ -52,7 +53,7 @@ impl Problem {
         }
     }
 
-    /// The JSON body: type, title, `status`, and the names of the policies that said no.
+    /// The JSON body: type, title, `status`, and the names of the policies that said no, each once.
     ///
     /// `status` is an argument because it must equal the status really sent (403 behind nginx).
     ///
@@ -75,11 +76,16 @@ impl Problem {
         json.push_str(",\"status\":");
         push_number(&mut json, u64::from(status));
         json.push_str(",\"violated-policies\":[");
-        for (index, policy) in violated.into_iter().enumerate() {
-            if index > 0 {
+        let mut named = Vec::new();
+        for policy in violated {
+            if named.contains(&policy) {
+                continue;
+            }
+            if !named.is_empty() {
                 json.push(',');
             }
             push_json(&mut json, policy);
+            named.push(policy);
         }
         json.push_str("]}");
         json

@@ -1,5 +1,6 @@
 //! What a decision says about each policy, in the shape the emitters need.
 
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use crate::{Policy, Snapshot};
@@ -73,12 +74,30 @@ impl<'a> Report<'a> {
     /// longest to refill.
     #[must_use]
     pub fn tightest(&self) -> Option<&'a Standing<'a>> {
-        if let Some(standing) = self.denied.and_then(|denied| self.standings.get(denied.by)) {
-            return Some(standing);
-        }
-        self.standings
-            .iter()
-            .min_by_key(|standing| (standing.remaining, core::cmp::Reverse(standing.full_after)))
+        self.tightest_of(0..self.standings.len())
+    }
+
+    /// One standing for each policy, in the order of the policies: the tightest where several keys
+    /// were charged under one. The draft wants each policy named once.
+    pub(super) fn by_policy(&self) -> impl Iterator<Item = &'a Standing<'a>> {
+        let standings = self.standings;
+        let is_same = move |one: usize, other: usize| {
+            one == other || standings[one].policy == standings[other].policy
+        };
+        let indices = 0..standings.len();
+        let first = indices.clone().filter(move |&index| !(0..index).any(|at| is_same(at, index)));
+        first.filter_map(move |index| {
+            self.tightest_of((index..indices.end).filter(move |&at| is_same(at, index)))
+        })
+    }
+
+    fn tightest_of(&self, indices: impl Iterator<Item = usize>) -> Option<&'a Standing<'a>> {
+        let slack = |&(index, standing): &(usize, &Standing<'_>)| {
+            let denies = self.denied.is_some_and(|denied| denied.by == index);
+            (!denies, standing.remaining, Reverse(standing.full_after))
+        };
+        let standings = indices.map(|index| (index, &self.standings[index]));
+        standings.min_by_key(slack).map(|(_, standing)| standing)
     }
 
     /// The wait to announce in `Retry-After`; `None` when nothing was denied or no wait helps.

@@ -50,6 +50,21 @@ fn answers_carry_figures_fields_and_the_policy_that_denied() {
 }
 
 #[test]
+fn one_policy_for_two_keys_is_named_once_and_stands_by_the_tighter() {
+    let running = start(POLICY);
+    let mut http = Http::connect(running.http);
+    assert_eq!(http.post("/v1/check", r#"{"policy":"api","key":"bob"}"#).status, 200);
+    let both = r#"{"charges":[{"policy":"api","key":"ada"},{"policy":"api","key":"bob"}]}"#;
+    let allowed = http.post("/v1/check", both);
+    assert_eq!(allowed.field("ratelimit-policy"), Some("\"api\";q=2;w=60"));
+    assert_eq!(allowed.field("ratelimit"), Some("\"api\";r=0;t=30"));
+    let twice = r#"{"charges":[{"policy":"api","key":"bob"},{"policy":"api","key":"bob"}]}"#;
+    let denied = http.post("/v1/check", twice).json();
+    assert_eq!(denied["violated-policies"], serde_json::json!(["api"]));
+    assert_eq!(denied["charges"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn pipelined_http_requests_are_answered_in_order() {
     let running = start(POLICY);
     let mut stream = TcpStream::connect(running.http).unwrap();

@@ -105,37 +105,65 @@ impl Subject for OnLayer {
         if told != longest.and_then(|retry| retry.after()).map(up) {
             return Err(format!("Retry-After says {told:?}, the decisions {longest:?}").into());
         }
-        let standings = standings(&lines);
-        if standings.len() != decisions.len() {
-            return Err("RateLimit does not name every charge".into());
-        }
-        let figures = standings.into_iter().zip(&decisions).map(|((remaining, more), decision)| {
-            let retry = Some(decision.retry().into());
-            Figures { remaining, retry, next_after: Some(more), ..Figures::default() }
-        });
+        let figures = figures(asks, &decisions, &standings(&lines))?;
         Ok(in_whole_seconds(Outcome {
             allowed: Some(allowed),
             denied_by: violated(response.body()).into_iter().next(),
-            figures: figures.collect(),
+            figures,
             ..Outcome::default()
         }))
     }
 }
 
-/// What remains and when there is more, by charge. In order and not by name: a request may charge
-/// one policy for several keys.
-fn standings(lines: &Lines<'_>) -> Vec<(Option<u64>, Duration)> {
+/// What the fields say about one policy: what remains, and when there is more.
+type Standing = (Option<u64>, Duration);
+
+/// The figures of each charge: told by the fields where it is the only one of its policy. Several
+/// share one item there, which must be that of one of them; theirs are what was observed.
+fn figures(
+    asks: &[Ask],
+    decisions: &[Decision],
+    told: &[(String, Standing)],
+) -> Result<Vec<Figures>, Failure> {
+    let observed = |decision: &Decision| {
+        let snapshot = decision.snapshot();
+        (Some(snapshot.remaining()), up(snapshot.next_after()))
+    };
+    let mut names: Vec<&str> = asks.iter().map(|ask| ask.policy().name()).collect();
+    let figures = names.iter().zip(decisions).map(|(name, decision)| {
+        let sharing = names.iter().zip(decisions).filter(|(other, _)| *other == name);
+        let sharing: Vec<_> = sharing.map(|(_, decision)| observed(decision)).collect();
+        let standing = told.iter().find(|(policy, _)| policy == name).map(|(_, told)| *told);
+        let Some(standing) = standing.filter(|told| sharing.len() == 1 || sharing.contains(told))
+        else {
+            return Err(format!("{name}: RateLimit says {standing:?}, decided: {sharing:?}").into());
+        };
+        let (remaining, more) = if sharing.len() == 1 { standing } else { observed(decision) };
+        let retry = Some(decision.retry().into());
+        Ok(Figures { remaining, retry, next_after: Some(more), ..Figures::default() })
+    });
+    let figures = figures.collect();
+    names.sort_unstable();
+    names.dedup();
+    if told.len() != names.len() {
+        return Err(format!("RateLimit does not name each of {names:?} once").into());
+    }
+    figures
+}
+
+/// What remains and when there is more, by policy.
+fn standings(lines: &Lines<'_>) -> Vec<(String, Standing)> {
     let list = lines.joined("ratelimit").and_then(|text| sf::list(&text)).expect("a List");
     let number = |params: &sf::Params, key: &str| match sf::param(params, key) {
         Some(&sf::Bare::Integer(number)) => u64::try_from(number).ok(),
         _ => None,
     };
     let standing = |member: &sf::Member| match member {
-        sf::Member::Item(_, params) => {
+        sf::Member::Item(sf::Bare::String(name), params) => {
             let more = Duration::from_secs(number(params, "t").unwrap_or_default());
-            (number(params, "r"), more)
+            (name.clone(), (number(params, "r"), more))
         }
-        sf::Member::Inner(..) => panic!("not an Item"),
+        other => panic!("{other:?} is not a named Item"),
     };
     list.iter().map(standing).collect()
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get as route;
 use http::{HeaderName, Method, Request, Response, StatusCode};
+use tollgate_core::Policy;
+use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_tower::keys::{ClientAddress, Everyone, Header, KeySource, Route, from_fn};
 use tollgate_tower::{Dialect, Head, LayerErrorKind, Limit, RateLimitLayer, Reason};
 
@@ -28,6 +30,56 @@ async fn several_policies_are_taken_together_or_not_at_all() {
     assert_eq!(denied.status(), 429);
     assert!(denied.body().ends_with("\"violated-policies\":[\"global\"]}"), "{}", denied.body());
     assert!(header(&denied, "ratelimit").starts_with("\"client\";r=1, \"global\";r=0"));
+}
+
+#[tokio::test]
+async fn one_policy_for_two_keys_is_named_once_and_stands_by_the_tighter() {
+    let clock = clock();
+    let service = ok(RateLimitLayer::builder(limiter([policy("api", "3/1m")], &clock))
+        .limit(Limit::new("api", ClientAddress::peer()))
+        .limit(Limit::new("api", Everyone)));
+    assert_eq!(call(&service, from("192.0.2.1", "/")).await.status(), 200);
+    let other = call(&service, from("192.0.2.2", "/")).await;
+    assert_eq!(header(&other, "ratelimit-policy"), "\"api\";q=3;w=60");
+    assert_eq!(header(&other, "ratelimit"), "\"api\";r=1;t=20");
+    assert_eq!(statuses(&service, 2, || from("192.0.2.2", "/")).await, [200, 429]);
+    assert_eq!(call(&service, from("192.0.2.2", "/")).await.status(), 429);
+    clock.advance(Duration::from_secs(20));
+    assert_eq!(statuses(&service, 2, || from("192.0.2.2", "/")).await, [200, 429]);
+    let denied = call(&service, from("192.0.2.2", "/")).await;
+    assert_eq!(header(&denied, "ratelimit"), "\"api\";r=0;t=20");
+    assert!(denied.body().ends_with("\"violated-policies\":[\"api\"]}"), "{}", denied.body());
+}
+
+#[tokio::test]
+async fn a_layer_that_says_nothing_decides_as_one_that_reports() {
+    let window = SlidingWindow::new("3/2s".parse().expect("a quota"), 4).expect("a window");
+    let policies = [
+        policy("api", "3/1m"),
+        policy("api", "7/1s burst 2"),
+        Policy::new("api", window).expect("a policy"),
+    ];
+    for (api, dialect) in policies.iter().zip([Dialect::Off, Dialect::RetryAfter].iter().cycle()) {
+        let clock = clock();
+        let layer = |dialect| {
+            let limiter = limiter([api.clone()], &clock);
+            let limit = Limit::new("api", ClientAddress::peer());
+            ok(RateLimitLayer::builder(limiter).limit(limit).dialect(dialect))
+        };
+        let (telling, silent) = (layer(Dialect::Draft10), layer(*dialect));
+        let mut denied = 0;
+        for step in 0..60 {
+            let request = || from(["192.0.2.1", "2001:db8::1"][step % 2], "/");
+            let told = call(&telling, request()).await;
+            let quiet = call(&silent, request()).await;
+            assert_eq!(quiet.status(), told.status(), "{api:?}, step {step}");
+            let fields = if *dialect == Dialect::Off { "" } else { header(&told, "retry-after") };
+            assert_eq!(header(&quiet, "retry-after"), fields);
+            denied += usize::from(told.status() == 429);
+            clock.advance(Duration::from_millis(10 * step as u64));
+        }
+        assert!((1..60).contains(&denied), "{api:?}: {denied} denied");
+    }
 }
 
 #[tokio::test]

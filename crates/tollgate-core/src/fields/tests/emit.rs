@@ -31,6 +31,22 @@ fn draft10_reports_every_policy_by_name() {
 }
 
 #[test]
+fn a_policy_asked_for_several_keys_is_named_once_and_stands_by_the_tightest() {
+    let left = |remaining| Standing { remaining, ..standing("key") };
+    let standings = [left(7), standing("other"), left(3), left(5)];
+    let policies = r#"RateLimit-Policy: "key";q=100;w=60, "other";q=100;w=60"#;
+    let told = text(Dialect::Draft10, &allowed(&standings));
+    assert_eq!(told, [policies, r#"RateLimit: "key";r=3;t=1, "other";r=50;t=1"#]);
+    // The key that denied is the one to be told about, though another has fewer left.
+    let told = text(Dialect::Draft10, &denied(&standings, Some(Duration::from_secs(9))));
+    assert_eq!(told[..2], [policies, r#"RateLimit: "key";r=7;t=1, "other";r=50;t=1"#]);
+    let told = text(Dialect::Draft07, &allowed(&[left(7), left(3)]));
+    assert_eq!(told, ["RateLimit-Policy: 100;w=60", "RateLimit: limit=100, remaining=3, reset=30"]);
+    let body = Problem::QuotaExceeded.body(429, ["key", "other", "key"]);
+    assert!(body.ends_with(r#""violated-policies":["key","other"]}"#), "{body}");
+}
+
+#[test]
 fn draft07_is_a_dictionary_of_the_tightest_policy() {
     let roomy = Standing { remaining: 51, ..standing("roomy") };
     assert_eq!(
