@@ -142,7 +142,7 @@ pub(crate) fn charged(bytes: &[u8]) -> Key<'_> {
 #[inline]
 pub(crate) fn write_key(limit: &Limit, head: &Head<'_>, keys: &mut KeyBuf) -> Result<bool, Reason> {
     let start = keys.len();
-    let found = limit.key.write_key(head, keys);
+    let found = guarded(|| limit.key.write_key(head, keys)).unwrap_or(Err(NoKey::Panicked));
     if found.is_ok() && (1..=KEY_BYTES_MAX).contains(&(keys.len() - start)) {
         return Ok(true);
     }

@@ -17,18 +17,17 @@ pub use address::{ClientAddress, ForwardedBy, PeerAddr};
 pub use cidr::{Cidr, CidrError};
 
 use crate::Head;
-use crate::guard::guarded;
 
 /// Longer keys count as missing: nobody needs them, and a store must keep every one.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-/// Draws a key from the head of a request.
+/// Draws a key from the head of a request. If it panics the request is refused with status 500.
 pub trait KeySource: Send + Sync + 'static {
     /// Appends the key to `key`.
     ///
     /// # Errors
     ///
-    /// If the request has none, or a user's function panicked. What was appended is then ignored.
+    /// If the request has none. What was appended is then ignored.
     fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey>;
 
     /// Limits by this key and `other` together.
@@ -56,7 +55,7 @@ pub enum NoKey {
     /// What the source looks for is absent, empty or too long: [`MissingKey`](crate::MissingKey)
     /// decides.
     Missing,
-    /// A user's function panicked: the request is refused with status 500, never let through.
+    /// The source panicked: the request is refused with status 500, never let through.
     Panicked,
 }
 
@@ -220,8 +219,7 @@ where
     K: AsRef<[u8]>,
 {
     fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
-        let found = guarded(|| (self.0)(head)).map_err(|_| NoKey::Panicked)?;
-        match found.as_ref().map(AsRef::as_ref) {
+        match (self.0)(head).as_ref().map(AsRef::as_ref) {
             None | Some([]) => Err(NoKey::Missing),
             Some(bytes) => {
                 key.push(bytes);

@@ -1,5 +1,7 @@
 use http::{HeaderName, HeaderValue, Request, Response};
-use tollgate_tower::keys::{ClientAddress, Everyone, Header, KeySource, Route, from_fn};
+use tollgate_tower::keys::{
+    ClientAddress, Everyone, Header, KeyBuf, KeySource, NoKey, Route, from_fn,
+};
 use tollgate_tower::{Dialect, Head, Limit, MissingKey};
 
 use crate::world::{call, get, header, ok, one, raw, serve, statuses};
@@ -65,6 +67,16 @@ async fn a_server_that_attaches_no_peer_limits_all_together() {
     assert_eq!(statuses(&ok(builder), 2, bare).await, [200, 429]);
 }
 
+/// A source of the user's own, which panics when half of its key is written.
+struct Buggy;
+
+impl KeySource for Buggy {
+    fn write_key(&self, _: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
+        key.push(&[b'k'; 100]);
+        panic!("a key source with a bug")
+    }
+}
+
 fn panics(_: &Head<'_>) -> Option<String> {
     panic!("a key function with a bug")
 }
@@ -76,6 +88,11 @@ async fn a_panicking_key_function_is_status_500_and_never_a_free_pass() {
         let (builder, _clock) = one("1/1m", limit);
         assert_eq!(statuses(&ok(builder), 2, || get("/")).await, [500, 500]);
     }
+    let anywhere = ClientAddress::peer().peer_from(|_| panic!("a peer function with a bug"));
+    let (builder, _clock) = one("1/1m", Limit::new("api", anywhere));
+    assert_eq!(statuses(&ok(builder), 2, || get("/")).await, [500, 500]);
+    let (builder, _clock) = one("1/1m", Limit::new("api", Buggy));
+    assert_eq!(statuses(&ok(builder), 2, || get("/")).await, [500, 500]);
     let combined = from_fn(panics).or(Everyone).and(Everyone);
     let (builder, _clock) = one("1/1m", Limit::new("api", combined));
     assert_eq!(call(&ok(builder), get("/")).await.status(), 500);
