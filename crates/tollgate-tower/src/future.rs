@@ -32,24 +32,23 @@ pin_project! {
 }
 
 pin_project! {
-    // No larger than the inner future: frameworks move futures several times, and what most
-    // requests do not need is on the heap.
+    // No larger than the inner future, and two ways only: frameworks move futures several times,
+    // and what most requests do not need is on the heap.
     #[project = StageProj]
     pub(crate) enum Stage<F, D> {
         // It passed, and nothing is to be said about it.
         Silent { #[pin] inner: F },
-        Told { told: Pin<Box<Told<F>>> },
-        Refused { response: Option<Box<Response<Bytes>>> },
-        Deciding { deferred: Box<D> },
+        Detour { detour: Pin<Box<Detour<F, D>>> },
     }
 }
 
 pin_project! {
-    // A call whose response has something to say, or to settle.
-    pub(crate) struct Told<F> {
-        #[pin]
-        inner: F,
-        passage: Passage,
+    #[project = DetourProj]
+    pub(crate) enum Detour<F, D> {
+        // It passed, and the response has something to say, or to settle.
+        Told { #[pin] inner: F, passage: Passage },
+        Refused { response: Option<Response<Bytes>> },
+        Deciding { deferred: D },
     }
 }
 
@@ -76,13 +75,17 @@ where
         request: Request<B>,
     ) -> Self {
         let deferred = Deferred { decision, gate, service, request: Some(request) };
-        Self { stage: Stage::Deciding { deferred: Box::new(deferred) }, bodies: PhantomData }
+        Self { stage: Stage::detour(Detour::Deciding { deferred }), bodies: PhantomData }
     }
 }
 
 impl<F, D> Stage<F, D> {
     fn refused(response: Response<Bytes>) -> Self {
-        Self::Refused { response: Some(Box::new(response)) }
+        Self::detour(Detour::Refused { response: Some(response) })
+    }
+
+    fn detour(detour: Detour<F, D>) -> Self {
+        Self::Detour { detour: Box::pin(detour) }
     }
 }
 
@@ -105,7 +108,7 @@ where
     let inner = service.call(request);
     match passage {
         None => Stage::Silent { inner },
-        Some(passage) => Stage::Told { told: Box::pin(Told { inner, passage }) },
+        Some(passage) => Stage::detour(Detour::Told { inner, passage }),
     }
 }
 
@@ -119,19 +122,21 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut stage = self.project().stage;
         loop {
-            let next = match stage.as_mut().project() {
+            let detour = match stage.as_mut().project() {
                 StageProj::Silent { inner } => return W::passed(inner.poll(context)),
-                StageProj::Told { told } => {
-                    let told = told.as_mut().project();
-                    let response = ready!(told.inner.poll(context))?;
-                    return Poll::Ready(Ok(finish::<R, W>(response, told.passage)));
+                StageProj::Detour { detour } => detour.as_mut(),
+            };
+            let next = match detour.project() {
+                DetourProj::Told { inner, passage } => {
+                    let response = ready!(inner.poll(context))?;
+                    return Poll::Ready(Ok(finish::<R, W>(response, passage)));
                 }
-                StageProj::Refused { response } => {
+                DetourProj::Refused { response } => {
                     let response = response.take().expect("polled after it was ready");
                     let limited = |bytes| W::limited(Body::refusal(bytes));
                     return Poll::Ready(Ok(response.map(limited)));
                 }
-                StageProj::Deciding { deferred } => ready!(deferred.poll_decision(context)),
+                DetourProj::Deciding { deferred } => ready!(deferred.poll_decision(context)),
             };
             stage.set(next);
         }

@@ -10,6 +10,7 @@
 mod later;
 
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 
 use tollgate_core::{
@@ -175,17 +176,17 @@ impl Gate {
             Err(reason) => return Admission::Refuse(reason.into()),
         }
         let (store, now) = (self.limiter.store(), self.limiter.clock().now());
-        let charge = [Charge::new(&only.policy, charged(key.bytes()))];
-        let answer = store.check(&charge, now);
-        match &answer {
-            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => self.outage.over(),
-            _ => return self.admit_answered(Demand::of_one(key), answer),
-        }
+        let charge = Charge::new(&only.policy, charged(key.bytes()));
         if self.reply.is_silent() {
-            return Admission::Free;
+            let Some(answer) = store.admit(&charge, now) else {
+                self.outage.over();
+                return Admission::Free;
+            };
+            return self.admit_answered(Demand::of_one(key), answer);
         }
-        match answer {
-            Answer::Ready(Ok(verdict)) => {
+        match store.check(slice::from_ref(&charge), now) {
+            Answer::Ready(Ok(verdict)) if verdict.is_allowed() => {
+                self.outage.over();
                 let (gate, limits) = (Arc::clone(self), LimitSet::FIRST);
                 Admission::Pass(Passage { gate, limits, verdict, open: None })
             }

@@ -92,16 +92,22 @@ impl KeyBuf {
         self.len = end;
     }
 
-    /// Appends the first `len` of 16 bytes, in one move where they fit.
+    /// Appends the lowest `len` bytes of `text`, in one move where 16 of them fit.
     #[inline]
-    pub(crate) fn push_short(&mut self, bytes: [u8; 16], len: usize) {
+    pub(crate) fn push_short(&mut self, text: u128, len: usize) {
         match self.inline.get_mut(self.len..self.len + 16) {
             Some(room) if self.spilled.is_empty() => {
-                room.copy_from_slice(&bytes);
+                room.copy_from_slice(&text.to_le_bytes());
                 self.len += len;
             }
-            _ => self.push(&bytes[..len]),
+            _ => self.push_late(text, len),
         }
+    }
+
+    /// Apart, because it needs the bytes in memory.
+    #[cold]
+    fn push_late(&mut self, text: u128, len: usize) {
+        self.push(&text.to_le_bytes()[..len]);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -280,7 +286,7 @@ mod tests {
         let mut expected = Vec::new();
         for round in 0..40u8 {
             key.push(&[round; 7]);
-            key.push_short([round; 16], 3);
+            key.push_short(u128::from_le_bytes([round; 16]), 3);
             expected.extend([round; 10]);
             assert_eq!(key.bytes(), expected);
         }

@@ -139,28 +139,38 @@ impl ClientAddress {
 
 impl KeySource for ClientAddress {
     fn write_key(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
-        // The commonest case, without a look at what only others need.
-        if self.trusted.is_empty()
-            && self.v4_prefix == 32
-            && self.peer.is_none()
-            && let Some(SocketAddr::V4(peer)) = attached_peer(head.extensions)
-        {
-            push_v4(key, peer.ip().octets());
-            return Ok(());
+        if !self.trusted.is_empty() || self.peer.is_some() {
+            return self.write_found(head, key);
         }
-        self.write_any(head, key)
+        match attached_peer(head.extensions) {
+            // The commonest case, without a look at what only others need.
+            Some(SocketAddr::V4(peer)) if self.v4_prefix == 32 => {
+                push_v4(key, peer.ip().octets());
+                Ok(())
+            }
+            Some(peer) => {
+                self.push(peer.ip().to_canonical(), key);
+                Ok(())
+            }
+            None => Err(NoKey::Missing),
+        }
     }
 }
 
 impl ClientAddress {
     #[inline(never)]
-    fn write_any(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
-        match self.find(head).ok_or(NoKey::Missing)? {
+    fn write_found(&self, head: &Head<'_>, key: &mut KeyBuf) -> Result<(), NoKey> {
+        self.push(self.find(head).ok_or(NoKey::Missing)?, key);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn push(&self, client: IpAddr, key: &mut KeyBuf) {
+        match client {
             IpAddr::V4(v4) if self.v4_prefix == 32 => push_v4(key, v4.octets()),
             v4 @ IpAddr::V4(_) => push_range(key, v4, self.v4_prefix),
             v6 @ IpAddr::V6(_) => push_range(key, v6, self.v6_prefix),
         }
-        Ok(())
     }
 }
 
@@ -199,7 +209,7 @@ fn push_v4(key: &mut KeyBuf, [a, b, c, d]: [u8; 4]) {
     let ((front, front_bits), (back, back_bits)) = (pair(a, b), pair(c, d));
     let text = u128::from(front) | u128::from(back) << front_bits;
     // Without the last dot: at most 15 characters.
-    key.push_short(text.to_le_bytes(), (front_bits + back_bits) as usize / 8 - 1);
+    key.push_short(text, (front_bits + back_bits) as usize / 8 - 1);
 }
 
 fn push_range(key: &mut KeyBuf, address: IpAddr, prefix: u8) {
@@ -213,6 +223,12 @@ fn attached_peer(extensions: &Extensions) -> Option<&SocketAddr> {
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(&info.0);
     }
+    inserted_peer(extensions)
+}
+
+/// Apart: who is found at the first look does not pay for a second one's registers.
+#[inline(never)]
+fn inserted_peer(extensions: &Extensions) -> Option<&SocketAddr> {
     extensions.get::<PeerAddr>().map(|peer| &peer.0)
 }
 

@@ -8,7 +8,7 @@ use tollgate_core::{
 };
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_tower::keys::Everyone;
-use tollgate_tower::{Limit, RateLimitLayer};
+use tollgate_tower::{Dialect, Limit, RateLimitLayer};
 use tower::Service;
 
 use crate::world::{call, clock, get, header, ok, policy, statuses};
@@ -99,6 +99,18 @@ async fn a_store_that_answers_late_is_asked_once_per_request() {
     assert_eq!(store.asked.load(Ordering::SeqCst), 3);
     let denied = call(&service, get("/")).await;
     assert_eq!(header(&denied, "ratelimit"), "\"api\";r=0;t=30");
+}
+
+#[tokio::test]
+async fn a_layer_that_says_nothing_waits_for_its_store_too() {
+    let store = Arc::new(Slow::default());
+    let limiter = Limiter::new([policy("api", "2/1m")], store.clone(), clock());
+    let builder = RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone));
+    let service = ok(builder.dialect(Dialect::Off));
+    assert_eq!(statuses(&service, 3, || get("/")).await, [200, 200, 429]);
+    assert_eq!(store.asked.load(Ordering::SeqCst), 3);
+    store.down.store(true, Ordering::SeqCst);
+    assert_eq!(call(&service, get("/")).await.status(), 503);
 }
 
 #[tokio::test]
