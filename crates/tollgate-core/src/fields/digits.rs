@@ -21,20 +21,12 @@ pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0))
 }
 
-/// Appends `n` in decimal.
+/// Appends `n` in decimal, digit by digit: as a string of bytes they would be checked to be UTF-8.
 pub(super) fn push_number(out: &mut String, n: u64) {
-    let mut digits = [0u8; 20];
-    let mut start = digits.len();
-    let mut rest = n;
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
+    if n >= 10 {
+        push_number(out, n / 10);
     }
-    out.push_str(core::str::from_utf8(&digits[start..]).expect("digits are ASCII"));
+    out.push(char::from(b'0' + (n % 10) as u8));
 }
 
 /// Appends `n` clamped to what an RFC 9651 Integer can say.

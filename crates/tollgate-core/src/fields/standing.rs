@@ -74,30 +74,32 @@ impl<'a> Report<'a> {
     /// longest to refill.
     #[must_use]
     pub fn tightest(&self) -> Option<&'a Standing<'a>> {
-        self.tightest_of(0..self.standings.len())
+        let indices = 0..self.standings.len();
+        let tightest = indices.reduce(|one, other| self.tighter(one, other))?;
+        Some(&self.standings[tightest])
     }
 
     /// One standing for each policy, in the order of the policies: the tightest where several keys
     /// were charged under one. The draft wants each policy named once.
+    #[inline]
     pub(super) fn by_policy(&self) -> impl Iterator<Item = &'a Standing<'a>> {
         let standings = self.standings;
-        let is_same = move |one: usize, other: usize| {
-            one == other || standings[one].policy == standings[other].policy
-        };
-        let indices = 0..standings.len();
-        let first = indices.clone().filter(move |&index| !(0..index).any(|at| is_same(at, index)));
-        first.filter_map(move |index| {
-            self.tightest_of((index..indices.end).filter(move |&at| is_same(at, index)))
+        let len = standings.len();
+        let same = move |one: usize, other: usize| standings[one].policy == standings[other].policy;
+        let is_first = move |&index: &usize| !(0..index).any(|earlier| same(earlier, index));
+        (0..len).filter(is_first).map(move |index| {
+            let others = (index + 1..len).filter(|&later| same(index, later));
+            &standings[others.fold(index, |one, other| self.tighter(one, other))]
         })
     }
 
-    fn tightest_of(&self, indices: impl Iterator<Item = usize>) -> Option<&'a Standing<'a>> {
-        let slack = |&(index, standing): &(usize, &Standing<'_>)| {
+    fn tighter(&self, one: usize, other: usize) -> usize {
+        let slack = |index: usize| {
             let denies = self.denied.is_some_and(|denied| denied.by == index);
+            let standing = &self.standings[index];
             (!denies, standing.remaining, Reverse(standing.full_after))
         };
-        let standings = indices.map(|index| (index, &self.standings[index]));
-        standings.min_by_key(slack).map(|(_, standing)| standing)
+        if slack(other) < slack(one) { other } else { one }
     }
 
     /// The wait to announce in `Retry-After`; `None` when nothing was denied or no wait helps.
