@@ -38,47 +38,51 @@ async fn sixty_four_clients_on_one_key_get_exactly_the_limit() {
     }
 }
 
+/// On one key, whose states share a value, and on three keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn overlapping_requests_of_several_charges_never_take_half() {
     for engine in Engine::available() {
-        let settings = settings();
-        let policies: Arc<Vec<Policy>> = Arc::new(
-            [40, 50, 60]
-                .map(|n| Policy::parse(format!("p{n}"), &format!("{n}/30d")).unwrap())
-                .into(),
-        );
-        let mut callers = Vec::new();
-        for client in 0..64 {
-            let store = connect(&engine.shared().url(), &settings).await;
-            let policies = Arc::clone(&policies);
-            callers.push(tokio::spawn(async move {
-                let mut taken = [0u64; 3];
-                for round in 0..4 {
-                    // Pairs that overlap in every way, in either order.
-                    let (a, b) = [(0, 1), (1, 2), (2, 0)][(client + round) % 3];
-                    let charges = [charge(&policies[a], "{t}x"), charge(&policies[b], "{t}x")];
-                    let verdict = store.check(&charges, Timestamp::MIN).await.unwrap();
-                    if verdict.is_allowed() {
-                        taken[a] += 1;
-                        taken[b] += 1;
-                    }
-                }
-                taken
-            }));
+        for keys in [["{t}x", "{t}x", "{t}x"], ["{t}x", "{t}y", "{t}z"]] {
+            take_in_pairs(engine, keys).await;
         }
-        let mut taken = [0u64; 3];
-        for caller in callers {
-            let more = caller.await.unwrap();
-            (0..3).for_each(|n| taken[n] += more[n]);
-        }
-        // 40 + 50 + 60 units in pairs: all of the smallest two are spent together with the third.
-        assert!(taken[0] <= 40 && taken[1] <= 50 && taken[2] <= 60, "{taken:?}");
+    }
+}
+
+async fn take_in_pairs(engine: Engine, keys: [&'static str; 3]) {
+    let settings = settings();
+    let policies: Arc<Vec<Policy>> = Arc::new(
+        [40, 50, 60].map(|n| Policy::parse(format!("p{n}"), &format!("{n}/30d")).unwrap()).into(),
+    );
+    let mut callers = Vec::new();
+    for client in 0..64 {
         let store = connect(&engine.shared().url(), &settings).await;
-        for (policy, taken) in policies.iter().zip(taken) {
-            let verdict = store.peek(&[charge(policy, "{t}x")], Timestamp::MIN).await.unwrap();
-            let left = verdict.decisions()[0].snapshot().remaining();
-            assert_eq!(left, policy.algorithm().limit() - taken, "what was not taken is left");
-        }
+        let policies = Arc::clone(&policies);
+        callers.push(tokio::spawn(async move {
+            let mut taken = [0u64; 3];
+            for round in 0..4 {
+                // Pairs that overlap in every way, in either order.
+                let pair = [[0, 1], [1, 2], [2, 0]][(client + round) % 3];
+                let charges = pair.map(|n| charge(&policies[n], keys[n]));
+                if store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed() {
+                    pair.iter().for_each(|n| taken[*n] += 1);
+                }
+            }
+            taken
+        }));
+    }
+    let mut taken = [0u64; 3];
+    for caller in callers {
+        let more = caller.await.unwrap();
+        (0..3).for_each(|n| taken[n] += more[n]);
+    }
+    // 40 + 50 + 60 units in pairs: all of the smallest two are spent together with the third.
+    assert!(taken[0] <= 40 && taken[1] <= 50 && taken[2] <= 60, "{keys:?}: {taken:?}");
+    let store = connect(&engine.shared().url(), &settings).await;
+    for n in 0..3 {
+        let peek = store.peek(&[charge(&policies[n], keys[n])], Timestamp::MIN).await.unwrap();
+        let left = peek.decisions()[0].snapshot().remaining();
+        let limit = policies[n].algorithm().limit();
+        assert_eq!(left, limit - taken[n], "{keys:?}: what was not taken is left");
     }
 }
 
