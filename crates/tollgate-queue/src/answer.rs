@@ -1,4 +1,8 @@
 //! What a backend answers: at once, or after a while.
+//!
+//! The same idea as `tollgate_core::Answer`, which carries a store's error and borrows nothing: a
+//! queue fails in ways of its own, and its backends may answer out of themselves. One type for both
+//! would be generic in every signature of both traits.
 
 use std::fmt;
 use std::future::Future;

@@ -66,6 +66,16 @@ impl Subject for File {
     }
 }
 
+pub(crate) fn in_memory() -> Box<dyn Subject> {
+    Box::new(Memory(Embedded::memory()))
+}
+
+#[cfg(feature = "redb")]
+pub(crate) fn in_a_file() -> Box<dyn Subject> {
+    let disk = crate::crash::Disk::new();
+    Box::new(File { disk: disk.clone(), queues: Some(open(&disk)) })
+}
+
 /// A file on a disk that need not turn, whose journal is folded now and then: both are tried.
 #[cfg(feature = "redb")]
 fn open(disk: &crate::crash::Disk) -> Embedded {
