@@ -107,3 +107,117 @@ fn push(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
     table.finish()?;
     Ok(target)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_queue::{Backoff, Retention};
+
+    use super::*;
+    use crate::config::{Config, Overrides};
+    use crate::metrics::Metrics;
+
+    fn load(text: &str) -> Result<QueuePlan, String> {
+        let files = [("t.toml".to_owned(), text.to_owned())];
+        let config = Config::from_texts(&files, &Overrides::default(), &Metrics::default());
+        config.map(|config| config.queues).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_key_of_a_queue_and_its_target_takes_effect() {
+        let plan = load(
+            r#"
+            queue_store = "redb:there.redb"
+            [[shared_limits]]
+            name = "discord"
+            limit = "slots 50/1s"
+            [[queues]]
+            name = "roles"
+            group_limits = ["slots 10/10s"]
+            queue_limits = ["gcra 5/1s"]
+            shared = ["discord"]
+            lease = "31s"
+            attempts = 6
+            backoff = "2s"
+            backoff_max = "3m"
+            response_max = "7s"
+            key_window = "4h"
+            keys_max = 11
+            payload_bytes = 1234
+            jobs_max = 12
+            groups_max = 13
+            keep_done = "5m"
+            keep_done_max = 14
+            keep_dead = "6d"
+            keep_dead_max = 15
+            [queues.push]
+            url = "http://127.0.0.1:9/hook"
+            timeout = "8s"
+            concurrency = 3
+            content_type = "text/plain"
+            keep_result = true
+            profile = "discord"
+            "#,
+        )
+        .unwrap();
+        let discord: QueueName = "discord".parse().unwrap();
+        assert_eq!(plan.store.as_deref(), Some("redb:there.redb"));
+        assert_eq!(plan.shared, [(discord.clone(), "slots 50/1s".parse().unwrap())]);
+        let settings = QueueSettings {
+            group_limits: vec!["slots 10/10s".parse().unwrap()],
+            queue_limits: vec!["gcra 5/1s".parse().unwrap()],
+            shared: vec![discord],
+            lease: Duration::from_secs(31),
+            attempts_max: 6,
+            backoff: Backoff { first: Duration::from_secs(2), max: Duration::from_secs(180) },
+            response_max: Duration::from_secs(7),
+            key_window: Duration::from_secs(4 * 3_600),
+            keys_max: 11,
+            payload_max: 1_234,
+            jobs_max: 12,
+            groups_max: 13,
+            retention: Retention {
+                done_age: Duration::from_secs(300),
+                done_max: 14,
+                dead_age: Duration::from_secs(6 * 86_400),
+                dead_max: 15,
+            },
+        };
+        let push = PushTarget {
+            profile: Some("discord".to_owned()),
+            timeout: Duration::from_secs(8),
+            concurrency: 3,
+            content_type: "text/plain".to_owned(),
+            keep_result: true,
+            ..PushTarget::new("http://127.0.0.1:9/hook")
+        };
+        let name = "roles".parse().unwrap();
+        assert_eq!(plan.queues, [PlannedQueue { name, settings, push: Some(push) }]);
+    }
+
+    #[test]
+    fn what_a_queue_cannot_be_is_told_with_its_field() {
+        let queue = "[[queues]]\nname = \"q\"\n";
+        let push = format!("{queue}[queues.push]\nurl = \"http://127.0.0.1:9/\"\n");
+        for (text, told) in [
+            (format!("{queue}{queue}"), "stands above"),
+            (format!("{queue}shared = [\"nowhere\"]\n"), "nowhere"),
+            (format!("{queue}lease = \"never\"\n"), "lease"),
+            (format!("{queue}group_limits = [\"slots 0/1s\"]\n"), "group_limits"),
+            (format!("{queue}atempts = 3\n"), "atempts"),
+            (format!("{queue}[queues.push]\ntimeout = \"1s\"\n"), "url"),
+            (format!("{queue}[queues.push]\nurl = \"ftp://127.0.0.1/\"\n"), "http"),
+            (format!("{push}concurrency = 0\n"), "concurrency"),
+            (format!("{push}profile = \"nobody\"\n"), "nobody"),
+            (format!("{push}content_type = \"a\\nb\"\n"), "media type"),
+            (format!("{push}keep_result = \"yes\"\n"), "keep_result"),
+            (format!("{push}roots = \"/nowhere/ca.pem\"\n"), "/nowhere/ca.pem"),
+            (format!("{push}redirects = true\n"), "redirects"),
+        ] {
+            let error = load(&text).expect_err(&text);
+            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains("t.toml"), "{text}: {error}");
+        }
+    }
+}
