@@ -37,9 +37,11 @@ async fn handle(
 
 #[tokio::main(worker_threads = 2)]
 async fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).map(|text| text.parse().unwrap()).collect();
+    let numbers: Vec<u64> =
+        std::env::args().skip(1).map(|text| text.parse().expect("run.py passes numbers")).collect();
     let [port, jobs, bytes] = numbers[..] else { panic!("PORT JOBS PAYLOAD_BYTES") };
-    let connection = apalis_redis::connect(format!("redis://127.0.0.1:{port}")).await.unwrap();
+    let connection = apalis_redis::connect(format!("redis://127.0.0.1:{port}")).await;
+    let connection = connection.expect("run.py has started the server");
     let config = Config::default().queue("bench").batch_size(100);
     let storage = RedisStorage::new(connection).with_config(config);
     let payload = Payload { text: "x".repeat(bytes as usize) };
@@ -51,19 +53,19 @@ async fn main() {
         let share = jobs / PRODUCERS + u64::from(producer < jobs % PRODUCERS);
         producers.push(tokio::spawn(async move {
             for _ in 0..share {
-                storage.push(payload.clone()).await.unwrap();
+                storage.push(payload.clone()).await.expect("a run that loses a job is no run");
             }
         }));
     }
     for producer in producers {
-        producer.await.unwrap();
+        producer.await.expect("producers do not panic");
     }
     let enqueue_s = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
     let progress = Progress { done: Arc::default(), jobs };
     let worker = WorkerBuilder::new("bench").backend(storage).data(progress).concurrency(64);
-    worker.build(handle).run().await.unwrap();
+    worker.build(handle).run().await.expect("a run that breaks off is no run");
     let process_s = start.elapsed().as_secs_f64();
     println!(r#"{{"jobs":{jobs},"enqueue_s":{enqueue_s},"process_s":{process_s}}}"#);
 }
