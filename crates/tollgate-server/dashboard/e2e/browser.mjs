@@ -2,14 +2,16 @@
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 
-const require = createRequire(join(process.env.TOLLGATE_FACE, "package.json"));
+const face = process.env.TOLLGATE_FACE ?? fileURLToPath(new URL("../../../../target/face", import.meta.url));
+const require = createRequire(join(face, "package.json"));
 const { chromium } = require("playwright-core");
 
 export const axe = require.resolve("axe-core");
 
 export function launch() {
-  return chromium.launch({ executablePath: process.env.TOLLGATE_CHROMIUM, args: ["--no-sandbox"] });
+  return chromium.launch({ executablePath: process.env.TOLLGATE_CHROMIUM ?? "/usr/bin/chromium-headless-shell", args: ["--no-sandbox"] });
 }
 
 /** A page at the dashboard of `service`; `complaints` gathers what must not happen. */

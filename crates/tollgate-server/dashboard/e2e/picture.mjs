@@ -1,8 +1,7 @@
-// Takes the picture of the dashboard in the README, of the real service under a made-up load:
+// Takes the picture of the dashboard in the README, of the real service under a made-up load, with
+// what scripts/install-face and a release build have left under target/:
 //
-//   TOLLGATE_BIN=target/release/tollgate TOLLGATE_FACE=target/face \
-//     TOLLGATE_CHROMIUM=/usr/bin/chromium-headless-shell \
-//     node crates/tollgate-server/dashboard/e2e/picture.mjs docs/img/dashboard.png
+//   node crates/tollgate-server/dashboard/e2e/picture.mjs docs/img/dashboard.png
 
 import { isLive, launch, open } from "./browser.mjs";
 import { Service } from "./service.mjs";

@@ -6,8 +6,9 @@ import http from "node:http";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 
-const binary = process.env.TOLLGATE_BIN;
+const binary = process.env.TOLLGATE_BIN ?? fileURLToPath(new URL("../../../../target/release/tollgate", import.meta.url));
 
 export async function freePort() {
   const server = createServer();
