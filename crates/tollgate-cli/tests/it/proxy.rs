@@ -142,6 +142,23 @@ async fn the_budget_of_invalid_requests_outlives_a_restart() {
     let _ = std::fs::remove_file(&file);
 }
 
+#[tokio::test]
+async fn the_budget_of_invalid_requests_is_one_for_all_proxies_on_a_store() {
+    let redis = Server::start(Engine::Redis, &[]);
+    let fake = Running::fake(&[]);
+    let store = redis.url();
+    let arguments = ["--store", &*store, "--invalid", "20/10m"];
+    let proxies = [Running::proxy(&fake, &arguments), Running::proxy(&fake, &arguments)];
+    let client = reqwest::Client::new();
+    for number in 0..19 {
+        let url = &proxies[number % 2].url;
+        assert_eq!(post(&client, url, 40_300 + number).await, Ok(403), "{number}");
+    }
+    for proxy in &proxies {
+        assert_eq!(post(&client, &proxy.url, 1).await, Ok(503), "one is kept for the urgent");
+    }
+}
+
 #[test]
 fn other_machines_are_not_listened_to_by_accident() {
     let public = ["proxy", "--upstream", "http://127.0.0.1:1", "--listen", "0.0.0.0:0"];

@@ -53,3 +53,34 @@ impl Missing {
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_missing_is_believed_to_be_for_as_long_as_told() {
+        let missing = Missing::default();
+        missing.remember("POST", "/webhooks/1/t", MINUTE);
+        tokio::time::advance(MINUTE / 2).await;
+        assert_eq!(missing.left("POST", "/webhooks/1/t"), Some(MINUTE / 2));
+        assert_eq!(missing.left("GET", "/webhooks/1/t"), None);
+        tokio::time::advance(MINUTE).await;
+        assert_eq!(missing.left("POST", "/webhooks/1/t"), None);
+        assert!(missing.table().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_too_many_the_one_that_ends_first_is_forgotten() {
+        let missing = Missing::default();
+        missing.remember("POST", "/first", MINUTE / 2);
+        for number in 0..ENTRIES_MAX {
+            missing.remember("POST", &format!("/{number}"), MINUTE);
+        }
+        assert_eq!(missing.table().len(), ENTRIES_MAX);
+        assert_eq!(missing.left("POST", "/first"), None);
+        assert_eq!(missing.left("POST", "/0"), Some(MINUTE));
+    }
+}

@@ -13,7 +13,7 @@ use super::keys::{Keys, Prefix, bucket_of, lane_of, template_of};
 use super::lane::Lane;
 use super::lesson::Lesson;
 use super::line::Turn;
-use super::link::Link;
+use super::link::{Link, Trouble};
 use super::names::Names;
 use super::purse::Purse;
 use super::script;
@@ -213,8 +213,11 @@ impl Core {
         args.extend([permit, granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
         args.extend([elsewhere.to_string(), lesson.further]);
-        // Lost, the permit's lease runs out and the next one asks the upstream again.
-        let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
+        let told = self.link.run(script::observe(), &home.keys.0, &args).await;
+        // Told twice it counts once. Lost, the permit's lease runs out and the next one asks again.
+        if matches!(told, Err(Trouble::Lost)) && self.is_back_soon().await {
+            let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
+        }
     }
 
     /// The lane in which the upstream has counted a request of this one.

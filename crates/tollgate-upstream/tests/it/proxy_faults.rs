@@ -99,6 +99,25 @@ async fn an_upstream_that_stalls_closes_or_lies_leaves_a_defined_error_and_a_wor
 }
 
 #[tokio::test]
+async fn the_header_fields_of_a_probe_release_the_others_while_its_body_is_on_its_way() {
+    let rig = Rig::start(discord(""), Settings::default()).await;
+    rig.fake.inject(Fault::End { count: 1, ending: Ending::StallBody });
+    let probe = rig.try_send(rig.request_with("POST", PATH, &[], "{}"));
+    let others = async {
+        while rig.fake.counters().arrivals.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let others = (0..3).map(|_| Box::pin(rig.post(PATH))).collect();
+        join_all(others).await
+    };
+    tokio::select! {
+        answer = probe => panic!("its body never ends: {answer:?}"),
+        answers = others => assert!(answers.iter().all(|answer| answer.status == 200)),
+    }
+    assert_eq!(rig.fake.counters().limited_all(), 0);
+}
+
+#[tokio::test]
 async fn without_a_connection_nothing_is_counted() {
     let (_proxy, address) =
         proxy_to("http://127.0.0.1:1", Settings::default(), "10000/10m", None).await;

@@ -228,6 +228,20 @@ async fn who_lacks_the_token_may_not_act_and_a_bucket_can_be_unlocked_and_draine
 }
 
 #[tokio::test]
+async fn no_page_shows_a_credential_or_the_token_of_a_webhook() {
+    let rig = Rig::start(discord(""), Settings::default()).await;
+    let token = "hush".repeat(17);
+    let fields = [("authorization", "Bot hush-hush")];
+    for path in ["/api/v10/channels/1/messages", &format!("/api/v10/webhooks/7/{token}")] {
+        assert_eq!(rig.send(rig.request_with("POST", path, &fields, "{}")).await.status, 200);
+    }
+    for page in ["/admin/buckets", "/metrics"] {
+        let body = String::from_utf8(rig.get(page).await.body.to_vec()).unwrap();
+        assert!(body.len() > 100 && !body.contains("hush"), "{page}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_token_pages_are_shown_under_a_local_name_only() {
     let rig = Rig::start(discord(""), Settings::default()).await;
     let ask = |host: &str| {

@@ -15,7 +15,8 @@
 --   answer of       permit granted      reset               what happens
 --   this window     since it began      the one known       counts
 --   a newer window  whenever            later               counts, is remembered
---   an older one    before it began     not later           gives back its place, changes nothing
+--   an older one    before it began     earlier, or the     gives back its place, changes nothing
+--                                       last one's
 --
 -- Answers { 1 if it was too late to count, the requests left or -1, milliseconds to the end or -1 }.
 
@@ -43,6 +44,9 @@ local low = is_known and window.low or nil
 local function is_late()
   if reset < 0 or not window.reset then return granted < began end
   if reset < window.reset - SAME_MS then return true end
+  -- The reset known is this window's once an answer has told its end: then the same one is no older,
+  -- however early the request was let go. It was on its way when the window began, and counts in it.
+  if window.ends and now <= window.ends then return false end
   return left ~= nil and granted < began and reset <= window.reset + SAME_MS
 end
 

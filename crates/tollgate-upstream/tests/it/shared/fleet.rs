@@ -40,6 +40,27 @@ async fn three_clients_with_twelve_requests_need_four_windows_of_three() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_let_go_in_the_last_window_that_counts_in_this_one_gives_no_place_back() {
+    for engine in Engine::available() {
+        let stage = Stage::of_five(engine, LONG).await;
+        let slow = claim(&stage.ledger).await;
+        // The window ends while it is on its way.
+        let _: i64 = stage.tell(&format!("HSET ${ROUTE}:tollgate:window ends 1")).await;
+        let _: i64 = stage.tell(&format!("DEL ${ROUTE}:remaining ${ROUTE}:tollgate:low")).await;
+        let next = claim(&stage.ledger).await;
+        assert_eq!(stage.remaining().await, Some(3), "{engine:?}: a place is kept for it");
+        next.complete(&told(5, 3, 600_000, 700_000));
+        stage.until("the end is known", |_, ttl| ttl > 0).await;
+        slow.complete(&told(5, 3, 600_000, 700_000));
+        until("it is answered", async || {
+            stage.tell::<i64>(&format!("ZCARD ${ROUTE}:tollgate:leases")).await == 0
+        })
+        .await;
+        assert_eq!(stage.remaining().await, Some(3), "{engine:?}: the upstream has counted both");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn as_many_waiters_are_woken_as_there_are_slots() {
     for engine in Engine::available() {
         // A server of its own: its commands are counted.

@@ -223,7 +223,9 @@ async fn who_waits_for_the_credential_is_woken_by_any_bucket_in_order_of_arrival
         let api = Api::of(engine, "riot", "/lol/match/v5/matches/EUW1_1", LONG).await;
         let other = join(&api.stage, &api.profile).await;
         let targets = ["/lol/status/v4/platform-data", "/lol/league/v4/entries"];
-        let claim = |target: &str| Claim::new(api.profile.route("GET", target)).patience(LONG);
+        // Longer than the longest window, or a slow machine finds that it cannot wait that long.
+        let patience = 10 * LONG;
+        let claim = |target: &str| Claim::new(api.profile.route("GET", target)).patience(patience);
         // Both buckets have been seen, and a third one holds the last of the hundred.
         for (target, app) in targets.into_iter().zip(["1:1,98:120", "1:1,99:120"]) {
             let mut told = riot(&api, app);
