@@ -154,8 +154,12 @@ async fn the_budget_of_invalid_requests_is_one_for_all_proxies_on_a_store() {
         let url = &proxies[number % 2].url;
         assert_eq!(post(&client, url, 40_300 + number).await, Ok(403), "{number}");
     }
+    // One is kept for the urgent. What the other has counted is looked up in the background.
     for proxy in &proxies {
-        assert_eq!(post(&client, &proxy.url, 1).await, Ok(503), "one is kept for the urgent");
+        let deadline = Instant::now() + PATIENCE;
+        while post(&client, &proxy.url, 1).await != Ok(503) {
+            assert!(Instant::now() < deadline, "each counts for itself");
+        }
     }
 }
 
