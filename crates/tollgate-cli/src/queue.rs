@@ -195,17 +195,18 @@ fn retry(client: &Client, queue: &str, id: Option<u64>) -> Result<()> {
         client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
         return say(&format!("job {id} waits again"));
     }
-    let mut count = 0;
+    let (mut count, mut cursor) = (0, String::new());
     loop {
-        let page = client.get(&format!("{queue}/dead?max=1000"))?;
-        let jobs = page["jobs"].as_array().cloned().unwrap_or_default();
-        if jobs.is_empty() {
-            return say(&format!("{count} jobs wait again"));
-        }
-        for job in &jobs {
-            client.post(&format!("{queue}/dead/retry"), &json!({"id": job["id"]}))?;
+        // In order of their ids: one that dies again meanwhile is not met twice.
+        let page = client.get(&format!("{queue}/dead?max=1000{cursor}"))?;
+        let jobs = page["jobs"].as_array().into_iter().flatten();
+        let ids: Vec<u64> = jobs.filter_map(|job| job["id"].as_u64()).collect();
+        let Some(last) = ids.last() else { return say(&format!("{count} jobs wait again")) };
+        for id in &ids {
+            client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
             count += 1;
         }
+        cursor = format!("&after={last}");
     }
 }
 
