@@ -1,5 +1,10 @@
 //! A queue as its users meet it: a service on a file, workers over HTTP, operators on the terminal.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::serve::{Folder, Served};
@@ -108,4 +113,174 @@ fn operators_pause_resume_retry_and_drain_from_the_terminal() {
     queue(&["drain", "roles", "--timeout", "30"]);
     assert!(queue(&["stats", "roles"]).contains("roles"));
     assert!(fail(&["queue", "--at", &at, "stats", "nobody"]).contains("nobody"));
+}
+
+fn enqueue(served: &Served, body: &Value) -> u64 {
+    let (status, answer) = post(served, "jobs", body);
+    assert_eq!(status, 201, "{answer}");
+    answer["id"].as_u64().unwrap()
+}
+
+#[test]
+fn every_field_of_a_job_is_heard_over_http() {
+    let folder = Folder::new("queue-fields");
+    let served = serve(&folder);
+    let soon_ms = get(&served, "").1["now_ms"].as_u64().unwrap() + 3_600_000;
+    let told = json!({
+        "group": "g", "payload_base64": "/wA=", "priority": 7, "weight": 2, "key": "once",
+        "start_at_ms": soon_ms, "attempts_max": 1, "backoff_ms": 5,
+        "backoff_max_ms": 6,
+    });
+    let id = enqueue(&served, &told);
+    let (_, job) = get(&served, &format!("/jobs/{id}"));
+    for (field, value) in [
+        ("payload_base64", json!("/wA=")),
+        ("priority", json!(7)),
+        ("weight", json!(2)),
+        ("due_at_ms", json!(soon_ms)),
+    ] {
+        assert_eq!(job[field], value, "{field}: {job}");
+    }
+    let (status, again) = post(&served, "jobs", &told);
+    assert_eq!((status, &again["duplicate"], &again["id"]), (200, &json!(true), &json!(id)));
+    let later = enqueue(&served, &json!({"group": "g", "payload": [1, 2], "delay_ms": 3_600_000}));
+    let (_, job) = get(&served, &format!("/jobs/{later}"));
+    let waits = job["due_at_ms"].as_u64().unwrap() - job["enqueued_at_ms"].as_u64().unwrap();
+    assert_eq!((waits, &job["payload"]), (3_600_000, &json!("[1,2]")), "{job}");
+    // One attempt is all that it has.
+    let once = enqueue(&served, &json!({"group": "h", "payload": "x", "attempts_max": 1}));
+    assert_eq!(lease(&served), [once]);
+    let failed = post(&served, "fail", &json!({"id": once, "attempt": 1, "reason": "no"})).1;
+    assert_eq!(failed["state"], "dead", "{failed}");
+    // Its own backoff, not the queue's.
+    let slow =
+        json!({"group": "i", "payload": "x", "backoff_ms": 90_000, "backoff_max_ms": 90_000});
+    let slow = enqueue(&served, &slow);
+    assert_eq!(lease(&served), [slow]);
+    let (_, queue) = get(&served, "");
+    let failed = post(&served, "fail", &json!({"id": slow, "attempt": 1})).1;
+    let wait = failed["from_ms"].as_u64().unwrap() - queue["now_ms"].as_u64().unwrap();
+    assert!((90_000..150_000).contains(&wait), "{failed}");
+    for wrong in [
+        json!({"payload": 1, "payload_base64": "eA=="}),
+        json!({"payload_base64": "*"}),
+        json!({"delay_ms": 1, "start_at_ms": 1}),
+        json!({"weight": 0}),
+        json!({"prio": 1}),
+    ] {
+        assert_eq!(post(&served, "jobs", &wrong).0, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn every_field_of_a_workers_answer_is_heard_over_http() {
+    let folder = Folder::new("queue-answers");
+    let served = serve(&folder);
+    let id = enqueue(&served, &json!({"group": "g", "payload": "x"}));
+    assert_eq!(lease(&served), [id]);
+    let held = json!({"id": id, "attempt": 1});
+    let progress = json!({"id": id, "attempt": 1, "done": 3, "total": 7});
+    assert_eq!(post(&served, "progress", &progress).0, 200);
+    let (_, job) = get(&served, &format!("/jobs/{id}"));
+    assert_eq!((&job["progress"], &job["worker"]), (&json!({"done": 3, "total": 7}), &json!("w")));
+    let beats = json!({"leases": [held, {"id": id, "attempt": 2}]});
+    let (_, beats) = post(&served, "heartbeat", &beats);
+    assert_eq!(
+        (&beats["leases"][0]["lease"], &beats["leases"][1]["lease"]),
+        (&json!("held"), &json!("lost"))
+    );
+    assert_eq!(post(&served, "release", &held).1["state"], "waiting");
+
+    // How long the group waits: as told, by the fields that everybody uses, or by a profile.
+    let fields = json!({"x-ratelimit-remaining": "0", "x-ratelimit-reset-after": "70.5"});
+    let limited = [
+        (json!({"wait_ms": 60_000}), 60_000),
+        (json!({"headers": {"retry-after": "65"}}), 65_000),
+        (json!({"headers": fields, "profile": "discord", "status": 429}), 70_500),
+    ];
+    for (index, (told, waits_ms)) in limited.into_iter().enumerate() {
+        let group = format!("limited {index}");
+        let id = enqueue(&served, &json!({"group": group, "payload": "x"}));
+        let token = all_leases(&served).into_iter().find(|token| token["id"] == id).unwrap();
+        let mut body = told.clone();
+        body["id"] = token["id"].clone();
+        body["attempt"] = token["attempt"].clone();
+        let (_, queue) = get(&served, "");
+        let (status, limited) = post(&served, "retry-later", &body);
+        assert_eq!((status, &limited["state"]), (200, &json!("waiting")), "{limited}");
+        let wait = limited["from_ms"].as_u64().unwrap() - queue["now_ms"].as_u64().unwrap();
+        assert!((waits_ms..waits_ms + 60_000).contains(&wait), "{told}: {wait}");
+    }
+    for wrong in [
+        json!({"id": 1, "attempt": 1}),
+        json!({"id": 1, "attempt": 1, "headers": {}, "profile": "nobody"}),
+        json!({"id": 1, "attempt": 1, "wait_ms": 1, "headers": {}}),
+    ] {
+        assert_eq!(post(&served, "retry-later", &wrong).0, 400, "{wrong}");
+    }
+}
+
+/// Leases everything that may start, and waits for the first.
+fn all_leases(served: &Served) -> Vec<Value> {
+    let (_, answer) = post(served, "lease", &json!({"max": 10, "wait_ms": 20_000}));
+    answer["leases"].as_array().unwrap().clone()
+}
+
+/// A target that gives these answers, one per connection; where it is, and what it is sent.
+fn target(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (told, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut request, mut chunk) = (Vec::new(), [0; 4_096]);
+            while !request.ends_with(b"the payload") {
+                let length = stream.read(&mut chunk).unwrap();
+                assert!(length > 0, "the request ends early");
+                request.extend_from_slice(&chunk[..length]);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            told.send(String::from_utf8_lossy(&request).to_lowercase()).unwrap();
+        }
+    });
+    (url, heard)
+}
+
+#[test]
+fn a_configured_target_is_pushed_to_as_it_says() {
+    let refusal = "HTTP/1.1 429 Too Many Requests\r\nx-ratelimit-remaining: 0\r\n\
+                   x-ratelimit-reset-after: 0.05\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let fine = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nkept";
+    let (url, heard) = target(vec![refusal, fine]);
+    let folder = Folder::new("queue-push");
+    let config = format!(
+        "[[queues]]\nname = \"roles\"\n[queues.push]\nurl = \"{url}\"\nprofile = \"discord\"\n\
+         content_type = \"text/plain\"\nkeep_result = true\nconcurrency = 1\ntimeout = \"20s\"\n"
+    );
+    let served = Served::start(&["--config", &folder.file("push.toml", &config)]);
+    let id = enqueue(&served, &json!({"group": "g", "payload": "the payload"}));
+    for attempt in 1..=2 {
+        let request = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        for field in [
+            "post /hook http/1.1".to_owned(),
+            "content-type: text/plain".to_owned(),
+            "tollgate-queue: roles".to_owned(),
+            format!("tollgate-job: {id}"),
+            format!("tollgate-attempt: {attempt}"),
+        ] {
+            assert!(request.contains(&field), "{field}: {request}");
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while state(&served, id) != "done" {
+        assert!(Instant::now() < deadline, "the answer is not kept");
+        std::thread::yield_now();
+    }
+    assert_eq!(get(&served, &format!("/jobs/{id}")).1["result"], "kept");
+    let (_, figures) = get(&served, "");
+    assert_eq!(
+        (&figures["totals"]["limited"], &figures["totals"]["failed"]),
+        (&json!(1), &json!(0))
+    );
 }
