@@ -70,8 +70,25 @@ pub struct Found<'a> {
     pub key: Vec<u8>,
 }
 
-/// Stands between values in a key. Values are text, so it cannot be part of one that matters.
+/// Ends each part of a key.
 const SEPARATOR: u8 = 0x1f;
+/// Stands before one of these two bytes where it belongs to a part itself.
+const MARK: u8 = 0x10;
+
+/// Adds a part to a key, so that no two lists of parts make the same one: parts are chosen by who is
+/// limited.
+pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
+    let is_special = |byte: &u8| matches!(*byte, SEPARATOR | MARK);
+    if part.iter().any(is_special) {
+        for byte in part {
+            key.extend(is_special(byte).then_some(MARK));
+            key.push(*byte);
+        }
+    } else {
+        key.extend_from_slice(part);
+    }
+    key.push(SEPARATOR);
+}
 
 impl Domain {
     /// The rules of the domain `name`.
@@ -100,16 +117,13 @@ impl Domain {
         let limit = node.limit.as_ref()?;
         // The policy is named after the rule alone: another domain may have the same one.
         let mut bytes = Vec::with_capacity(64);
-        bytes.extend_from_slice(self.name.as_bytes());
-        bytes.push(SEPARATOR);
+        push_part(&mut bytes, self.name.as_bytes());
         for ((key, value), wildcard) in entries.iter().zip(wildcards) {
-            bytes.extend_from_slice(key.as_bytes());
-            bytes.push(SEPARATOR);
+            push_part(&mut bytes, key.as_bytes());
             match wildcard.filter(|_| limit.share_threshold) {
-                Some(pattern) => bytes.extend_from_slice(&pattern.spelled()),
-                None => bytes.extend_from_slice(value.as_bytes()),
+                Some(pattern) => push_part(&mut bytes, &pattern.spelled()),
+                None => push_part(&mut bytes, value.as_bytes()),
             }
-            bytes.push(SEPARATOR);
         }
         Some(Found { limit, key: bytes })
     }
@@ -214,6 +228,18 @@ mod tests {
         assert_eq!(limit("/about"), Some(7));
         assert_eq!(limit("/x"), Some(8));
         assert_eq!(limit("plain"), Some(9));
+    }
+
+    #[test]
+    fn no_values_imitate_the_key_of_others() {
+        let key = |parts: &[&str]| {
+            let mut key = Vec::new();
+            parts.iter().for_each(|part| push_part(&mut key, part.as_bytes()));
+            key
+        };
+        assert_ne!(key(&["a\u{1f}b", "c"]), key(&["a", "b\u{1f}c"]));
+        assert_ne!(key(&["a\u{10}", "b"]), key(&["a\u{10}\u{1f}b"]));
+        assert_eq!(key(&["a", "b"]), b"a\x1fb\x1f");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tollgate_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 pub use answer::{Answer, Status};
 pub use limits::{Unit, limit_policy, printable, unit_and_requests};
 
-use crate::descriptors::{Domain, Limit};
+use crate::descriptors::{Domain, Limit, push_part};
 use crate::rules::{Ask, Rules, Treatment};
 use crate::worker::Worker;
 
@@ -137,12 +137,11 @@ fn case<'a>(
     let hits = descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1)));
     let is_negative = descriptor.is_negative;
     if limit.is_some() {
-        let mut key = request.domain.as_bytes().to_vec();
+        let mut key = Vec::new();
+        push_part(&mut key, request.domain.as_bytes());
         for (name, value) in &descriptor.entries {
-            key.push(0x1f);
-            key.extend_from_slice(name.as_bytes());
-            key.push(b'=');
-            key.extend_from_slice(value.as_bytes());
+            push_part(&mut key, name.as_bytes());
+            push_part(&mut key, value.as_bytes());
         }
         return Case { limit, key, hits, is_negative };
     }

@@ -106,8 +106,10 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut lines = self.waiting.lines();
+        // Let go under the lock, as all are: of two that leave together the second sees it.
+        let line = std::mem::take(&mut self.line);
         // The map's and ours: nobody else stands in it, and under the lock nobody joins.
-        if Arc::strong_count(&self.line) <= 2 {
+        if Arc::strong_count(&line) <= 2 {
             lines.remove(&self.name);
         }
     }

@@ -193,8 +193,12 @@ impl Reader<'_> {
         let mut value = 0u64;
         while let Some(byte @ (b'0'..=b'9' | b'_')) = self.rest().bytes().next() {
             if byte == b'_' {
-                if self.at == start {
-                    return self.fail(Kind::Expected("a digit"));
+                let is_digit = |at: Option<usize>| {
+                    let byte = at.and_then(|at| self.text.as_bytes().get(at));
+                    byte.is_some_and(u8::is_ascii_digit)
+                };
+                if !is_digit(self.at.checked_sub(1)) || !is_digit(self.at.checked_add(1)) {
+                    return self.fail(Kind::Expected("a digit on both sides"));
                 }
             } else {
                 let next = value.checked_mul(10).and_then(|v| v.checked_add((byte - b'0').into()));
@@ -283,6 +287,8 @@ mod tests {
             ("1/200000d", 2),
             ("1/365d burst 101", 7),
             ("_1/s", 0),
+            ("1_/s", 1),
+            ("1__0/s", 1),
             ("1/µs", 2),
         ] {
             assert_eq!(error(text).0, at, "{text:?}: {}", error(text).1);

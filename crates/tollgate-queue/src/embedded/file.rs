@@ -17,6 +17,7 @@ mod rows;
 mod vault;
 
 use std::fmt;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -128,7 +129,10 @@ fn create_whole(builder: &Builder, path: &std::path::Path) -> Result<(), Error> 
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    drop(builder.create(&unfinished).map_err(|error| trouble(error.into()))?);
+    // Jobs are nobody else's to read.
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished);
+    drop(builder.create_file(file.map_err(io)?).map_err(|error| trouble(error.into()))?);
     std::fs::rename(&unfinished, path).map_err(io)
 }
 

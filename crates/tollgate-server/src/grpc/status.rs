@@ -1,5 +1,7 @@
 //! How a call ended, other than well.
 
+use tollgate_core::ErrorKind;
+
 use crate::rls::Refusal;
 
 /// A gRPC status other than OK.
@@ -24,6 +26,8 @@ pub(super) enum Code {
     ResourceExhausted = 8,
     /// There is no such method, or no such encoding.
     Unimplemented = 12,
+    /// The service and its store do not fit together.
+    Internal = 13,
     /// The store failed: the proxy's failure mode decides.
     Unavailable = 14,
     /// No token, or a wrong one.
@@ -56,6 +60,9 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Invalid(text) => Self::new(Code::InvalidArgument, text),
+            Refusal::Store(error) if error.kind() == ErrorKind::Misuse => {
+                Self::new(Code::Internal, error.to_string())
+            }
             Refusal::Store(error) => Self::new(Code::Unavailable, error.to_string()),
         }
     }
