@@ -155,6 +155,10 @@ impl<S: Slot> Table<S> {
         if size_of::<Bucket<S>>() > 64 {
             prefetch(&bucket.0[SLOTS / 2]);
         }
+        // Where most are that found their home full.
+        if let Some(next) = self.buckets.get(home + 1) {
+            prefetch(&next.0[0]);
+        }
     }
 
     /// The words of a key, if it has any.

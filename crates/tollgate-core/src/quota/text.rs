@@ -193,11 +193,9 @@ impl Reader<'_> {
         let mut value = 0u64;
         while let Some(byte @ (b'0'..=b'9' | b'_')) = self.rest().bytes().next() {
             if byte == b'_' {
-                let is_digit = |at: Option<usize>| {
-                    let byte = at.and_then(|at| self.text.as_bytes().get(at));
-                    byte.is_some_and(u8::is_ascii_digit)
-                };
-                if !is_digit(self.at.checked_sub(1)) || !is_digit(self.at.checked_add(1)) {
+                let bytes = self.text.as_bytes();
+                let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+                if self.at == start || !is_digit(self.at - 1) || !is_digit(self.at + 1) {
                     return self.fail(Kind::Expected("a digit on both sides"));
                 }
             } else {

@@ -124,6 +124,15 @@ mod file {
     }
 
     #[test]
+    fn a_new_file_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = scratch("mode");
+        let _queues = Embedded::open(&path.0).expect("opens");
+        let mode = std::fs::metadata(&path.0).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
     fn a_file_in_use_is_refused() {
         let path = scratch("in-use");
         let _queues = Embedded::open(&path.0).expect("opens");
