@@ -12,7 +12,7 @@ mod certificate;
 mod cluster;
 mod lossy;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -249,7 +249,9 @@ pub fn eventually(at_most: Duration, mut condition: impl FnMut() -> bool) {
 
 /// Sends a signal to a process that a test has started.
 fn signal(pid: u32, name: &str) {
-    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    // The process may be gone already; the program must be there.
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    sent.expect("kill is installed: Debian's procps");
 }
 
 /// Sends a command to a server, and returns what it answers within two seconds.
@@ -265,7 +267,11 @@ pub fn tell(port: u16, words: &[&str]) -> std::io::Result<String> {
     let mut length = 0;
     // One answer arrives whole unless it is long: those are read until a pause.
     loop {
-        let read = stream.read(&mut answer[length..])?;
+        let read = match stream.read(&mut answer[length..]) {
+            // A child's end interrupts a read that has a timeout.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         length += read;
         if read == 0 || length == answer.len() || answer[..length].ends_with(b"\r\n") {
             return Ok(String::from_utf8_lossy(&answer[..length]).into_owned());
