@@ -1,6 +1,6 @@
 //! The proxy and the fake upstream as a user starts them: own processes, real ports, a real Redis.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ struct Running {
     child: Child,
     url: String,
     /// Held open: it may have more to say.
-    _out: BufReader<ChildStdout>,
+    out: BufReader<ChildStdout>,
 }
 
 impl Running {
@@ -28,13 +28,17 @@ impl Running {
         if let Some(token) = token {
             command.env("TOLLGATE_ADMIN_TOKEN", token);
         }
+        Self::spawn(&mut command)
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut line).unwrap();
         let url = line.split_whitespace().last().unwrap_or_default().to_owned();
-        assert!(url.starts_with("http://"), "{arguments:?} said {line:?}");
-        Self { child, url, _out: out }
+        assert!(url.starts_with("http://"), "{command:?} said {line:?}");
+        Self { child, url, out }
     }
 
     fn fake(arguments: &[&str]) -> Self {
@@ -113,6 +117,33 @@ async fn one_proxy_of_three_is_killed_in_a_burst_and_nobody_stalls() {
     }
     let counters = fake.counters().await;
     assert!(limited(&counters) <= 1, "one cause, at most one 429: {counters}");
+}
+
+#[tokio::test]
+async fn a_credential_is_in_nothing_that_the_proxy_writes() {
+    let fake = Running::fake(&[]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command
+        .args(["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream"])
+        .arg(&fake.url)
+        .env("RUST_LOG", "trace")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut proxy = Running::spawn(&mut command);
+    let mut said = proxy.child.stderr.take().unwrap();
+    let client = reqwest::Client::new();
+    for channel in [1, 40_300] {
+        post(&client, &proxy.url, channel).await.unwrap();
+    }
+    // A request that fails is told about most.
+    drop(fake);
+    assert_eq!(post(&client, &proxy.url, 1).await, Ok(502));
+    proxy.child.kill().unwrap();
+    let mut written = String::new();
+    proxy.out.read_to_string(&mut written).unwrap();
+    said.read_to_string(&mut written).unwrap();
+    assert!(!written.contains("fleet"), "{written}");
 }
 
 #[tokio::test]

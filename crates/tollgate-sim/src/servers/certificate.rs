@@ -19,7 +19,7 @@ impl Certificate {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-certificate-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
         let [certificate, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name));
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
@@ -34,8 +34,8 @@ impl Certificate {
             .output()
             .expect("openssl is installed by scripts/install-peers");
         assert!(made.status.success(), "{made:?}");
-        let [certificate, key] =
-            [certificate, key].map(|file| std::fs::read_to_string(file).unwrap());
+        let read = |file| std::fs::read_to_string(file).expect("openssl has written it");
+        let [certificate, key] = [certificate, key].map(read);
         let _ = std::fs::remove_dir_all(&folder);
         Self { certificate, key }
     }

@@ -25,11 +25,13 @@ impl LossyWay {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
-                let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                let (Ok(answers), Ok(asker)) = (server.try_clone(), client.try_clone()) else {
+                    continue;
+                };
                 let flag = Arc::clone(&flag);
                 std::thread::spawn(move || pass(client, server, || false));
                 std::thread::spawn(move || {
-                    pass(back.0, back.1, || flag.swap(false, Ordering::SeqCst))
+                    pass(answers, asker, || flag.swap(false, Ordering::SeqCst))
                 });
             }
         });
