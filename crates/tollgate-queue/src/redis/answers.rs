@@ -1,6 +1,7 @@
 //! What batches of calls are told and answered.
 
 use std::collections::HashMap;
+use std::ops::RangeFrom;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -9,7 +10,7 @@ use tollgate_core::Timestamp;
 
 use super::estimate::{Frame, Setting, Told};
 use super::pack::{self, Reader, START_BYTES, unpack_settings};
-use super::read::{bytes, damaged, list, number, settled, text};
+use super::read::{bytes, damaged, list, number, settled, text, unsigned};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Desk, Inner};
 use crate::error::{Error, ErrorKind};
@@ -59,11 +60,7 @@ pub(super) async fn enqueue(
     now: Timestamp,
 ) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
-    let mut arguments = vec![calls.len().to_string().into_bytes()];
-    for (call, jobs) in calls.into_iter().zip(&asked) {
-        arguments.push(jobs.len().to_string().into_bytes());
-        arguments.extend(call);
-    }
+    let arguments = pack::calls(calls);
     let answer = list(inner.change(&ENQUEUE, &desk.base, now, arguments).await?)?;
     let [frame, groups, special, calls] = &answer[..] else { return Err(damaged()) };
     let frame = Frame::read(frame)?;
@@ -78,8 +75,16 @@ pub(super) async fn enqueue(
         let group = Told::read(&parts, &setting)?;
         told.insert(group.name.clone(), (group, ahead));
     }
-    let calls = list(calls.clone())?;
-    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &mut told, &jobs)).collect())
+    match calls {
+        Value::BulkString(_) => {
+            let mut ids = unsigned(calls)?..;
+            Ok(asked.iter().map(|jobs| Ok(read_row(&mut ids, &mut told, jobs))).collect())
+        }
+        _ => {
+            let calls = list(calls.clone())?;
+            Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+        }
+    }
 }
 
 /// What was told of each group, and the units ahead of the next job that is read of it.
@@ -108,9 +113,8 @@ impl Asked {
     }
 }
 
-fn read_call(call: &Value, told: &mut Groups<'_>, jobs: &[Asked]) -> Result<Vec<Enqueued>, Error> {
+fn read_call(call: &Value, told: &Groups<'_>, jobs: &[Asked]) -> Result<Vec<Enqueued>, Error> {
     match bytes(call)? {
-        [b'S', first @ ..] => read_row(&mut Reader(first), told, jobs),
         [b'J', each @ ..] => read_each(&mut Reader(each), told, jobs),
         _ => {
             let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
@@ -121,12 +125,7 @@ fn read_call(call: &Value, told: &mut Groups<'_>, jobs: &[Asked]) -> Result<Vec<
 }
 
 /// Jobs with ids in a row, each behind those of its group that were read before.
-fn read_row(
-    read: &mut Reader<'_>,
-    told: &mut Groups<'_>,
-    jobs: &[Asked],
-) -> Result<Vec<Enqueued>, Error> {
-    let first = read.double().ok_or_else(damaged)? as u64;
+fn read_row(ids: &mut RangeFrom<u64>, told: &mut Groups<'_>, jobs: &[Asked]) -> Vec<Enqueued> {
     let one = |(job, id): (&Asked, u64)| {
         // Of what is told again the groups are not remembered.
         let ready = told.get_mut(&job.group).and_then(|(group, next)| {
@@ -136,7 +135,7 @@ fn read_row(
         });
         Enqueued { id: JobId(id), duplicate: false, ready }
     };
-    Ok(jobs.iter().zip(first..).map(one).collect())
+    jobs.iter().zip(ids).map(one).collect()
 }
 
 /// Jobs of which each is told.

@@ -157,8 +157,8 @@ impl<'s> Told<'s> {
 /// What is in use of `limits`, by the bytes of a group's state; until when the group is blocked.
 fn group(state: &[u8], limits: &[Limit]) -> Option<(Vec<Gate>, Timestamp)> {
     let mut read = Reader(state);
-    let (_running, blocked, _deficit) = (read.number()?, read.double()?, read.double()?);
-    let (_waiting, _turn) = (read.number()?, read.double()?);
+    let (_running, blocked, _deficit) = (read.number()?, read.double()?, read.number()?);
+    let (_waiting, _odd, _turn) = (read.number()?, read.number()?, read.double()?);
     Some((gates(read, limits)?, moment(blocked as u64)))
 }
 

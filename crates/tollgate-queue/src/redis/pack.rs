@@ -43,6 +43,27 @@ pub(super) fn call(jobs: &[NewJob]) -> Vec<Vec<u8>> {
     std::iter::once(starts).chain(jobs.iter().map(job)).collect()
 }
 
+/// The arguments of several calls: how many jobs each has, when they start unless all of them start
+/// now and are nobody's duplicates, and the jobs.
+pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
+    let is_row = calls.iter().all(|call| call.first().is_none_or(Vec::is_empty));
+    let (mut counts, mut starts) = (Vec::with_capacity(4 * calls.len()), Vec::new());
+    let mut arguments = vec![Vec::new(), Vec::new()];
+    for mut call in calls {
+        let jobs = call.split_off(call.len().min(1));
+        counts.extend_from_slice(&(jobs.len() as u32).to_le_bytes());
+        if !is_row {
+            let mut own = call.pop().unwrap_or_default();
+            own.resize(START_BYTES * jobs.len(), 0);
+            starts.append(&mut own);
+        }
+        arguments.extend(jobs);
+    }
+    arguments[0] = counts;
+    arguments[1] = starts;
+    arguments
+}
+
 /// What one start takes in the first argument of a call, if that is there.
 pub(super) const START_BYTES: usize = 9;
 

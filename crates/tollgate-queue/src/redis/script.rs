@@ -22,10 +22,11 @@ impl Script {
         let base = [
             include_str!("scripts/layout.lua"),
             include_str!("scripts/limits.lua"),
+            include_str!("scripts/line.lua"),
             include_str!("scripts/groups.lua"),
             include_str!("scripts/jobs.lua"),
         ];
-        Self::new(&[base[0], base[1], base[2], base[3], part])
+        Self::new(&[base[0], base[1], base[2], base[3], base[4], part])
     }
 }
 

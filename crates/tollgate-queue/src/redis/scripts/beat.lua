@@ -7,7 +7,7 @@
 
 upkeep()
 
-local answer = {}
+local answer, prolonged = {}, {}
 for n = 4, #ARGV do
   local id, attempt, at = read('<dI4', ARGV[n])
   local name = ('%d'):format(id)
@@ -18,13 +18,18 @@ for n = 4, #ARGV do
   else
     if ARGV[3] == 'progress' then
       l.done, l.total = read('<dd', ARGV[n], at)
-    else
-      l.expires = max(l.expires, now + Q.lease)
-      call('ZADD', P .. 'l', l.expires, name)
+    elseif now + Q.lease > l.expires then
+      l.expires = now + Q.lease
+      if #ARGV == 4 then l.alone = 1 end
+      prolonged[#prolonged + 1] = name
     end
     call('HSET', P .. 'r', name, lease_format(l))
     answer[#answer + 1] = l.flags % 2 == 1 and 2 or 1
     answer[#answer + 1] = ('%d'):format(l.expires)
   end
+end
+for from = 1, #prolonged, TOGETHER do
+  local upto = min(from + TOGETHER - 1, #prolonged)
+  call('ZADD', P .. 'l', now + Q.lease, table.concat(prolonged, ' ', from, upto))
 end
 return reply({ ('%d'):format(now), answer })

@@ -37,8 +37,7 @@ if what == 'cancel' then
   end
   local j = job_read(text)
   local g = group_load(j.group)
-  if call('ZREM', waits_of(g), job_place(id, j)) == 1 then
-    g.waiting, g.dirty = g.waiting - 1, true
+  if line_remove(g, job_place(id, j)) then
     extra_drop(g.name, j.weight - 1)
   elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', -1)

@@ -1,20 +1,37 @@
 -- Enqueues jobs: of several calls, each all or none.
 --
---   ARGV[3]   how many calls; then per call how many jobs, when they start, and the jobs without their
---             times. When they start is '' if all start now and none has a key, and otherwise per job
+--   ARGV[3]   how many jobs each call has, 4 bytes each
+--   ARGV[4]   '' if all jobs start now and none has a key, and otherwise per job
 --             | 0 now, 1 after, 2 at 1 | when 8 |
+--   ARGV[5..] the jobs without their times
 --
 -- Answers { frame (jobs.lua), { name, state, units ahead of the first new job, units in all, of each
 -- group ... }, { whether it is paused, own limits, of each group ... } (empty if none is or has any),
--- { call ... } }. A call is an error as text, or | 'S' | first id 8 | if
--- its jobs have ids in a row and stand one behind the other, as those of all calls before it, or
--- | 'J' | per job: id 8, whether it is a duplicate 1, units ahead 8 (-1: not known) |.
+-- calls }. Calls are the first id if all jobs have ids in a row and stand one behind the other, and
+-- otherwise, each, an error as text, or | 'J' | per job: id 8, whether it is a duplicate 1, units
+-- ahead 8 (-1: not known) |.
 
-local TIMES = 9
-local added, known, fresh = {}, {}, {}
-local jobs_now, id_last = call('HLEN', P .. 'j'), nil
+local COUNT, TIMES, FIRST = 4, 9, 5
+local counts, starts = ARGV[3], ARGV[4]
+local jobs_now, fresh = call('HLEN', P .. 'j'), {}
 local heaviest = jobs_now == 0 and 0 or Q.heaviest
 local order = tonumber(call('HGET', P .. 'c', 'or') or 0)
+local id_last = call('HINCRBY', P .. 'c', 'n', #ARGV - FIRST + 1) - (#ARGV - FIRST + 1)
+
+-- Of each group, by its number: name, jobs that come (an id or several), places of odd ones, units
+-- beyond one each, jobs that do not start later, whether there is more to do than to line up; and
+-- what is found: jobs before these, state, units of all that wait beyond one each.
+local number_of, known, came, odd, extra, waits, is_special = {}, {}, {}, {}, {}, {}, {}
+local before, values, beyond = {}, {}, {}
+
+local function number(name)
+  local k = number_of[name]
+  if not k then
+    k = #known + 1
+    number_of[name], known[k], waits[k], extra[k] = k, name, 0, 0
+  end
+  return k
+end
 
 -- Priority, weight, key if any, group and where the payload begins.
 local function parse(text)
@@ -27,7 +44,7 @@ local function parse(text)
   return priority, a + 256 * (b + 256 * (c + 256 * d)), key, text:sub(at + 2, payload - 1), payload
 end
 
--- Why a call of the jobs `from` to `upto` cannot be granted, if it cannot.
+-- Why the jobs `from` to `upto` cannot be taken, if they cannot.
 local groups_now
 local function refusal(from, upto)
   local many = upto - from + 1
@@ -37,8 +54,8 @@ local function refusal(from, upto)
   groups_now = groups_now or call('ZCARD', P .. 'i')
   if groups_now + #known + many > Q.groups_max then
     local new, seen = 0, {}
-    for _, list in pairs(added) do
-      if not call('ZSCORE', P .. 'i', list.name) then new, seen[list.name] = new + 1, true end
+    for _, name in ipairs(known) do
+      if not call('ZSCORE', P .. 'i', name) then new, seen[name] = new + 1, true end
     end
     for n = from, upto do
       local _, _, _, group = parse(ARGV[n])
@@ -80,53 +97,59 @@ local function remember(key, id)
   end
 end
 
--- Enqueues one; its id, whether it is a duplicate, and if not its group and, of those that start now,
--- how many of this run are before it.
+-- Puts a job that starts now into the line of its group: at its end, unless it is odd.
+local function line_up(k, id, priority, weight)
+  waits[k] = waits[k] + 1
+  if priority > 0 or weight > 1 then
+    local places = odd[k] or {}
+    places[#places + 1], places[#places + 2] = 0, pack('>BI7I7I4', 255 - priority, order, id, weight)
+    odd[k], extra[k], is_special[k] = places, extra[k] + weight - 1, true
+    return
+  end
+  local ids = came[k]
+  if not ids then
+    came[k] = id
+  elseif type(ids) == 'table' then
+    ids[#ids + 1] = id
+  else
+    came[k] = { ids, id }
+  end
+end
+
+-- Enqueues one; its id, whether it is a duplicate, and if not the number of its group and, of those
+-- that start now, how many of this run are before it.
 local stamp, stamp_due
 local function put(text, due)
   local priority, weight, key, name = parse(text)
   local id = key and earlier(key)
-  if id then return id, 1, false, -1 end
-  id = id_last + 1
-  id_last = id
-  if key then remember(key, id) end
-  local list, ahead = added[name], -1
-  if not list then
-    list = { name = name, places = {}, extra = 0, raises = false, waits = 0, before = 0, value = '' }
-    added[name], known[#known + 1] = list, name
-  end
+  if id then return id, 1, 0, -1 end
+  id_last = id_last + 1
+  if key then remember(key, id_last) end
+  local k, ahead = number(name), -1
+  id = ('%d'):format(id_last)
   if due > now then
     call('ZADD', P .. 'd:' .. name, due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
-    list.raises = true
+    is_special[k] = true
   else
     order = max(order, due)
     due = order
-    local places = list.places
-    places[#places + 1], places[#places + 2] = '0', pack('>BI7I7I4', 255 - priority, due, id, weight)
-    if priority > 0 then list.raises = true else ahead = list.waits end
-    list.waits, list.extra = list.waits + 1, list.extra + weight - 1
+    if priority == 0 then ahead = waits[k] end
+    line_up(k, id, priority, weight)
   end
   if weight > heaviest then heaviest = weight end
   if stamp_due ~= due then stamp, stamp_due = pack('<dd', now, due), due end
-  fresh[#fresh + 1], fresh[#fresh + 2] = ('%d'):format(id), stamp .. text
+  fresh[#fresh + 1], fresh[#fresh + 2] = id, stamp .. text
   jobs_now = jobs_now + 1
-  return id, 0, list, ahead
-end
-
--- Enqueues the jobs of a call that start now, one behind the other.
-local function put_row(from, upto)
-  local first = id_last + 1
-  for n = from, upto do put(ARGV[n], now) end
-  return 'S' .. pack('<d', first)
+  return id_last, 0, k, ahead
 end
 
 -- Enqueues the jobs of a call that are told one by one.
-local function put_each(from, upto, starts)
+local function put_each(from, upto)
   local jobs = {}
   for n = from, upto do
     local start, when = 0, 0
-    if starts ~= '' then start, when = read('<Bd', starts, TIMES * (n - from) + 1) end
+    if starts ~= '' then start, when = read('<Bd', starts, TIMES * (n - FIRST) + 1) end
     local due = now
     if start == 1 then due = now + when elseif start == 2 then due = max(now, when) end
     jobs[#jobs + 1] = { put(ARGV[n], due) }
@@ -134,34 +157,30 @@ local function put_each(from, upto, starts)
   return jobs
 end
 
-local at, heads, wanted = 4, {}, 0
-for n = 1, tonumber(ARGV[3]) do
-  heads[n] = at
-  local many = tonumber(ARGV[at])
-  at, wanted = at + 2 + many, wanted + many
-end
-id_last = call('HINCRBY', P .. 'c', 'n', wanted) - wanted
-local calls, in_a_row = {}, true
-for n, head in ipairs(heads) do
-  local from, upto, starts = head + 2, head + 1 + tonumber(ARGV[head]), ARGV[head + 1]
-  local wrong = refusal(from, upto)
-  in_a_row = in_a_row and (wrong or starts == '')
-  calls[n] = wrong or (in_a_row and put_row or put_each)(from, upto, starts)
+local calls
+if starts == '' and not refusal(FIRST, #ARGV) then
+  calls = ('%d'):format(id_last + 1)
+  for n = FIRST, #ARGV do put(ARGV[n], now) end
+else
+  calls = {}
+  local from = FIRST
+  for at = 1, #counts, COUNT do
+    local upto = from + read('<I4', counts, at) - 1
+    calls[#calls + 1] = refusal(from, upto) or put_each(from, upto)
+    from = upto + 1
+  end
 end
 count('enqueued', #fresh / 2)
 chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
 if heaviest > 1 and heaviest ~= Q.heaviest then call('HSET', P .. 'c', 'hv', heaviest) end
 Q.heaviest = max(1, heaviest)
 
-local function line_up(list)
-  local key = P .. 'w:' .. list.name
-  if #list.places == 2 then
-    call('ZADD', key, '0', list.places[2])
-  else
-    chunked(list.places, function(...) call('ZADD', key, ...) end)
-  end
-  if list.extra > 0 then call('HINCRBY', P .. 'u', list.name, list.extra) end
-  return key
+-- Lets the jobs that come stand at the end of their line; how many are in it now.
+local function join(name, ids)
+  if type(ids) ~= 'table' then return call('RPUSH', came_of(name), ids) end
+  local length
+  chunked(ids, function(...) length = call('RPUSH', came_of(name), ...) end)
+  return length
 end
 
 -- Jobs behind others that wait change nothing about when the first may start: of such a group nothing
@@ -169,13 +188,14 @@ end
 local others = {}
 for from = 1, #known, CHUNK do
   local upto = min(from + CHUNK - 1, #known)
-  local values = call('HMGET', P .. 'gs', unpack(known, from, upto))
-  for n = from, upto do
-    local list, value = added[known[n]], values[n - from + 1]
-    if value and not list.raises and read('<I4', value, 21) > 0 then
-      list.before, list.value = call('ZCARD', line_up(list)) - list.waits, value
+  local states = call('HMGET', P .. 'gs', unpack(known, from, upto))
+  for k = from, upto do
+    local name, value, waiting, in_odd = known[k], states[k - from + 1], 0, 0
+    if value and not is_special[k] then waiting, in_odd = read('<I4I4', value, WAITING_AT) end
+    if waiting > 0 then
+      before[k], values[k] = join(name, came[k]) - waits[k] + in_odd, value
     else
-      others[#others + 1] = list.name
+      others[#others + 1] = name
     end
   end
 end
@@ -183,10 +203,13 @@ end
 local names = {}
 groups_load(others)
 for _, name in ipairs(others) do
-  local list, g = added[name], groups[name]
-  list.before = g.waiting
-  line_up(list)
-  g.waiting, g.dirty = g.waiting + list.waits, true
+  local k, g = number_of[name], groups[name]
+  before[k] = g.waiting
+  if came[k] then
+    join(name, came[k])
+    g.waiting, g.dirty = g.waiting + (type(came[k]) == 'table' and #came[k] or 1), true
+  end
+  line_put(g, odd[k] or {}, extra[k])
   if g.turn == 0 then names[#names + 1], names[#names + 2] = 0, name end
   group_promote(g)
   group_place(g)
@@ -195,25 +218,25 @@ chunked(names, function(...) call('ZADD', P .. 'i', ...) end)
 if order > 0 then call('HSET', P .. 'c', 'or', ('%d'):format(order)) end
 save()
 
-local told, special, is_special = {}, {}, Q.paused or any_paused() or any_own()
-for n, name in ipairs(known) do
-  local list, g = added[name], groups[name]
-  list.extra = Q.heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
-  local k, ahead = 4 * n - 4, list.before + list.extra
-  told[k + 1], told[k + 2] = name, g and group_bytes(g) or list.value
-  told[k + 3], told[k + 4] = ahead, ahead + list.waits
-  if is_special then
+local told, special, any_special = {}, {}, Q.paused or any_paused() or any_own()
+for k, name in ipairs(known) do
+  local g, at = groups[name], 4 * k - 4
+  beyond[k] = Q.heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
+  local ahead = before[k] + beyond[k]
+  told[at + 1], told[at + 2] = name, g and group_bytes(g) or values[k]
+  told[at + 3], told[at + 4] = ahead, ahead + waits[k]
+  if any_special then
     special[#special + 1] = (Q.paused or is_paused(name)) and 1 or 0
     special[#special + 1] = own_limits(name)
   end
 end
-for n, jobs in ipairs(calls) do
+for n, jobs in ipairs(type(calls) == 'table' and calls or {}) do
   if type(jobs) == 'table' then
-    for k = 1, #jobs do
-      local id, duplicate, list, ahead = unpack(jobs[k])
+    for j = 1, #jobs do
+      local id, duplicate, k, ahead = unpack(jobs[j])
       -- Jobs of several units stand somewhere behind; all of them are counted as ahead.
-      if ahead >= 0 then ahead = ahead + list.before + list.extra end
-      jobs[k] = pack('<dBd', id, duplicate, ahead)
+      if ahead >= 0 then ahead = ahead + before[k] + beyond[k] end
+      jobs[j] = pack('<dBd', id, duplicate, ahead)
     end
     calls[n] = 'J' .. table.concat(jobs)
   end

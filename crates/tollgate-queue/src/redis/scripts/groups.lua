@@ -41,7 +41,8 @@ end
 -- Most groups have one limit, of slots: theirs are read and written at one go.
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
 local plain = is_plain(Q.group_limits)
-local PLAIN, PLAIN_LENGTH = '<I4ddI4dBI4I4I4', 45
+local HEAD, HEAD_LENGTH, WAITING_AT = '<I4dI4I4I4d', 32, 17
+local PLAIN, PLAIN_LENGTH = HEAD .. 'BI4I4I4', 45
 
 -- Whether any group has limits of its own.
 local function any_own()
@@ -52,34 +53,33 @@ end
 -- The limits of its own that a group has, as they are stored, or ''.
 local function own_limits(name) return any_own() and call('HGET', P .. 'o', name) or '' end
 
-local function waits_of(g) return P .. 'w:' .. g.name end
 local function delays_of(g) return P .. 'd:' .. g.name end
 
 local function group_read(name, value, is_parked)
   local limits, own = Q.group_limits, own_limits(name)
   if own ~= '' then limits = read_limits(own, 1) end
-  local running, blocked, deficit, waiting, turn = 0, 0, 0, 0, 0
+  local running, blocked, deficit, waiting, odd, turn = 0, 0, 0, 0, 0, 0
   local states, fits
   local is_like = plain
   if own ~= '' then is_like = is_plain(limits) end
   if value and is_like and #value >= PLAIN_LENGTH then
     local kind, length, flight, used, at
-    running, blocked, deficit, waiting, turn, kind, length, flight, used, at =
+    running, blocked, deficit, waiting, odd, turn, kind, length, flight, used, at =
       read(PLAIN, value)
     if kind == 1 and length == #value - 37 then
       states = { slots_load(limits[1], flight, value, at, #value + 1, used) }
     end
   end
   if not states then
-    if value then running, blocked, deficit, waiting, turn = read('<I4ddI4d', value) end
-    states, fits = states_load(limits, value, 33)
+    if value then running, blocked, deficit, waiting, odd, turn = read(HEAD, value) end
+    states, fits = states_load(limits, value, HEAD_LENGTH + 1)
   end
-  if waiting > 0 then waiting = call('ZCARD', P .. 'w:' .. name) end
+  if waiting > 0 then waiting = line_length(name, odd) end
   -- Everything that a script notes of a group is named here: a table that need not grow is cheap.
   local g = { name = name, running = running, blocked = blocked, deficit = deficit, waiting = waiting,
-    turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
-    is_kept = value and not is_parked, dirty = false, taken = 0, given = 0, extra = 0, places = false,
-    asked = 0, held = false, reopens = false }
+    odd = odd, turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
+    is_kept = value and not is_parked, dirty = false, taken = 0, given = 0, extra = 0, ids = false,
+    weights = false, is_odd = false, asked = 0, held = false, reopens = false }
   groups[name] = g
   if fits and running > 0 then
     for n = 1, #limits do
@@ -119,10 +119,10 @@ local function group_bytes(g)
   if g.is_plain then
     local s = g.states[1]
     local log = s[5] or s[3]
-    return pack(PLAIN, g.running, g.blocked, g.deficit, g.waiting, g.turn, 1, 8 + #log,
+    return pack(PLAIN, g.running, g.blocked, g.deficit, g.waiting, g.odd, g.turn, 1, 8 + #log,
       s[2], s[6] or s[4]) .. log
   end
-  return pack('<I4ddI4d', g.running, g.blocked, g.deficit, g.waiting, g.turn)
+  return pack(HEAD, g.running, g.blocked, g.deficit, g.waiting, g.odd, g.turn)
     .. states_format(g.limits, g.states)
 end
 
@@ -131,7 +131,7 @@ local function group_park(g)
   local bytes, upto = states_format(g.limits, g.states)
   if g.blocked > now then upto = max(upto, g.blocked) end
   if upto > now then
-    call('SET', P .. 'g:' .. g.name, pack('<I4ddI4d', 0, g.blocked, 0, 0, 0) .. bytes, 'PX', ms(upto - now))
+    call('SET', P .. 'g:' .. g.name, pack(HEAD, 0, g.blocked, 0, 0, 0, 0) .. bytes, 'PX', ms(upto - now))
     g.is_parked = true
   elseif g.is_parked then
     call('DEL', P .. 'g:' .. g.name)
@@ -300,21 +300,23 @@ local function group_promote(g)
     places[2 * n - 1], places[2 * n] = 0, pack('>BI7I7I4', 255 - priority, at, ids[n], weight)
     extra = extra + weight - 1
   end
-  call('ZADD', waits_of(g), unpack(places))
+  line_put(g, places, extra)
   call('ZREM', delays_of(g), unpack(due))
   Q.delayed = call('HINCRBY', P .. 'c', 'dl', -#due)
-  g.waiting, g.dirty = g.waiting + #due, true
-  if extra > 0 then call('HINCRBY', P .. 'u', g.name, extra) end
 end
 
--- Where the group stands from now on; `head` is its first place if that is known. Groups with
+-- The weight of the first job that waits in a group.
+local function first_weight(g)
+  if Q.heaviest == 1 or g.odd == 0 then return 1 end
+  local _, weights = line_read(g, 1)
+  return weights[1] or 1
+end
+
+-- Where the group stands from now on; `weight` is that of its first job if that is known. Groups with
 -- nothing to start but running jobs stay known by name.
-local function group_place(g, head)
+local function group_place(g, weight)
   if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
-  local weight = g.waiting > 0 and 1
-  if weight and Q.heaviest > 1 then
-    weight = read('>I4', head or call('ZRANGE', waits_of(g), 0, 0)[1], 16)
-  end
+  weight = g.waiting > 0 and (weight or first_weight(g))
   local first = Q.delayed > 0 and call('ZRANGE', delays_of(g), 0, 0, 'WITHSCORES')[2]
   -- A delayed job may go before the head, and start when that may not.
   local due = first and max(tonumber(first), g.blocked) or STUCK

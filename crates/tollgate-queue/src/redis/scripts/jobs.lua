@@ -35,9 +35,7 @@ local function job_wait(g, id, j)
     call('ZADD', delays_of(g), j.due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
   else
-    call('ZADD', waits_of(g), 0, job_place(id, j))
-    g.waiting, g.dirty = g.waiting + 1, true
-    if j.weight > 1 then call('HINCRBY', P .. 'u', g.name, j.weight - 1) end
+    line_put(g, { 0, job_place(id, j) }, j.weight - 1)
   end
 end
 
@@ -99,13 +97,12 @@ local function bury(id, j, reason)
   job_forget(id)
 end
 
--- A hash whose values are all short is a list that is searched from its start, and so is a sorted
--- set: leases are made longer than that, and where there are MANY, FILLER is among their times.
-local LEASE, LEASE_LENGTH = '<I4ddBdd' .. ('x'):rep(24), 61
-local MANY, FILLER = 16, ('filler'):rep(11)
+-- A hash whose values are all short is a list that is searched from its start: leases are made
+-- longer than that.
+local LEASE, LEASE_LENGTH, ALONE_AT = '<I4ddBddB' .. ('x'):rep(23), 61, 38
 
 local function lease_read(text)
-  local attempt, leased, expires, flags, done, total, at = read(LEASE, text)
+  local attempt, leased, expires, flags, done, total, alone, at = read(LEASE, text)
   local units
   if #text >= LEASE_LENGTH + 8 then
     local one, two, three
@@ -120,12 +117,12 @@ local function lease_read(text)
   end
   local length = text:byte(at)
   return { attempt = attempt, leased = leased, expires = expires, flags = flags, done = done,
-    total = total, plain = units, taken = text:sub(from, at - 1),
+    total = total, alone = alone, plain = units, taken = text:sub(from, at - 1),
     worker = text:sub(at + 1, at + length), group = text:sub(at + 1 + length) }
 end
 
 local function lease_format(l)
-  return pack(LEASE, l.attempt, l.leased, l.expires, l.flags, l.done, l.total) .. l.taken
+  return pack(LEASE, l.attempt, l.leased, l.expires, l.flags, l.done, l.total, l.alone) .. l.taken
     .. pack('<B', #l.worker) .. l.worker .. l.group
 end
 
@@ -155,25 +152,29 @@ refit = function(g, fits)
 end
 
 -- Ends the lease of a job, whatever came of it; what is gone is written together at the end.
-local ended = {}
+local ended, alone = {}, {}
 forgotten = {}
-local function lease_end(g, id)
+local function lease_end(g, id, l)
   ended[#ended + 1] = id
+  if l.alone == 1 then alone[#alone + 1] = id end
   g.running, g.dirty = max(0, g.running - 1), true
 end
 
+-- Jobs that were leased together and end one by one are among the times until theirs has come.
 local function ends_save()
   keeps_save()
-  chunked(ended, function(...)
-    call('HDEL', P .. 'r', ...)
-    call('ZREM', P .. 'l', ...)
-  end)
-  if #ended > 0 and call('HLEN', P .. 'r') == 0 then call('DEL', P .. 'l') end
+  chunked(ended, function(...) call('HDEL', P .. 'r', ...) end)
+  if #ended > 0 and call('HLEN', P .. 'r') == 0 then
+    call('DEL', P .. 'l')
+  elseif #ended > 1 then
+    call('ZREM', P .. 'l', table.concat(ended, ' '))
+  end
+  chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
   if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
     call('HDEL', P .. 'c', 'hv')
   end
-  ended, forgotten = {}, {}
+  ended, alone, forgotten = {}, {}, {}
 end
 
 local function answered(g, l, at)
@@ -190,41 +191,57 @@ local function end_cancelled(id, j)
   job_forget(id)
 end
 
--- Leases that were not prolonged in time: the call may have been made just before the end.
-local function expire()
-  local ids = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, CHUNK)
-  for _, id in ipairs(ids) do
-    local l = lease_read(call('HGET', P .. 'r', id))
-    local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
-    if is_refitted then l = lease_read(call('HGET', P .. 'r', id)) end
-    lease_end(g, id)
-    answered(g, l, l.expires)
-    count('expired')
-    j.attempt = l.attempt
-    if l.flags % 2 == 1 then
-      end_cancelled(id, j)
+-- Ends a lease that was not prolonged in time: the call may have been made just before the end.
+local function expire_one(id, l)
+  local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
+  if is_refitted then l = lease_read(call('HGET', P .. 'r', id)) end
+  lease_end(g, id, l)
+  answered(g, l, l.expires)
+  count('expired')
+  j.attempt = l.attempt
+  if l.flags % 2 == 1 then
+    end_cancelled(id, j)
+  else
+    j.failures = j.failures + 1
+    local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
+    if j.failures >= most then
+      bury(id, j, ('the lease of worker "%s" expired'):format(l.worker))
     else
-      j.failures = j.failures + 1
-      local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
-      if j.failures >= most then
-        bury(id, j, ('the lease of worker "%s" expired'):format(l.worker))
-      else
-        job_save(id, j)
-        job_wait(g, id, j)
+      job_save(id, j)
+      job_wait(g, id, j)
+    end
+  end
+  group_promote(g)
+  group_place(g)
+end
+
+-- Ends the leases whose time has come, of some that were granted together; whether there are more.
+local function expire()
+  local together = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, 50)
+  local seen = {}
+  for _, names in ipairs(together) do
+    local ids = {}
+    for id in names:gmatch('%d+') do ids[#ids + 1] = id end
+    local leases = call('HMGET', P .. 'r', unpack(ids))
+    for n, id in ipairs(ids) do
+      local l = leases[n] and lease_read(leases[n])
+      -- It may be prolonged, over, or another one by now.
+      if l and l.expires <= now and not seen[id] then
+        seen[id] = true
+        expire_one(id, l)
       end
     end
-    group_promote(g)
-    group_place(g)
+    call('ZREM', P .. 'l', names)
   end
-  if #ids > 0 then purge('x', Q.dead_age, Q.dead_max) end
-  return #ids == CHUNK
+  if #turn_order > 0 then purge('x', Q.dead_age, Q.dead_max) end
+  return #together > 0
 end
 
 -- Does what time alone has done, before anything else is looked at or changed.
+-- A run does not go on for ever: what is left then is the next one's.
 local function upkeep()
-  local more
-  repeat
-    more = expire()
+  for _ = 1, 200 do
+    local more = expire()
     if #turn_order > 0 then
       ends_save()
       heap_save()
@@ -232,7 +249,8 @@ local function upkeep()
       totals_save()
       totals = {}
     end
-  until not more
+    if not more then break end
+  end
 end
 
 -- When something may start by time alone, or must be looked after; -1 if nothing will.
@@ -248,8 +266,7 @@ local function next_time()
     if turn < STUCK then
       local weight, at = 1, max(now, turn - RING)
       if turn < RING and (#Q.queue_limits > 0 or #Q.shared > 0) then
-        local head = call('ZRANGE', P .. 'w:' .. first[1], 0, 0)[1]
-        weight = head and read('>I4', head, 16) or 1
+        weight = first_weight(group_load(first[1]))
       end
       local opens = wide_ready(weight)
       if opens < STUCK then next = min(next, max(at, opens)) end

@@ -16,11 +16,13 @@
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
---   P w:<group>     ZSET    place -> 0; jobs that wait for their limit, the next one first
+--   P f:<group>     LIST    id; jobs that wait for their limit, as they came (line.lua)
+--   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (line.lua)
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs
---   P l             ZSET    id -> time; when leases expire (and a filler, jobs.lua)
+--   P l             ZSET    ids of jobs that were leased or prolonged together -> when that ends; a
+--                           lease in r says when it truly does, those that are over may be among them
 --   P gs            HASH    group -> state, for every group with jobs: many are read at one go
 --   P g:<group>     STRING  state of a group without jobs; TTL until it says nothing
 --   P h             ZSET    group -> turn, for every group with jobs: a number below RING
@@ -45,13 +47,13 @@
 --   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
 --   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
 --   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
---            | nothing 24 (jobs.lua) |
+--            | alone in l 1 | nothing 23 (jobs.lua) |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
---   state    | running 4 | blocked until 8 | deficit 8 | waiting 4 | turn in h 8 (0: in none) |
+--   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 | turn in h 8 (0: none) |
 --            | per limit: kind 1, length 4, body (limits.lua) ... |
---            `waiting` is 0 if nobody is in w, and otherwise at most as many as are: jobs that come
---            behind others write nothing but their place
+--            `waiting` is 0 if nobody waits, and otherwise at most as many as do: jobs that come
+--            behind others write nothing but their id
 --   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
 --            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
 --            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
@@ -71,6 +73,8 @@ local REMEMBER_MS = 60000
 local LATE_MAX = 10000000
 -- No range and no argument list is longer than this; it is even, so pairs stay together.
 local CHUNK = 500
+-- How many leases stand together in l: with their jobs they make pairs of arguments.
+local TOGETHER = CHUNK / 2
 
 local now
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.

@@ -42,17 +42,13 @@ local light = Q.heaviest == 1
 local ids, names, granted, taken, touched = {}, {}, {}, {}, {}
 
 -- The weight of the first job of a group that was not granted yet; read ahead as far as may be needed.
-local function head_weight(g, alone)
-  if light then return g.waiting > g.taken and 1 end
-  if g.taken >= #g.places and #g.places == g.asked then
-    local have = #g.places
-    g.asked = have + (alone and max(2, min(most - #granted, CHUNK)) or 2)
-    for _, place in ipairs(call('ZRANGE', waits_of(g), have, g.asked - 1)) do
-      g.places[#g.places + 1] = place
-    end
+local function head_weight(g, is_last)
+  if light or g.odd == 0 then return g.waiting > g.taken and 1 end
+  if g.taken >= #g.ids and #g.ids == g.asked then
+    g.asked = #g.ids + (is_last and max(2, min(most - #granted, CHUNK)) or 2)
+    g.ids, g.weights, g.is_odd = line_read(g, g.asked)
   end
-  local place = g.places[g.taken + 1]
-  return place and read('>I4', place, 16)
+  return g.weights[g.taken + 1]
 end
 
 local function grant(g, weight)
@@ -71,18 +67,18 @@ local function serve(ring, is_all)
     local g = groups[ring[from]]
     if not touched[g.name] then
       touched[g.name], touched[#touched + 1] = true, g
-      g.taken, g.extra, g.places, g.asked = 0, 0, {}, 0
+      g.taken, g.extra, g.ids, g.weights, g.asked = 0, 0, {}, {}, 0
       group_promote(g)
     end
-    local alone = upto == from
-    local weight = head_weight(g, alone)
+    local is_last = upto == from
+    local weight = head_weight(g, is_last)
     if not weight or group_ready(g, weight) > now then
       from = from + 1
     else
       -- Nobody goes before the first in turn: a heavy job would wait for ever.
       if wide_ready(weight) > now then return from, upto, true end
       grant(g, weight)
-      weight = head_weight(g, alone)
+      weight = head_weight(g, is_last)
       if not weight or group_ready(g, weight) > now then
         from = from + 1
       elseif weight > g.deficit then
@@ -94,25 +90,31 @@ local function serve(ring, is_all)
   return from, upto, false
 end
 
--- Takes the places of what was granted out of their groups, and finds out who they are.
+-- Takes what was granted out of the lines, and finds out who they are.
+local function line_take(g)
+  local odd = 0
+  if g.odd > 0 then
+    if g.taken > #g.ids then g.ids, g.weights, g.is_odd = line_read(g, g.taken) end
+    for n = 1, g.taken do odd = odd + (g.is_odd[n] and 1 or 0) end
+    if odd > 0 then call('ZREMRANGEBYRANK', odd_of(g.name), 0, odd - 1) end
+  end
+  if g.taken > odd then
+    local came = call('LPOP', came_of(g.name), g.taken - odd)
+    if odd == 0 then g.ids = came end
+  end
+  g.waiting, g.odd = g.waiting - g.taken, g.odd - odd
+  extra_drop(g.name, g.extra)
+end
+
 local function collect()
   for _, g in ipairs(touched) do
     g.given = 0
-    if g.taken > 0 then
-      g.waiting = g.waiting - g.taken
-      if light then
-        local popped = call('ZPOPMIN', waits_of(g), g.taken)
-        for n = 1, g.taken do g.places[n] = popped[2 * n - 1] end
-      else
-        call('ZREMRANGEBYRANK', waits_of(g), 0, g.taken - 1)
-        extra_drop(g.name, g.extra)
-      end
-    end
+    if g.taken > 0 then line_take(g) end
   end
   for n = #ids + 1, #granted do
     local g = granted[n]
     g.given = g.given + 1
-    ids[n], names[n] = ('%d'):format(read('>I7', g.places[g.given], 9)), g.name
+    ids[n], names[n] = g.ids[g.given], g.name
   end
 end
 
@@ -126,13 +128,13 @@ local taken_one = pack('<BI4BB', 1, 1, 0, 0)
 local function state_after_start(value, turn)
   if not value or #value < PLAIN_LENGTH then return nil end
   local limit = Q.group_limits[1]
-  local running, blocked, deficit, waiting, _, kind, length, flight, used = read(PLAIN, value)
-  if waiting < 2 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
+  local running, blocked, deficit, waiting, odd, _, kind, length, flight, used = read(PLAIN, value)
+  if waiting < 2 or odd > 0 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
     flight + used + 2 > limit.units then
     return nil
   end
   local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
-  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, turn, 1, 8 + #log, flight + 1, rest) .. log
+  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, turn, 1, 8 + #log, flight + 1, rest) .. log
 end
 
 -- Starts a job of every group of `ring` that is like that; answers the other groups.
@@ -143,9 +145,8 @@ local function serve_quickly(ring)
     local name = ring[n]
     local state = not groups[name] and state_after_start(values[n], turn + n)
     if state then
-      local place = call('ZPOPMIN', P .. 'w:' .. name)[1]
       local k = #ids + 1
-      ids[k], names[k], granted[k], taken[k] = ('%d'):format(read('>I7', place, 9)), name, false, taken_one
+      ids[k], names[k], granted[k], taken[k] = call('LPOP', came_of(name)), name, false, taken_one
       states[#states + 1], states[#states + 2] = name, state
       turns_new[#turns_new + 1], turns_new[#turns_new + 2] = ('%d'):format(turn + n), name
     else
@@ -176,23 +177,22 @@ for _ = 1, 8 do
     if n > in_ring then behind[#behind + 1] = ring[n] end
   end
   for _, g in ipairs(touched) do
-    if not stays[g.name] then group_place(g, g.places[g.taken + 1]) end
+    if not stays[g.name] then group_place(g, g.weights[g.taken + 1]) end
   end
   heap_save(behind)
   if stopped or #touched + served == 0 then break end
 end
 
 local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
-local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0):sub(5)
+local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0, #ids == 1 and 1 or 0):sub(5)
 local named = pack('<B', #worker) .. worker
 -- What most leases begin with: those of jobs that were never tried.
 local usual, NEVER = pack('<I4', 1) .. times .. taken_one .. named, ('\0'):rep(4)
 local answer, remembered = { told, '', '', ends }, { 'leases', told, '', ends }
-for from = 1, #ids, CHUNK / 2 do
-  local upto = min(from + CHUNK / 2 - 1, #ids)
+for from = 1, #ids, TOGETHER do
+  local upto = min(from + TOGETHER - 1, #ids)
   local texts = call('HMGET', P .. 'j', unpack(ids, from, upto))
-  local leases, expiries = {}, {}
-  if #ids >= MANY then expiries[1], expiries[2] = STUCK, FILLER end
+  local leases = {}
   for n = from, upto do
     local id, text = ids[n], texts[n - from + 1]
     answer[2 * n + 3], answer[2 * n + 4], remembered[n + 4] = id, text, id
@@ -204,10 +204,9 @@ for from = 1, #ids, CHUNK / 2 do
       local attempt = read('<I4', text, 22) + 1
       leases[k + 2] = pack('<I4', attempt) .. times .. taken[n] .. named .. names[n]
     end
-    expiries[#expiries + 1], expiries[#expiries + 2] = ends, id
   end
   call('HSET', P .. 'r', unpack(leases))
-  call('ZADD', P .. 'l', unpack(expiries))
+  call('ZADD', P .. 'l', ends, table.concat(ids, ' ', from, upto))
 end
 if #ids > 0 then count('leased', #ids) end
 groups_save()

@@ -22,7 +22,7 @@ local function group_told(name)
 end
 
 local function ahead(name, place, extra)
-  local rank = call('ZRANK', P .. 'w:' .. name, place)
+  local rank = line_rank(name, place)
   return rank and rank + extra or -1
 end
 
@@ -46,9 +46,7 @@ elseif what == 'peek' then
   local function put(id, rank)
     answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, call('HGET', P .. 'j', id), rank
   end
-  for n, place in ipairs(call('ZRANGE', P .. 'w:' .. name, 0, most - 1)) do
-    put(('%d'):format(read('>I7', place, 9)), n - 1 + extra)
-  end
+  for n, id in ipairs((line_read(group_load(name), most))) do put(id, n - 1 + extra) end
   local left = most - (#answer - 2) / 3
   if left > 0 then
     for _, id in ipairs(call('ZRANGE', P .. 'd:' .. name, 0, left - 1)) do

@@ -43,7 +43,7 @@ local was = call('HDEL', S .. 'c', name)
 if was == 1 then share({}) end
 local groups = call('ZRANGE', P .. 'i', 0, 499)
 for _, group in ipairs(groups) do
-  call('UNLINK', P .. 'w:' .. group, P .. 'd:' .. group, P .. 'g:' .. group)
+  call('UNLINK', P .. 'f:' .. group, P .. 'w:' .. group, P .. 'd:' .. group, P .. 'g:' .. group)
   call('ZREM', P .. 'i', group)
 end
 local keys = call('ZRANGE', P .. 'ki', 0, 499)

@@ -100,7 +100,7 @@ local function settle(name, l, n)
   end
   local g = groups[l.group]
   gone[name] = true
-  lease_end(g, name)
+  lease_end(g, name, l)
   if outcome ~= 4 then observe(now - l.leased) end
   local code, time
   if outcome == 1 then
@@ -142,7 +142,7 @@ local DONE_TOLD, ONE_UNIT = pack('<Bd', DONE, 0), pack('<BI4BB', 1, 1, 0, 0)
 local function state_after_done(value, jobs)
   if not value or #value < PLAIN_LENGTH then return nil end
   local limit = Q.group_limits[1]
-  local running, blocked, deficit, waiting, turn, kind, length, flight, used = read(PLAIN, value)
+  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
   if kind ~= 1 or length ~= #value - 37 or running < jobs then return nil end
   -- A response may let a group start that waits for one, and ends one that has nothing else.
   local is_placed = turn > 0 and turn < RING or turn < STUCK and limit.window > 0
@@ -151,8 +151,8 @@ local function state_after_done(value, jobs)
   local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
   local units = min(jobs, flight)
   if units > 0 and limit.window > 0 then log, rest = log_add(limit, log, now, units), rest + units end
-  return pack(PLAIN, running - jobs, blocked, deficit, waiting, turn, 1, 8 + #log, flight - units, rest)
-    .. log
+  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log, flight - units,
+    rest) .. log
 end
 
 -- The leases that can be settled so, of one unit: per lease its group, per group how many.
@@ -188,6 +188,7 @@ local function settle_quickly(names, from, told)
     if of[k] and is_done[of[k]] then
       local name = names[k]
       told[k], gone[name], ended[#ended + 1] = DONE_TOLD, true, name
+      if leases[k]:byte(ALONE_AT) == 1 then alone[#alone + 1] = name end
       observe(now - read('<d', leases[k], 5))
       done(name, from + k - 1)
     end
