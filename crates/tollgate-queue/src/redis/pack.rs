@@ -33,31 +33,39 @@ fn duration(micros: f64) -> Duration {
     Duration::from_micros(micros as u64)
 }
 
-/// A call that enqueues: when its jobs start, unless all of them start now and are nobody's
-/// duplicates, and then the jobs.
+/// A call that enqueues: when its jobs start, unless all of them are plain, and then the jobs.
 pub(super) fn call(jobs: &[NewJob]) -> Vec<Vec<u8>> {
     let mut starts = Vec::new();
-    if jobs.iter().any(|one| !matches!(one.start, Start::Now) || one.key.is_some()) {
+    if !jobs.iter().all(is_plain) {
         jobs.iter().for_each(|one| put_start(&mut starts, one));
     }
     std::iter::once(starts).chain(jobs.iter().map(job)).collect()
 }
 
-/// The arguments of several calls: how many jobs each has, when they start unless all of them start
-/// now and are nobody's duplicates, and the jobs.
+/// Whether a job starts now, is nobody's duplicate, and stands in line as it came.
+fn is_plain(job: &NewJob) -> bool {
+    let starts_now = matches!(job.start, Start::Now);
+    starts_now && job.key.is_none() && job.priority == 0 && job.weight == 1
+}
+
+/// The arguments of several calls: how many jobs each has, when they start unless all of them are
+/// plain, and the jobs, each behind its group.
 pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
-    let is_row = calls.iter().all(|call| call.first().is_none_or(Vec::is_empty));
+    let are_plain = calls.iter().all(|call| call.first().is_none_or(Vec::is_empty));
     let (mut counts, mut starts) = (Vec::with_capacity(4 * calls.len()), Vec::new());
     let mut arguments = vec![Vec::new(), Vec::new()];
     for mut call in calls {
         let jobs = call.split_off(call.len().min(1));
         counts.extend_from_slice(&(jobs.len() as u32).to_le_bytes());
-        if !is_row {
+        if !are_plain {
             let mut own = call.pop().unwrap_or_default();
             own.resize(START_BYTES * jobs.len(), 0);
             starts.append(&mut own);
         }
-        arguments.extend(jobs);
+        for job in jobs {
+            let group = of_job(&job).map_or("", |(_, _, group)| group);
+            arguments.extend([group.as_bytes().to_vec(), job]);
+        }
     }
     arguments[0] = counts;
     arguments[1] = starts;

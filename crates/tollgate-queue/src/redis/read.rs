@@ -136,7 +136,7 @@ fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
     let (_leased, expires) = (read.double()?, read.double()? as u64);
     let cancelled = read.byte()? % 2 == 1;
     let (done, total) = (read.double()?, read.double()?);
-    let _filler = read.take(24)?;
+    let _is_alone = read.byte()?;
     for _ in 0..3 {
         let limits = usize::from(read.byte()?);
         read.take(limits * 4)?;

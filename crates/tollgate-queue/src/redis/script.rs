@@ -18,32 +18,40 @@ impl Script {
         Self { source, sha }
     }
 
-    fn with_base(part: &str) -> Self {
-        let base = [
+    /// A script of `first`, which may answer before anything else is looked at, and `rest`.
+    fn of(first: &str, rest: &str) -> Self {
+        Self::new(&[
             include_str!("scripts/layout.lua"),
+            include_str!("scripts/plain.lua"),
+            include_str!("scripts/stored.lua"),
+            first,
             include_str!("scripts/limits.lua"),
             include_str!("scripts/line.lua"),
             include_str!("scripts/groups.lua"),
             include_str!("scripts/jobs.lua"),
-        ];
-        Self::new(&[base[0], base[1], base[2], base[3], base[4], part])
+            rest,
+        ])
     }
 }
 
 macro_rules! scripts {
-    ($($name:ident $file:literal)*) => {$(
-        pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::with_base(include_str!(concat!("scripts/", $file))));
+    ($($name:ident $($first:literal)? then $rest:literal)*) => {$(
+        pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::of(
+                concat!($(include_str!(concat!("scripts/", $first)))?),
+                include_str!(concat!("scripts/", $rest)),
+            )
+        });
     )*};
 }
 
 scripts! {
-    ENQUEUE "enqueue.lua"
-    LEASE "lease.lua"
-    SETTLE "settle.lua"
-    BEAT "beat.lua"
-    LOOK "look.lua"
-    CONTROL "control.lua"
+    ENQUEUE "enqueue_plain.lua" then "enqueue.lua"
+    LEASE "lease_plain.lua" then "lease.lua"
+    SETTLE "settle_plain.lua" then "settle.lua"
+    BEAT then "beat.lua"
+    LOOK then "look.lua"
+    CONTROL then "control.lua"
 }
 
 pub(super) static PUT: LazyLock<Script> =

@@ -38,12 +38,6 @@ local function states_format(limits, states)
   return table.concat(parts), upto
 end
 
--- Most groups have one limit, of slots: theirs are read and written at one go.
-local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
-local plain = is_plain(Q.group_limits)
-local HEAD, HEAD_LENGTH, WAITING_AT = '<I4dI4I4I4d', 32, 17
-local PLAIN, PLAIN_LENGTH = HEAD .. 'BI4I4I4', 45
-
 -- Whether any group has limits of its own.
 local function any_own()
   if Q.own == nil then Q.own = call('HLEN', P .. 'o') > 0 end
@@ -141,7 +135,6 @@ end
 
 -- The limits that bind every group: the queue's own, and those shared with other queues.
 local wide
-local is_wide = #Q.queue_limits > 0 or #Q.shared > 0
 local function wide_load()
   if wide then return wide end
   wide = { limits = Q.queue_limits, shared = {} }
@@ -336,12 +329,6 @@ local function group_place(g, weight)
   end
 end
 
--- Says to whoever waits that something may start at `at`.
-local function mark(at)
-  call('ZADD', P .. 'm', 'LT', at, '1')
-  call('PEXPIRE', P .. 'm', 3600000)
-end
-
 -- Writes the turns. A group that is in the ring keeps its turn; those that enter go to the end, in
 -- the order in which they were placed, and then those of `behind`, whether they are in it or not.
 local function heap_save(behind)
@@ -381,11 +368,12 @@ end
 
 -- Stores every group that was changed; those with jobs together, of the others what says something.
 local function groups_save()
-  local put, gone, unparked = {}, {}, {}
+  local put, gone, unparked, fresh = {}, {}, {}, 0
   for name, g in pairs(groups) do
     if g.dirty then
       g.dirty = false
       if g.turn > 0 then
+        if not g.is_kept then fresh = fresh + 1 end
         put[#put + 1], put[#put + 2], g.is_kept = name, group_bytes(g), true
         if g.is_parked then unparked[#unparked + 1], g.is_parked = P .. 'g:' .. name, false end
       else
@@ -395,6 +383,10 @@ local function groups_save()
     end
   end
   chunked(put, function(...) call('HSET', P .. 'gs', ...) end)
+  if fresh > 0 then
+    local many = call('HLEN', P .. 'gs')
+    if many >= FEW and many - fresh < FEW then widen(P .. 'gs') end
+  end
   chunked(gone, function(...) call('HDEL', P .. 'gs', ...) end)
   chunked(unparked, function(...) call('DEL', ...) end)
   wide_save()

@@ -1,33 +1,8 @@
--- Jobs: into their groups, out of the queue, and what is kept of them.
-
-local totals = {}
-local function count(name, n) totals[name] = (totals[name] or 0) + (n or 1) end
-local function totals_save()
-  for name, n in pairs(totals) do call('HINCRBY', P .. 'c', 't_' .. name, n) end
-end
-
-local function job_read(text)
-  local j = {}
-  local length, at
-  j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures, j.attempts_max, j.backoff,
-    j.backoff_max, length, at = read('<ddBI4I4I4I4ddI2', text)
-  j.key = text:sub(at, at + length - 1)
-  length, at = read('<I2', text, at + length)
-  j.group, j.payload = text:sub(at, at + length - 1), at + length
-  j.text = text
-  return j
-end
-
-local function job_head(j)
-  return pack('<ddBI4I4I4I4ddI2', j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures,
-    j.attempts_max, j.backoff, j.backoff_max, #j.key) .. j.key .. pack('<I2', #j.group) .. j.group
-end
+-- Jobs: into their groups, out of the queue, and their leases.
 
 local function job_save(id, j)
   call('HSET', P .. 'j', id, job_head(j) .. j.text:sub(j.payload))
 end
-
-local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due, id, j.weight) end
 
 -- Puts a job among those that wait in its group, or that are delayed.
 local function job_wait(g, id, j)
@@ -43,51 +18,11 @@ local function extra_drop(group, units)
   if units > 0 and call('HINCRBY', P .. 'u', group, -units) <= 0 then call('HDEL', P .. 'u', group) end
 end
 
--- Forgets a job that is in no group any more; a queue without jobs forgets the heaviest, too.
-local forgotten
-local function job_forget(id) forgotten[#forgotten + 1] = id end
-
 local function key_forget(key)
   if key ~= '' then
     call('DEL', P .. 'k:' .. key)
     call('ZREM', P .. 'ki', key)
   end
-end
-
--- Keeps what is over in `hash` for `age`, at most `most` of it; written together at the end.
-local kept = {}
-local function keep(hash, id, value, age, most)
-  if most == 0 or age == 0 then return end
-  kept[hash] = kept[hash] or { values = {}, times = {}, age = age }
-  local values, times = kept[hash].values, kept[hash].times
-  values[#values + 1], values[#values + 2] = id, value
-  times[#times + 1], times[#times + 2] = ('%d'):format(now), id
-end
-
-local function keeps_save()
-  for hash, over in pairs(kept) do
-    chunked(over.values, function(...) call('HSET', P .. hash, ...) end)
-    chunked(over.times, function(...) call('ZADD', P .. hash .. 'z', ...) end)
-    call('PEXPIRE', P .. hash, ms(over.age))
-    call('PEXPIRE', P .. hash .. 'z', ms(over.age))
-  end
-  kept = {}
-end
-
--- Forgets what is kept too long or too much of, oldest first, a chunk at a time.
-local function purge(hash, age, most)
-  keeps_save()
-  local z = P .. hash .. 'z'
-  local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
-  local many = call('ZCARD', z) - #old - most
-  if many > 0 then
-    local more = call('ZRANGE', z, #old, #old + min(many, CHUNK) - 1)
-    for _, id in ipairs(more) do old[#old + 1] = id end
-  end
-  chunked(old, function(...)
-    call('ZREM', z, ...)
-    call('HDEL', P .. hash, ...)
-  end)
 end
 
 local function bury(id, j, reason)
@@ -96,10 +31,6 @@ local function bury(id, j, reason)
     Q.dead_age, Q.dead_max)
   job_forget(id)
 end
-
--- A hash whose values are all short is a list that is searched from its start: leases are made
--- longer than that.
-local LEASE, LEASE_LENGTH, ALONE_AT = '<I4ddBddB' .. ('x'):rep(23), 61, 38
 
 local function lease_read(text)
   local attempt, leased, expires, flags, done, total, alone, at = read(LEASE, text)
@@ -151,30 +82,11 @@ refit = function(g, fits)
   g.dirty = true
 end
 
--- Ends the lease of a job, whatever came of it; what is gone is written together at the end.
-local ended, alone = {}, {}
-forgotten = {}
+-- Ends the lease of a job, whatever came of it.
 local function lease_end(g, id, l)
   ended[#ended + 1] = id
   if l.alone == 1 then alone[#alone + 1] = id end
   g.running, g.dirty = max(0, g.running - 1), true
-end
-
--- Jobs that were leased together and end one by one are among the times until theirs has come.
-local function ends_save()
-  keeps_save()
-  chunked(ended, function(...) call('HDEL', P .. 'r', ...) end)
-  if #ended > 0 and call('HLEN', P .. 'r') == 0 then
-    call('DEL', P .. 'l')
-  elseif #ended > 1 then
-    call('ZREM', P .. 'l', table.concat(ended, ' '))
-  end
-  chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
-  chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
-  if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
-    call('HDEL', P .. 'c', 'hv')
-  end
-  ended, alone, forgotten = {}, {}, {}
 end
 
 local function answered(g, l, at)
@@ -280,12 +192,4 @@ local function save()
   heap_save()
   groups_save()
   totals_save()
-end
-
--- What an estimate needs beside a group: { version of the settings, mean and longest response, now,
--- heaviest job, limits that bind every group (groups.lua) }.
-local function frame_told()
-  local response = call('HMGET', P .. 'c', 'rm', 'rx')
-  return { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
-    ('%d'):format(Q.heaviest), wide_told() }
 end

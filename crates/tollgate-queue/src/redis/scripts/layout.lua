@@ -47,7 +47,7 @@
 --   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
 --   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
 --   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
---            | alone in l 1 | nothing 23 (jobs.lua) |
+--            | alone in l 1 |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
 --   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 | turn in h 8 (0: none) |
@@ -75,6 +75,8 @@ local LATE_MAX = 10000000
 local CHUNK = 500
 -- How many leases stand together in l: with their jobs they make pairs of arguments.
 local TOGETHER = CHUNK / 2
+-- How a lease begins, how long it is until its units, and where it says whether it is alone in l.
+local LEASE, LEASE_LENGTH, ALONE_AT = '<I4ddBddB', 38, 38
 
 local now
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
@@ -97,6 +99,14 @@ end
 local function reply(answer, remembered)
   if memory then call('SET', memory, cmsgpack.pack(remembered or answer), 'PX', REMEMBER_MS) end
   return answer
+end
+
+-- A small hash of short values is a list that is searched from its start. One long value makes a
+-- table of it, for as long as it is there.
+local FEW, LONG = 16, ('-'):rep(65)
+local function widen(key)
+  call('HSET', key, '', LONG)
+  call('HDEL', key, '')
 end
 
 -- Calls `run` with `list`, a chunk at a time.
@@ -150,4 +160,17 @@ do
     Q.shared[n] = s:sub(at + 1, at + length)
     at = at + 1 + length
   end
+end
+
+-- Says to whoever waits that something may start at `at`.
+local function mark(at)
+  if call('ZADD', P .. 'm', 'LT', 'CH', at, '1') > 0 then call('PEXPIRE', P .. 'm', 3600000) end
+end
+
+-- What an estimate needs beside a group: { version of the settings, mean and longest response, now,
+-- heaviest job, limits that bind every group (groups.lua) }.
+local function frame_of(wide)
+  local response = call('HMGET', P .. 'c', 'rm', 'rx')
+  return { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
+    ('%d'):format(Q.heaviest), wide }
 end

@@ -1,12 +1,4 @@
--- Leases jobs that may start, a turn for each group, deficit round robin.
---
---   ARGV[3]   how many at most
---   ARGV[4]   the worker's name
---
--- Answers { now, next (-1: none), recurring jobs that are due, when these leases end, id, job, id,
--- job ... }. The attempt is one more than the job says.
-
-local most, worker = tonumber(ARGV[3]), ARGV[4]
+-- Leases what lease_plain.lua has left.
 
 -- Asked again: { 'leases', now, next, when they end, id ... }. Only leases that still are those of
 -- then are told again; the others are over, and may be somebody else's.
@@ -39,7 +31,7 @@ heap_save()
 
 -- Where no job has more than one unit, the first of a group need not be seen before it is granted.
 local light = Q.heaviest == 1
-local ids, names, granted, taken, touched = {}, {}, {}, {}, {}
+local touched = {}
 
 -- The weight of the first job of a group that was not granted yet; read ahead as far as may be needed.
 local function head_weight(g, is_last)
@@ -118,58 +110,15 @@ local function collect()
   end
 end
 
--- Most groups are served without being loaded: those with one limit, of slots, which has room for the
--- first job of the line and for another, of which there is one. They go to the end of the ring.
-local is_quick = light and plain and not is_wide and Q.delayed <= 0 and not any_own()
-local taken_one = pack('<BI4BB', 1, 1, 0, 0)
-
--- The state of such a group with a job less in its line, and `turn` as its turn; nothing if the group
--- is not one.
-local function state_after_start(value, turn)
-  if not value or #value < PLAIN_LENGTH then return nil end
-  local limit = Q.group_limits[1]
-  local running, blocked, deficit, waiting, odd, _, kind, length, flight, used = read(PLAIN, value)
-  if waiting < 2 or odd > 0 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
-    flight + used + 2 > limit.units then
-    return nil
-  end
-  local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
-  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, turn, 1, 8 + #log, flight + 1, rest) .. log
-end
-
--- Starts a job of every group of `ring` that is like that; answers the other groups.
-local function serve_quickly(ring)
-  local values, others, states, turns_new = call('HMGET', P .. 'gs', unpack(ring)), {}, {}, {}
-  local turn = call('HINCRBY', P .. 'c', 'z', #ring) - #ring
-  for n = 1, #ring do
-    local name = ring[n]
-    local state = not groups[name] and state_after_start(values[n], turn + n)
-    if state then
-      local k = #ids + 1
-      ids[k], names[k], granted[k], taken[k] = call('LPOP', came_of(name)), name, false, taken_one
-      states[#states + 1], states[#states + 2] = name, state
-      turns_new[#turns_new + 1], turns_new[#turns_new + 2] = ('%d'):format(turn + n), name
-    else
-      others[#others + 1] = name
-    end
-  end
-  chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
-  chunked(turns_new, function(...) call('ZADD', P .. 'h', ...) end)
-  return others
-end
-
 for _ = 1, 8 do
   if #ids >= most or Q.paused then break end
   local wanted = min(most - #ids, CHUNK)
   local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
-  local is_all, served = #ring < wanted, #ids
-  if #ring == 0 then break end
-  if is_quick and not is_all then ring = serve_quickly(ring) end
   local in_ring = #ring
-  served = #ids - served
+  if in_ring == 0 then break end
   groups_load(ring)
   touched = {}
-  local from, upto, stopped = serve(ring, is_all)
+  local from, upto, stopped = serve(ring, in_ring < wanted)
   collect()
   local stays, behind = {}, {}
   for n = from, upto do
@@ -180,42 +129,10 @@ for _ = 1, 8 do
     if not stays[g.name] then group_place(g, g.weights[g.taken + 1]) end
   end
   heap_save(behind)
-  if stopped or #touched + served == 0 then break end
+  if stopped or #touched == 0 then break end
 end
 
-local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
-local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0, #ids == 1 and 1 or 0):sub(5)
-local named = pack('<B', #worker) .. worker
--- What most leases begin with: those of jobs that were never tried.
-local usual, NEVER = pack('<I4', 1) .. times .. taken_one .. named, ('\0'):rep(4)
-local answer, remembered = { told, '', '', ends }, { 'leases', told, '', ends }
-for from = 1, #ids, TOGETHER do
-  local upto = min(from + TOGETHER - 1, #ids)
-  local texts = call('HMGET', P .. 'j', unpack(ids, from, upto))
-  local leases = {}
-  for n = from, upto do
-    local id, text = ids[n], texts[n - from + 1]
-    answer[2 * n + 3], answer[2 * n + 4], remembered[n + 4] = id, text, id
-    local k = 2 * (n - from)
-    leases[k + 1] = id
-    if taken[n] == taken_one and text:sub(22, 25) == NEVER then
-      leases[k + 2] = usual .. names[n]
-    else
-      local attempt = read('<I4', text, 22) + 1
-      leases[k + 2] = pack('<I4', attempt) .. times .. taken[n] .. named .. names[n]
-    end
-  end
-  call('HSET', P .. 'r', unpack(leases))
-  call('ZADD', P .. 'l', ends, table.concat(ids, ' ', from, upto))
-end
-if #ids > 0 then count('leased', #ids) end
+local answer, remembered = leases_save()
 groups_save()
 totals_save()
-
-answer[3] = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
-local next = next_time()
--- What this worker leaves, another may take; and somebody must be there when these leases end.
-if #ids > 0 and next >= 0 and next <= now then mark(0) elseif #ids > 0 then mark(now + Q.lease) end
-answer[2] = ('%d'):format(next)
-remembered[3] = answer[2]
-return reply(answer, remembered)
+return hand_out(answer, remembered, next_time())

@@ -8,28 +8,8 @@
 --         6 leaky   size, interval, drip | level 8 | dripped 8 |
 --   log   | units in all 4 | (at 8, units 4) ... |, oldest first; each counts until `at` + window
 --
--- In a log of a limit of more than EXACT units, times are rounded up to a grid of window / EXACT: it
--- stays short, and a slot frees late by at most that, never early.
 -- A state in memory is { kind, ... }; `false` stands for none. Every arithmetic is on integers below
 -- 2^53: nothing is rounded but a GCRA's unit, which is kept as whole microseconds and `part` / units.
-
-local EXACT = 64
-local SKEW = 10000
-
-local function log_rest(limit, value, from, upto, used)
-  if from == upto then return '', used end
-  while from < upto do
-    local at, units = read('<dI4', value, from)
-    if at + limit.window > now then break end
-    from, used = from + 12, used - units
-  end
-  -- What lies further ahead than the grid rounds was written before the clock was set back.
-  if upto > from and now < Q.behind then
-    local latest = now + limit.window / EXACT + SKEW
-    if read('<d', value, upto - 12) > latest then return pack('<dI4', now, used), used end
-  end
-  return value:sub(from, upto - 1), used
-end
 
 local function log_load(limit, value, from, upto)
   return log_rest(limit, value, from + 4, upto, (read('<I4', value, from)))
@@ -51,26 +31,6 @@ local function log_frees(limit, log, units)
     if units <= 0 then return at + limit.window end
   end
   return STUCK
-end
-
-local function log_add(limit, log, at, units)
-  if limit.units > EXACT then
-    local grid = max(1, floor(limit.window / EXACT))
-    at = math.ceil(at / grid) * grid
-  end
-  local tail = #log - 11
-  -- An expired lease counts from its expiry, which may be before a response that was seen already.
-  while tail > 0 do
-    local last, n = read('<dI4', log, tail)
-    if last == at then
-      return log:sub(1, tail - 1) .. pack('<dI4', at, n + units) .. log:sub(tail + 12)
-    elseif last < at then
-      break
-    end
-    tail = tail - 12
-  end
-  if tail + 11 == #log then return log .. pack('<dI4', at, units) end
-  return log:sub(1, tail + 11) .. pack('<dI4', at, units) .. log:sub(tail + 12)
 end
 
 -- The log without `units` that were written `at`, and how many there were.

@@ -12,7 +12,7 @@
 upkeep()
 
 local what = ARGV[3]
-local frame = frame_told()
+local frame = frame_of(wide_told())
 
 local function group_told(name)
   local g = group_load(name)

@@ -1,34 +1,9 @@
--- Says what came of leases.
---
---   ARGV[3..]   per lease | id 8 | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |
---               result or reason ... |; outcomes: 1 done, 2 failed, 3 limited, 4 released
---
--- Answers { now, | code 1, time 8 | ... }, per lease: 1 done, 2 waits from that time on, 3 dead,
--- 4 cancelled, 5 the lease was over.
+-- Settles what settle_plain.lua has left.
 
 upkeep()
 
-local DONE, WAITS, DEAD, CANCELLED, LOST = 1, 2, 3, 4, 5
-local answer = {}
-local mean, longest
-local held, over = {}, {}
-
-local function observe(took)
-  if not longest then
-    local kept = call('HMGET', P .. 'c', 'rm', 'rx')
-    mean, longest = kept[1] and tonumber(kept[1]), tonumber(kept[2] or 0)
-  end
-  mean = mean or took
-  local step = (took - mean) / 16
-  mean = mean + (step < 0 and math.ceil(step) or floor(step))
-  longest = max(took, longest - floor(longest / 256))
-end
-
-local function job_of(id, attempt)
-  local j = job_read(call('HGET', P .. 'j', id))
-  j.attempt = attempt
-  return j
-end
+local WAITS, DEAD, CANCELLED, LOST = 2, 3, 4, 5
+local held = {}
 
 -- What a lease that is over was settled as, if its answer was lost and it is settled again.
 local function settled_before(id, attempt, outcome)
@@ -38,19 +13,6 @@ local function settled_before(id, attempt, outcome)
   if not text then return LOST end
   local length = read('<I4', text, 10)
   return read('<I4', text, 14 + length + 21) == attempt and code or LOST
-end
-
--- Ends a job as ARGV[n] says, that it is done.
-local function done(id, n)
-  count('done')
-  if Q.done_max > 0 then
-    local _, attempt, _, _, _, has_result, at = read('<dI4BBdB', ARGV[n])
-    local note, j = pack('<dBI4', now, has_result, #ARGV[n] - at + 1), job_of(id, attempt)
-    keep('e', id, note .. ARGV[n]:sub(at) .. job_head(j), Q.done_age, Q.done_max)
-    over.e = true
-  end
-  job_forget(id)
-  return DONE, 0
 end
 
 local function failed(id, g, j, l, retry, reason)
@@ -91,7 +53,6 @@ local function put_back(id, g, j, l)
   return WAITS, max(g.blocked, now)
 end
 
-local gone = {}
 local function settle(name, l, n)
   local _, attempt, outcome, retry, wait, _, at = read('<dI4BBdB', ARGV[n])
   if not l or gone[name] or l.attempt ~= attempt then
@@ -133,87 +94,14 @@ local function leases_of(names)
   return leases
 end
 
--- Most jobs are done, in groups with one limit, of slots, that have no need to be placed anew: these
--- are answered without being loaded, each group once.
-local is_quick = plain and not is_wide and Q.delayed <= 0 and not any_own()
-local DONE_TOLD, ONE_UNIT = pack('<Bd', DONE, 0), pack('<BI4BB', 1, 1, 0, 0)
-
--- The state of such a group after so many jobs of one unit are done; nothing if it is not one.
-local function state_after_done(value, jobs)
-  if not value or #value < PLAIN_LENGTH then return nil end
-  local limit = Q.group_limits[1]
-  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
-  if kind ~= 1 or length ~= #value - 37 or running < jobs then return nil end
-  -- A response may let a group start that waits for one, and ends one that has nothing else.
-  local is_placed = turn > 0 and turn < RING or turn < STUCK and limit.window > 0
-    or turn >= STUCK and waiting == 0 and running > jobs
-  if not is_placed then return nil end
-  local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
-  local units = min(jobs, flight)
-  if units > 0 and limit.window > 0 then log, rest = log_add(limit, log, now, units), rest + units end
-  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log, flight - units,
-    rest) .. log
-end
-
--- The leases that can be settled so, of one unit: per lease its group, per group how many.
-local function quick_leases(names, leases, from)
-  local of, jobs, seen, known, at = {}, {}, {}, {}, LEASE_LENGTH + 8
-  for k = 1, #names do
-    local text, told, name = leases[k], ARGV[from + k - 1], names[k]
-    if text and told:byte(13) == 1 and text:sub(at - 7, at - 1) == ONE_UNIT and
-      text:sub(1, 4) == told:sub(9, 12) and not seen[name] and not gone[name] then
-      local group = text:sub(at + 1 + text:byte(at))
-      local before = jobs[group]
-      if not before then known[#known + 1] = group end
-      of[k], jobs[group], seen[name] = group, (before or 0) + 1, true
-    end
-  end
-  return of, jobs, known
-end
-
--- Settles what is quickly settled of a chunk, in `told`, by its place in the chunk.
-local function settle_quickly(names, from, told)
-  local leases = call('HMGET', P .. 'r', unpack(names))
-  local of, jobs, known = quick_leases(names, leases, from)
-  if #known == 0 then return end
-  local values, states, is_done = call('HMGET', P .. 'gs', unpack(known)), {}, {}
-  for n, group in ipairs(known) do
-    local state = not groups[group] and state_after_done(values[n], jobs[group])
-    if state then
-      states[#states + 1], states[#states + 2], is_done[group] = group, state, true
-    end
-  end
-  chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
-  for k = 1, #names do
-    if of[k] and is_done[of[k]] then
-      local name = names[k]
-      told[k], gone[name], ended[#ended + 1] = DONE_TOLD, true, name
-      if leases[k]:byte(ALONE_AT) == 1 then alone[#alone + 1] = name end
-      observe(now - read('<d', leases[k], 5))
-      done(name, from + k - 1)
-    end
-  end
-end
-
 for from = 3, #ARGV, CHUNK do
-  local upto = min(from + CHUNK - 1, #ARGV)
-  local names, told = {}, {}
-  for n = from, upto do names[#names + 1] = ('%d'):format(read('<d', ARGV[n])) end
-  if is_quick then settle_quickly(names, from, told) end
-  local rest = {}
-  for k = 1, #names do
-    if not told[k] then rest[#rest + 1] = names[k] end
+  local upto, rest, places = min(from + CHUNK - 1, #ARGV), {}, {}
+  for n = from, upto do
+    if not told[n] then rest[#rest + 1], places[#places + 1] = names[n], n end
   end
   local leases = #rest > 0 and leases_of(rest)
   if is_refitted and leases then leases = leases_of(rest) end
-  local next_rest = 0
-  for k = 1, #names do
-    if not told[k] then
-      next_rest = next_rest + 1
-      told[k] = pack('<Bd', settle(names[k], leases[next_rest], from + k - 1))
-    end
-  end
-  answer[#answer + 1] = table.concat(told)
+  for k, n in ipairs(places) do told[n] = pack('<Bd', settle(names[n], leases[k], n)) end
 end
 ends_save()
 for _, g in ipairs(held) do
@@ -228,11 +116,11 @@ for _, g in ipairs(held) do
 end
 if over.e then purge('e', Q.done_age, Q.done_max) end
 if over.x then purge('x', Q.dead_age, Q.dead_max) end
-if longest then call('HSET', P .. 'c', 'rm', ('%d'):format(mean), 'rx', ('%d'):format(longest)) end
+responses_save()
 save()
 -- Units of the whole queue, or of others that share them, came free: somebody may start now.
 if #held > 0 and #Q.queue_limits + #Q.shared > 0 and heap_first() < RING then
   local next = next_time()
   if next >= 0 then mark(next <= now and 0 or next) end
 end
-return reply({ ('%d'):format(now), table.concat(answer) })
+return reply({ ('%d'):format(now), table.concat(told, '', 3, #ARGV) })

@@ -1,0 +1,99 @@
+-- Enqueues jobs: of several calls, each all or none. This part takes plain jobs, which start now and
+-- have no key, no priority and one unit, and lines them up behind others that wait; what it leaves is
+-- done by enqueue.lua.
+--
+--   ARGV[3]   how many jobs each call has, 4 bytes each
+--   ARGV[4]   '' if all jobs are plain, and otherwise per job | 0 now, 1 after, 2 at 1 | when 8 |
+--   ARGV[5..] per job its group, and the job without its times
+--
+-- Answers { frame (layout.lua), { name, state, units ahead of the first new job, units in all, of each
+-- group ... }, { whether it is paused, own limits, of each group ... } (empty if none is or has any),
+-- calls }. Calls are the first id if all jobs have ids in a row and stand one behind the other, and
+-- otherwise, each, an error as text, or | 'J' | per job: id 8, whether it is a duplicate 1, units
+-- ahead 8 (-1: not known) |.
+
+local FIRST = 5
+local wanted = (#ARGV - FIRST + 1) / 2
+local starts, jobs_now, groups_now = ARGV[4], call('HLEN', P .. 'j'), call('ZCARD', P .. 'i')
+local order = max(now, tonumber(call('HGET', P .. 'c', 'or') or 0))
+local id_last = call('HINCRBY', P .. 'c', 'n', wanted) - wanted
+
+-- Ids and jobs, and of each group by its number: name, jobs that come (an id or several), how many
+-- start now; and what is found: jobs before these, state.
+local fresh, number_of, known, came, waits, before, values = {}, {}, {}, {}, {}, {}, {}
+-- Groups that are yet to be loaded and placed; what the calls are answered.
+local others, calls = {}, nil
+
+local function are_plain()
+  if starts ~= '' or jobs_now + wanted > Q.jobs_max or groups_now + wanted > Q.groups_max then
+    return false
+  end
+  for n = FIRST + 1, #ARGV, 2 do
+    if #ARGV[n] > Q.payload_max then return false end
+  end
+  return true
+end
+
+local function take_plain()
+  local stamp = pack('<dd', now, order)
+  for n = FIRST, #ARGV, 2 do
+    local name = ARGV[n]
+    id_last = id_last + 1
+    local id, k = ('%d'):format(id_last), number_of[name]
+    fresh[n - FIRST + 1], fresh[n - FIRST + 2] = id, stamp .. ARGV[n + 1]
+    if not k then
+      k = #known + 1
+      number_of[name], known[k], came[k], waits[k] = k, name, id, 1
+    else
+      if type(came[k]) ~= 'table' then came[k] = { came[k] } end
+      came[k][waits[k] + 1], waits[k] = id, waits[k] + 1
+    end
+  end
+end
+
+-- Lets the jobs that come stand at the end of their line; how many are in it then.
+local function join(name, ids)
+  local key, length = P .. 'f:' .. name, nil
+  if type(ids) ~= 'table' then return call('RPUSH', key, ids) end
+  chunked(ids, function(...) length = call('RPUSH', key, ...) end)
+  return length
+end
+
+-- Jobs behind others that wait change nothing about when the first may start: of such a group nothing
+-- is written but its line.
+local function line_up_plain()
+  for from = 1, #known, CHUNK do
+    local states = call('HMGET', P .. 'gs', unpack(known, from, min(from + CHUNK - 1, #known)))
+    for k = from, from + #states - 1 do
+      local value, waiting, odd = states[k - from + 1], 0, 0
+      if value then waiting, odd = read('<I4I4', value, WAITING_AT) end
+      if waiting > 0 then
+        before[k], values[k] = join(known[k], came[k]) - waits[k] + odd, value
+      else
+        others[#others + 1] = known[k]
+      end
+    end
+  end
+end
+
+local function jobs_save()
+  chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
+  call('HINCRBY', P .. 'c', 't_enqueued', #fresh / 2)
+  call('HSET', P .. 'c', 'or', ('%d'):format(order))
+end
+
+if are_plain() then
+  calls = ('%d'):format(id_last + 1)
+  take_plain()
+  line_up_plain()
+  jobs_save()
+  if #others == 0 and not is_wide and not Q.paused and Q.heaviest == 1
+    and call('EXISTS', P .. 'o', P .. 'p') == 0 then
+    local told, frame = {}, frame_of('')
+    for k = 1, #known do
+      local at = 4 * k
+      told[at - 3], told[at - 2], told[at - 1], told[at] = known[k], values[k], before[k], before[k] + waits[k]
+    end
+    return reply({ frame, told, {}, calls }, { frame, {}, {}, calls })
+  end
+end

@@ -1,0 +1,84 @@
+-- Leases jobs that may start, a turn for each group, deficit round robin. This part serves plain groups
+-- (plain.lua) as long as there is nothing else to do; what it leaves is done by lease.lua.
+--
+--   ARGV[3]   how many at most
+--   ARGV[4]   the worker's name
+--
+-- Answers { now, next (-1: none), recurring jobs that are due, when these leases end, id, job, id,
+-- job ... }. The attempt is one more than the job says.
+
+local most, worker = tonumber(ARGV[3]), ARGV[4]
+
+-- Of each job that is leased: id, name of its group, the group if it is loaded, units that were taken.
+local ids, names, granted, taken = {}, {}, {}, {}
+
+-- Starts a job of every plain group of `ring`; these go to the end of the ring.
+local function serve_plain(ring)
+  local values, states, turns = call('HMGET', P .. 'gs', unpack(ring)), {}, {}
+  local turn, f = call('HINCRBY', P .. 'c', 'z', #ring) - #ring, P .. 'f:'
+  for n = 1, #ring do
+    local name, state = ring[n], state_after_start(values[n], turn + n)
+    if state then
+      local k = #ids + 1
+      ids[k], names[k], granted[k], taken[k] = call('LPOP', f .. name), name, false, ONE_UNIT
+      states[2 * k - 1], states[2 * k], turns[2 * k - 1], turns[2 * k] = name, state, turn + n, name
+    end
+  end
+  if #ids == 0 then return end
+  chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
+  chunked(turns, function(...) call('ZADD', P .. 'h', ...) end)
+end
+
+-- Writes the leases; the answer, and what is remembered of it.
+local function leases_save()
+  local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
+  local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0, #ids == 1 and 1 or 0):sub(5)
+  local named = pack('<B', #worker) .. worker
+  -- What most leases begin with: those of jobs that were never tried.
+  local usual = pack('<I4', 1) .. times .. ONE_UNIT .. named
+  local answer, remembered = { told, '', {}, ends }, { 'leases', told, '', ends }
+  for from = 1, #ids, TOGETHER do
+    local upto = min(from + TOGETHER - 1, #ids)
+    local texts, leases = call('HMGET', P .. 'j', unpack(ids, from, upto)), {}
+    for n = from, upto do
+      local id, text, k = ids[n], texts[n - from + 1], 2 * (n - from)
+      answer[2 * n + 3], answer[2 * n + 4], remembered[n + 4] = id, text, id
+      local attempt, lease = read('<I4', text, 22), nil
+      if attempt == 0 and taken[n] == ONE_UNIT then
+        lease = usual .. names[n]
+      else
+        lease = pack('<I4', attempt + 1) .. times .. taken[n] .. named .. names[n]
+      end
+      leases[k + 1], leases[k + 2] = id, lease
+    end
+    call('HSET', P .. 'r', unpack(leases))
+    call('ZADD', P .. 'l', ends, table.concat(ids, ' ', from, upto))
+  end
+  if #ids > 0 then
+    call('HINCRBY', P .. 'c', 't_leased', #ids)
+    if #ids >= FEW and call('HLEN', P .. 'r') == #ids then widen(P .. 'r') end
+  end
+  return answer, remembered
+end
+
+-- Answers, and says to others when something may start; `next` is that, or -1.
+local function hand_out(answer, remembered, next)
+  answer[3] = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
+  -- What this worker leaves, another may take; and somebody must be there when these leases end.
+  if #ids > 0 then mark(next >= 0 and next <= now and 0 or now + Q.lease) end
+  answer[2] = ('%d'):format(next)
+  remembered[3] = answer[2]
+  return reply(answer, remembered)
+end
+
+if not again and not Q.paused and Q.heaviest == 1 and is_calm()
+  and call('ZCOUNT', P .. 'h', RING, RING + now) == 0 then
+  local wanted = min(most, CHUNK)
+  local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
+  if #ring > 0 and #ring == wanted then serve_plain(ring) end
+  -- In every group that was served another job may start at once.
+  if #ids > 0 and #ids == most then
+    local answer, remembered = leases_save()
+    return hand_out(answer, remembered, now)
+  end
+end

@@ -1,0 +1,88 @@
+-- Plain groups: they have one limit, of slots, and nothing about them is odd or waits for a time.
+-- Most groups of most queues are; their states change without being loaded (groups.lua).
+--
+-- In a log of a limit of more than EXACT units, times are rounded up to a grid of window / EXACT: it
+-- stays short, and a slot frees late by at most that, never early.
+
+local EXACT = 64
+local SKEW = 10000
+
+local function log_rest(limit, value, from, upto, used)
+  if from == upto then return '', used end
+  while from < upto do
+    local at, units = read('<dI4', value, from)
+    if at + limit.window > now then break end
+    from, used = from + 12, used - units
+  end
+  -- What lies further ahead than the grid rounds was written before the clock was set back.
+  if upto > from and now < Q.behind then
+    local latest = now + limit.window / EXACT + SKEW
+    if read('<d', value, upto - 12) > latest then return pack('<dI4', now, used), used end
+  end
+  return value:sub(from, upto - 1), used
+end
+
+local function log_add(limit, log, at, units)
+  if limit.units > EXACT then
+    local grid = max(1, floor(limit.window / EXACT))
+    at = math.ceil(at / grid) * grid
+  end
+  local tail = #log - 11
+  -- An expired lease counts from its expiry, which may be before a response that was seen already.
+  while tail > 0 do
+    local last, n = read('<dI4', log, tail)
+    if last == at then
+      return log:sub(1, tail - 1) .. pack('<dI4', at, n + units) .. log:sub(tail + 12)
+    elseif last < at then
+      break
+    end
+    tail = tail - 12
+  end
+  if tail + 11 == #log then return log .. pack('<dI4', at, units) end
+  return log:sub(1, tail + 11) .. pack('<dI4', at, units) .. log:sub(tail + 12)
+end
+
+local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
+local plain = is_plain(Q.group_limits)
+local is_wide = #Q.queue_limits > 0 or #Q.shared > 0
+local HEAD, HEAD_LENGTH, WAITING_AT = '<I4dI4I4I4d', 32, 17
+local PLAIN, PLAIN_LENGTH = HEAD .. 'BI4I4I4', 45
+
+-- What a job of one unit takes of the limits that bind it, for its lease.
+local ONE_UNIT = pack('<BI4BB', 1, 1, 0, 0)
+
+-- Whether all groups may be plain, and no lease has expired: only then need nothing be loaded.
+local function is_calm()
+  return plain and not is_wide and Q.delayed <= 0 and call('EXISTS', P .. 'o') == 0
+    and call('ZCOUNT', P .. 'l', '-inf', now) == 0
+end
+
+-- The state of a plain group with a job less in its line, which has room for the first and for
+-- another, of which there is one; `turn` is its turn. Nothing if the group is not like that.
+local function state_after_start(value, turn)
+  if not value or #value < PLAIN_LENGTH then return nil end
+  local running, blocked, deficit, waiting, odd, _, kind, length, flight, used = read(PLAIN, value)
+  if waiting < 2 or odd > 0 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
+    flight + used + 2 > Q.group_limits[1].units then
+    return nil
+  end
+  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, turn, 1, length, flight + 1, used)
+    .. value:sub(PLAIN_LENGTH + 1)
+end
+
+-- The state of a plain group after so many jobs of one unit are done; nothing if it is not one.
+local function state_after_done(value, jobs)
+  if not value or #value < PLAIN_LENGTH then return nil end
+  local limit = Q.group_limits[1]
+  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
+  if kind ~= 1 or length ~= #value - 37 or running < jobs then return nil end
+  -- A response may let a group start that waits for one, and ends one that has nothing else.
+  local is_placed = turn > 0 and turn < RING or turn < STUCK and limit.window > 0
+    or turn >= STUCK and waiting == 0 and running > jobs
+  if not is_placed then return nil end
+  local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
+  local units = min(jobs, flight)
+  if units > 0 and limit.window > 0 then log, rest = log_add(limit, log, now, units), rest + units end
+  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log, flight - units,
+    rest) .. log
+end

@@ -1,0 +1,85 @@
+-- Jobs as they are stored, and what is kept of those that are over.
+
+local totals = {}
+local function count(name, n) totals[name] = (totals[name] or 0) + (n or 1) end
+local function totals_save()
+  for name, n in pairs(totals) do call('HINCRBY', P .. 'c', 't_' .. name, n) end
+end
+
+local function job_read(text)
+  local j = {}
+  local length, at
+  j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures, j.attempts_max, j.backoff,
+    j.backoff_max, length, at = read('<ddBI4I4I4I4ddI2', text)
+  j.key = text:sub(at, at + length - 1)
+  length, at = read('<I2', text, at + length)
+  j.group, j.payload = text:sub(at, at + length - 1), at + length
+  j.text = text
+  return j
+end
+
+local function job_head(j)
+  return pack('<ddBI4I4I4I4ddI2', j.enqueued, j.due, j.priority, j.weight, j.attempt, j.failures,
+    j.attempts_max, j.backoff, j.backoff_max, #j.key) .. j.key .. pack('<I2', #j.group) .. j.group
+end
+
+local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due, id, j.weight) end
+
+-- Keeps what is over in `hash` for `age`, at most `most` of it; written together at the end.
+local kept = {}
+local function keep(hash, id, value, age, most)
+  if most == 0 or age == 0 then return end
+  kept[hash] = kept[hash] or { values = {}, times = {}, age = age }
+  local values, times = kept[hash].values, kept[hash].times
+  values[#values + 1], values[#values + 2] = id, value
+  times[#times + 1], times[#times + 2] = ('%d'):format(now), id
+end
+
+local function keeps_save()
+  for hash, over in pairs(kept) do
+    chunked(over.values, function(...) call('HSET', P .. hash, ...) end)
+    chunked(over.times, function(...) call('ZADD', P .. hash .. 'z', ...) end)
+    call('PEXPIRE', P .. hash, ms(over.age))
+    call('PEXPIRE', P .. hash .. 'z', ms(over.age))
+  end
+  kept = {}
+end
+
+-- Forgets what is kept too long or too much of, oldest first, a chunk at a time.
+local function purge(hash, age, most)
+  keeps_save()
+  local z = P .. hash .. 'z'
+  local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
+  local many = call('ZCARD', z) - #old - most
+  if many > 0 then
+    local more = call('ZRANGE', z, #old, #old + min(many, CHUNK) - 1)
+    for _, id in ipairs(more) do old[#old + 1] = id end
+  end
+  chunked(old, function(...)
+    call('ZREM', z, ...)
+    call('HDEL', P .. hash, ...)
+  end)
+end
+
+-- Jobs that are in no group any more, leases that are over, and those of them that are alone in l:
+-- what is gone is written together at the end.
+local forgotten, ended, alone = {}, {}, {}
+local function job_forget(id) forgotten[#forgotten + 1] = id end
+
+-- Jobs that were leased together and end one by one are among the times until theirs has come.
+local function ends_save()
+  keeps_save()
+  chunked(ended, function(...) call('HDEL', P .. 'r', ...) end)
+  if #ended > 0 and call('HLEN', P .. 'r') == 0 then
+    call('DEL', P .. 'l')
+  elseif #ended > 1 then
+    call('ZREM', P .. 'l', table.concat(ended, ' '))
+  end
+  chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
+  chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
+  -- A queue without jobs forgets the heaviest, too.
+  if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
+    call('HDEL', P .. 'c', 'hv')
+  end
+  ended, alone, forgotten = {}, {}, {}
+end
