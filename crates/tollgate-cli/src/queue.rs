@@ -7,6 +7,7 @@ use std::io::{BufRead as _, Write as _};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
+use tollgate_queue::QueueName;
 
 use self::client::Client;
 
@@ -40,7 +41,7 @@ enum Command {
     /// Put a dead letter back into its group, or all of them
     Retry {
         /// The queue
-        queue: String,
+        queue: QueueName,
         /// The dead letter; all of them if left out
         id: Option<u64>,
     },
@@ -49,7 +50,7 @@ enum Command {
     /// The figures of a queue and of its groups, or of every queue
     Stats {
         /// The queue
-        queue: Option<String>,
+        queue: Option<QueueName>,
         /// Groups to show
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1_000))]
         groups: u16,
@@ -57,7 +58,7 @@ enum Command {
     /// Let nothing more start
     Pause {
         /// The queue
-        queue: String,
+        queue: QueueName,
         /// Only this group
         #[arg(long)]
         group: Option<String>,
@@ -65,7 +66,7 @@ enum Command {
     /// Let jobs start again
     Resume {
         /// The queue
-        queue: String,
+        queue: QueueName,
         /// Only this group
         #[arg(long)]
         group: Option<String>,
@@ -73,7 +74,7 @@ enum Command {
     /// Take a job out, or ask its worker to stop
     Cancel {
         /// The queue
-        queue: String,
+        queue: QueueName,
         /// The job
         id: u64,
     },
@@ -82,7 +83,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct EnqueueArgs {
     /// The queue
-    queue: String,
+    queue: QueueName,
     /// What the worker gets; - for a job per line of standard input
     payload: String,
     /// Whose limit it waits for
@@ -166,7 +167,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     say(&format!("{count} jobs enqueued"))
 }
 
-fn send(client: &Client, queue: &str, batch: &mut Vec<Value>) -> Result<usize> {
+fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<usize> {
     let jobs = std::mem::take(batch);
     let count = jobs.len();
     if count > 0 {
@@ -190,7 +191,7 @@ fn enqueued(answer: &Value) -> String {
     }
 }
 
-fn retry(client: &Client, queue: &str, id: Option<u64>) -> Result<()> {
+fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
     if let Some(id) = id {
         client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
         return say(&format!("job {id} waits again"));
@@ -210,15 +211,15 @@ fn retry(client: &Client, queue: &str, id: Option<u64>) -> Result<()> {
     }
 }
 
-fn pause(client: &Client, queue: &str, verb: &str, group: Option<String>) -> Result<()> {
+fn pause(client: &Client, queue: &QueueName, verb: &str, group: Option<String>) -> Result<()> {
     let body = group.as_ref().map_or(json!({}), |group| json!({"group": group}));
     client.post(&format!("{queue}/{verb}"), &body)?;
     let what = group.map_or(format!("queue {queue}"), |group| format!("group {group:?}"));
     say(&format!("{what}: {verb}d"))
 }
 
-fn stats(client: &Client, queue: &str, groups: u16) -> Result<()> {
-    let figures = client.get(queue)?;
+fn stats(client: &Client, queue: &QueueName, groups: u16) -> Result<()> {
+    let figures = client.get(queue.as_str())?;
     let mut lines = vec![line(&figures)];
     if groups > 0 {
         let page = client.get(&format!("{queue}/groups?max={groups}"))?;

@@ -56,10 +56,11 @@ impl Client {
             let status = answer.status();
             Ok::<_, anyhow::Error>((status, answer.text().await?))
         })?;
-        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status.is_success() {
-            return Ok(body);
+            // Whatever else answers there must not pass for a queue about which nothing is to say.
+            return serde_json::from_str(&text).context("what answers there is no Tollgate");
         }
+        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         match body["detail"].as_str() {
             Some(detail) => bail!("{detail} ({status})"),
             None => Err(anyhow!("the service answered {status}")),
