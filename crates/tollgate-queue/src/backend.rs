@@ -50,7 +50,8 @@ pub trait Backend: Send + Sync {
     ) -> Answer<'_, Leased>;
 
     /// Waits until something may start earlier than [`Leased::next`] said; gives the new time, and
-    /// what to compare with from then on. A spurious answer is allowed, a missed one is not.
+    /// what to compare with from then on. A spurious answer is allowed, and one that is later than
+    /// what was said (which still counts); a missed one is not.
     fn changed(&self, queue: &QueueName, seen: u64) -> Answer<'_, Wake>;
 
     /// Prolongs leases by the queue's lease time; one answer per token, in order.

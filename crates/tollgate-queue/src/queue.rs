@@ -119,8 +119,10 @@ impl Queue {
                 return Ok(leased.leases);
             }
             tokio::select! {
-                () = &mut give_up => return Ok(Vec::new()),
+                // Whoever was told that something may start asks for it: nobody else was told.
+                biased;
                 ready = self.until_ready(&leased) => ready?,
+                () = &mut give_up => return Ok(Vec::new()),
             }
         }
     }
@@ -143,7 +145,10 @@ impl Queue {
                 () = due => return Ok(()),
                 wake = self.backend.changed(&self.name, seen) => {
                     let wake = wake?;
-                    (next, seen) = (wake.next, wake.seen);
+                    // What is told may be later: somebody must be there then, too. Who forgot what
+                    // is known already for it would come too late.
+                    next = next.into_iter().chain(wake.next).min();
+                    seen = wake.seen;
                     if next.is_some_and(|next| next <= self.now()) {
                         return Ok(());
                     }

@@ -164,11 +164,10 @@ impl Floor {
             self.next_beat = Instant::now() + every;
         }
         let (cancel, cancelled) = watch::channel(false);
-        let expires = Instant::now() + every * 3;
         let task = Task::new(lease, queue.clone(), cancelled);
         let abort = self.tasks.spawn(async move {
             let outcome = handle(handler, task).await;
-            (token, settle(&queue, token, outcome, expires).await)
+            (token, settle(&queue, token, outcome, every * 3).await)
         });
         self.running.insert(token, Running { cancel, abort });
     }
@@ -247,7 +246,11 @@ where
 }
 
 /// Stores the outcome, again and again while the lease may last; whether it was stored.
-async fn settle(queue: &Queue, token: LeaseToken, outcome: Outcome, expires: Instant) -> bool {
+///
+/// Heartbeats have prolonged the lease until now and go on doing so: it may last one more lease time
+/// from the end of the job, however long that took.
+async fn settle(queue: &Queue, token: LeaseToken, outcome: Outcome, lease: Duration) -> bool {
+    let expires = Instant::now() + lease;
     loop {
         let settled = queue.settle(vec![(token, outcome.clone())]).await;
         match settled {

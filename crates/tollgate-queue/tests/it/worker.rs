@@ -1,5 +1,7 @@
 //! Workers: concurrency, exact sleeping, heartbeats, cancellation, and how they stop.
 
+mod flaky;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,10 +9,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::{Clock, Timestamp};
 use tollgate_queue::{
-    Cancelled, Embedded, JobState, NewJob, Outcome, Queue, QueueSettings, Task, Worker, handler_fn,
+    Cancelled, Embedded, JobState, NewJob, Outcome, Queue, QueueSettings, Summary, Task, Worker,
+    handler_fn,
 };
 
 use crate::world::{START, group, job, queue};
+use flaky::Flaky;
 
 /// The clock of tokio's paused time.
 struct Paused(tokio::time::Instant);
@@ -126,4 +130,66 @@ async fn no_more_than_the_concurrency_run_at_once_and_errors_are_failures() {
     worker.run(handler, tokio::time::sleep(Duration::from_secs(10))).await.unwrap();
     assert_eq!(seen.load(Ordering::SeqCst), 3);
     assert_eq!(queue.stats(None, 0).await.unwrap().dead, 20);
+}
+
+/// Runs one job of `work` under leases of 3 s, on a store that takes no outcome in the first `away`
+/// seconds; its worker is stopped after a minute.
+async fn run_beside_a_store_that_is_away(
+    work: Duration,
+    away: Duration,
+) -> (Summary, tollgate_queue::Stats) {
+    let begin = tokio::time::Instant::now();
+    let backend = Flaky::new(begin + away, None);
+    let queue = Queue::new(Arc::new(backend), Arc::new(Paused(begin)), queue("work"));
+    let lease = Duration::from_secs(3);
+    queue.put(QueueSettings { lease, attempts_max: 1, ..Default::default() }).await.unwrap();
+    queue.enqueue(job("g")).await.unwrap();
+    let handler = handler_fn(move |_: Task| async move {
+        tokio::time::sleep(work).await;
+        done()
+    });
+    let stop = tokio::time::sleep(Duration::from_secs(60));
+    let summary = Worker::new(queue.clone()).run(handler, stop).await.unwrap();
+    (summary, queue.stats(None, 0).await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_repeated_for_a_lease_time_from_the_end_of_its_job() {
+    // Ten leases long, and two seconds without a store at its end.
+    let (work, away) = (Duration::from_secs(30), Duration::from_secs(32));
+    let (summary, stats) = run_beside_a_store_that_is_away(work, away).await;
+    assert_eq!((summary.settled, summary.lost), (1, 0));
+    assert_eq!((stats.totals.done, stats.totals.leased, stats.totals.expired), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_takes_is_given_up_and_its_lease_ends() {
+    let (work, away) = (Duration::from_secs(10), Duration::from_secs(3_600));
+    let (summary, stats) = run_beside_a_store_that_is_away(work, away).await;
+    assert_eq!((summary.settled, summary.lost), (0, 1));
+    assert_eq!((stats.dead, stats.totals.expired, stats.queue.running), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_that_is_told_makes_nobody_forget_an_earlier_one() {
+    let begin = tokio::time::Instant::now();
+    let backend = Flaky::new(begin, Some(START.after(Duration::from_secs(30))));
+    let queue = Queue::new(Arc::new(backend), Arc::new(Paused(begin)), queue("work"));
+    queue.put(limited("slots 1/10s")).await.unwrap();
+    queue.enqueue_all(vec![job("g"); 2]).await.unwrap();
+    let (left, over) = (Arc::new(AtomicUsize::new(2)), Arc::new(Notify::new()));
+    let stop = Arc::clone(&over);
+    let handler = handler_fn(move |_: Task| {
+        let (left, over) = (Arc::clone(&left), Arc::clone(&over));
+        async move {
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                over.notify_one();
+            }
+            done()
+        }
+    });
+    let worker = Worker::new(queue).concurrency(2);
+    worker.run(handler, async move { stop.notified().await }).await.unwrap();
+    let took = begin.elapsed();
+    assert!((Duration::from_secs(10)..Duration::from_millis(10_020)).contains(&took), "{took:?}");
 }
