@@ -3,7 +3,8 @@
 //! `cargo bench -p tollgate-queue --bench queue [-- SECONDS [DIRECTORY]]`: half a minute by default,
 //! the queue file under the directory for build output, so that it is on a disk.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on has no figure")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //! spent enqueueing (64 producers of one job at a time, or batches of 100) and processing (64 jobs
 //! at once), every group with a limit that is never reached.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on has no figure")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -62,7 +62,7 @@ fn a_killed_process_has_lost_nothing_it_acknowledged() {
 /// Works for ever at the file that the environment names, and says what was acknowledged.
 #[test]
 #[ignore = "a child of the test above"]
-#[allow(clippy::print_stdout)]
+#[allow(clippy::print_stdout, reason = "the parent reads what it prints")]
 fn child() {
     let Some(path) = std::env::var_os(PATH).map(PathBuf::from) else { return };
     let (queues, name) = (Embedded::open(path).expect("opens"), queue("q"));

@@ -133,7 +133,7 @@ fn judge(calls: &[Call]) {
 /// Works at the queue that the environment names, by a clock that is wrong, until its input ends.
 #[test]
 #[ignore = "a child of the test above"]
-#[allow(clippy::print_stdout)]
+#[allow(clippy::print_stdout, reason = "the parent reads what it prints")]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
     let mut words = told.splitn(3, ' ');

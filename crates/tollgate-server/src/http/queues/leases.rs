@@ -135,10 +135,10 @@ async fn progress(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Re
     Ok(())
 }
 
-/// What came of one lease, or with `leases` of several.
+/// What came of one lease; or with `leases` of several, each told by itself.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SettleBody<'a> {
+struct OutcomeBody<'a> {
     #[serde(borrow)]
     leases: Option<Vec<OutcomeBody<'a>>>,
     id: Option<u64>,
@@ -154,51 +154,14 @@ struct SettleBody<'a> {
     status: Option<u16>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OutcomeBody<'a> {
-    id: u64,
-    attempt: u32,
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    result_base64: Option<String>,
-    reason: Option<String>,
-    retry: Option<bool>,
-    wait_ms: Option<u64>,
-    headers: Option<Map<String, Value>>,
-    profile: Option<String>,
-    status: Option<u16>,
-}
-
-impl<'a> SettleBody<'a> {
-    /// The outcomes, and whether it is one told alone.
-    fn outcomes(self) -> Result<(Vec<OutcomeBody<'a>>, bool), Trouble> {
-        if let Some(leases) = self.leases {
-            return Ok((leases, false));
-        }
-        let (Some(id), Some(attempt)) = (self.id, self.attempt) else {
-            return Err(Trouble::Bad("give id and attempt, or leases".to_owned()));
-        };
-        let Self {
-            result, result_base64, reason, retry, wait_ms, headers, profile, status, ..
-        } = self;
-        let one = OutcomeBody {
-            id,
-            attempt,
-            result,
-            result_base64,
-            reason,
-            retry,
-            wait_ms,
-            headers,
-            profile,
-            status,
-        };
-        Ok((vec![one], true))
-    }
-}
-
 impl OutcomeBody<'_> {
+    fn token(&self) -> Result<LeaseToken, Trouble> {
+        match (self.id, self.attempt, &self.leases) {
+            (Some(id), Some(attempt), None) => Ok(LeaseToken { id: JobId(id), attempt }),
+            _ => Err(Trouble::Bad("give id and attempt, or leases that do".to_owned())),
+        }
+    }
+
     fn outcome(&self, verb: &str, queue: &Queue) -> Result<Outcome, Trouble> {
         Ok(match verb {
             "ack" => {
@@ -250,15 +213,20 @@ async fn settle(
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
-    let body: SettleBody<'_> = read(request.body)?;
-    let (bodies, is_alone) = body.outcomes()?;
+    let mut body: OutcomeBody<'_> = read(request.body)?;
+    let (bodies, is_alone) = match body.leases.take() {
+        None => (vec![body], true),
+        Some(_) if body.id.is_some() || body.attempt.is_some() => {
+            return Err(Trouble::Bad("give id and attempt or leases, not both".to_owned()));
+        }
+        Some(bodies) => (bodies, false),
+    };
     if bodies.len() > BATCH_MAX {
         return Err(Trouble::Bad(format!("more than {BATCH_MAX} leases in one call")));
     }
-    let token = |body: &OutcomeBody<'_>| LeaseToken { id: JobId(body.id), attempt: body.attempt };
     let outcomes = bodies
         .iter()
-        .map(|body| Ok((token(body), body.outcome(verb, queue)?)))
+        .map(|body| Ok((body.token()?, body.outcome(verb, queue)?)))
         .collect::<Result<Vec<_>, Trouble>>()?;
     let tokens: Vec<LeaseToken> = outcomes.iter().map(|(token, _)| *token).collect();
     let settled = queue.settle(outcomes).await?;
