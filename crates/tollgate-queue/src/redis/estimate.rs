@@ -34,7 +34,10 @@ impl Frame {
         let [version, mean, longest, now, heaviest, wide] = &parts[..] else {
             return Err(damaged());
         };
-        let micros = |value: &Value| unsigned(value).map(Duration::from_micros);
+        // Below zero if the clock was set back while jobs ran.
+        let micros = |value: &Value| {
+            number(value).map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+        };
         let mean = if bytes(mean)?.is_empty() { None } else { Some(micros(mean)?) };
         Ok(Self {
             version: unsigned(version)?,

@@ -1,6 +1,7 @@
 //! Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
 
 mod bench;
+mod clocks;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tollgate_queue::{
 
 use crate::world::{START, after, get, group, job, now_or_soon, queue};
 use bench::{At, Bench};
+use clocks::*;
 
 const DONE: Outcome = Outcome::Done { result: None };
 
@@ -51,6 +53,8 @@ rules! {
     a_limit_that_is_changed_counts_at_once_and_forgets_nothing
     progress_and_results_can_be_seen
     groups_are_listed_page_by_page_in_order
+    a_clock_that_jumps_ahead_ends_leases_and_frees_slots_as_it_says
+    a_clock_that_jumps_ahead_and_back_exceeds_no_limit_and_loses_nothing
     ;
     // On Redis the server's clock counts, which is mended in another way, who waits for a queue is
     // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of it.
@@ -58,6 +62,7 @@ rules! {
     an_idle_group_is_forgotten
     queues_that_share_a_limit_wait_for_each_other
     a_clock_that_is_set_back_neither_grants_twice_nor_locks_a_group
+    a_clock_that_jumps_ahead_and_back_delays_no_job_beyond_what_it_was_told
 }
 
 fn a_group_starts_its_jobs_by_priority_and_then_in_order(at: At) {
@@ -326,19 +331,6 @@ fn progress_and_results_can_be_seen(at: At) {
     assert_eq!(seen, JobState::Done { at: after(1.0), result });
     // An hour later it is forgotten.
     assert!(get(bench.queues().job(&bench.name, id, after(3_601.0))).is_none());
-}
-
-fn a_clock_that_is_set_back_neither_grants_twice_nor_locks_a_group(at: At) {
-    let bench = Bench::new(at, "slots 1/10s");
-    for _ in 0..3 {
-        bench.put(job("g"), START);
-    }
-    let token = bench.lease(START).remove(0).token();
-    bench.settle(token, DONE, after(1.0));
-    // An hour back: the slot that was to be free in 9 s is free in 9 s.
-    let back = START.before(Duration::from_secs(3_600));
-    assert!(bench.lease(back.after(Duration::from_secs(2))).is_empty());
-    assert_eq!(bench.lease(back.after(Duration::from_secs(12))).len(), 1);
 }
 
 fn an_idle_group_is_forgotten(at: At) {
