@@ -40,7 +40,8 @@ pub trait Backend: Send + Sync {
         now: Timestamp,
     ) -> Answer<'_, Vec<Enqueued>>;
 
-    /// Leases up to `max` jobs (at most [`BATCH_MAX`]) that may start now, to `worker`.
+    /// Leases up to `max` jobs (at most [`BATCH_MAX`], and a [page](PAGE_BYTES) at most) that may
+    /// start now, to `worker`.
     fn lease(
         &self,
         queue: &QueueName,
@@ -85,7 +86,8 @@ pub trait Backend: Send + Sync {
     /// What is known about a job.
     fn job(&self, queue: &QueueName, id: JobId, now: Timestamp) -> Answer<'_, Option<Job>>;
 
-    /// The next jobs of a group (at most [`BATCH_MAX`]) in the order in which they start.
+    /// The next jobs of a group (at most [`BATCH_MAX`], and a [page](PAGE_BYTES) at most) in the
+    /// order in which they start.
     fn peek(
         &self,
         queue: &QueueName,
@@ -122,7 +124,8 @@ pub trait Backend: Send + Sync {
         now: Timestamp,
     ) -> Answer<'_, ()>;
 
-    /// A page of at most `max` dead letters whose ids are after `after`.
+    /// A [page](PAGE_BYTES) of at most `max` dead letters whose ids are after `after`, in order of
+    /// their ids. It may be shorter though more are there: the last one is empty.
     fn dead(
         &self,
         queue: &QueueName,
@@ -170,6 +173,11 @@ pub trait Backend: Send + Sync {
 
 /// The most jobs, leases or outcomes in one call.
 pub const BATCH_MAX: usize = 1_000;
+
+/// A page of jobs is full when their payloads (and reasons) have this many bytes, and ends with the
+/// job that fills it: a thousand of the largest payloads would be an answer of 16 GB, which neither
+/// end could hold. Enough for thousands of usual jobs, and little beside the memory of a process.
+pub const PAGE_BYTES: usize = 8 << 20;
 
 /// What a worker that waits is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,7 +28,7 @@ mod stats;
 mod worker;
 
 pub use answer::Answer;
-pub use backend::{BATCH_MAX, Backend, Wake};
+pub use backend::{BATCH_MAX, Backend, PAGE_BYTES, Wake};
 pub use cron::Cron;
 pub use embedded::Embedded;
 #[cfg(feature = "redb")]

@@ -15,6 +15,7 @@ mod gate;
 mod group;
 mod id_hash;
 mod kept;
+mod page;
 mod queue;
 mod ranks;
 mod response;

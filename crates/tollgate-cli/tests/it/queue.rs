@@ -222,6 +222,58 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
     }
 }
 
+#[test]
+fn outcomes_are_told_alone_or_together_and_each_by_itself() {
+    let folder = Folder::new("queue-outcomes");
+    let served = serve(&folder);
+    let ids = [(); 2].map(|()| enqueue(&served, &json!({"group": "g", "payload": "x"})));
+    assert_eq!(lease(&served), ids);
+    let one = json!({"id": ids[0], "attempt": 1});
+    for wrong in [
+        json!({}),
+        json!({"id": ids[0]}),
+        json!({"leases": [one], "id": ids[0], "attempt": 1}),
+        json!({"leases": [{"leases": [one]}]}),
+        json!({"leases": [one, {"id": ids[1]}]}),
+    ] {
+        assert_eq!(post(&served, "ack", &wrong).0, 400, "{wrong}");
+    }
+    let both = json!({"leases": [one, {"id": ids[1], "attempt": 1, "result": [1]}]});
+    let (status, answer) = post(&served, "ack", &both);
+    let states = answer["leases"].as_array().unwrap().iter().map(|lease| lease["state"].clone());
+    assert_eq!((status, states.collect::<Vec<_>>()), (200, vec![json!("done"); 2]), "{answer}");
+    assert_eq!(get(&served, &format!("/jobs/{}", ids[1])).1["result"], "[1]");
+}
+
+#[test]
+fn a_page_of_large_jobs_is_short_and_says_where_to_go_on() {
+    let folder = Folder::new("queue-pages");
+    let config = "[limits]\nbody_bytes = 8388608\n[[queues]]\nname = \"roles\"\n\
+                  attempts = 1\npayload_bytes = 4194304\n";
+    let served = Served::start(&["--config", &folder.file("queue.toml", config)]);
+    let payload = "x".repeat(3 << 20);
+    let ids = [(); 4].map(|()| enqueue(&served, &json!({"payload": payload})));
+    let id_of = |job: &Value| job["id"].as_u64().unwrap();
+    let of = |page: &Value| page.as_array().unwrap().iter().map(id_of).collect::<Vec<_>>();
+    assert_eq!(of(&get(&served, "/peek?max=1000").1["jobs"]), ids[..3]);
+    // Three of them fill an answer; the last comes at once with the next call.
+    for expected in [&ids[..3], &ids[3..]] {
+        let (_, answer) = post(&served, "lease", &json!({"max": 1_000, "wait_ms": 20_000}));
+        assert_eq!(of(&answer["leases"]), expected);
+        for id in expected {
+            assert_eq!(post(&served, "fail", &json!({"id": id, "attempt": 1})).0, 200);
+        }
+    }
+    let (mut after, mut seen) = (String::new(), Vec::new());
+    loop {
+        let (_, page) = get(&served, &format!("/dead?max=1000{after}"));
+        seen.extend(of(&page["jobs"]));
+        let Some(last) = page["after"].as_u64() else { break };
+        after = format!("&after={last}");
+    }
+    assert_eq!(seen, ids);
+}
+
 /// Leases everything that may start, and waits for the first.
 fn all_leases(served: &Served) -> Vec<Value> {
     let (_, answer) = post(served, "lease", &json!({"max": 10, "wait_ms": 20_000}));

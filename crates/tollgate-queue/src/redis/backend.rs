@@ -14,7 +14,8 @@ use crate::error::Error;
 use crate::settings::check_limits;
 use crate::{
     Answer, BATCH_MAX, Backend, Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased,
-    Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring, Settled, Stats, Wake,
+    Limit, NewJob, Outcome, PAGE_BYTES, Progress, QueueName, QueueSettings, Recurring, Settled,
+    Stats, Wake,
 };
 
 type Inners = Arc<Inner>;
@@ -254,7 +255,8 @@ impl Backend for RedisBackend {
         self.on(async move |inner: Inners| {
             bounded(max)?;
             let desk = inner.desk(&queue)?;
-            let arguments = [word("peek"), word(group.as_str()), decimal(max)];
+            let most = [decimal(max), decimal(PAGE_BYTES)];
+            let arguments = [word("peek"), word(group.as_str())].into_iter().chain(most);
             let mut answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
             if answer.len() < 2 {
                 return Err(damaged());
@@ -330,7 +332,7 @@ impl Backend for RedisBackend {
             bounded(max)?;
             let desk = inner.desk(&queue)?;
             let after = after.map_or(0, |id| id.0);
-            let arguments = [word("dead"), decimal(after), decimal(max)];
+            let arguments = [word("dead"), decimal(after), decimal(max), decimal(PAGE_BYTES)];
             let answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
             let read = |pair: &[Value]| read::over(unsigned(&pair[0])?, bytes(&pair[1])?, true);
             answer.get(1..).unwrap_or_default().chunks_exact(2).map(read).collect()

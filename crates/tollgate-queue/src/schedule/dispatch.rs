@@ -7,6 +7,7 @@ use tollgate_core::Timestamp;
 use super::change::Change;
 use super::gate::{Gate, Opens};
 use super::group::Spot;
+use super::page::Page;
 use super::queue::{Entry, Queue, Running, Scope, Stage};
 use crate::job::{Beat, Cancelled, LeaseToken, Progress};
 use crate::{Group, JobId};
@@ -33,7 +34,7 @@ impl Queue {
         self.forget_groups(scope);
     }
 
-    /// Leases up to `max` jobs, a turn for each group that may start one.
+    /// Leases up to `max` jobs, and a page at most; a turn for each group that may start one.
     pub(crate) fn lease(&mut self, max: usize, worker: &str, scope: &mut Scope<'_>) -> Vec<Grant> {
         while let Some(&(at, number)) = self.heap.first()
             && at <= scope.now
@@ -44,8 +45,8 @@ impl Queue {
             }
         }
         let worker: Arc<str> = worker.into();
-        let mut grants = Vec::new();
-        while grants.len() < max && !self.paused {
+        let (mut grants, mut page) = (Vec::new(), Page::of(max));
+        while page.has_room() && !self.paused {
             let Some((&ticket, &number)) = self.ring.first_key_value() else { break };
             self.settle_down(number, scope.now);
             if self.ring.first_key_value() != Some((&ticket, &number)) {
@@ -58,7 +59,9 @@ impl Queue {
             if self.opens(scope.shared, weight, scope.now) > Opens::At(scope.now) {
                 break;
             }
-            grants.push(self.grant(number, place.id, &worker, scope));
+            let grant = self.grant(number, place.id, &worker, scope);
+            page.add(grant.entry.payload_len as usize);
+            grants.push(grant);
             self.next_turn(number, ticket, weight, scope.now);
         }
         grants

@@ -89,6 +89,7 @@ pub(crate) struct Entry {
     pub(crate) weight: u32,
     pub(crate) attempt: u32,
     pub(crate) failures: u32,
+    pub(crate) payload_len: u32,
     pub(crate) priority: u8,
     pub(crate) stage: Stage,
     /// From when on it may start; its place among its equals.
@@ -244,6 +245,7 @@ impl Queue {
             weight: job.weight,
             attempt: 0,
             failures: 0,
+            payload_len: job.payload.len() as u32,
             priority: job.priority,
             stage,
             due_ns: due.as_nanos(),

@@ -7,6 +7,7 @@ use tollgate_core::Timestamp;
 use super::estimate::{Bound, Line, wait_for_all};
 use super::gate::Opens;
 use super::group::GroupState;
+use super::page::Page;
 use super::queue::{Entry, Queue, Scope, Stage};
 use crate::job::{Estimate, Job, JobState};
 use crate::{Counts, Group, GroupStats, JobId, Stats};
@@ -99,12 +100,13 @@ impl Queue {
     pub(crate) fn peek(&self, group: &Group, max: usize, scope: &Scope<'_>) -> Vec<Job> {
         let Some(number) = self.groups.find(group.as_str()) else { return Vec::new() };
         let group = self.groups.get(number);
-        let mut jobs = Vec::new();
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
         for tree in [group.waiting, group.delayed] {
             let mut next = self.ranks.first(tree);
             while let Some((place, _)) = next
-                && jobs.len() < max
+                && page.has_room()
             {
+                page.add(self.jobs[&place.id].payload_len as usize);
                 jobs.extend(self.job(JobId(place.id), scope));
                 next = self.ranks.after(tree, place);
             }
@@ -114,8 +116,15 @@ impl Queue {
 
     pub(crate) fn dead(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
         let from = after.map_or(0, |id| id.0.saturating_add(1));
-        let ids = self.kept.dead.range(from..).take(max);
-        ids.filter_map(|(id, _)| self.job(JobId(*id), scope)).collect()
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for (id, over) in self.kept.dead.range(from..) {
+            if !page.has_room() {
+                break;
+            }
+            page.add(over.entry.payload_len as usize + over.reason.len());
+            jobs.extend(self.job(JobId(*id), scope));
+        }
+        jobs
     }
 
     /// The figures of the queue and of a page of its groups.

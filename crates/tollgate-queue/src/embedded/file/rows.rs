@@ -205,6 +205,7 @@ pub(super) fn read_job<'a>(mut row: In<'a>) -> Result<(&'a str, Entry, &'a [u8])
         weight,
         attempt: 0,
         failures: 0,
+        payload_len: u32::try_from(row.0.len()).map_err(|_| damaged())?,
         priority,
         stage,
         due_ns,

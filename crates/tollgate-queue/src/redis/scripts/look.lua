@@ -1,13 +1,14 @@
 -- Looks; changes nothing that time has not changed already.
 --
 --   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group ... }
---            'peek'       ARGV[4] group, ARGV[5] most: { 'live', job, ... , id ... }
+--            'peek'       ARGV[4] group, ARGV[5] most: { 'live', job, ... , id ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
---            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }
+--            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
 --            'recurring'  { name, what ... }
 --
 -- With jobs that wait goes what an estimate needs: { name, state, units in all, paused, own limits }
 -- of the group, and the units ahead of each.
+-- A page of jobs ends with the one by which it has ARGV[6] bytes.
 
 upkeep()
 
@@ -24,6 +25,12 @@ end
 local function ahead(name, place, extra)
   local rank = line_rank(name, place)
   return rank and rank + extra or -1
+end
+
+local page = tonumber(ARGV[6] or 0)
+local function paged(text)
+  page = page - #text
+  return text
 end
 
 if what == 'job' then
@@ -44,12 +51,17 @@ elseif what == 'peek' then
   local told, extra = group_told(name)
   local answer = { frame, told }
   local function put(id, rank)
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, call('HGET', P .. 'j', id), rank
+    local text = paged(call('HGET', P .. 'j', id))
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, text, rank
   end
-  for n, id in ipairs((line_read(group_load(name), most))) do put(id, n - 1 + extra) end
+  for n, id in ipairs((line_read(group_load(name), most))) do
+    if page <= 0 then break end
+    put(id, n - 1 + extra)
+  end
   local left = most - (#answer - 2) / 3
   if left > 0 then
     for _, id in ipairs(call('ZRANGE', P .. 'd:' .. name, 0, left - 1)) do
+      if page <= 0 then break end
       put(('%d'):format(read('>I7', id)), -1)
     end
   end
@@ -85,8 +97,9 @@ elseif what == 'dead' then
   table.sort(ids)
   local answer = { frame }
   for n = 1, min(most, #ids) do
+    if page <= 0 then break end
     local id = ('%d'):format(ids[n])
-    answer[#answer + 1], answer[#answer + 2] = id, call('HGET', P .. 'x', id)
+    answer[#answer + 1], answer[#answer + 2] = id, paged(call('HGET', P .. 'x', id))
   end
   return answer
 end

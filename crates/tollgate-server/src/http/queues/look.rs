@@ -63,16 +63,16 @@ pub(super) async fn peek(
     Ok(())
 }
 
-/// `GET {queue}/dead?after=…&max=…`.
+/// `GET {queue}/dead?after=…&max=…`: by id; `after` of the answer is that of the next page, and
+/// missing in the last one, which is empty: a page may be short because its jobs are large.
 pub(super) async fn dead(
     queue: &Queue,
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let after: Option<JobId> = request.parameter("after").map(str::parse).transpose()?;
-    let max = page(request)?;
-    let jobs = queue.dead(after, max).await?;
-    let next = (jobs.len() == max).then(|| jobs.last().map(|job| job.id.0)).flatten();
+    let jobs = queue.dead(after, page(request)?).await?;
+    let next = jobs.last().map(|job| job.id.0);
     let listed: Vec<Value> = jobs.iter().map(wire::job).collect();
     reply.write_json(&json!({"jobs": listed, "after": next}));
     Ok(())
