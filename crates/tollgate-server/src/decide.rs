@@ -8,7 +8,7 @@
 //!   asks --+-- banned --------------> denied, the rest only looked at
 //!          +-- enforced, together --> denied: the rest only looked at
 //!          |                          allowed: then each
-//!          +-- shadow, one by one --> allowed whatever was decided
+//!          +-- shadow, one by one --> allowed whatever was decided, store failures included
 //!          +-- exempt --------------> allowed, the store not asked
 //! ```
 
@@ -87,7 +87,7 @@ impl Worker {
         }
         let started = Instant::now();
         let now = self.service.clock().now();
-        let mut answer = self.check_together(asks, now).await;
+        let mut answer = self.check_together(asks, now, true).await;
         if self.service.memory().is_none() {
             self.service.metrics().store_seconds.observe(started.elapsed());
         }
@@ -104,7 +104,7 @@ impl Worker {
     /// As [`Self::check`].
     pub async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
         let now = self.service.clock().now();
-        let mut answer = self.peek_all(asks, now).await;
+        let mut answer = self.check_together(asks, now, false).await;
         self.judge(asks, &mut answer);
         answer
     }
@@ -121,9 +121,13 @@ impl Worker {
             return Ok(Grant::new(ask.unasked(), cost));
         }
         let now = self.service.clock().now();
-        let grant = self.told(self.service.store().take(&ask.charge, now)).await?;
+        let is_trial = ask.treatment == Treatment::Shadow;
+        let grant = match self.told(self.service.store().take(&ask.charge, now)).await {
+            Err(_) if is_trial => Grant::new(ask.unasked(), cost),
+            answer => answer?,
+        };
         self.count_decisions(std::slice::from_ref(ask), &Verdict::one(grant.decision));
-        if ask.treatment == Treatment::Shadow && grant.granted < cost.get() {
+        if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
         }
@@ -162,7 +166,7 @@ impl Worker {
     pub async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
         let now = self.service.clock().now();
         if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
-            let verdict = self.peek_all(asks, now).await?;
+            let verdict = self.check_together(asks, now, false).await?;
             return Ok(Reserved { verdict, reservation: None });
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
@@ -205,52 +209,45 @@ impl Worker {
             .collect();
         for (ask, answer) in asks.iter().zip(under_way) {
             answers.push(match answer {
+                Some(answer) if ask.treatment == Treatment::Shadow => {
+                    Ok(self.tried(ask, answer).await)
+                }
                 Some(answer) => answer.await,
                 None => Ok(Verdict::one(ask.unasked())),
             });
         }
     }
 
-    async fn check_together(&self, asks: &[Ask<'_>], now: Timestamp) -> Decided {
-        if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
-            return self.peek_all(asks, now).await;
-        }
+    /// Decides the enforced asks together, or looks at them unless `takes`; then those in shadow
+    /// mode, each on its own.
+    async fn check_together(&self, asks: &[Ask<'_>], now: Timestamp, takes: bool) -> Decided {
+        let takes = takes && asks.iter().all(|ask| ask.treatment != Treatment::Ban);
         let store = self.service.store();
         let enforced = treated(asks, Treatment::Enforce);
         let verdict = match enforced.is_empty() {
             true => Verdict::new(Vec::new()),
-            false => store.check(&enforced, now).await?,
+            false if takes => store.check(&enforced, now).await?,
+            false => store.peek(&enforced, now).await?,
         };
-        let degraded = verdict.is_degraded();
+        let takes = takes && verdict.is_allowed();
+        let on_trial = |ask: &Ask<'_>| match takes {
+            true => store.check(&[ask.charge], now),
+            false => store.peek(&[ask.charge], now),
+        };
         let mut decided = verdict.decisions().iter().copied();
         let mut decisions = Vec::with_capacity(asks.len());
         for ask in asks {
             decisions.push(match ask.treatment {
                 Treatment::Enforce => decided.next().ok_or_else(no_answer)?,
                 Treatment::Exempt | Treatment::Ban => ask.unasked(),
-                Treatment::Shadow if verdict.is_allowed() => {
-                    first(&store.check(&[ask.charge], now).await?)?
+                Treatment::Shadow => {
+                    let tried = self.tried(ask, on_trial(ask)).await;
+                    tried.decisions().first().copied().ok_or_else(no_answer)?
                 }
-                Treatment::Shadow => first(&store.peek(&[ask.charge], now).await?)?,
             });
         }
-        let verdict = Verdict::new(decisions);
-        Ok(if degraded { verdict.degraded() } else { verdict })
-    }
-
-    async fn peek_all(&self, asks: &[Ask<'_>], now: Timestamp) -> Decided {
-        let charges: Vec<Charge<'_>> =
-            asks.iter().filter(|ask| ask.is_asked()).map(|ask| ask.charge).collect();
-        if charges.is_empty() {
-            return Ok(Verdict::new(asks.iter().map(|ask| ask.unasked()).collect()));
-        }
-        let peeked = self.service.store().peek(&charges, now).await?;
-        let mut seen = peeked.decisions().iter().copied();
-        let decisions = asks.iter().map(|ask| {
-            if ask.is_asked() { seen.next().ok_or_else(no_answer) } else { Ok(ask.unasked()) }
-        });
-        let verdict = Verdict::new(decisions.collect::<Result<_, _>>()?);
-        Ok(if peeked.is_degraded() { verdict.degraded() } else { verdict })
+        let decided = Verdict::new(decisions);
+        Ok(if verdict.is_degraded() { decided.degraded() } else { decided })
     }
 
     /// Applies to a verdict what its asks say: shadow denials become allowances, and a failure of
@@ -270,17 +267,20 @@ impl Worker {
                 *verdict = unshadowed(asks, verdict);
             }
         }
-        let told = asks.iter().any(|ask| ask.unavailable_on_store_error);
-        self.tell_failure(told, answer);
-    }
-
-    fn tell_failure(&self, told: bool, answer: &mut Decided) {
-        if told && answer.as_ref().is_ok_and(Verdict::is_degraded) {
+        let told =
+            |ask: &Ask<'_>| ask.treatment == Treatment::Enforce && ask.unavailable_on_store_error;
+        if asks.iter().any(told) && answer.as_ref().is_ok_and(Verdict::is_degraded) {
             *answer = Err(StoreError::new(ErrorKind::Unavailable, "the store does not answer"));
         }
         if let Err(error) = answer {
             self.service.metrics().store_error(error.kind());
         }
+    }
+
+    /// What a policy on trial says: it allows where the store fails. The charges that are enforced
+    /// stand, and an error would hide from the caller that they were taken.
+    async fn tried(&self, ask: &Ask<'_>, answer: Answer<Verdict>) -> Verdict {
+        self.told(answer).await.unwrap_or_else(|_| Verdict::one(ask.unasked()).degraded())
     }
 
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
@@ -333,10 +333,6 @@ fn unshadowed(asks: &[Ask<'_>], verdict: &Verdict) -> Verdict {
         });
     let allowed = Verdict::new(decisions.collect());
     if verdict.is_degraded() { allowed.degraded() } else { allowed }
-}
-
-fn first(verdict: &Verdict) -> Result<Decision, StoreError> {
-    verdict.decisions().first().copied().ok_or_else(no_answer)
 }
 
 fn no_answer() -> StoreError {

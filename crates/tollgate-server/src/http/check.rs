@@ -7,6 +7,7 @@ use super::json::{BatchBody, CheckBody, push_verdict, read};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
+use crate::decide::Decided;
 use crate::rules::{Ask, Treatment};
 use crate::worker::Worker;
 
@@ -59,38 +60,35 @@ pub(super) async fn check_batch(
         .iter()
         .map(|body| body.asks(&rules, charges_max))
         .collect::<Result<_, _>>()?;
-    reply.body.extend_from_slice(b"{\"answers\":[");
+    let mut answers = Vec::with_capacity(requests.len());
     if requests.iter().all(|asks| asks.len() == 1) {
-        check_singles(worker, &requests.concat(), reply).await?;
+        worker.check_each(&requests.concat(), &mut answers).await;
     } else {
-        for (index, asks) in requests.iter().enumerate() {
-            let verdict = worker.check(asks).await?;
-            push_answer(index, &verdict, asks, reply);
+        for asks in &requests {
+            answers.push(worker.check(asks).await);
         }
+    }
+    reply.body.extend_from_slice(b"{\"answers\":[");
+    for (index, (asks, answer)) in requests.iter().zip(answers).enumerate() {
+        if index > 0 {
+            reply.body.push(b',');
+        }
+        push_answer(asks, answer, reply);
     }
     reply.body.extend_from_slice(b"]}");
     Ok(())
 }
 
-async fn check_singles(
-    worker: &Worker,
-    asks: &[Ask<'_>],
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let mut answers = Vec::with_capacity(asks.len());
-    worker.check_each(asks, &mut answers).await;
-    for (index, (ask, answer)) in asks.iter().zip(answers).enumerate() {
-        push_answer(index, &answer?, std::slice::from_ref(ask), reply);
+/// Writes a verdict, or the problem in its place: what befell one request of a batch must not hide
+/// what was taken for the others.
+fn push_answer(asks: &[Ask<'_>], answer: Decided, reply: &mut Reply) {
+    match answer {
+        Ok(verdict) => {
+            push_verdict(&mut reply.body, &verdict, asks);
+            reply.body.push(b'}');
+        }
+        Err(error) => reply.write_json(&Trouble::Store(error).body()),
     }
-    Ok(())
-}
-
-fn push_answer(index: usize, verdict: &Verdict, asks: &[Ask<'_>], reply: &mut Reply) {
-    if index > 0 {
-        reply.body.push(b',');
-    }
-    push_verdict(&mut reply.body, verdict, asks);
-    reply.body.push(b'}');
 }
 
 /// Writes a verdict as the reply; denied with `deny_status`.

@@ -1,6 +1,6 @@
 //! Problems in `application/problem+json` (RFC 9457).
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::reply::Reply;
 use tollgate_core::fields::Problem;
@@ -70,24 +70,26 @@ impl Trouble {
     pub(super) fn write(self, reply: &mut Reply) {
         reply.clear();
         reply.content_type = Problem::CONTENT_TYPE;
-        let (status, title, detail) = self.parts();
-        reply.status = status;
+        reply.status = self.parts().0;
         match &self {
             Self::Unauthorized => reply.fields.push(("WWW-Authenticate", "Bearer".to_owned())),
             Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
-            Self::Store(_) if status == 503 => {
-                let problem = Problem::TemporaryReducedCapacity;
-                let body = json!({
-                    "type": problem.type_uri(), "title": problem.title(), "status": status,
-                    "detail": detail, "violated-policies": [],
-                });
-                return reply.body.extend_from_slice(body.to_string().as_bytes());
-            }
             _ => {}
         }
-        let body =
-            json!({"type": "about:blank", "title": title, "status": status, "detail": detail});
-        reply.body.extend_from_slice(body.to_string().as_bytes());
+        reply.write_json(&self.body());
+    }
+
+    /// The problem as JSON.
+    pub(super) fn body(&self) -> Value {
+        let (status, title, detail) = self.parts();
+        if matches!(self, Self::Store(_)) && status == 503 {
+            let problem = Problem::TemporaryReducedCapacity;
+            return json!({
+                "type": problem.type_uri(), "title": problem.title(), "status": status,
+                "detail": detail, "violated-policies": [],
+            });
+        }
+        json!({"type": "about:blank", "title": title, "status": status, "detail": detail})
     }
 
     fn parts(&self) -> (u16, &'static str, String) {

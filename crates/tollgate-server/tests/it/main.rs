@@ -28,6 +28,9 @@ mod abuse;
 #[cfg(feature = "otlp")]
 mod traces;
 
+/// What a store that fails does to requests, and what it must not.
+mod failures;
+
 /// What operators do: reload, drain, tokens, certificates, sockets, metrics.
 mod operations;
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tollgate_core::{Timestamp, VirtualClock};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Drain, Overrides};
-use tollgate_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tollgate_server::metrics::Metrics;
 use tollgate_server::queues::Queues;
 use tollgate_server::server::Server;
@@ -265,63 +264,6 @@ fn what_cannot_deny_is_not_told_to_clients() {
         [200; 2]
     );
     assert_eq!(http.post("/v1/check", both).field("retry-after"), Some("30"));
-}
-
-/// A service whose store is gone, with what its policies say then.
-fn without_store() -> (crate::harness::Running, tokio::runtime::Runtime) {
-    let toml = "[[policies]]\nname = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
-                [[policies]]\nname = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n\
-                allow_at_most = \"1h\"\n\
-                [[domains]]\ndomain = \"edge\"\n\
-                [[domains.descriptors]]\nkey = \"told\"\nquota = \"2/1m\"\non_store_error = \"unavailable\"\n\
-                [[domains.descriptors]]\nkey = \"lenient\"\nquota = \"2/1m\"\non_store_error = \"allow\"\n";
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let settings = tollgate_redis::RemoteSettings { start_without: true, ..Default::default() };
-    let store = runtime
-        .block_on(tollgate_redis::RemoteStore::connect(&format!("tollgate://{gone}"), settings));
-    let any = || Some("127.0.0.1:0".to_owned());
-    let overrides = Overrides { http: any(), grpc: any(), resp: any(), ..Overrides::default() };
-    let metrics = Metrics::default();
-    let texts = [("test.toml".to_owned(), toml.to_owned())];
-    let config = Config::from_texts(&texts, &overrides, &metrics);
-    let config = config.unwrap_or_else(|error| panic!("{error}"));
-    let backing = Backing::Shared(Arc::new(store.unwrap()));
-    let service = Service::new(config.rules, metrics, backing, clock(), config.settings);
-    let service = Arc::new(service.with_store_name("remote"));
-    let server = Server::start(service, &config.listen, None, 1).unwrap();
-    (crate::harness::running(server), runtime)
-}
-
-#[test]
-fn a_store_that_fails_is_unavailable_on_every_front_where_the_policy_says_so() {
-    let (running, _runtime) = without_store();
-    let mut grpc = crate::clients::Grpc::connect(running.grpc);
-    let ask = |key: &str| RateLimitRequest {
-        domain: "edge".to_owned(),
-        descriptors: vec![RateLimitDescriptor {
-            entries: vec![Entry { key: key.to_owned(), value: "v".to_owned() }],
-            ..RateLimitDescriptor::default()
-        }],
-        hits_addend: 0,
-    };
-    let status = grpc.should_rate_limit(ask("told")).unwrap_err();
-    assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
-    assert_eq!(grpc.should_rate_limit(ask("lenient")).unwrap().overall_code, 1);
-    let mut http = Http::connect(running.http);
-    let told = http.post("/v1/check", r#"{"policy":"told","key":"k"}"#);
-    assert_eq!((told.status, &told.json()["title"]), (503, &"Temporary Reduced Capacity".into()));
-    let lenient = http.post("/v1/check", r#"{"policy":"lenient","key":"k"}"#);
-    assert_eq!((lenient.status, &lenient.json()["degraded"]), (200, &true.into()));
-    let metrics = http.get("/metrics").body;
-    let counted = |prefix: &str| {
-        let line = metrics.lines().find(|line| line.starts_with(prefix));
-        let line = line.unwrap_or_else(|| panic!("{prefix} in\n{metrics}"));
-        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
-    };
-    assert!(counted("tollgate_store_errors_total{store=\"remote\",kind=\"unavailable\"}") >= 1.0);
-    assert!(counted("tollgate_store_duration_seconds_count{store=\"remote\"}") >= 2.0);
-    assert!(counted("tollgate_degraded_decisions_total{domain=\"\",policy=\"lenient\"}") >= 1.0);
 }
 
 #[test]
