@@ -34,6 +34,23 @@ pub struct Numbers {
     pub period_ns: u64,
 }
 
+impl Numbers {
+    /// Numbers as commands send them; `None` unless all are positive.
+    #[must_use]
+    pub fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
+        let positive = |number: i64| u64::try_from(number).ok().filter(|&number| number > 0);
+        let (burst, count) = (positive(burst)?, positive(count)?);
+        (period_ns > 0).then_some(Self { burst, count, period_ns })
+    }
+
+    /// The same with a period in seconds; `None` also if it is absurdly long.
+    #[must_use]
+    pub fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
+        let period_ns = u64::try_from(period_s).ok()?.checked_mul(1_000_000_000)?;
+        Self::new(burst, count, period_ns)
+    }
+}
+
 /// Policies by their numbers.
 #[derive(Debug, Default)]
 pub struct AdHoc {

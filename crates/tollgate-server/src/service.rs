@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tollgate_core::{Clock, Store};
+use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store};
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
@@ -15,7 +15,7 @@ use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
 use crate::queues::Queues;
-use crate::rules::Rules;
+use crate::rules::{Ask, Rules};
 use crate::settings::Settings;
 use crate::top::{Ranking, Top, ranking};
 
@@ -252,10 +252,21 @@ impl Service {
         &self.metrics
     }
 
-    /// Where decisions on ad hoc policies are counted.
+    /// What to ask for `key` under a policy that came with the request.
     #[must_use]
-    pub fn adhoc_tally(&self) -> &Tally {
-        &self.adhoc_tally
+    pub fn ask_adhoc<'a>(
+        &'a self,
+        rules: &Rules,
+        policy: &'a Policy,
+        key: Key<'a>,
+        cost: Cost,
+    ) -> Ask<'a> {
+        Ask {
+            charge: Charge::new(policy, key).cost(cost),
+            treatment: rules.treatment(key.as_bytes(), false),
+            unavailable_on_store_error: false,
+            tally: &self.adhoc_tally,
+        }
     }
 
     /// Limits and other settings.
@@ -322,7 +333,7 @@ impl std::fmt::Debug for Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate_core::{Policy, Timestamp, VirtualClock};
+    use tollgate_core::{Timestamp, VirtualClock};
     use tollgate_memory::Capacity;
 
     use super::*;

@@ -1,13 +1,12 @@
 //! `throttlecrab.RateLimiter/Throttle`.
 
 use tollgate_core::fields::seconds_up;
-use tollgate_core::{Charge, Cost, Decision, Key};
+use tollgate_core::{Cost, Decision, Key};
 
 use super::messages::{ThrottleRequest, ThrottleResponse};
 use super::status::{Code, Status};
 use crate::adhoc::Numbers;
 use crate::rls::Refusal;
-use crate::rules::Ask;
 use crate::worker::Worker;
 
 /// The path of the method.
@@ -19,23 +18,16 @@ pub(super) async fn throttle(
     message: &ThrottleRequest,
 ) -> Result<ThrottleResponse, Status> {
     let invalid = |text: &str| Status::new(Code::InvalidArgument, text);
-    let positive = |number: i32| u64::try_from(number).ok().filter(|&number| number > 0);
-    let period_ns = positive(message.period).map(|period| period * 1_000_000_000);
-    let numbers = positive(message.max_burst).zip(positive(message.count_per_period));
-    let ((burst, count), period_ns) = numbers
-        .zip(period_ns)
+    let (burst, count) = (message.max_burst.into(), message.count_per_period.into());
+    let numbers = Numbers::per_seconds(burst, count, message.period.into())
         .ok_or_else(|| invalid("max_burst, count_per_period and period must be positive"))?;
     let quantity = u64::try_from(message.quantity);
     let quantity = quantity.map_err(|_| invalid("quantity cannot be negative"))?;
-    let policy = worker.adhoc.borrow_mut().policy(Numbers { burst, count, period_ns });
+    let policy = worker.adhoc.borrow_mut().policy(numbers);
     let policy = policy.map_err(|error| invalid(&error.to_string()))?;
     let key = Key::new(message.key.as_bytes()).map_err(|error| invalid(&error.to_string()))?;
-    let ask = Ask {
-        charge: Charge::new(&policy, key).cost(Cost::new(quantity).unwrap_or(Cost::ONE)),
-        treatment: worker.service.rules().treatment(key.as_bytes(), false),
-        unavailable_on_store_error: false,
-        tally: worker.service.adhoc_tally(),
-    };
+    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
+    let ask = worker.service.ask_adhoc(&worker.service.rules(), &policy, key, cost);
     let verdict =
         worker.check(&[ask]).await.map_err(|error| Status::from(Refusal::Store(error)))?;
     Ok(response(&verdict.decisions()[0]))

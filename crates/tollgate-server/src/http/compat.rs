@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_core::fields::seconds_up;
-use tollgate_core::{Charge, Cost, Decision, Key, Verdict};
+use tollgate_core::{Cost, Decision, Key, Verdict};
 
 use super::json::{push_number, read};
 use super::problem::Trouble;
@@ -13,7 +13,6 @@ use super::reply::Reply;
 use super::request::Request;
 use crate::adhoc::Numbers;
 use crate::rls::{self, Descriptor, Refusal, Unit};
-use crate::rules::Ask;
 use crate::worker::Worker;
 
 #[derive(Deserialize)]
@@ -34,22 +33,15 @@ pub(super) async fn throttle(
 ) -> Result<(), Trouble> {
     let body: ThrottleBody<'_> = read(request.body)?;
     let bad = |text: &str| Trouble::Bad(text.to_owned());
-    let positive = |number: i64| u64::try_from(number).ok().filter(|&number| number > 0);
-    let period_ns = positive(body.period).and_then(|period| period.checked_mul(1_000_000_000));
-    let numbers = positive(body.max_burst).zip(positive(body.count_per_period)).zip(period_ns);
-    let ((burst, count), period_ns) =
-        numbers.ok_or_else(|| bad("max_burst, count_per_period and period must be positive"))?;
+    let numbers = Numbers::per_seconds(body.max_burst, body.count_per_period, body.period)
+        .ok_or_else(|| bad("max_burst, count_per_period and period must be positive"))?;
     let quantity = u64::try_from(body.quantity.unwrap_or(1));
     let quantity = quantity.map_err(|_| bad("quantity cannot be negative"))?;
-    let policy = worker.adhoc.borrow_mut().policy(Numbers { burst, count, period_ns });
+    let policy = worker.adhoc.borrow_mut().policy(numbers);
     let policy = policy.map_err(|error| bad(&error.to_string()))?;
     let key = Key::new(body.key.as_bytes()).map_err(|error| bad(&error.to_string()))?;
-    let ask = Ask {
-        charge: Charge::new(&policy, key).cost(Cost::new(quantity).unwrap_or(Cost::ONE)),
-        treatment: worker.service.rules().treatment(key.as_bytes(), false),
-        unavailable_on_store_error: false,
-        tally: worker.service.adhoc_tally(),
-    };
+    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
+    let ask = worker.service.ask_adhoc(&worker.service.rules(), &policy, key, cost);
     let verdict = match quantity {
         0 => {
             let peeked = worker.peek(&[ask]).await?;

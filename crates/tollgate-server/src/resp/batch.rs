@@ -72,12 +72,7 @@ impl Item<'_> {
     pub(super) fn ask<'b>(&'b self, worker: &'b Worker, rules: &Rules) -> Ask<'b> {
         match &self.source {
             Source::Named(ask) => *ask,
-            Source::AdHoc(policy) => Ask {
-                charge: Charge::new(policy, self.key).cost(self.cost),
-                treatment: rules.treatment(self.key.as_bytes(), false),
-                unavailable_on_store_error: false,
-                tally: worker.service.adhoc_tally(),
-            },
+            Source::AdHoc(policy) => worker.service.ask_adhoc(rules, policy, self.key, self.cost),
         }
     }
 }

@@ -135,7 +135,7 @@ fn cell_arguments<'a>(args: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
     if count == 0 || period == 0 {
         return Err(cell("Zero rates are not supported".to_owned()));
     }
-    let numbers = numbers(max_burst.checked_add(1), count, Some(period));
+    let numbers = Numbers::per_seconds(max_burst.saturating_add(1), count, period);
     Ok((key, numbers.ok_or_else(|| cell(OUT_OF_RANGE.to_owned()))?, quantity))
 }
 
@@ -153,7 +153,7 @@ fn crab_arguments<'a>(args: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
     if quantity < 0 {
         return Err("ERR quantity cannot be negative".to_owned());
     }
-    let numbers = numbers(Some(max_burst), count, Some(period));
+    let numbers = Numbers::per_seconds(max_burst, count, period);
     Ok((key, numbers.ok_or_else(|| format!("ERR {OUT_OF_RANGE}"))?, quantity))
 }
 
@@ -173,10 +173,8 @@ fn gcra_arguments<'a>(args: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
     let count = integer(count).ok_or_else(not_integer)?;
     let period_ns = std::str::from_utf8(period).ok().and_then(decimal_seconds_ns);
     let period_ns = period_ns.ok_or("ERR value is not a valid float")?;
-    let burst = max_burst.checked_add(1).and_then(positive);
-    let numbers = burst.zip(positive(count));
-    let (burst, count) = numbers.ok_or_else(|| format!("ERR {OUT_OF_RANGE}"))?;
-    Ok((key, Numbers { burst, count, period_ns }, quantity))
+    let numbers = Numbers::new(max_burst.saturating_add(1), count, period_ns);
+    Ok((key, numbers.ok_or_else(|| format!("ERR {OUT_OF_RANGE}"))?, quantity))
 }
 
 const OUT_OF_RANGE: &str = "max_burst, count and period must be positive and within range";
@@ -187,15 +185,6 @@ fn split<'a, 'b>(args: &'b [&'a [u8]]) -> (&'b [&'a [u8]], Option<&'a [u8]>) {
         [must @ .., quantity] if must.len() == 5 => (must, Some(quantity)),
         must => (must, None),
     }
-}
-
-fn numbers(burst: Option<i64>, count: i64, period_s: Option<i64>) -> Option<Numbers> {
-    let period_ns = positive(period_s?)?.checked_mul(1_000_000_000)?;
-    Some(Numbers { burst: positive(burst?)?, count: positive(count)?, period_ns })
-}
-
-fn positive(number: i64) -> Option<u64> {
-    u64::try_from(number).ok().filter(|&number| number > 0)
 }
 
 /// An integer as Rust reads it, which is how redis-cell and throttlecrab do: `+5` and `05` pass.
