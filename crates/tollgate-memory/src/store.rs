@@ -6,6 +6,8 @@ mod few;
 mod request;
 mod reserve;
 
+use std::sync::Mutex;
+
 use tollgate_core::gcra::{Gcra, Word};
 use tollgate_core::{
     Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp,
@@ -53,6 +55,8 @@ pub struct MemoryStore {
     naming: [u64; 2],
     named: AtomicU64,
     capacity: Capacity,
+    /// Held while a dump is made and put in place: of two at once the older must not come last.
+    dumping: Mutex<()>,
 }
 
 /// Charges whose homes are fetched together: enough to hide one memory latency behind the others.
@@ -79,6 +83,7 @@ impl MemoryStore {
             naming: Seed::random().words,
             named: AtomicU64::new(0),
             capacity,
+            dumping: Mutex::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tracing::{error, info, warn};
 
@@ -67,6 +68,7 @@ async fn watch(
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut write = interval_at(Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
+    let mut writing = None::<JoinHandle<()>>;
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
@@ -85,9 +87,12 @@ async fn watch(
                 last_seen = seen;
             }
             _ = write.tick(), if snapshot.is_some() => {
-                if let Some(path) = snapshot.cloned() {
+                // A disk that hangs gathers no threads.
+                if let Some(path) = snapshot.cloned()
+                    && writing.as_ref().is_none_or(JoinHandle::is_finished)
+                {
                     let service = Arc::clone(service);
-                    tokio::task::spawn_blocking(move || write_snapshot(&service, &path));
+                    writing = Some(spawn_blocking(move || write_snapshot(&service, &path)));
                 }
             }
         }

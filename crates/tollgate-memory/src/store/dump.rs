@@ -19,7 +19,7 @@
 //! Open reservations are left out: their units stay taken until time brings them back.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -32,6 +32,7 @@ use super::MemoryStore;
 use crate::capacity::Capacity;
 use crate::hash::{Fingerprint, Seed, siphash};
 use crate::slot::{Content, Slot};
+use crate::sync::lock;
 use crate::table::Table;
 use crate::wide::{Entry, Wide};
 
@@ -43,16 +44,19 @@ const CONCURRENCY: u64 = 2;
 const CHECKSUM_KEY: [u64; 2] = [0, 0];
 
 impl MemoryStore {
-    /// Writes every state that says something at `now` to `path`, which is replaced as a whole.
+    /// Writes every state that says something at `now` to `path`, which is replaced as a whole. It
+    /// waits for a dump of this store that is under way.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written; what was there before is left as it was.
+    /// If the file cannot be written: what was there before is left as it was, or, if only its
+    /// folder could not be synced, may be there again after a crash.
     pub fn dump(&self, path: impl AsRef<Path>, now: Timestamp) -> Result<(), DumpError> {
+        let _dumping = lock(&self.dumping);
         let bytes = self.encode(now);
         let path = path.as_ref();
         // A name of its own, and a new file: what somebody else put there keeps its own mode, and two
-        // dumps at once would mix.
+        // processes would mix.
         let mut unfinished = path.as_os_str().to_owned();
         unfinished.push(format!(".{:016x}.unfinished", Seed::random().words[0]));
         let write = || -> io::Result<()> {
@@ -60,7 +64,10 @@ impl MemoryStore {
             let mut file = options.write(true).create_new(true).mode(0o600).open(&unfinished)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
-            fs::rename(&unfinished, path)
+            fs::rename(&unfinished, path)?;
+            // Until then a crash of the machine may bring the old file back.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(|error| {
             let _ = fs::remove_file(&unfinished);

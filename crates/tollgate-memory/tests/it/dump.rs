@@ -70,6 +70,27 @@ fn the_file_is_for_its_owner_only_and_replaced_whole() {
     assert!(!file.0.with_extension("unfinished").exists());
 }
 
+/// Whoever writes last must leave the newest state, or what was counted meanwhile is forgiven.
+#[test]
+fn of_dumps_at_once_the_newest_stays() {
+    let file = File::new("at-once");
+    let policy = Policy::parse("api", "1000/1h").unwrap();
+    let charge = Charge::new(&policy, Key::new("alice").unwrap());
+    let store = MemoryStore::new(Capacity::keys(1_000));
+    for round in 1..=50 {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    assert!(store.check(&charge, NOW).is_allowed());
+                    store.dump(&file.0, NOW).unwrap();
+                });
+            }
+        });
+        let restored = MemoryStore::restore(&file.0, Capacity::keys(1_000)).unwrap();
+        assert_eq!(restored.peek(&charge, NOW).remaining(), 1_000 - 4 * round);
+    }
+}
+
 #[test]
 fn a_file_cut_short_or_changed_anywhere_is_refused() {
     let file = File::new("damaged");
