@@ -66,7 +66,9 @@ impl Kept {
             let Some((memory, path)) = file else { return };
             loop {
                 tokio::time::sleep(EVERY).await;
-                write(&memory, &path);
+                let (memory, path) = (Arc::clone(&memory), path.clone());
+                // It waits for the disk, which requests must not.
+                let _ = tokio::task::spawn_blocking(move || write(&memory, &path)).await;
             }
         })
     }
