@@ -259,8 +259,13 @@ fn outcome(
     digit: u8,
     now: Timestamp,
 ) -> Result<Outcome, StoreError> {
-    if digit == b'2' {
-        return Err(refused("somebody else's data is at one of the keys; nothing was overwritten"));
+    match digit {
+        b'2' => {
+            let strange = "somebody else's data is at one of the keys; nothing was overwritten";
+            return Err(refused(strange));
+        }
+        b'3' => return Err(refused("a key has all the open reservations or policies it may have")),
+        _ => {}
     }
     let before: Vec<State> = match request.op {
         Op::Check if digit == b'0' => places.iter().map(|n| board.state(*n).clone()).collect(),

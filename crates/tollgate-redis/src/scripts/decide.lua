@@ -31,12 +31,16 @@
 --
 -- Answers { us, ns, one digit per request, value of each state before, or '' }: with these the
 -- caller works out with tollgate_core what is left and when to come back. The digits:
--- 1 taken or settled, 0 denied or unknown, 2 somebody else's data at a key.
+-- 1 taken or settled, 0 denied or unknown, 2 somebody else's data at a key, 3 a key that is full.
 --
 -- Every state is written with a TTL that covers all of it, and is deleted when it says nothing.
 
 local CHECK, PEEK, TAKE, REFUND, RESET, RESERVE, SETTLE = 1, 2, 3, 4, 5, 6, 7
 local CHARGE_LEN = 27
+
+-- The reservations that may be open on one state and come back on expiry: every request reads and
+-- writes them all, and the server answers nobody else meanwhile.
+local RETURNS_MAX = 1024
 
 local remember_ms = ARGV[4]
 if remember_ms ~= '' then
@@ -75,11 +79,14 @@ else
   end
 end
 
--- The values of the states, likewise.
-local values = {}
+-- The values of the states, likewise; and which states there is no room for.
+local values, full = {}, {}
 for k, c in ipairs(constants) do
   local value = found[c.home]
-  if value and c.algorithm.entry then value = c.algorithm.entry(value, c.id) end
+  if value and c.algorithm.entry then
+    value = c.algorithm.entry(value, c.id)
+    full[k] = value == false and c.algorithm.is_full(found[c.home])
+  end
   values[k] = value
 end
 
@@ -92,8 +99,9 @@ local gone, closed = {}, {}
 local function expire(k, tail)
   local c, kept = constants[k], {}
   for at = tail, #values[k], RETURN_LEN do
-    local id, a, b, d, us, ns, t_us, t_ns = read('<c16I7I2I7I7I2I7I2', values[k], at)
+    local us, ns = read('<I7I2', values[k], at + 32)
     if us < now_us or us == now_us and ns <= now_ns then
+      local id, a, b, d, _, _, t_us, t_ns = read('<c16I7I2I7I7I2I7I2', values[k], at)
       if c.algorithm.release then
         states[k] = c.algorithm.release(c, states[k], id)
       else
@@ -101,7 +109,7 @@ local function expire(k, tail)
       end
       dirty[k] = true
     else
-      kept[#kept + 1] = { id, a, b, d, us, ns, t_us, t_ns }
+      kept[#kept + 1] = values[k]:sub(at, at + RETURN_LEN - 1)
     end
   end
   returns[k] = kept
@@ -152,17 +160,18 @@ local function taken_of(c, state, at, a, b, d)
   return math.max(c.algorithm.room(c, state), 0), 0, 0
 end
 
--- Charges n states one after the other on a draft; nil if one denies, false if one is not ours.
+-- Charges n states one after the other on a draft; nil and the digit that says why if it cannot be.
 -- With `taken`, notes there what each of them takes; `powers` is where those of the first stand.
 local function draft(charges, id, taken, powers)
   local after = {}
   for at = pos, pos + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
     local k, mode, a, b, d = read('<I2Bddd', requests, at)
     local state = after[k] or states[k]
-    if not state then return false end
+    if not state then return nil, 2 end
+    if full[k] then return nil, 3 end
     local c, counted = constants[k], mode % 2 == 1
     after[k] = c.algorithm.charge(c, state, counted, a, b, d, id)
-    if not after[k] then return nil end
+    if not after[k] then return nil, 0 end
     if taken then
       if counted then
         local next_powers = powers
@@ -188,6 +197,7 @@ local function take(id)
   pos = at + powers * 24
   local state, c = states[k], constants[k]
   if not state then return 2 end
+  if full[k] then return 3 end
   local after
   if c.algorithm.room then
     local units = math.min(wanted, c.algorithm.room(c, state))
@@ -219,10 +229,13 @@ end
 local function reserve(charges, id)
   local first, taken = pos, {}
   local powers_len, powers = read('<I4', requests, pos + charges * CHARGE_LEN)
-  local after = draft(charges, id, taken, powers)
+  local after, why = draft(charges, id, taken, powers)
   local ttl_us, ttl_ns, record, length, at = read('<ddI2I4', requests, powers + powers_len)
   pos = at + length
-  if not after then return after == nil and 0 or 2 end
+  if not after then return why end
+  for k in pairs(after) do
+    if returns[k] and #returns[k] >= RETURNS_MAX then return 3 end
+  end
   apply(after)
   local us, ns = now_us + ttl_us, now_ns + ttl_ns
   if ns >= 1000 then us, ns = us + 1, ns - 1000 end
@@ -233,7 +246,8 @@ local function reserve(charges, id)
     written[i + 1] = pack('<I7I2I7', a, b, d)
     if mode >= 2 then
       local list = returns[k] or {}
-      list[#list + 1], returns[k] = { id, a, b, d, us, ns, now_us, now_ns }, list
+      list[#list + 1] = pack('<c16I7I2I7I7I2I7I2', id, a, b, d, us, ns, now_us, now_ns)
+      returns[k] = list
     end
   end
   written[charges + 2] = requests:sub(at, at + length - 1)
@@ -266,7 +280,7 @@ local function settle(charges, id)
     local k, mode, a, b, d = read('<I2Bddd', requests, at)
     local c, state, kept = constants[k], states[k], {}
     for _, entry in ipairs(returns[k] or {}) do
-      if entry[1] ~= id then kept[#kept + 1] = entry end
+      if entry:sub(1, 16) ~= id then kept[#kept + 1] = entry end
     end
     if state then
       returns[k], dirty[k] = kept, true
@@ -296,14 +310,10 @@ while pos <= #requests do
     end
   end
   if op <= PEEK then
-    local after = draft(charges, id)
+    local after, why = draft(charges, id)
     pos = pos + charges * CHARGE_LEN
-    if after then
-      digit = 1
-      if op == CHECK then apply(after) end
-    elseif after == false then
-      digit = 2
-    end
+    digit = after and 1 or why
+    if after and op == CHECK then apply(after) end
   elseif op == TAKE then
     digit = take(id)
   elseif op == RESERVE then
@@ -336,11 +346,11 @@ end
 local function format(k)
   local c = constants[k]
   local value, ttl_ms = c.algorithm.format(states[k]), c.algorithm.ttl_ms(c, states[k])
-  for _, entry in ipairs(returns[k] or {}) do
-    value = value .. pack('<c16I7I2I7I7I2I7I2', unpack(entry))
-    ttl_ms = math.max(ttl_ms, floor((entry[5] - now_us) / 1000) + 2)
+  local list = returns[k] or {}
+  for _, entry in ipairs(list) do
+    ttl_ms = math.max(ttl_ms, floor((read('<I7', entry, 33) - now_us) / 1000) + 2)
   end
-  return value, ttl_ms
+  return value .. table.concat(list), ttl_ms
 end
 
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.

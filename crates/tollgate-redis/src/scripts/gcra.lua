@@ -25,6 +25,9 @@
 
 local ENTRY_LEN, BACK_LEN = 24, 58
 
+-- The policies that one key may have states under, but for those that one request adds to fewer.
+local ENTRIES_MAX = 1024
+
 -- Where the entries of a ledger begin and end; nil if it is none.
 local function entries_of(value)
   local kind = byte(value, 1)
@@ -36,13 +39,13 @@ end
 
 -- The entry at `at` of a ledger whose entries end at `last`, as a state with its returns.
 local function state_at(value, at, last)
-  local id, state = value:sub(at, at + 7), '\1' .. value:sub(at + 8, at + ENTRY_LEN - 1)
+  local id, state = value:sub(at, at + 7), { '\1', value:sub(at + 8, at + ENTRY_LEN - 1) }
   for back = last + 1, #value, BACK_LEN do
     if value:sub(back, back + 7) == id then
-      state = state .. value:sub(back + 8, back + BACK_LEN - 1)
+      state[#state + 1] = value:sub(back + 8, back + BACK_LEN - 1)
     end
   end
-  return state
+  return table.concat(state)
 end
 
 algorithms[1] = {
@@ -58,6 +61,17 @@ algorithms[1] = {
       if value:sub(at, at + 7) == id then return state_at(value, at, last) end
     end
     return false
+  end,
+
+  -- Whether a ledger takes no more policies: so many of those in it still say something.
+  is_full = function(value)
+    local first, last = entries_of(value)
+    if last - first < ENTRIES_MAX * ENTRY_LEN - 1 then return false end
+    local saying = 0
+    for at = first, last - 1, ENTRY_LEN do
+      if read('<I7', value, at + 8) >= now_us then saying = saying + 1 end
+    end
+    return saying >= ENTRIES_MAX
   end,
 
   -- The ledger with states written into it (by identity, and a list of those; '' for one that says

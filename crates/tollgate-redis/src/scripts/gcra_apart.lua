@@ -52,7 +52,7 @@ if value@ then
   if #value@ == 29 then till@, id, was@, rest = read('<I4dI8d', value@, 2) end
   if id ~= id@ or rest ~= 0 then
     local kind, ns, part
-    if #value@ % 24 ~= 5 then return nil end
+    if #value@ % 24 ~= 5 or #value@ > 24581 then return nil end
     kind, till@ = read('<BI4', value@)
     if kind ~= 1 then return nil end
     at@, was@ = find(value@, sub(args, @ * 24 - 7, @ * 24), 6, true), 0

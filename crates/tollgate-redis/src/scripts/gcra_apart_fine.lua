@@ -45,7 +45,7 @@ if value@ then
   end
   if id ~= id@ then
     local kind
-    if #value@ % 24 ~= 5 then return nil end
+    if #value@ % 24 ~= 5 or #value@ > 24581 then return nil end
     kind, till@ = read('<BI4', value@)
     if kind ~= 1 then return nil end
     at@ = find(value@, sub(args, @ * 48 - 7, @ * 48), 6, true)

@@ -4,9 +4,10 @@
 -- gcra.lua draws them. Their rules are repeated here without functions: creating those costs a
 -- script more than deciding does. The answer is the same, but for the values, which are the
 -- ledgers' and stand in a table of their own.
--- Whatever is out of the ordinary (a counted charge, a ledger with returns to make, a state that a
--- set-back clock left in the future, somebody else's data) is not decided here: the answer is then
--- nil, nothing has been written, and the caller asks again with the whole script.
+-- Whatever is out of the ordinary (a counted charge, a ledger with returns to make or longer than
+-- the 24581 bytes of ENTRIES_MAX, a state that a set-back clock left in the future, somebody else's
+-- data) is not decided here: the answer is then nil, nothing has been written, and the caller asks
+-- again with the whole script.
 
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
 local longer_ms = ARGV[1] == '' and 2 or 3600002
@@ -22,7 +23,7 @@ for h = 1, #KEYS do
   if not value then
     absent = absent or {}
     absent[#absent + 1] = KEYS[h]
-  elseif #value % 24 ~= 5 then
+  elseif #value % 24 ~= 5 or #value > 24581 then
     return nil
   else
     kind, till[h] = read('<BI4', value)

@@ -27,7 +27,7 @@ end
 local value, till = redis.pcall('GET', key), 0
 if value then
   local kind
-  if #value % 24 ~= 5 then return nil end
+  if #value % 24 ~= 5 or #value > 24581 then return nil end
   kind, till = read('<BI4', value)
   if kind ~= 1 then return nil end
 end

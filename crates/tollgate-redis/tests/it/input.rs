@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timestamp};
+use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timestamp, Verdict};
 use tollgate_redis::{Certificates, RedisStore, Settings};
 
 use crate::caller::{charge, check, connect, settings};
@@ -179,6 +179,57 @@ async fn an_exact_window_that_counts_on_stays_within_its_cells() {
         }
         assert_eq!(get(&mut client).len(), full.len());
         assert!(!check(&store, &policy, "k").await.unwrap().is_allowed());
+    }
+}
+
+/// What a key holds is read and written whole by every request: it must not grow without end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_takes_only_so_many_open_reservations() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let gcra = Policy::parse("gcra", "100000/1h").unwrap();
+        let window = SlidingWindow::new("100000/1h".parse().unwrap(), 10).unwrap();
+        for policy in [gcra, Policy::new("window", window).unwrap()] {
+            let reserve = || store.reserve(&[charge(&policy, "k")], Timestamp::MIN);
+            let mut open = Vec::new();
+            for _ in 0..16 {
+                // As tasks, so that they share round trips.
+                let some: Vec<_> = (0..64).map(|_| tokio::spawn(reserve())).collect();
+                for reserved in some {
+                    let reserved = reserved.await.unwrap().unwrap();
+                    open.push(reserved.reservation.unwrap().id);
+                }
+            }
+            let error = reserve().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+            assert!(check(&store, &policy, "k").await.unwrap().is_allowed(), "others go on");
+            store.cancel(open[0], Timestamp::MIN).await.unwrap();
+            assert!(reserve().await.unwrap().reservation.is_some(), "there is room again");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_states_under_only_so_many_policies() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policy = |number: u32| Policy::parse(format!("p{number}"), "5/1h").unwrap();
+        for some in 0..16 {
+            let policies: Vec<_> = (0..64).map(|number| policy(64 * some + number)).collect();
+            let charges: Vec<_> = policies.iter().map(|policy| charge(policy, "k")).collect();
+            assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
+        }
+        // One more finds the last room, and the next none.
+        assert!(check(&store, &policy(2_000), "k").await.unwrap().is_allowed());
+        let error = check(&store, &policy(2_001), "k").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        let error = store.take(&charge(&policy(2_001), "k"), Timestamp::MIN).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        let left = |verdict: Verdict| verdict.decisions()[0].snapshot().remaining();
+        assert_eq!(left(check(&store, &policy(7), "k").await.unwrap()), 3, "others go on");
+        store.reset(&charge(&policy(7), "k"), Timestamp::MIN).await.unwrap();
+        store.reset(&charge(&policy(8), "k"), Timestamp::MIN).await.unwrap();
+        assert!(check(&store, &policy(2_001), "k").await.unwrap().is_allowed(), "room again");
     }
 }
 
