@@ -70,7 +70,8 @@ impl Leases {
             return Some(Arc::clone(lease));
         }
         if keys.len() >= self.max {
-            keys.retain(|_, lease| lease.hand().left > 0);
+            // Who holds one may be fetching units for it: dropped, nobody would give them back.
+            keys.retain(|_, lease| lease.hand().left > 0 || Arc::strong_count(lease) > 1);
         }
         if keys.len() >= self.max {
             return None;
@@ -165,5 +166,41 @@ impl Lease {
 
     fn hand(&self) -> MutexGuard<'_, Hand> {
         self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::{Mode, OnStoreError, Policy};
+
+    use super::*;
+    use crate::terms::Terms;
+
+    const TERMS: LeaseTerms = LeaseTerms { units_max: 64, time: Duration::from_secs(60) };
+
+    fn part(key: &[u8]) -> Part {
+        Part {
+            key: key.to_vec(),
+            terms: Arc::new(Terms::new(&Policy::parse("api", "5/1m").unwrap())),
+            units: 1,
+            mode: Mode::Enforce,
+            on_store_error: OnStoreError::Deny,
+            returns: false,
+            place: 0,
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_being_fetched_makes_no_room_for_another() {
+        let leases = Leases::new(1);
+        let fetched = leases.of(&part(b"a"), TERMS).unwrap();
+        assert!(leases.of(&part(b"b"), TERMS).is_none());
+        fetched.receive(5, Snapshot::default(), Timestamp::MIN);
+        drop(fetched);
+        let ended: Vec<_> = leases.ended(true).iter().filter_map(|lease| lease.end()).collect();
+        assert_eq!(ended.len(), 1, "what was fetched is given back");
+        assert!(leases.of(&part(b"b"), TERMS).is_some(), "an idle lease makes room");
     }
 }
