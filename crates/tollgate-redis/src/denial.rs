@@ -12,18 +12,18 @@
 //! ```
 //!
 //! **Bound.** A refund or a reset by this process is respected at once, one by another process
-//! after [`Denials::recheck`] at the latest. [`Denials::keys_max`] bounds the memory; the keys that
-//! were not denied for longest are forgotten first.
+//! after [`Denials::recheck`] at the latest. [`Denials::keys_max`] bounds the memory, whatever keys
+//! an attacker chooses; those that were not denied for longest are forgotten first.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
-use tollgate_core::{Charge, State, Timestamp, Verdict, decide_all};
+use tollgate_core::{Charge, State, Timestamp, Verdict, decide_all, sliding_window};
 
 use crate::batch::Outcome;
 use crate::request::{Part, Request};
-use crate::settings::Denials;
+use crate::settings::{Denials, KEPT_BYTES_MAX};
 
 /// States on which requests were denied.
 pub(crate) struct DenialCache {
@@ -35,6 +35,9 @@ pub(crate) struct DenialCache {
 #[derive(Default)]
 struct Generations {
     young: HashMap<Vec<u8>, Entry>,
+    /// What was ever put into the younger. What was replaced or forgotten counts on: that forgets
+    /// earlier, never later.
+    young_bytes: usize,
     old: HashMap<Vec<u8>, Entry>,
 }
 
@@ -107,9 +110,45 @@ impl Generations {
     }
 
     fn put(&mut self, key: Vec<u8>, entry: Entry, max: usize) {
-        if self.young.len() >= (max / 2).max(1) {
+        let most = (max / 2).max(1);
+        let bytes = key.len() + variable_bytes(&entry.state);
+        if self.young.len() >= most || self.young_bytes + bytes > most * KEPT_BYTES_MAX {
             self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
         }
+        self.young_bytes += bytes;
         self.young.insert(key, entry);
+    }
+}
+
+/// What a state takes beside its fixed size.
+fn variable_bytes(state: &State) -> usize {
+    match state {
+        State::SlidingWindow(state) => state.cells().len() * size_of::<sliding_window::Cell>(),
+        State::Concurrency(state) => size_of_val(state.holds()),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::Policy;
+
+    use super::*;
+
+    #[test]
+    fn long_keys_are_forgotten_sooner_and_take_no_more_memory() {
+        let policy = Policy::parse("api", "1/1m").unwrap();
+        let state = State::vacant(policy.algorithm());
+        let entry = Entry { state, server_time: Timestamp::MIN, asked_at: Instant::now() };
+        let mut generations = Generations::default();
+        for number in 0..100u8 {
+            let key = vec![number; 65_536];
+            generations.put(key.clone(), entry.clone(), 64);
+            assert!(generations.get(&key).is_some(), "the newest is remembered");
+            let keys = generations.young.keys().chain(generations.old.keys());
+            let bytes: usize = keys.map(Vec::len).sum();
+            assert!(bytes <= 64 * KEPT_BYTES_MAX + 2 * 65_536, "{bytes} bytes");
+        }
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tollgate_core::{Decision, Snapshot, Timestamp};
 
 use crate::request::Part;
-use crate::settings::LeaseTerms;
+use crate::settings::{KEPT_BYTES_MAX, LeaseTerms};
 
 /// The leases of one process.
 pub(crate) struct Leases {
@@ -63,11 +63,14 @@ impl Leases {
         Self { keys: Mutex::default(), max }
     }
 
-    /// The lease on a part's key; `None` if there are too many keys.
+    /// The lease on a part's key; `None` if there are too many keys, or it is too long.
     pub(crate) fn of(&self, part: &Part, terms: LeaseTerms) -> Option<Arc<Lease>> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lease) = keys.get(&part.key) {
             return Some(Arc::clone(lease));
+        }
+        if part.key.len() > KEPT_BYTES_MAX {
+            return None;
         }
         if keys.len() >= self.max {
             // Who holds one may be fetching units for it: dropped, nobody would give them back.
@@ -202,5 +205,11 @@ mod tests {
         let ended: Vec<_> = leases.ended(true).iter().filter_map(|lease| lease.end()).collect();
         assert_eq!(ended.len(), 1, "what was fetched is given back");
         assert!(leases.of(&part(b"b"), TERMS).is_some(), "an idle lease makes room");
+    }
+
+    #[test]
+    fn a_long_key_has_no_lease() {
+        let leases = Leases::new(1);
+        assert!(leases.of(&part(&[b'k'; KEPT_BYTES_MAX + 1]), TERMS).is_none());
     }
 }

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tollgate_core::{Reservation, ReservationId};
 
 use crate::request::Part;
+use crate::settings::KEPT_BYTES_MAX;
 
 /// The charges of a reservation in one slot, under the name that they have there.
 #[derive(Clone, Debug)]
@@ -15,7 +16,8 @@ pub(crate) struct Leg {
     pub(crate) parts: Vec<Part>,
 }
 
-/// The charges of open reservations, at most as many as it was made for: the rest is looked up.
+/// The charges of open reservations, at most as many as it was made for and none with long keys: the
+/// rest is looked up.
 pub(crate) struct Remembered {
     open: Mutex<HashMap<ReservationId, (Instant, Vec<Leg>)>>,
     max: usize,
@@ -27,6 +29,10 @@ impl Remembered {
     }
 
     pub(crate) fn put(&self, reservation: Reservation, legs: Vec<Leg>) {
+        let keys = legs.iter().flat_map(|leg| &leg.parts).map(|part| part.key.len());
+        if keys.sum::<usize>() > KEPT_BYTES_MAX {
+            return;
+        }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= self.max {
             let now = Instant::now();

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+/// The most bytes of keys that what is kept in process for one key or reservation may take: their
+/// number is no bound on memory, since whoever asks may choose them.
+pub(crate) const KEPT_BYTES_MAX: usize = 1_024;
+
 /// Bounds and times of a store. Everything has a default; all of it is a hard bound.
 ///
 /// ```
@@ -38,7 +42,8 @@ pub struct Settings {
     /// Denials answered in process; `None` asks the store every time.
     pub denials: Option<Denials>,
     /// The most keys for which a policy with `Local` shares keeps a state while the store is gone,
-    /// and the most reservations of which this process remembers the charges.
+    /// the most that have a lease, and the most reservations of which this process remembers the
+    /// charges. Keys of more than 1 KiB have no lease and are not remembered.
     pub local_keys_max: usize,
     /// Whether to start although the store cannot be reached: its policies answer until it can.
     pub start_without: bool,
@@ -51,7 +56,7 @@ pub struct Settings {
 /// Denials answered in process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denials {
-    /// The most keys remembered.
+    /// The most keys remembered, and the most KiB that they take with their states.
     pub keys_max: usize,
     /// After this long the store is asked again even about a key that must still be denied: the
     /// bound within which refunds and resets by other processes are respected.
