@@ -13,7 +13,12 @@ pub(super) struct Script {
 
 impl Script {
     fn new(parts: &[&str]) -> Self {
-        let source = parts.concat();
+        // The server reads every byte, also of what is said to people.
+        let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim_start);
+        let source: String = lines
+            .filter(|line| !line.is_empty() && !line.starts_with("--"))
+            .flat_map(|line| [line, "\n"])
+            .collect();
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }

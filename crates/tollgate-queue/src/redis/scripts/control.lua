@@ -106,7 +106,7 @@ elseif what == 'fire' then
   end
   return reply(1)
 elseif what == 'replace' then
-  local scan = call('ZSCAN', P .. 'h', ARGV[4], 'COUNT', CHUNK)
+  local scan = call('ZSCAN', P .. 'i', ARGV[4], 'COUNT', CHUNK)
   for n = 1, #scan[2], 2 do place(scan[2][n]) end
   save()
   mark(0)

@@ -73,7 +73,7 @@ local function group_read(name, value, is_parked)
   local g = { name = name, running = running, blocked = blocked, deficit = deficit, waiting = waiting,
     odd = odd, turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
     is_kept = value and not is_parked, dirty = false, taken = 0, given = 0, extra = 0, ids = false,
-    weights = false, is_odd = false, asked = 0, held = false, reopens = false }
+    weights = false, is_odd = false, asked = 0, popped = false, held = false, reopens = false }
   groups[name] = g
   if fits and running > 0 then
     for n = 1, #limits do
@@ -266,12 +266,16 @@ local function wide_told()
   return told
 end
 
--- Turns in the heap, written together at the end: group -> score, 0 for the ring, false for none.
+-- Where groups stand, written together at the end: group -> 0 for the ring, otherwise its score in the
+-- heap, false for nowhere.
 local turns, turn_order = {}, {}
 
+-- The first of the ring, or the first time in the heap.
 local function heap_first()
+  local name = call('LINDEX', P .. 'n', 0)
+  if name then return IN_RING, name end
   local first = call('ZRANGE', P .. 'h', 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or STUCK
+  return first[2] and tonumber(first[2]) or STUCK, first[1]
 end
 
 -- Whether any group, and whether this group itself is paused; a queue that is lets nothing start, but places its groups.
@@ -329,41 +333,39 @@ local function group_place(g, weight)
   end
 end
 
--- Writes the turns. A group that is in the ring keeps its turn; those that enter go to the end, in
--- the order in which they were placed, and then those of `behind`, whether they are in it or not.
+local function ring_leave(name) call('LREM', P .. 'n', 1, name) end
+
+-- Writes where groups stand. One that is in the ring keeps its turn; those that enter go to the end,
+-- in the order in which they were placed, and then those of `behind`. Groups that were `popped` are
+-- in the ring no more.
 local function heap_save(behind)
-  local first, gone, put, entering = heap_first(), {}, {}, {}
-  local earliest = STUCK
+  local gone, out, put, entering, earliest = {}, {}, {}, {}, STUCK
   for _, name in ipairs(turn_order) do
     local score, g = turns[name], groups[name]
+    local turn, in_ring = g.turn, g.turn == IN_RING and not g.popped
     if not score then
-      if g.turn > 0 then gone[#gone + 1], g.turn, g.dirty = name, 0, true end
+      if turn > 0 then gone[#gone + 1], g.turn = name, 0 end
     elseif score == 0 then
-      if g.turn == 0 or g.turn >= RING then entering[#entering + 1] = name end
-    elseif g.turn ~= score then
-      put[#put + 1], put[#put + 2], g.turn, g.dirty = score, name, score, true
+      if not in_ring then entering[#entering + 1], g.turn = name, IN_RING end
+    elseif turn ~= score then
+      put[#put + 1], put[#put + 2], g.turn = score, name, score
       earliest = min(earliest, score)
     end
+    if score ~= 0 and in_ring then ring_leave(name) end
+    if turn >= RING and g.turn < RING then out[#out + 1] = name end
+    if turn ~= g.turn then g.dirty = true end
+    g.popped = false
   end
-  for _, name in ipairs(behind or {}) do entering[#entering + 1] = name end
-  if #entering > 0 then
-    local turn = call('HINCRBY', P .. 'c', 'z', #entering) - #entering
-    for n, name in ipairs(entering) do
-      local g = groups[name]
-      put[#put + 1], put[#put + 2], g.turn, g.dirty = turn + n, name, turn + n, true
-    end
-    earliest = 0
-  end
-  chunked(put, function(...) call('ZADD', P .. 'h', ...) end)
-  chunked(gone, function(...)
-    call('ZREM', P .. 'h', ...)
-    call('ZREM', P .. 'i', ...)
-  end)
-  turns, turn_order = {}, {}
+  for _, name in ipairs(behind or {}) do entering[#entering + 1], groups[name].popped = name, false end
   -- Whoever waits was told of the first; somebody is needed sooner.
-  if earliest < first and first >= RING and earliest < STUCK then
-    mark(earliest < RING and 0 or earliest - RING)
-  end
+  if #entering > 0 then earliest = IN_RING end
+  local first = earliest < STUCK and heap_first() or 0
+  if earliest < first and first >= RING then mark(earliest < RING and 0 or earliest - RING) end
+  chunked(entering, function(...) call('RPUSH', P .. 'n', ...) end)
+  chunked(put, function(...) call('ZADD', P .. 'h', ...) end)
+  chunked(out, function(...) call('ZREM', P .. 'h', ...) end)
+  chunked(gone, function(...) call('ZREM', P .. 'i', ...) end)
+  turns, turn_order = {}, {}
 end
 
 -- Stores every group that was changed; those with jobs together, of the others what says something.

@@ -173,13 +173,10 @@ local function next_time()
   first = call('ZRANGE', P .. 'tz', 0, 0, 'WITHSCORES')
   if first[2] then next = min(next, tonumber(first[2])) end
   if not Q.paused then
-    first = call('ZRANGE', P .. 'h', 0, 0, 'WITHSCORES')
-    local turn = tonumber(first[2] or STUCK)
+    local turn, name = heap_first()
     if turn < STUCK then
       local weight, at = 1, max(now, turn - RING)
-      if turn < RING and (#Q.queue_limits > 0 or #Q.shared > 0) then
-        weight = first_weight(group_load(first[1]))
-      end
+      if turn < RING and is_wide then weight = first_weight(group_load(name)) end
       local opens = wide_ready(weight)
       if opens < STUCK then next = min(next, max(at, opens)) end
     end

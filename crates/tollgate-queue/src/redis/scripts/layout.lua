@@ -10,7 +10,7 @@
 --   S s:<name>      STRING  state of a shared limit; TTL until it says nothing
 --   S u:<name>      SET     queues that share the limit
 --
---   P c             HASH    s: settings (below), v: their version, n: last id, z: last turn, p: paused,
+--   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
 --                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed,
@@ -25,9 +25,9 @@
 --                           lease in r says when it truly does, those that are over may be among them
 --   P gs            HASH    group -> state, for every group with jobs: many are read at one go
 --   P g:<group>     STRING  state of a group without jobs; TTL until it says nothing
---   P h             ZSET    group -> turn, for every group with jobs: a number below RING
---                           in the ring of groups that may start one now; RING + the time from
---                           which on they may; STUCK if only a response or a resumption can tell
+--   P n             LIST    the ring: groups that may start a job now, the next one first
+--   P h             ZSET    group -> turn, for the other groups with jobs: RING + the time from which
+--                           on they may; STUCK if only a response or a resumption can tell
 --   P i             ZSET    group -> 0, for every group with jobs, to page through by name
 --   P o             HASH    group -> limits of its own
 --   P p             HASH    group -> 1 if it is paused
@@ -50,7 +50,7 @@
 --            | alone in l 1 |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
---   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 | turn in h 8 (0: none) |
+--   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 | turn 8 (0: none, 1: in n) |
 --            | per limit: kind 1, length 4, body (limits.lua) ... |
 --            `waiting` is 0 if nobody waits, and otherwise at most as many as do: jobs that come
 --            behind others write nothing but their id
@@ -68,7 +68,7 @@
 local read, pack, floor, max, min = struct.unpack, struct.pack, math.floor, math.max, math.min
 local call = redis.call
 local P, S = KEYS[1], KEYS[2]
-local RING, STUCK = 1e15, 9e15
+local IN_RING, RING, STUCK = 1, 1e15, 9e15
 local REMEMBER_MS = 60000
 local LATE_MAX = 10000000
 -- No range and no argument list is longer than this; it is even, so pairs stay together.

@@ -21,7 +21,7 @@ end
 upkeep()
 
 -- Groups whose time has come go to the end of the ring, the earliest first.
-local due = call('ZRANGEBYSCORE', P .. 'h', RING, RING + now, 'LIMIT', 0, CHUNK)
+local due = call('ZRANGEBYSCORE', P .. 'h', '-inf', RING + now, 'LIMIT', 0, CHUNK)
 groups_load(due)
 for _, name in ipairs(due) do
   group_promote(groups[name])
@@ -111,20 +111,23 @@ local function collect()
 end
 
 for _ = 1, 8 do
-  if #ids >= most or Q.paused then break end
   local wanted = min(most - #ids, CHUNK)
-  local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
+  if wanted == 0 or Q.paused then break end
+  local ring = call('LRANGE', P .. 'n', 0, wanted - 1)
   local in_ring = #ring
   if in_ring == 0 then break end
   groups_load(ring)
   touched = {}
   local from, upto, stopped = serve(ring, in_ring < wanted)
   collect()
+  -- Whose turn has not come or is not over stays; who was served and may go on is behind all others.
   local stays, behind = {}, {}
+  for n = 1, min(from - 1, in_ring) do groups[ring[n]].popped = true end
   for n = from, upto do
     stays[ring[n]] = true
     if n > in_ring then behind[#behind + 1] = ring[n] end
   end
+  if from > 1 then call('LTRIM', P .. 'n', min(from - 1, in_ring), -1) end
   for _, g in ipairs(touched) do
     if not stays[g.name] then group_place(g, g.weights[g.taken + 1]) end
   end

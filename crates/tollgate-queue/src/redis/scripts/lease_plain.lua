@@ -12,21 +12,24 @@ local most, worker = tonumber(ARGV[3]), ARGV[4]
 -- Of each job that is leased: id, name of its group, the group if it is loaded, units that were taken.
 local ids, names, granted, taken = {}, {}, {}, {}
 
--- Starts a job of every plain group of `ring`; these go to the end of the ring.
+-- Starts a job of every plain group of `ring`, which stands first; these go to the end, the others stay.
 local function serve_plain(ring)
-  local values, states, turns = call('HMGET', P .. 'gs', unpack(ring)), {}, {}
-  local turn, f = call('HINCRBY', P .. 'c', 'z', #ring) - #ring, P .. 'f:'
+  local values, states, others, f = call('HMGET', P .. 'gs', unpack(ring)), {}, {}, P .. 'f:'
   for n = 1, #ring do
-    local name, state = ring[n], state_after_start(values[n], turn + n)
+    local name, state = ring[n], state_after_start(values[n])
     if state then
       local k = #ids + 1
       ids[k], names[k], granted[k], taken[k] = call('LPOP', f .. name), name, false, ONE_UNIT
-      states[2 * k - 1], states[2 * k], turns[2 * k - 1], turns[2 * k] = name, state, turn + n, name
+      states[2 * k - 1], states[2 * k] = name, state
+    else
+      table.insert(others, 1, name)
     end
   end
   if #ids == 0 then return end
   chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
-  chunked(turns, function(...) call('ZADD', P .. 'h', ...) end)
+  call('LTRIM', P .. 'n', #ring, -1)
+  call('RPUSH', P .. 'n', unpack(names))
+  if #others > 0 then call('LPUSH', P .. 'n', unpack(others)) end
 end
 
 -- Writes the leases; the answer, and what is remembered of it.
@@ -72,10 +75,9 @@ local function hand_out(answer, remembered, next)
 end
 
 if not again and not Q.paused and Q.heaviest == 1 and is_calm()
-  and call('ZCOUNT', P .. 'h', RING, RING + now) == 0 then
-  local wanted = min(most, CHUNK)
-  local ring = call('ZRANGEBYSCORE', P .. 'h', '-inf', '(' .. RING, 'LIMIT', 0, wanted)
-  if #ring > 0 and #ring == wanted then serve_plain(ring) end
+  and call('ZCOUNT', P .. 'h', '-inf', RING + now) == 0 then
+  local ring = call('LRANGE', P .. 'n', 0, min(most, CHUNK) - 1)
+  if #ring > 0 and #ring == min(most, CHUNK) then serve_plain(ring) end
   -- In every group that was served another job may start at once.
   if #ids > 0 and #ids == most then
     local answer, remembered = leases_save()

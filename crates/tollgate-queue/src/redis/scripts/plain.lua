@@ -22,11 +22,14 @@ local function log_rest(limit, value, from, upto, used)
   return value:sub(from, upto - 1), used
 end
 
+local function on_grid(limit, at)
+  if limit.units <= EXACT then return at end
+  local grid = max(1, floor(limit.window / EXACT))
+  return math.ceil(at / grid) * grid
+end
+
 local function log_add(limit, log, at, units)
-  if limit.units > EXACT then
-    local grid = max(1, floor(limit.window / EXACT))
-    at = math.ceil(at / grid) * grid
-  end
+  at = on_grid(limit, at)
   local tail = #log - 11
   -- An expired lease counts from its expiry, which may be before a response that was seen already.
   while tail > 0 do
@@ -40,6 +43,21 @@ local function log_add(limit, log, at, units)
   end
   if tail + 11 == #log then return log .. pack('<dI4', at, units) end
   return log:sub(1, tail + 11) .. pack('<dI4', at, units) .. log:sub(tail + 12)
+end
+
+-- The log that begins at `from` in `value`, without what does not count any more, and with `units` that
+-- count from now on; and how many they are.
+local function log_after(limit, value, from, used, units)
+  if units == 0 or limit.window == 0 then return log_rest(limit, value, from, #value + 1, used) end
+  local at, first, last, many = on_grid(limit, now), now, 0, 0
+  if from < #value then first, last, many = read('<d', value, from), read('<dI4', value, #value - 11) end
+  -- Most logs lose nothing and grow at their end.
+  if first + limit.window > now and last <= at and now >= Q.behind then
+    if last < at then return value:sub(from) .. pack('<dI4', at, units), used + units end
+    return value:sub(from, -13) .. pack('<dI4', at, many + units), used + units
+  end
+  local log, rest = log_rest(limit, value, from, #value + 1, used)
+  return log_add(limit, log, now, units), rest + units
 end
 
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
@@ -58,10 +76,10 @@ local function is_calm()
 end
 
 -- The state of a plain group with a job less in its line, which has room for the first and for
--- another, of which there is one; `turn` is its turn. Nothing if the group is not like that.
-local function state_after_start(value, turn)
+-- another, of which there is one. Nothing if the group is not like that.
+local function state_after_start(value)
   if not value or #value < PLAIN_LENGTH then return nil end
-  local running, blocked, deficit, waiting, odd, _, kind, length, flight, used = read(PLAIN, value)
+  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
   if waiting < 2 or odd > 0 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
     flight + used + 2 > Q.group_limits[1].units then
     return nil
@@ -80,9 +98,8 @@ local function state_after_done(value, jobs)
   local is_placed = turn > 0 and turn < RING or turn < STUCK and limit.window > 0
     or turn >= STUCK and waiting == 0 and running > jobs
   if not is_placed then return nil end
-  local log, rest = log_rest(limit, value, PLAIN_LENGTH + 1, #value + 1, used)
   local units = min(jobs, flight)
-  if units > 0 and limit.window > 0 then log, rest = log_add(limit, log, now, units), rest + units end
+  local log, rest = log_after(limit, value, PLAIN_LENGTH + 1, used, units)
   return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log, flight - units,
     rest) .. log
 end

@@ -119,7 +119,7 @@ if over.x then purge('x', Q.dead_age, Q.dead_max) end
 responses_save()
 save()
 -- Units of the whole queue, or of others that share them, came free: somebody may start now.
-if #held > 0 and #Q.queue_limits + #Q.shared > 0 and heap_first() < RING then
+if #held > 0 and is_wide and heap_first() < RING then
   local next = next_time()
   if next >= 0 then mark(next <= now and 0 or next) end
 end
