@@ -62,29 +62,55 @@ pub(super) async fn enqueue(
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
     let arguments = pack::calls(calls);
     let answer = list(inner.change(&ENQUEUE, &desk.base, now, arguments).await?)?;
-    let [frame, groups, special, calls] = &answer[..] else { return Err(damaged()) };
-    let frame = Frame::read(frame)?;
-    let setting = desk.setting(inner, frame).await?;
-    let mut special = list(special.clone())?.into_iter();
-    let mut told = HashMap::new();
-    for group in list(groups.clone())?.chunks_exact(4) {
-        let ahead = number(&group[2])?;
+    let [frame, groups, special, calls, names] =
+        <[Value; 5]>::try_from(answer).map_err(|_| damaged())?;
+    let setting = desk.setting(inner, Frame::read(&frame)?).await?;
+    let is_row = matches!(calls, Value::BulkString(_));
+    let names = if is_row { names_of(&asked) } else { listed(list(names)?)? };
+    let mut told = told(list(groups)?, list(special)?, names, &setting)?;
+    if is_row {
+        let mut ids = unsigned(&calls)?..;
+        return Ok(asked.iter().map(|jobs| Ok(read_row(&mut ids, &mut told, jobs))).collect());
+    }
+    let calls = list(calls)?;
+    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+}
+
+/// The groups of jobs in the order in which they appear, and how many jobs are new in each.
+fn names_of(asked: &[Vec<Asked>]) -> Vec<(String, i64)> {
+    let mut names: Vec<(String, i64)> = Vec::new();
+    let mut places = HashMap::new();
+    for job in asked.iter().flatten() {
+        let place = *places.entry(job.group.as_str()).or_insert(names.len());
+        match names.get_mut(place) {
+            Some((_, new)) => *new += 1,
+            None => names.push((job.group.clone(), 1)),
+        }
+    }
+    names
+}
+
+/// The groups that an answer lists, and how many jobs are new in each.
+fn listed(names: Vec<Value>) -> Result<Vec<(String, i64)>, Error> {
+    names.chunks_exact(2).map(|pair| Ok((text(&pair[0])?.to_owned(), number(&pair[1])?))).collect()
+}
+
+fn told<'s>(
+    groups: Vec<Value>,
+    special: Vec<Value>,
+    names: Vec<(String, i64)>,
+    setting: &'s Setting,
+) -> Result<Groups<'s>, Error> {
+    let mut special = special.into_iter();
+    let mut told = HashMap::with_capacity(names.len());
+    for (group, (name, new)) in groups.chunks_exact(2).zip(names) {
+        let ahead = number(&group[1])?;
         let paused = special.next().unwrap_or(Value::Int(0));
         let own = special.next().unwrap_or(Value::BulkString(Vec::new()));
-        let parts = [group[0].clone(), group[1].clone(), group[3].clone(), paused, own];
-        let group = Told::read(&parts, &setting)?;
-        told.insert(group.name.clone(), (group, ahead));
+        let group = Told::of(bytes(&group[0])?, ahead + new, &paused, &own, setting)?;
+        told.insert(name, (group, ahead));
     }
-    match calls {
-        Value::BulkString(_) => {
-            let mut ids = unsigned(calls)?..;
-            Ok(asked.iter().map(|jobs| Ok(read_row(&mut ids, &mut told, jobs))).collect())
-        }
-        _ => {
-            let calls = list(calls.clone())?;
-            Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
-        }
-    }
+    Ok(told)
 }
 
 /// What was told of each group, and the units ahead of the next job that is read of it.

@@ -53,6 +53,13 @@ fn bounded(length: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// The queue's own bounds are checked by the script, which knows them.
+fn check(jobs: &[NewJob], now: Timestamp) -> Result<(), Error> {
+    bounded(jobs.len())?;
+    let any = QueueSettings { payload_max: QueueSettings::PAYLOAD_MAX, ..Default::default() };
+    jobs.iter().try_for_each(|job| job.check(&any, now))
+}
+
 impl Backend for RedisBackend {
     fn put_queue(
         &self,
@@ -100,18 +107,15 @@ impl Backend for RedisBackend {
         jobs: Vec<NewJob>,
         now: Timestamp,
     ) -> Answer<'_, Vec<Enqueued>> {
-        let queue = queue.clone();
+        let desk = match check(&jobs, now).and_then(|()| self.inner.desk(queue)) {
+            Ok(desk) => desk,
+            Err(error) => return Answer::error(error),
+        };
+        let packed = pack::call(&jobs);
+        if !self.inner.settings.use_callers_time {
+            return desk.enqueue.ask(packed);
+        }
         self.on(async move |inner: Inners| {
-            bounded(jobs.len())?;
-            // The queue's own bounds are checked by the script, which knows them.
-            let any =
-                QueueSettings { payload_max: QueueSettings::PAYLOAD_MAX, ..Default::default() };
-            jobs.iter().try_for_each(|job| job.check(&any, now))?;
-            let desk = inner.desk(&queue)?;
-            let packed = pack::call(&jobs);
-            if !inner.settings.use_callers_time {
-                return desk.enqueue.ask(packed).await;
-            }
             let answers = answers::enqueue(&inner, &desk, vec![packed], now).await?;
             answers.into_iter().next().ok_or_else(damaged)?
         })
@@ -177,15 +181,16 @@ impl Backend for RedisBackend {
         outcomes: Vec<(LeaseToken, Outcome)>,
         now: Timestamp,
     ) -> Answer<'_, Vec<Settled>> {
-        let queue = queue.clone();
+        let desk = match bounded(outcomes.len()).and_then(|()| self.inner.desk(queue)) {
+            Ok(desk) => desk,
+            Err(error) => return Answer::error(error),
+        };
+        let packed: Vec<Vec<u8>> =
+            outcomes.iter().map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
+        if !self.inner.settings.use_callers_time {
+            return desk.settle.ask(packed);
+        }
         self.on(async move |inner: Inners| {
-            bounded(outcomes.len())?;
-            let desk = inner.desk(&queue)?;
-            let packed: Vec<Vec<u8>> =
-                outcomes.iter().map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
-            if !inner.settings.use_callers_time {
-                return desk.settle.ask(packed).await;
-            }
             let answers = answers::settle(&inner, &desk.base, vec![packed], now).await?;
             answers.into_iter().next().ok_or_else(damaged)?
         })

@@ -3,6 +3,7 @@
 //! Jobs of several units ahead are counted as if all of the group's were, and every job of the queue
 //! as if it were the heaviest: an estimate is then later than it might be, never too early.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tollgate_core::fixed_window::Anchor;
 use tollgate_core::{Algorithm, Cost, State, Timestamp};
 
 use super::pack::{Reader, kind_of, moment, unpack_limits};
-use super::read::{bytes, damaged, list, number, text, unsigned};
+use super::read::{bytes, damaged, list, number, unsigned};
 use crate::error::Error;
 use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all, window_start};
 use crate::{Estimate, Limit, QueueSettings};
@@ -95,10 +96,9 @@ fn gates_of(state: &Value, limits: &[Limit]) -> Result<Vec<Gate>, Error> {
 
 /// What was told of one group.
 pub(super) struct Told<'s> {
-    pub(super) name: String,
     setting: &'s Setting,
     gates: Vec<Gate>,
-    limits: Vec<Limit>,
+    limits: Cow<'s, [Limit]>,
     blocked_until: Timestamp,
     /// Units of all jobs that wait.
     units: u64,
@@ -109,21 +109,25 @@ pub(super) struct Told<'s> {
 impl<'s> Told<'s> {
     /// Reads `{ name, state, units in all, paused, own limits }`.
     pub(super) fn read(parts: &[Value], setting: &'s Setting) -> Result<Self, Error> {
-        let [name, state, units, paused, own] = parts else { return Err(damaged()) };
+        let [_name, state, units, paused, own] = parts else { return Err(damaged()) };
+        Self::of(bytes(state)?, number(units)?, paused, own, setting)
+    }
+
+    /// What is told of a group in whose line so many units wait in all.
+    pub(super) fn of(
+        state: &[u8],
+        units: i64,
+        paused: &Value,
+        own: &Value,
+        setting: &'s Setting,
+    ) -> Result<Self, Error> {
         let limits = match bytes(own)? {
-            [] => setting.settings.group_limits.clone(),
-            own => unpack_limits(own).ok_or_else(damaged)?,
+            [] => Cow::Borrowed(&setting.settings.group_limits[..]),
+            own => Cow::Owned(unpack_limits(own).ok_or_else(damaged)?),
         };
-        let (gates, blocked_until) = group(bytes(state)?, &limits).ok_or_else(damaged)?;
-        Ok(Self {
-            name: text(name)?.to_owned(),
-            setting,
-            gates,
-            limits,
-            blocked_until,
-            units: unsigned(units)?,
-            paused: number(paused)? == 1,
-        })
+        let (gates, blocked_until) = group(state, &limits).ok_or_else(damaged)?;
+        let (units, paused) = (units.unsigned_abs(), number(paused)? == 1);
+        Ok(Self { setting, gates, limits, blocked_until, units, paused })
     }
 
     /// When a job with `ahead` units before it (below 0: those of all that wait) starts.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::Answer;
 use crate::error::{Error, ErrorKind};
 
 /// The most calls that wait for one script of one queue; more are refused.
@@ -24,7 +25,10 @@ const BYTES_MAX: usize = 1 << 20;
 /// and a run costs the server about as much as two jobs.
 const RUNS_MAX: usize = 1;
 
+/// How often others go first before a run is put together: whoever was just answered may ask again at
+/// once and go with those that wait. Where nobody does, this takes about a microsecond.
 const YIELDS: usize = 3;
+
 /// One call: what it asks, as arguments of the script, and who waits for the answer.
 pub(super) struct Ask<R> {
     pub(super) arguments: Vec<Vec<u8>>,
@@ -48,14 +52,15 @@ impl<R: Send + 'static> Gather<R> {
         Self { asks }
     }
 
-    /// Asks, and waits for the answer.
-    pub(super) async fn ask(&self, arguments: Vec<Vec<u8>>) -> Result<R, Error> {
+    /// Asks at once; the answer comes when the server has given it.
+    pub(super) fn ask(&self, arguments: Vec<Vec<u8>>) -> Answer<'static, R> {
         let (answer, answered) = oneshot::channel();
-        self.asks.try_send(Ask { arguments, answer }).map_err(|_| {
-            Error::new(ErrorKind::Unavailable, "too many calls wait for the server")
-        })?;
+        if self.asks.try_send(Ask { arguments, answer }).is_err() {
+            let message = "too many calls wait for the server";
+            return Answer::error(Error::new(ErrorKind::Unavailable, message));
+        }
         let gone = |_| Error::new(ErrorKind::Unknown, "the backend is being shut down");
-        answered.await.map_err(gone)?
+        Answer::pending(async move { answered.await.map_err(gone)? })
     }
 }
 
@@ -70,7 +75,9 @@ where
         let Ok(turn) = Arc::clone(&runs).acquire_owned().await else { return };
         let Some(first) = waiting.recv().await else { return };
         // Whoever was just answered may ask again at once, and go with these.
-        for _ in 0..YIELDS { tokio::task::yield_now().await; }
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
+        }
         let mut bytes = size(&first);
         let mut batch = vec![first];
         while batch.len() < CALLS_MAX && bytes < BYTES_MAX {

@@ -156,13 +156,13 @@ end
 chunked(names, function(...) call('ZADD', P .. 'i', ...) end)
 save()
 
-local told, special, is_special = {}, {}, Q.paused or any_paused() or any_own()
+local told, special, listed, is_special = {}, {}, {}, Q.paused or any_paused() or any_own()
 for k, name in ipairs(known) do
-  local g, at = groups[name], 4 * k
+  local g = groups[name]
   beyond[k] = Q.heaviest > 1 and tonumber(call('HGET', P .. 'u', name) or 0) or 0
   local ahead = before[k] + beyond[k]
-  told[at - 3], told[at - 2] = name, g and group_bytes(g) or values[k]
-  told[at - 1], told[at] = ahead, ahead + waits[k]
+  told[2 * k - 1], told[2 * k] = g and group_bytes(g) or values[k], ahead
+  if type(calls) == 'table' then listed[2 * k - 1], listed[2 * k] = name, waits[k] end
   if is_special then
     special[#special + 1] = (Q.paused or is_paused(name)) and 1 or 0
     special[#special + 1] = own_limits(name)
@@ -180,4 +180,4 @@ for n, jobs in ipairs(type(calls) == 'table' and calls or {}) do
   end
 end
 local frame = frame_of(wide_told())
-return reply({ frame, told, special, calls }, { frame, {}, {}, calls })
+return reply({ frame, told, special, calls, listed }, { frame, {}, {}, calls, {} })

@@ -6,11 +6,12 @@
 --   ARGV[4]   '' if all jobs are plain, and otherwise per job | 0 now, 1 after, 2 at 1 | when 8 |
 --   ARGV[5..] per job its group, and the job without its times
 --
--- Answers { frame (layout.lua), { name, state, units ahead of the first new job, units in all, of each
--- group ... }, { whether it is paused, own limits, of each group ... } (empty if none is or has any),
--- calls }. Calls are the first id if all jobs have ids in a row and stand one behind the other, and
--- otherwise, each, an error as text, or | 'J' | per job: id 8, whether it is a duplicate 1, units
--- ahead 8 (-1: not known) |.
+-- Answers { frame (layout.lua), { state, units ahead of the first new job, of each group ... },
+-- { whether it is paused, own limits, of each group ... } (empty if none is or has any), calls, { name,
+-- how many of these wait in it, of each group ... } }. Calls are the first id, and no names are told, if all
+-- jobs have ids in a row and stand one behind the other; the groups come as they first appear. Otherwise
+-- each call is an error as text, or | 'J' | per job: id 8, whether it is a duplicate 1, units ahead 8
+-- (-1: not known) |.
 
 local FIRST = 5
 local wanted = (#ARGV - FIRST + 1) / 2
@@ -90,10 +91,7 @@ if are_plain() then
   if #others == 0 and not is_wide and not Q.paused and Q.heaviest == 1
     and call('EXISTS', P .. 'o', P .. 'p') == 0 then
     local told, frame = {}, frame_of('')
-    for k = 1, #known do
-      local at = 4 * k
-      told[at - 3], told[at - 2], told[at - 1], told[at] = known[k], values[k], before[k], before[k] + waits[k]
-    end
-    return reply({ frame, told, {}, calls }, { frame, {}, {}, calls })
+    for k = 1, #known do told[2 * k - 1], told[2 * k] = values[k], before[k] end
+    return reply({ frame, told, {}, calls, {} }, { frame, {}, {}, calls, {} })
   end
 end

@@ -46,18 +46,20 @@ local function log_add(limit, log, at, units)
 end
 
 -- The log that begins at `from` in `value`, without what does not count any more, and with `units` that
--- count from now on; and how many they are.
+-- count from now on, in two parts; and how many they are.
 local function log_after(limit, value, from, used, units)
-  if units == 0 or limit.window == 0 then return log_rest(limit, value, from, #value + 1, used) end
-  local at, first, last, many = on_grid(limit, now), now, 0, 0
-  if from < #value then first, last, many = read('<d', value, from), read('<dI4', value, #value - 11) end
-  -- Most logs lose nothing and grow at their end.
-  if first + limit.window > now and last <= at and now >= Q.behind then
-    if last < at then return value:sub(from) .. pack('<dI4', at, units), used + units end
-    return value:sub(from, -13) .. pack('<dI4', at, many + units), used + units
+  if units > 0 and limit.window > 0 then
+    local at, first, last, many = on_grid(limit, now), now, 0, 0
+    if from < #value then first, last, many = read('<d', value, from), read('<dI4', value, #value - 11) end
+    -- Most logs lose nothing and grow at their end.
+    if first + limit.window > now and last <= at and now >= Q.behind then
+      if last < at then return value:sub(from), pack('<dI4', at, units), used + units end
+      return value:sub(from, -13), pack('<dI4', at, many + units), used + units
+    end
   end
   local log, rest = log_rest(limit, value, from, #value + 1, used)
-  return log_add(limit, log, now, units), rest + units
+  if units > 0 and limit.window > 0 then log, rest = log_add(limit, log, now, units), rest + units end
+  return log, '', rest
 end
 
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
@@ -99,7 +101,7 @@ local function state_after_done(value, jobs)
     or turn >= STUCK and waiting == 0 and running > jobs
   if not is_placed then return nil end
   local units = min(jobs, flight)
-  local log, rest = log_after(limit, value, PLAIN_LENGTH + 1, used, units)
-  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log, flight - units,
-    rest) .. log
+  local log, tail, rest = log_after(limit, value, PLAIN_LENGTH + 1, used, units)
+  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log + #tail,
+    flight - units, rest) .. log .. tail
 end
