@@ -12,6 +12,9 @@
 //!          +-- exempt --------------> allowed, the store not asked
 //! ```
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Instant;
 
 use tollgate_core::{
@@ -201,21 +204,15 @@ impl Worker {
         now: Timestamp,
         answers: &mut Vec<Decided>,
     ) {
-        // All are put to the store before the first is awaited: they share its round trip.
         let store = self.service.store();
-        let under_way: Vec<_> = asks
-            .iter()
-            .map(|ask| ask.is_asked().then(|| store.check(&[ask.charge], now)))
-            .collect();
-        for (ask, answer) in asks.iter().zip(under_way) {
-            answers.push(match answer {
-                Some(answer) if ask.treatment == Treatment::Shadow => {
-                    Ok(self.tried(ask, answer).await)
-                }
-                Some(answer) => answer.await,
-                None => Ok(Verdict::one(ask.unasked())),
-            });
-        }
+        let asked = asks.iter().filter(|ask| ask.is_asked());
+        let asked = asked.map(|ask| store.check(&[ask.charge], now)).collect();
+        let mut decided = at_once(asked).await.into_iter();
+        answers.extend(asks.iter().map(|ask| {
+            let decided = if ask.is_asked() { decided.next() } else { None };
+            let decided = decided.unwrap_or_else(|| Ok(Verdict::one(ask.unasked())));
+            if ask.treatment == Treatment::Shadow { Ok(self.tried(ask, decided)) } else { decided }
+        }));
     }
 
     /// Decides the enforced asks together, or looks at them unless `takes`; then those in shadow
@@ -230,21 +227,23 @@ impl Worker {
             false => store.peek(&enforced, now).await?,
         };
         let takes = takes && verdict.is_allowed();
-        let on_trial = |ask: &Ask<'_>| match takes {
-            true => store.check(&[ask.charge], now),
-            false => store.peek(&[ask.charge], now),
-        };
+        let on_trial = treated(asks, Treatment::Shadow);
+        let on_trial = on_trial.iter().map(|charge| match takes {
+            true => store.check(&[*charge], now),
+            false => store.peek(&[*charge], now),
+        });
+        let mut tried = at_once(on_trial.collect()).await.into_iter();
         let mut decided = verdict.decisions().iter().copied();
         let mut decisions = Vec::with_capacity(asks.len());
         for ask in asks {
-            decisions.push(match ask.treatment {
-                Treatment::Enforce => decided.next().ok_or_else(no_answer)?,
-                Treatment::Exempt | Treatment::Ban => ask.unasked(),
-                Treatment::Shadow => {
-                    let tried = self.tried(ask, on_trial(ask)).await;
-                    tried.decisions().first().copied().ok_or_else(no_answer)?
-                }
-            });
+            let decision = match ask.treatment {
+                Treatment::Enforce => decided.next(),
+                Treatment::Exempt | Treatment::Ban => Some(ask.unasked()),
+                Treatment::Shadow => tried
+                    .next()
+                    .and_then(|answer| self.tried(ask, answer).decisions().first().copied()),
+            };
+            decisions.push(decision.ok_or_else(no_answer)?);
         }
         let decided = Verdict::new(decisions);
         Ok(if verdict.is_degraded() { decided.degraded() } else { decided })
@@ -279,8 +278,11 @@ impl Worker {
 
     /// What a policy on trial says: it allows where the store fails. The charges that are enforced
     /// stand, and an error would hide from the caller that they were taken.
-    async fn tried(&self, ask: &Ask<'_>, answer: Answer<Verdict>) -> Verdict {
-        self.told(answer).await.unwrap_or_else(|_| Verdict::one(ask.unasked()).degraded())
+    fn tried(&self, ask: &Ask<'_>, answer: Decided) -> Verdict {
+        answer.unwrap_or_else(|error| {
+            self.service.metrics().store_error(error.kind());
+            Verdict::one(ask.unasked()).degraded()
+        })
     }
 
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
@@ -333,6 +335,24 @@ fn unshadowed(asks: &[Ask<'_>], verdict: &Verdict) -> Verdict {
         });
     let allowed = Verdict::new(decisions.collect());
     if verdict.is_degraded() { allowed.degraded() } else { allowed }
+}
+
+/// Awaits answers side by side. A store is asked when its answer is first awaited: in order here, and
+/// all before the first has come, so that they share its round trips.
+async fn at_once(mut asked: Vec<Answer<Verdict>>) -> Vec<Decided> {
+    let mut answers: Vec<Option<Decided>> = asked.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut all = Poll::Ready(());
+        for (answer, asked) in answers.iter_mut().zip(&mut asked).filter(|(had, _)| had.is_none()) {
+            match Pin::new(asked).poll(context) {
+                Poll::Ready(decided) => *answer = Some(decided),
+                Poll::Pending => all = Poll::Pending,
+            }
+        }
+        all
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 fn no_answer() -> StoreError {

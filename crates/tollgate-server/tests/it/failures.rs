@@ -14,12 +14,16 @@ use crate::harness::{Http, Running, running, start};
 
 const API: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
 
-/// A service with these rules whose states are at the service of this address, if there is one.
-fn on(store: std::net::SocketAddr, toml: &str) -> (Running, Runtime) {
+/// The service of this address, if there is one, as a store.
+fn remote(address: std::net::SocketAddr) -> (RemoteStore, Runtime) {
     let runtime = Runtime::new().unwrap();
     let settings = RemoteSettings { start_without: true, ..RemoteSettings::default() };
-    let store =
-        runtime.block_on(RemoteStore::connect(&format!("tollgate://{store}"), settings)).unwrap();
+    let url = format!("tollgate://{address}");
+    (runtime.block_on(RemoteStore::connect(&url, settings)).unwrap(), runtime)
+}
+
+/// A service with these rules and its states in `store`.
+fn on(store: RemoteStore, toml: &str) -> Running {
     let any = || Some("127.0.0.1:0".to_owned());
     let overrides = Overrides { http: any(), grpc: any(), resp: any(), ..Overrides::default() };
     let metrics = Metrics::default();
@@ -30,13 +34,14 @@ fn on(store: std::net::SocketAddr, toml: &str) -> (Running, Runtime) {
     let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1_700_000_000_000)));
     let service = Service::new(config.rules, metrics, backing, clock, config.settings);
     let service = Arc::new(service.with_store_name("remote"));
-    (running(Server::start(service, &config.listen, None, 1).unwrap()), runtime)
+    running(Server::start(service, &config.listen, None, 1).unwrap())
 }
 
 /// A service whose store is gone.
 fn without_store(toml: &str) -> (Running, Runtime) {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    on(gone, toml)
+    let (store, runtime) = remote(gone);
+    (on(store, toml), runtime)
 }
 
 #[test]
@@ -78,9 +83,9 @@ fn a_store_that_fails_is_unavailable_on_every_front_where_the_policy_says_so() {
 
 /// A store that answers for the policy `api` and fails for every other.
 fn half_a_store(toml: &str) -> (Running, Running, Runtime) {
-    let store = start(API);
-    let (running, runtime) = on(store.resp, &format!("{API}{toml}"));
-    (running, store, runtime)
+    let service = start(API);
+    let (store, runtime) = remote(service.resp);
+    (on(store, &format!("{API}{toml}")), service, runtime)
 }
 
 fn left(http: &mut Http) -> Value {
@@ -133,4 +138,24 @@ fn a_policy_on_trial_tells_no_failure() {
         let answer = http.post("/v1/check", &body.to_string());
         assert_eq!((answer.status, &answer.json()["degraded"]), (200, &json!(true)), "{answer:?}");
     }
+}
+
+#[test]
+fn the_checks_of_a_pipeline_share_round_trips_to_the_store_and_keep_their_order() {
+    let service = start("[[policies]]\nname = \"api\"\nquota = \"100/1m\"\n");
+    let (store, _runtime) = remote(service.resp);
+    let running = on(store.clone(), API);
+    let mut pipe = redis::pipe();
+    (0..200).for_each(|_| {
+        pipe.cmd("TOLL.CHECK").arg("api").arg("k");
+    });
+    let client = redis::Client::open(format!("redis://{}", running.resp)).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let before = store.status().round_trips;
+    let answers: Vec<Vec<redis::Value>> = pipe.query(&mut connection).unwrap();
+    let allowed: Vec<bool> =
+        answers.iter().map(|answer| answer[0] == redis::Value::Int(1)).collect();
+    assert_eq!(allowed, [[true; 100], [false; 100]].concat());
+    let trips = store.status().round_trips - before;
+    assert!(trips < 50, "{trips} round trips for 200 checks");
 }
