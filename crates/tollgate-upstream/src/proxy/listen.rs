@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::answer::{Cause, text_response};
 use super::body::Body;
-use super::patient::Patient;
+use super::patient::{Answers, Patient};
 use super::{State, admin, forward};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
@@ -80,21 +80,30 @@ async fn serve(
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .keep_alive_interval(Duration::from_secs(30));
-    let inner = Arc::clone(&state);
+    let (inner, answers) = (Arc::clone(&state), Answers::default());
+    let sent = answers.clone();
     let service = service_fn(move |request| {
-        let state = Arc::clone(&inner);
-        async move { Ok::<_, Infallible>(answer(state, peer, door, request).await) }
+        let (state, sent) = (Arc::clone(&inner), sent.clone());
+        async move {
+            let response = answer(state, peer, door, request).await;
+            Ok::<_, Infallible>(response.map(|body| sent.watch(body)))
+        }
     });
     let stream = Patient::new(stream, state.settings.idle_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
+    let stalled = answers.stalled(state.settings.idle_timeout);
+    tokio::pin!(connection, stalled);
     tokio::select! {
         // A client that breaks off is nobody to tell.
         _ = connection.as_mut() => return,
+        () = stalled.as_mut() => return,
         _ = stopping.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    tokio::select! {
+        _ = connection => {}
+        () = stalled => {}
+    }
 }
 
 async fn answer(

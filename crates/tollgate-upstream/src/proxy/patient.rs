@@ -1,17 +1,25 @@
 //! Connections of clients that may not stop reading: what is sent to them is taken in time.
 //!
 //! A body is not asked for more while its client reads nothing, so no timer of the body's runs out:
-//! without this, whoever asks and never reads would keep a place in the room for ever.
+//! without this, whoever asks and never reads would keep a place in the room for ever. [`Patient`]
+//! sees a client that takes no bytes at all; [`Answers`] one that takes all but those of a stream of
+//! HTTP/2, whose window it keeps shut. Either costs the whole connection: a stream that is not asked
+//! for more cannot be told to end.
 
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
+
+use super::body::{Body, BoxError};
 
 /// A connection that fails when the client takes nothing for too long.
 pub(super) struct Patient {
@@ -81,5 +89,97 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The answers on their way over one connection.
+#[derive(Clone, Default)]
+pub(super) struct Answers(Arc<Mutex<Vec<Weak<Offer>>>>);
+
+/// Since when an answer waits for its client; `None` while it waits for the upstream.
+struct Offer(Mutex<Option<Instant>>);
+
+impl Answers {
+    /// The body of an answer, watched until the last of it is sent.
+    pub(super) fn watch(&self, body: Body) -> Watched {
+        let offer = Arc::new(Offer(Mutex::new(Some(Instant::now()))));
+        let mut offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if offers.len() == offers.capacity() {
+            offers.retain(|offer| offer.strong_count() > 0);
+        }
+        offers.push(Arc::downgrade(&offer));
+        Watched { body, offer }
+    }
+
+    /// Waits until the client has taken nothing of some answer for too long.
+    pub(super) async fn stalled(&self, timeout: Duration) {
+        while !self.has_waited(timeout) {
+            tokio::time::sleep(timeout / 2).await;
+        }
+    }
+
+    fn has_waited(&self, timeout: Duration) -> bool {
+        let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        offers.iter().filter_map(Weak::upgrade).any(|offer| {
+            let since = *offer.0.lock().unwrap_or_else(PoisonError::into_inner);
+            since.is_some_and(|since| since.elapsed() >= timeout)
+        })
+    }
+}
+
+impl Offer {
+    fn wait(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
+
+/// A body that notes when more of it is taken.
+pub(super) struct Watched {
+    body: Body,
+    offer: Arc<Offer>,
+}
+
+impl HttpBody for Watched {
+    type Data = Chunk;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, BoxError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        self.offer.wait(polled.is_ready().then(Instant::now));
+        let offer = &self.offer;
+        let chunk = |bytes| Chunk { bytes, offer: Arc::clone(offer) };
+        polled.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(chunk))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Bytes of an answer, held until they are sent.
+pub(super) struct Chunk {
+    bytes: Bytes,
+    offer: Arc<Offer>,
+}
+
+impl Buf for Chunk {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.offer.wait(Some(Instant::now()));
+        self.bytes.advance(count);
     }
 }

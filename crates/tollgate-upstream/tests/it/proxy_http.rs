@@ -7,6 +7,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -186,6 +187,25 @@ async fn a_client_that_does_not_read_is_let_go() {
     // Its answer has begun, so its place is taken; and it cannot end unread.
     greedy.readable().await.unwrap();
     rig.until_metric("tollgate_proxy_requests", 0.0).await;
+}
+
+/// The same on a connection that is alive and well, but for the stream's own window.
+#[tokio::test]
+async fn a_client_that_keeps_the_window_of_a_stream_shut_is_let_go() {
+    let settings = Settings { idle_timeout: Duration::from_millis(300), ..Settings::default() };
+    let rig = Rig::start(discord(""), settings).await;
+    // With room for one byte the answer has left for the connection, which holds it.
+    for window in [0, 1] {
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .http2_initial_stream_window_size(window)
+            .build_http();
+        let asked = client.request(rig.request("GET", "/_fake/big/1000"));
+        let response = tokio::time::timeout(PATIENCE, asked).await.expect("in time").unwrap();
+        rig.until_metric("tollgate_proxy_requests", 0.0).await;
+        rig.until_metric("tollgate_proxy_connections", 1.0).await;
+        drop(response);
+    }
 }
 
 #[tokio::test]
