@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Who gives up while waiting leaves the line. Who gives up while the request is under way leaves
-//! it to finish by itself, up to the head of its answer: the budget then knows what was counted.
+//! it to finish by itself, up to the head of its answer, and in its place: the budget then knows what
+//! was counted, and whoever asks and leaves makes no room.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ struct Trip {
     client: (u64, u32),
     has_credential: bool,
     deadline: Instant,
-    place: Option<Place>,
+    place: Arc<Place>,
     held: u64,
     tape: Tape,
     /// There is no body at all.
@@ -108,7 +109,7 @@ impl Trip {
             client: (number(&client), weight),
             has_credential,
             deadline: started + patience,
-            place: Some(place),
+            place: Arc::new(place),
             held,
             tape: Tape::new(settings.replay_bytes_max),
             is_bare: body.is_end_stream(),
@@ -133,9 +134,7 @@ impl Trip {
         let timed = Timed::new(body, settings.idle_timeout);
         let kept = settings.replay_bytes_max as u64;
         // Without room for a copy it is sent once only.
-        let is_recorded = !self.is_bare
-            && self.retries_max() > 0
-            && self.place.as_mut().is_some_and(|place| place.extend(kept));
+        let is_recorded = !self.is_bare && self.retries_max() > 0 && self.place.extend(kept);
         let tape = self.tape.clone();
         let record =
             |timed: Timed<Incoming>| if is_recorded { timed.recorded(tape) } else { timed };
@@ -150,7 +149,7 @@ impl Trip {
         Ok(ahead.boxed_unsync())
     }
 
-    async fn run(mut self, first: Body) -> Result<Response<Body>, Cause> {
+    async fn run(self, first: Body) -> Result<Response<Body>, Cause> {
         let mut body = first;
         let mut retries = self.retries_max();
         let mut refused: Option<Arrived> = None;
@@ -200,7 +199,14 @@ impl Trip {
             suspect,
             tape: self.tape.clone(),
         };
-        Finish::new(Arc::clone(&self.state), exchange.run(request)).await
+        // It may go on after the client has left, and counts for as long.
+        let place = Arc::clone(&self.place);
+        let exchange = async move {
+            let arrived = exchange.run(request).await;
+            drop(place);
+            arrived
+        };
+        Finish::new(Arc::clone(&self.state), exchange).await
     }
 
     fn claim(&self) -> Claim {
@@ -227,7 +233,7 @@ impl Trip {
         Some(Ahead::<Body>::only(chunks).boxed_unsync())
     }
 
-    fn respond(&mut self, arrived: Arrived) -> Response<Body> {
+    fn respond(&self, arrived: Arrived) -> Response<Body> {
         let (mut head, body) = arrived.response.into_parts();
         fields::forward_response(&mut head.headers);
         head.version = Version::HTTP_11;
@@ -235,7 +241,7 @@ impl Trip {
             head.headers.insert(WAITED, value);
         }
         let timed = Timed::new(body, self.state.settings.idle_timeout);
-        Response::from_parts(head, timed.holding(self.place.take()).boxed_unsync())
+        Response::from_parts(head, timed.holding(Arc::clone(&self.place)).boxed_unsync())
     }
 
     fn path(&self) -> &str {

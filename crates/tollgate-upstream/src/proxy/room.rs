@@ -16,7 +16,7 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(super) struct Place {
     room: Arc<Room>,
-    bytes: u64,
+    bytes: AtomicU64,
 }
 
 impl Room {
@@ -29,7 +29,7 @@ impl Room {
     pub(super) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Place> {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed);
         let held = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let place = Place { room: Arc::clone(self), bytes };
+        let place = Place { room: Arc::clone(self), bytes: AtomicU64::new(bytes) };
         let fits = requests < self.requests_max && held.saturating_add(bytes) <= self.bytes_max;
         fits.then_some(place)
     }
@@ -45,13 +45,13 @@ impl Room {
 
 impl Place {
     /// Holds `more` bytes beside, if there is room for them.
-    pub(super) fn extend(&mut self, more: u64) -> bool {
+    pub(super) fn extend(&self, more: u64) -> bool {
         let held = self.room.bytes.fetch_add(more, Ordering::Relaxed);
         if held.saturating_add(more) > self.room.bytes_max {
             self.room.bytes.fetch_sub(more, Ordering::Relaxed);
             return false;
         }
-        self.bytes += more;
+        self.bytes.fetch_add(more, Ordering::Relaxed);
         true
     }
 }
@@ -59,7 +59,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.room.requests.fetch_sub(1, Ordering::Relaxed);
-        self.room.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
         assert!(room.enter(0).is_none(), "two are enough");
         drop(one);
         assert!(room.enter(70).is_none(), "40 and 70 are more than 100");
-        let mut three = room.enter(50).unwrap();
+        let three = room.enter(50).unwrap();
         assert!(!three.extend(20) && three.extend(10));
         drop((two, three));
         assert_eq!((room.requests(), room.bytes()), (0, 0));

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate_sim::upstream::{Arrival, Spec};
+use tollgate_sim::upstream::{Arrival, Ending, Fault, Spec};
 use tollgate_upstream::proxy::{Settings, Versions};
 
 use crate::proxy::{Rig, discord};
@@ -177,6 +177,25 @@ async fn who_gives_up_in_line_leaves_it() {
     rig.until_metric("tollgate_proxy_requests", 0.0).await;
     assert_eq!(rig.post(path).await.status, 200);
     assert_eq!(rig.fake.counters().requests, 6);
+}
+
+/// Whoever asks and leaves, again and again, has as much at work at the upstream as who stays.
+#[tokio::test]
+async fn what_goes_on_without_its_client_keeps_its_place() {
+    let rig = Rig::start(discord(""), Settings::default()).await;
+    rig.fake.inject(Fault::End { count: 1, ending: Ending::Stall });
+    let asked = rig.try_send(rig.request("GET", "/api/v10/guilds/1"));
+    let arrived = async {
+        while rig.fake.counters().arrivals.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answer = asked => panic!("the upstream does not answer: {answer:?}"),
+        () = arrived => {}
+    }
+    rig.until_metric("tollgate_proxy_not_forwarded_total{cause=\"client-gone\"}", 1.0).await;
+    assert_eq!(rig.metric("tollgate_proxy_requests").await, 1.0);
 }
 
 #[tokio::test]
