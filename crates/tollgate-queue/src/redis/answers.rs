@@ -188,7 +188,8 @@ pub(super) async fn settle(
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
 ) -> Result<Vec<Result<Vec<Settled>, Error>>, Error> {
-    let lengths: Vec<usize> = calls.iter().map(Vec::len).collect();
+    // Each lease takes two arguments.
+    let lengths: Vec<usize> = calls.iter().map(|call| call.len() / 2).collect();
     let answer = inner.change(&SETTLE, base, now, calls.into_iter().flatten()).await?;
     let mut all = settled(answer)?.into_iter();
     Ok(lengths.into_iter().map(|length| Ok(all.by_ref().take(length).collect())).collect())

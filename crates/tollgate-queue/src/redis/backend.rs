@@ -186,7 +186,7 @@ impl Backend for RedisBackend {
             Err(error) => return Answer::error(error),
         };
         let packed: Vec<Vec<u8>> =
-            outcomes.iter().map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
+            outcomes.iter().flat_map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
         if !self.inner.settings.use_callers_time {
             return desk.settle.ask(packed);
         }

@@ -140,9 +140,9 @@ pub(super) fn progress(of: LeaseToken, progress: Progress) -> Vec<u8> {
     out
 }
 
-/// What came of a lease.
-pub(super) fn outcome(of: LeaseToken, outcome: &Outcome) -> Vec<u8> {
-    let mut out = token(of);
+/// A lease, and what came of it.
+pub(super) fn outcome(of: LeaseToken, outcome: &Outcome) -> [Vec<u8>; 2] {
+    let mut out = of.attempt.to_le_bytes().to_vec();
     let (code, retry, wait, has_result, bytes): (u8, bool, f64, bool, &[u8]) = match outcome {
         Outcome::Done { result } => {
             (1, false, 0.0, result.is_some(), result.as_deref().unwrap_or_default())
@@ -163,7 +163,7 @@ pub(super) fn outcome(of: LeaseToken, outcome: &Outcome) -> Vec<u8> {
     put(&mut out, wait);
     out.push(u8::from(has_result));
     out.extend_from_slice(bytes);
-    out
+    [of.id.0.to_string().into_bytes(), out]
 }
 
 pub(super) fn settings(settings: &QueueSettings) -> Vec<u8> {

@@ -10,7 +10,7 @@ upkeep()
 local answer, prolonged = {}, {}
 for n = 4, #ARGV do
   local id, attempt, at = read('<dI4', ARGV[n])
-  local name = ('%d'):format(id)
+  local name = format('%d', id)
   local lease = call('HGET', P .. 'r', name)
   local l = lease and lease_read(lease)
   if not l or l.attempt ~= attempt then
@@ -25,11 +25,11 @@ for n = 4, #ARGV do
     end
     call('HSET', P .. 'r', name, lease_format(l))
     answer[#answer + 1] = l.flags % 2 == 1 and 2 or 1
-    answer[#answer + 1] = ('%d'):format(l.expires)
+    answer[#answer + 1] = format('%d', l.expires)
   end
 end
 for from = 1, #prolonged, TOGETHER do
   local upto = min(from + TOGETHER - 1, #prolonged)
   call('ZADD', P .. 'l', now + Q.lease, table.concat(prolonged, ' ', from, upto))
 end
-return reply({ ('%d'):format(now), answer })
+return reply({ format('%d', now), answer })

@@ -98,7 +98,7 @@ local function put(name, text, due)
   id_last = id_last + 1
   if key then remember(key, id_last) end
   local k, ahead = number(name), -1
-  id = ('%d'):format(id_last)
+  id = format('%d', id_last)
   if due > now then
     call('ZADD', P .. 'd:' .. name, due, pack('>I7', id))
     Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)

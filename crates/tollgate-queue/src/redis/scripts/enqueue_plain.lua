@@ -36,15 +36,15 @@ local function are_plain()
 end
 
 local function take_plain()
-  local stamp = pack('<dd', now, order)
+  local stamp, groups_found = pack('<dd', now, order), 0
   for n = FIRST, #ARGV, 2 do
     local name = ARGV[n]
     id_last = id_last + 1
-    local id, k = ('%d'):format(id_last), number_of[name]
+    local id, k = format('%d', id_last), number_of[name]
     fresh[n - FIRST + 1], fresh[n - FIRST + 2] = id, stamp .. ARGV[n + 1]
     if not k then
-      k = #known + 1
-      number_of[name], known[k], came[k], waits[k] = k, name, id, 1
+      k = groups_found + 1
+      groups_found, number_of[name], known[k], came[k], waits[k] = k, k, name, id, 1
     else
       if type(came[k]) ~= 'table' then came[k] = { came[k] } end
       came[k][waits[k] + 1], waits[k] = id, waits[k] + 1
@@ -80,11 +80,11 @@ end
 local function jobs_save()
   chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
   call('HINCRBY', P .. 'c', 't_enqueued', #fresh / 2)
-  call('HSET', P .. 'c', 'or', ('%d'):format(order))
+  call('HSET', P .. 'c', 'or', format('%d', order))
 end
 
 if are_plain() then
-  calls = ('%d'):format(id_last + 1)
+  calls = format('%d', id_last + 1)
   take_plain()
   line_up_plain()
   jobs_save()

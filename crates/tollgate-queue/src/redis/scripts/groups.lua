@@ -291,7 +291,7 @@ local function group_promote(g)
   local due = call('ZRANGEBYSCORE', delays_of(g), '-inf', now, 'LIMIT', 0, CHUNK)
   if #due == 0 then return end
   local ids, places, extra = {}, {}, 0
-  for n, id in ipairs(due) do ids[n] = ('%d'):format(read('>I7', id)) end
+  for n, id in ipairs(due) do ids[n] = format('%d', read('>I7', id)) end
   for n, text in ipairs(call('HMGET', P .. 'j', unpack(ids))) do
     local at, priority, weight = read('<dBI4', text, 9)
     places[2 * n - 1], places[2 * n] = 0, pack('>BI7I7I4', 255 - priority, at, ids[n], weight)

@@ -65,7 +65,8 @@
 --   ARGV[2]  the request's id; its answer is remembered for REMEMBER_MS, so that a caller who lost
 --            it may ask again and nothing happens twice
 
-local read, pack, floor, max, min = struct.unpack, struct.pack, math.floor, math.max, math.min
+local read, pack, format, sub, byte = struct.unpack, struct.pack, string.format, string.sub, string.byte
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local call = redis.call
 local P, S = KEYS[1], KEYS[2]
 local IN_RING, RING, STUCK = 1, 1e15, 9e15
@@ -143,9 +144,9 @@ do
   Q.behind = tonumber(kept[8] or 0)
   if now < latest then
     Q.behind = max(Q.behind, latest)
-    call('HSET', P .. 'c', 'b', ('%d'):format(Q.behind))
+    call('HSET', P .. 'c', 'b', format('%d', Q.behind))
   end
-  if now ~= latest then call('HSET', P .. 'c', 't', ('%d'):format(now)) end
+  if now ~= latest then call('HSET', P .. 'c', 't', format('%d', now)) end
   local at
   Q.lease, Q.attempts_max, Q.backoff, Q.backoff_max, Q.response_max, Q.key_window, Q.keys_max,
     Q.payload_max, Q.jobs_max, Q.groups_max, Q.done_max, Q.done_age, Q.dead_max, Q.dead_age, at =
@@ -171,6 +172,6 @@ end
 -- heaviest job, limits that bind every group (groups.lua) }.
 local function frame_of(wide)
   local response = call('HMGET', P .. 'c', 'rm', 'rx')
-  return { Q.version, response[1] or '', response[2] or '0', ('%d'):format(now),
-    ('%d'):format(Q.heaviest), wide }
+  return { Q.version, response[1] or '', response[2] or '0', format('%d', now),
+    format('%d', Q.heaviest), wide }
 end

@@ -15,10 +15,11 @@ local ids, names, granted, taken = {}, {}, {}, {}
 -- Starts a job of every plain group of `ring`, which stands first; these go to the end, the others stay.
 local function serve_plain(ring)
   local values, states, others, f = call('HMGET', P .. 'gs', unpack(ring)), {}, {}, P .. 'f:'
+  local k = 0
   for n = 1, #ring do
     local name, state = ring[n], state_after_start(values[n])
     if state then
-      local k = #ids + 1
+      k = k + 1
       ids[k], names[k], granted[k], taken[k] = call('LPOP', f .. name), name, false, ONE_UNIT
       states[2 * k - 1], states[2 * k] = name, state
     else
@@ -34,7 +35,7 @@ end
 
 -- Writes the leases; the answer, and what is remembered of it.
 local function leases_save()
-  local ends, told = ('%d'):format(now + Q.lease), ('%d'):format(now)
+  local ends, told = format('%d', now + Q.lease), format('%d', now)
   local times = pack(LEASE, 0, now, now + Q.lease, 2 * Q.refits, -1, 0, #ids == 1 and 1 or 0):sub(5)
   local named = pack('<B', #worker) .. worker
   -- What most leases begin with: those of jobs that were never tried.
@@ -69,7 +70,7 @@ local function hand_out(answer, remembered, next)
   answer[3] = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
   -- What this worker leaves, another may take; and somebody must be there when these leases end.
   if #ids > 0 then mark(next >= 0 and next <= now and 0 or now + Q.lease) end
-  answer[2] = ('%d'):format(next)
+  answer[2] = format('%d', next)
   remembered[3] = answer[2]
   return reply(answer, remembered)
 end

@@ -20,7 +20,7 @@ end
 local function slots_load(limit, flight, value, from, upto, used)
   local log, rest = log_rest(limit, value, from, upto, used)
   if rest == used then return { 1, flight, log, used } end
-  return { 1, flight, log, rest, value:sub(from, upto - 1), used }
+  return { 1, flight, log, rest, sub(value, from, upto - 1), used }
 end
 
 -- When `units` of a log will have passed; STUCK if it has not that many.
@@ -117,7 +117,7 @@ local function limit_ready(limit, state, weight)
   elseif kind == 6 then
     local over = state[2] + weight - units
     if over <= 0 then return 0 end
-    return state[3] + math.ceil(over / limit.c) * limit.window
+    return state[3] + ceil(over / limit.c) * limit.window
   end
   if state[3] + weight <= units then return 0 end
   if kind == 2 then return (state[2] + 1) * limit.window end
@@ -202,5 +202,5 @@ local function limit_format(limit, state)
     return pack('<dI4', state[2], state[3]), state[2] + limit.window
   end
   if state[2] == 0 then return '', 0 end
-  return pack('<dd', state[2], state[3]), state[3] + math.ceil(state[2] / limit.c) * limit.window
+  return pack('<dd', state[2], state[3]), state[3] + ceil(state[2] / limit.c) * limit.window
 end

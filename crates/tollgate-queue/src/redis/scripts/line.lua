@@ -38,7 +38,7 @@ local function line_read(g, most)
     is_odd[n] = place and (not id or is_before(place, due, id))
     if is_odd[n] then
       local number, weight = read('>I7I4', place, 9)
-      ids[n], weights[n], next_odd = ('%d'):format(number), weight, next_odd + 1
+      ids[n], weights[n], next_odd = format('%d', number), weight, next_odd + 1
     else
       ids[n], weights[n], next_came, due = id, 1, next_came + 1, nil
     end
@@ -64,7 +64,7 @@ local function line_rank(name, place)
     return rank + came_before(name, function(other) return not is_before(place, due_of(other), other) end)
   end
   local before = came_before(name, function(other) return tonumber(other) < id end)
-  if call('LINDEX', came_of(name), before) ~= ('%d'):format(id) then return nil end
+  if call('LINDEX', came_of(name), before) ~= format('%d', id) then return nil end
   return before + call('ZLEXCOUNT', odd_of(name), '-', '(' .. place)
 end
 
@@ -72,7 +72,7 @@ end
 local function line_remove(g, place)
   if call('ZREM', odd_of(g.name), place) == 1 then
     g.odd = g.odd - 1
-  elseif call('LREM', came_of(g.name), 1, ('%d'):format(read('>I7', place, 9))) == 0 then
+  elseif call('LREM', came_of(g.name), 1, format('%d', read('>I7', place, 9))) == 0 then
     return false
   end
   g.waiting, g.dirty = g.waiting - 1, true

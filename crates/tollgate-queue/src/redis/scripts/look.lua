@@ -62,7 +62,7 @@ elseif what == 'peek' then
   if left > 0 then
     for _, id in ipairs(call('ZRANGE', P .. 'd:' .. name, 0, left - 1)) do
       if page <= 0 then break end
-      put(('%d'):format(read('>I7', id)), -1)
+      put(format('%d', read('>I7', id)), -1)
     end
   end
   return answer
@@ -73,7 +73,7 @@ elseif what == 'stats' then
   local figures = { call('HLEN', P .. 'j'), call('HLEN', P .. 'r'), call('ZCARD', P .. 'i'),
     call('ZCOUNT', P .. 'ez', '(' .. now - Q.done_age, '+inf'),
     call('ZCOUNT', P .. 'xz', '(' .. now - Q.dead_age, '+inf'), Q.paused and 1 or 0,
-    ('%d'):format(next_time()) }
+    format('%d', next_time()) }
   local answer = { frame, totals, figures }
   local most = min(tonumber(ARGV[5]), 1000)
   local names = most > 0
@@ -84,7 +84,7 @@ elseif what == 'stats' then
     local turn = g.turn > 0 and g.turn or STUCK
     local next = turn < RING and now or (turn < STUCK and turn - RING or -1)
     answer[#answer + 1] = { name, g.waiting, call('ZCARD', delays_of(g)), g.running,
-      is_paused(g.name) and 1 or 0, ('%d'):format(g.blocked > now and g.blocked or -1), ('%d'):format(next) }
+      is_paused(g.name) and 1 or 0, format('%d', g.blocked > now and g.blocked or -1), format('%d', next) }
   end
   return answer
 elseif what == 'dead' then
@@ -98,7 +98,7 @@ elseif what == 'dead' then
   local answer = { frame }
   for n = 1, min(most, #ids) do
     if page <= 0 then break end
-    local id = ('%d'):format(ids[n])
+    local id = format('%d', ids[n])
     answer[#answer + 1], answer[#answer + 2] = id, paged(call('HGET', P .. 'x', id))
   end
   return answer

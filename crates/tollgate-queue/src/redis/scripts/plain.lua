@@ -19,13 +19,13 @@ local function log_rest(limit, value, from, upto, used)
     local latest = now + limit.window / EXACT + SKEW
     if read('<d', value, upto - 12) > latest then return pack('<dI4', now, used), used end
   end
-  return value:sub(from, upto - 1), used
+  return sub(value, from, upto - 1), used
 end
 
 local function on_grid(limit, at)
   if limit.units <= EXACT then return at end
   local grid = max(1, floor(limit.window / EXACT))
-  return math.ceil(at / grid) * grid
+  return ceil(at / grid) * grid
 end
 
 local function log_add(limit, log, at, units)
@@ -53,8 +53,8 @@ local function log_after(limit, value, from, used, units)
     if from < #value then first, last, many = read('<d', value, from), read('<dI4', value, #value - 11) end
     -- Most logs lose nothing and grow at their end.
     if first + limit.window > now and last <= at and now >= Q.behind then
-      if last < at then return value:sub(from), pack('<dI4', at, units), used + units end
-      return value:sub(from, -13), pack('<dI4', at, many + units), used + units
+      if last < at then return sub(value, from), pack('<dI4', at, units), used + units end
+      return sub(value, from, -13), pack('<dI4', at, many + units), used + units
     end
   end
   local log, rest = log_rest(limit, value, from, #value + 1, used)
@@ -87,7 +87,7 @@ local function state_after_start(value)
     return nil
   end
   return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, turn, 1, length, flight + 1, used)
-    .. value:sub(PLAIN_LENGTH + 1)
+    .. sub(value, PLAIN_LENGTH + 1)
 end
 
 -- The state of a plain group after so many jobs of one unit are done; nothing if it is not one.

@@ -53,8 +53,8 @@ local function put_back(id, g, j, l)
   return WAITS, max(g.blocked, now)
 end
 
-local function settle(name, l, n)
-  local _, attempt, outcome, retry, wait, _, at = read('<dI4BBdB', ARGV[n])
+local function settle(name, l, said_of)
+  local attempt, outcome, retry, wait, _, at = read(SAID, said_of)
   if not l or gone[name] or l.attempt ~= attempt then
     ends_save()
     return settled_before(name, attempt, outcome), 0
@@ -66,9 +66,12 @@ local function settle(name, l, n)
   local code, time
   if outcome == 1 then
     answered(g, l, now)
-    code, time = done(name, n)
+    count('done')
+    if Q.done_max > 0 then done_keep(name, said_of) end
+    job_forget(name)
+    code, time = DONE, 0
   elseif outcome == 2 then
-    code, time = failed(name, g, job_of(name, attempt), l, retry, ARGV[n]:sub(at))
+    code, time = failed(name, g, job_of(name, attempt), l, retry, sub(said_of, at))
   else
     local j = job_of(name, attempt)
     if outcome == 3 then
@@ -94,14 +97,14 @@ local function leases_of(names)
   return leases
 end
 
-for from = 3, #ARGV, CHUNK do
-  local upto, rest, places = min(from + CHUNK - 1, #ARGV), {}, {}
-  for n = from, upto do
-    if not told[n] then rest[#rest + 1], places[#places + 1] = names[n], n end
+for from = 1, many, CHUNK do
+  local rest, places = {}, {}
+  for k = from, min(from + CHUNK - 1, many) do
+    if not told[k] then rest[#rest + 1], places[#places + 1] = names[k], k end
   end
   local leases = #rest > 0 and leases_of(rest)
   if is_refitted and leases then leases = leases_of(rest) end
-  for k, n in ipairs(places) do told[n] = pack('<Bd', settle(names[n], leases[k], n)) end
+  for n, k in ipairs(places) do told[k] = pack('<Bd', settle(names[k], leases[n], said[k])) end
 end
 ends_save()
 for _, g in ipairs(held) do
@@ -123,4 +126,4 @@ if #held > 0 and is_wide and heap_first() < RING then
   local next = next_time()
   if next >= 0 then mark(next <= now and 0 or next) end
 end
-return reply({ ('%d'):format(now), table.concat(told, '', 3, #ARGV) })
+return reply({ format('%d', now), table.concat(told) })

@@ -1,18 +1,19 @@
 -- Says what came of leases. This part settles what is done in plain groups (plain.lua) that need not
 -- be placed anew; what it leaves is done by settle.lua.
 --
---   ARGV[3..]   per lease | id 8 | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |
+--   ARGV[3..]   per lease its id, and | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |
 --               result or reason ... |; outcomes: 1 done, 2 failed, 3 limited, 4 released
 --
 -- Answers { now, | code 1, time 8 | ... }, per lease: 1 done, 2 waits from that time on, 3 dead,
 -- 4 cancelled, 5 the lease was over.
 
-local DONE, DONE_TOLD = 1, pack('<Bd', 1, 0)
+local DONE, DONE_TOLD, SAID = 1, pack('<Bd', 1, 0), '<I4BBdB'
 local over = {}
 
--- Of each lease, by its place in ARGV: id, and what it is answered; and which ids are settled.
-local names, told, gone = {}, {}, {}
-for n = 3, #ARGV do names[n] = ('%d'):format(read('<d', ARGV[n])) end
+-- Of each lease: id, what is said, what it is answered; and which ids are settled.
+local names, said, told, gone = {}, {}, {}, {}
+local many = (#ARGV - 2) / 2
+for k = 1, many do names[k], said[k] = ARGV[2 * k + 1], ARGV[2 * k + 2] end
 
 -- How long responses take: a mean that follows slowly, and a longest that is forgotten slowly.
 local mean, longest
@@ -23,12 +24,12 @@ local function observe(took)
   end
   mean = mean or took
   local step = (took - mean) / 16
-  mean = mean + (step < 0 and math.ceil(step) or floor(step))
+  mean = mean + (step < 0 and ceil(step) or floor(step))
   longest = max(took, longest - floor(longest / 256))
 end
 
 local function responses_save()
-  if longest then call('HSET', P .. 'c', 'rm', ('%d'):format(mean), 'rx', ('%d'):format(longest)) end
+  if longest then call('HSET', P .. 'c', 'rm', format('%d', mean), 'rx', format('%d', longest)) end
 end
 
 local function job_of(id, attempt)
@@ -37,31 +38,30 @@ local function job_of(id, attempt)
   return j
 end
 
--- Ends a job as ARGV[n] says, that it is done.
-local function done(id, n)
-  count('done')
-  if Q.done_max > 0 then
-    local _, attempt, _, _, _, has_result, at = read('<dI4BBdB', ARGV[n])
-    local note, j = pack('<dBI4', now, has_result, #ARGV[n] - at + 1), job_of(id, attempt)
-    keep('e', id, note .. ARGV[n]:sub(at) .. job_head(j), Q.done_age, Q.done_max)
-    over.e = true
-  end
-  job_forget(id)
-  return DONE, 0
+-- Keeps that a job is done, and with which result.
+local function done_keep(id, said_of)
+  local attempt, _, _, _, has_result, at = read(SAID, said_of)
+  local note, j = pack('<dBI4', now, has_result, #said_of - at + 1), job_of(id, attempt)
+  keep('e', id, note .. sub(said_of, at) .. job_head(j), Q.done_age, Q.done_max)
+  over.e = true
 end
 
 -- The leases of one unit, `from` to `upto`, that are done: per lease its group, and each group once
 -- with how many they are.
 local function plain_leases(leases, from, upto)
-  local of, jobs, known, at = {}, {}, {}, LEASE_LENGTH + 8
-  for n = from, upto do
-    local text, said, name = leases[n - from + 1], ARGV[n], names[n]
-    if text and said:byte(13) == 1 and text:sub(at - 7, at - 1) == ONE_UNIT
-      and read('<I4', text) == read('<I4', said, 9) and not gone[name] then
-      local group = text:sub(at + 1 + text:byte(at))
+  local of, jobs, known, groups_found, at = {}, {}, {}, 0, LEASE_LENGTH + 8
+  for k = from, upto do
+    local text, name = leases[k - from + 1], names[k]
+    local attempt, outcome = read('<I4B', said[k])
+    if text and outcome == DONE and read('<I4', text) == attempt and not gone[name]
+      and sub(text, at - 7, at - 1) == ONE_UNIT then
+      local group = sub(text, at + 1 + byte(text, at))
       local before = jobs[group]
-      if not before then known[#known + 1] = group end
-      of[n], jobs[group], gone[name] = group, (before or 0) + 1, true
+      if not before then
+        groups_found = groups_found + 1
+        known[groups_found], before = group, 0
+      end
+      of[k], jobs[group], gone[name] = group, before + 1, true
     end
   end
   return of, jobs, known
@@ -71,32 +71,35 @@ local function settle_plain(from, upto)
   local leases = call('HMGET', P .. 'r', unpack(names, from, upto))
   local of, jobs, known = plain_leases(leases, from, upto)
   if #known == 0 then return end
-  local values, states, is_done = call('HMGET', P .. 'gs', unpack(known)), {}, {}
+  local values, states, is_done, n = call('HMGET', P .. 'gs', unpack(known)), {}, {}, 0
   for k, group in ipairs(known) do
     local state = state_after_done(values[k], jobs[group])
-    if state then states[#states + 1], states[#states + 2], is_done[group] = group, state, true end
+    if state then states[n + 1], states[n + 2], is_done[group], n = group, state, true, n + 2 end
   end
   chunked(states, function(...) call('HSET', P .. 'gs', ...) end)
-  for n = from, upto do
-    local name, lease = names[n], leases[n - from + 1]
-    if of[n] and is_done[of[n]] then
-      told[n], ended[#ended + 1] = DONE_TOLD, name
-      if lease:byte(ALONE_AT) == 1 then alone[#alone + 1] = name end
+  n = #ended
+  for k = from, upto do
+    local name, group, lease = names[k], of[k], leases[k - from + 1]
+    if is_done[group or ''] then
+      n = n + 1
+      told[k], ended[n], forgotten[n] = DONE_TOLD, name, name
+      if byte(lease, ALONE_AT) == 1 then alone[#alone + 1] = name end
       observe(now - read('<d', lease, 5))
-      done(name, n)
-    elseif of[n] then
+      if Q.done_max > 0 then done_keep(name, said[k]) end
+    elseif group then
       gone[name] = nil
     end
   end
 end
 
 if is_calm() then
-  for from = 3, #ARGV, CHUNK do settle_plain(from, min(from + CHUNK - 1, #ARGV)) end
+  for from = 1, many, CHUNK do settle_plain(from, min(from + CHUNK - 1, many)) end
 end
-if #ended == #ARGV - 2 then
+if #ended > 0 then count('done', #ended) end
+if #ended == many then
   ends_save()
   if over.e then purge('e', Q.done_age, Q.done_max) end
   responses_save()
   totals_save()
-  return reply({ ('%d'):format(now), table.concat(told, '', 3, #ARGV) })
+  return reply({ format('%d', now), table.concat(told) })
 end

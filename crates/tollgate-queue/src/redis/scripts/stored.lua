@@ -32,7 +32,7 @@ local function keep(hash, id, value, age, most)
   kept[hash] = kept[hash] or { values = {}, times = {}, age = age }
   local values, times = kept[hash].values, kept[hash].times
   values[#values + 1], values[#values + 2] = id, value
-  times[#times + 1], times[#times + 2] = ('%d'):format(now), id
+  times[#times + 1], times[#times + 2] = format('%d', now), id
 end
 
 local function keeps_save()
