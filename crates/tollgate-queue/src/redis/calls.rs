@@ -11,7 +11,7 @@ use super::pack::{moment, unpack_settings};
 use super::read::{self, bytes, damaged, list, moment_of, number, text, unsigned};
 use super::script::{CONTROL, LEASE, PUT};
 use crate::error::Error;
-use crate::{Leased, QueueName, QueueSettings};
+use crate::{Leased, PAGE_BYTES, QueueName, QueueSettings};
 
 impl Inner {
     pub(super) async fn control(
@@ -83,7 +83,8 @@ impl Inner {
         let desk = self.desk(queue)?;
         let seen = desk.watch.seen();
         let asked = Instant::now();
-        let arguments = [max.to_string().into_bytes(), worker.as_bytes().to_vec()];
+        let page = PAGE_BYTES.to_string().into_bytes();
+        let arguments = [max.to_string().into_bytes(), worker.as_bytes().to_vec(), page];
         let mut answer = list(self.change(&LEASE, &desk.base, now, arguments).await?)?;
         if answer.len() < 4 {
             return Err(damaged());

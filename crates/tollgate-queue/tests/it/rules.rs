@@ -56,6 +56,7 @@ rules! {
     progress_and_results_can_be_seen
     groups_are_listed_page_by_page_in_order
     a_page_of_jobs_ends_with_the_one_that_fills_it
+    a_lease_call_ends_with_the_job_that_fills_it
     a_clock_that_jumps_ahead_ends_leases_and_frees_slots_as_it_says
     a_clock_that_jumps_ahead_and_back_exceeds_no_limit_and_loses_nothing
     ;
@@ -66,7 +67,6 @@ rules! {
     queues_that_share_a_limit_wait_for_each_other
     a_clock_that_is_set_back_neither_grants_twice_nor_locks_a_group
     a_clock_that_jumps_ahead_and_back_delays_no_job_beyond_what_it_was_told
-    a_lease_call_ends_with_the_job_that_fills_it
 }
 
 fn a_group_starts_its_jobs_by_priority_and_then_in_order(at: At) {

@@ -107,7 +107,7 @@ local function put(name, text, due)
     if priority == 0 then ahead = waits[k] end
     line_up(k, id, priority, weight)
   end
-  if weight > heaviest then heaviest = weight end
+  heaviest, longest = max(heaviest, weight), max(longest, #text)
   fresh[#fresh + 1], fresh[#fresh + 2] = id, pack('<dd', now, due) .. text
   jobs_now = jobs_now + 1
   return id_last, 0, k, ahead

@@ -21,6 +21,7 @@ local id_last = call('HINCRBY', P .. 'c', 'n', wanted) - wanted
 
 -- Ids and jobs, and of each group by its number: name, jobs that come (an id or several), how many
 -- start now; and what is found: jobs before these, state.
+local longest = Q.longest
 local fresh, number_of, known, came, waits, before, values = {}, {}, {}, {}, {}, {}, {}
 -- Groups that are yet to be loaded and placed; what the calls are answered.
 local others, calls = {}, nil
@@ -31,6 +32,7 @@ local function are_plain()
   end
   for n = FIRST + 1, #ARGV, 2 do
     if #ARGV[n] > Q.payload_max then return false end
+    longest = max(longest, #ARGV[n])
   end
   return true
 end
@@ -81,6 +83,7 @@ local function jobs_save()
   chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
   call('HINCRBY', P .. 'c', 't_enqueued', #fresh / 2)
   call('HSET', P .. 'c', 'or', format('%d', order))
+  if longest > Q.longest then call('HSET', P .. 'c', 'lg', longest) end
 end
 
 if are_plain() then

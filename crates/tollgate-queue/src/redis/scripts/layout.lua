@@ -11,7 +11,7 @@
 --   S u:<name>      SET     queues that share the limit
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
---                           hv: heaviest job, or: latest place, dl: delayed jobs, t: latest time,
+--                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest place, dl: delayed jobs, t: latest time,
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
@@ -74,6 +74,8 @@ local REMEMBER_MS = 60000
 local LATE_MAX = 10000000
 -- No range and no argument list is longer than this; it is even, so pairs stay together.
 local CHUNK = 500
+-- Leases of jobs that are no longer than this are not bounded by their bytes.
+local LONG_JOB = 8192
 -- How many leases stand together in l: with their jobs they make pairs of arguments.
 local TOGETHER = CHUNK / 2
 -- How a lease begins, how long it is until its units, and where it says whether it is alone in l.
@@ -132,11 +134,12 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf', 'b')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf', 'b', 'lg')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
   Q.delayed, Q.refits = tonumber(kept[6] or 0), tonumber(kept[7] or 0) % 128
+  Q.longest = tonumber(kept[9] or LONG_JOB)
   -- A clock that falls behind a little stands still until it has caught up; one that was set back
   -- is believed, and what lies too far in the future is mended where it is read.
   local latest = tonumber(kept[5] or 0)

@@ -3,11 +3,13 @@
 --
 --   ARGV[3]   how many at most
 --   ARGV[4]   the worker's name
+--   ARGV[5]   how many bytes a page has; of long jobs fewer are leased, as if all were the longest
 --
 -- Answers { now, next (-1: none), recurring jobs that are due, when these leases end, id, job, id,
 -- job ... }. The attempt is one more than the job says.
 
-local most, worker = tonumber(ARGV[3]), ARGV[4]
+local worker, most = ARGV[4], tonumber(ARGV[3])
+if Q.longest > LONG_JOB then most = min(most, ceil(ARGV[5] / Q.longest)) end
 
 -- Of each job that is leased: id, name of its group, the group if it is loaded, units that were taken.
 local ids, names, granted, taken = {}, {}, {}, {}

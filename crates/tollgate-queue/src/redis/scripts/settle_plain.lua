@@ -10,7 +10,8 @@
 local DONE, DONE_TOLD, SAID = 1, pack('<Bd', 1, 0), '<I4BBdB'
 local over = {}
 
--- Of each lease: id, what is said, what it is answered; and which ids are settled.
+-- Of each lease: id, what is said, what it is answered; and of each id that was seen, whether its
+-- lease is settled.
 local names, said, told, gone = {}, {}, {}, {}
 local many = (#ARGV - 2) / 2
 for k = 1, many do names[k], said[k] = ARGV[2 * k + 1], ARGV[2 * k + 2] end
@@ -53,8 +54,9 @@ local function plain_leases(leases, from, upto)
   for k = from, upto do
     local text, name = leases[k - from + 1], names[k]
     local attempt, outcome = read('<I4B', said[k])
-    if text and outcome == DONE and read('<I4', text) == attempt and not gone[name]
-      and sub(text, at - 7, at - 1) == ONE_UNIT then
+    local is_done = text and outcome == DONE and read('<I4', text) == attempt and gone[name] == nil
+    gone[name] = gone[name] or false
+    if is_done and sub(text, at - 7, at - 1) == ONE_UNIT then
       local group = sub(text, at + 1 + byte(text, at))
       local before = jobs[group]
       if not before then
@@ -87,7 +89,7 @@ local function settle_plain(from, upto)
       observe(now - read('<d', lease, 5))
       if Q.done_max > 0 then done_keep(name, said[k]) end
     elseif group then
-      gone[name] = nil
+      gone[name] = false
     end
   end
 end

@@ -77,9 +77,9 @@ local function ends_save()
   end
   chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
-  -- A queue without jobs forgets the heaviest, too.
-  if #forgotten > 0 and Q.heaviest > 1 and call('HLEN', P .. 'j') == 0 then
-    call('HDEL', P .. 'c', 'hv')
+  -- A queue without jobs forgets the heaviest and the longest, too.
+  if #forgotten > 0 and (Q.heaviest > 1 or Q.longest > LONG_JOB) and call('HLEN', P .. 'j') == 0 then
+    call('HDEL', P .. 'c', 'hv', 'lg')
   end
   ended, alone, forgotten = {}, {}, {}
 end

@@ -31,6 +31,8 @@ struct RefJob {
     running: Option<RefRun>,
     /// Whether its time has come once.
     waits: bool,
+    /// Whether it ever did not, because its time had not come.
+    was_delayed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -205,7 +207,9 @@ impl Reference {
         let waits = due <= self.now;
         let due = if waits { self.newest } else { due };
         self.groups.entry(job.group.clone()).or_default();
-        self.jobs.insert(id, RefJob { job, due, attempt: 0, failures: 0, running: None, waits });
+        let was_delayed = !waits;
+        let (attempt, failures, running) = (0, 0, None);
+        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits, was_delayed });
         None
     }
 
@@ -214,13 +218,25 @@ impl Reference {
         *own.unwrap_or(&self.settings.group_limits).first().expect("one limit")
     }
 
-    /// The job of a group that must start next, if any may.
-    fn head(&self, group: &Group) -> Option<(JobId, &RefJob)> {
-        let ready = |(_, job): &(&JobId, &RefJob)| {
+    /// Whether a job was ever delayed.
+    pub(crate) fn was_delayed(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.was_delayed)
+    }
+
+    /// The jobs of a group that wait, in the order in which they must start.
+    pub(crate) fn line(&self, group: &Group) -> Vec<JobId> {
+        let waits = |(_, job): &(&JobId, &RefJob)| {
             job.job.group == *group && job.running.is_none() && job.waits
         };
         let order = |(id, job): &(&JobId, &RefJob)| (u8::MAX - job.job.priority, job.due, **id);
-        self.jobs.iter().filter(ready).min_by_key(order).map(|(id, job)| (*id, job))
+        let mut line: Vec<_> = self.jobs.iter().filter(waits).collect();
+        line.sort_by_key(order);
+        line.into_iter().map(|(id, _)| *id).collect()
+    }
+
+    fn head(&self, group: &Group) -> Option<(JobId, &RefJob)> {
+        let id = *self.line(group).first()?;
+        self.jobs.get(&id).map(|job| (id, job))
     }
 
     fn may_start(&self, group: &Group, job: &RefJob) -> bool {
@@ -337,7 +353,7 @@ impl Reference {
                     return self.bury(id);
                 }
                 job.due = now.after(self.settings.backoff.wait(job.failures));
-                job.waits = false;
+                (job.waits, job.was_delayed) = (false, true);
                 Settled::Waiting { from: job.due }
             }
         }
