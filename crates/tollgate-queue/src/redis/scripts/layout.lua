@@ -104,12 +104,12 @@ local function reply(answer, remembered)
   return answer
 end
 
--- A small hash of short values is a list that is searched from its start. One long value makes a
--- table of it, for as long as it is there.
-local FEW, LONG = 16, ('-'):rep(65)
+-- A small hash of short fields is a list that is searched from its start. A long one, which is no
+-- group's name, makes a table of it for as long as it is there.
+local FEW, LONG = 16, ('-'):rep(257)
 local function widen(key)
-  call('HSET', key, '', LONG)
-  call('HDEL', key, '')
+  call('HSET', key, LONG, '')
+  call('HDEL', key, LONG)
 end
 
 -- Calls `run` with `list`, a chunk at a time.

@@ -82,7 +82,7 @@ local function settle_plain(from, upto)
   n = #ended
   for k = from, upto do
     local name, group, lease = names[k], of[k], leases[k - from + 1]
-    if is_done[group or ''] then
+    if group and is_done[group] then
       n = n + 1
       told[k], ended[n], forgotten[n] = DONE_TOLD, name, name
       if byte(lease, ALONE_AT) == 1 then alone[#alone + 1] = name end

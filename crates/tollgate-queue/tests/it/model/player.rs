@@ -63,7 +63,11 @@ impl<'a> Player<'a> {
     }
 
     fn group(&mut self) -> Group {
-        group(&format!("g{}", self.random.below(6)))
+        // One of them has no name.
+        match self.random.below(6) {
+            0 => Group::default(),
+            n => group(&format!("g{n}")),
+        }
     }
 
     fn enqueue(&mut self) {
