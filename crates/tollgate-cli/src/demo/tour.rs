@@ -1,8 +1,8 @@
 //! `tollgate demo`: the service under load, its page, and 25 clients that share one token fairly.
 
 use std::fs;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,13 +61,13 @@ async fn tour(args: &Tour) -> Result<()> {
     let server = start(http).await?;
     let endpoint = server.endpoint(Front::Http).context("--http off leaves nothing to see")?;
     let url = format!("http://{endpoint}");
+    try_file(&args.svg).with_context(|| cannot_write(&args.svg))?;
     introduce(&url, args.seconds)?;
     let seen = Arc::new(Seen::default());
     let traffic = tokio::spawn(traffic::run(url.clone(), Arc::clone(&seen)));
     let record = watch(&url, args.seconds, &seen).await?;
     say(&format!("\n{}\n{}", record.bars(), record.sentence()))?;
-    fs::write(&args.svg, record.svg())
-        .with_context(|| format!("cannot write the chart to {}", args.svg.display()))?;
+    fs::write(&args.svg, record.svg()).with_context(|| cannot_write(&args.svg))?;
     say(&format!("The same over time: {}\n", args.svg.display()))?;
     if !args.exit {
         say(&format!("The page goes on at {url}/ until Ctrl-C.\n"))?;
@@ -76,6 +76,17 @@ async fn tour(args: &Tour) -> Result<()> {
     }
     traffic.abort();
     Ok(())
+}
+
+/// Whether the file can be written, before anybody has watched for what goes there. Nothing changes.
+fn try_file(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write the chart to {} (--svg)", path.display())
 }
 
 /// The service, in memory, on HTTP alone.

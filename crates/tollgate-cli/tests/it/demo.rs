@@ -2,7 +2,7 @@ use serde_json::Value;
 use tollgate_sim::measure::run;
 use tollgate_sim::{Kind, Scenario};
 
-use crate::tool::{fail, succeed};
+use crate::tool::{fail, succeed, tollgate};
 
 /// Twelve simulated minutes at 180 times the speed: 4 s of five processes with five tasks each.
 const ARGUMENTS: [&str; 12] = [
@@ -79,6 +79,11 @@ fn the_demo_says_where_it_can_be_seen_and_what_is_in_the_way() {
         );
         assert!(!complaint.contains("panicked"), "{complaint}");
     }
+    let nowhere = ["demo", "--exit", "--http", "127.0.0.1:0", "--svg", "/nonexistent/chart.svg"];
+    let output = tollgate(&nowhere);
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("/nonexistent/chart.svg (--svg)"), "{complaint}");
+    assert!(output.stdout.is_empty(), "it says so before the show begins");
     for wrong in [["--seconds", "1"], ["--seconds", "9999"], ["--http", "off"]] {
         let complaint = fail(&["demo", wrong[0], wrong[1]]);
         assert!(complaint.contains(wrong[0]), "{complaint}");
