@@ -63,11 +63,7 @@ impl<'a> Player<'a> {
     }
 
     fn group(&mut self) -> Group {
-        // One of them has no name.
-        match self.random.below(6) {
-            0 => Group::default(),
-            n => group(&format!("g{n}")),
-        }
+        group_of(self.random.below(6))
     }
 
     fn enqueue(&mut self) {
@@ -254,7 +250,7 @@ impl<'a> Player<'a> {
         let backend = self.subject.backend();
         get(backend.pause(&self.name, None, false, self.now));
         for index in 0..6 {
-            let of = group(&format!("g{index}"));
+            let of = group_of(index);
             get(backend.pause(&self.name, Some(&of), false, self.now));
             get(backend.set_limits(&self.name, &of, None, self.now));
         }
@@ -297,4 +293,9 @@ fn settings(jobs: Jobs) -> QueueSettings {
         key_window: Duration::from_secs(60),
         ..QueueSettings::default()
     }
+}
+
+/// One of the groups; one of them has no name.
+fn group_of(number: u64) -> Group {
+    if number == 0 { Group::default() } else { group(&format!("g{number}")) }
 }
