@@ -99,13 +99,24 @@ pub(super) fn write(
     deny_status: u16,
     reply: &mut Reply,
 ) {
+    begin(worker, asks, verdict, deny_status, reply);
+    reply.body.push(b'}');
+}
+
+/// The same with the closing brace left out, for answers that say more.
+pub(super) fn begin(
+    worker: &Worker,
+    asks: &[Ask<'_>],
+    verdict: &Verdict,
+    deny_status: u16,
+    reply: &mut Reply,
+) {
     add_limits(worker, asks, verdict, reply);
     push_verdict(&mut reply.body, verdict, asks);
     if !verdict.is_allowed() {
         reply.status = deny_status;
         push_problem(verdict, asks, deny_status, reply);
     }
-    reply.body.push(b'}');
 }
 
 /// A denial is a problem too: the members of RFC 9457 stand beside the verdict's.

@@ -1,10 +1,9 @@
 //! `POST /v1/reserve`, `/v1/commit` and `/v1/cancel`: take now, settle later.
 
-use tollgate_core::fields::Problem;
 use tollgate_core::{ReservationId, Settlement};
 
-use super::check::{add_limits, deny_status};
-use super::json::{CheckBody, SettleBody, push_number, push_verdict, read};
+use super::check::{begin, deny_status};
+use super::json::{CheckBody, SettleBody, push_number, read};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
@@ -23,20 +22,13 @@ pub(super) async fn reserve(
     let rules = worker.service.rules();
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
     let reserved = worker.reserve(&asks).await?;
-    add_limits(worker, &asks, &reserved.verdict, reply);
-    push_verdict(&mut reply.body, &reserved.verdict, &asks);
-    match reserved.reservation {
-        Some(reservation) => {
-            reply.body.extend_from_slice(b",\"reservation\":\"");
-            let name = reservation_name::text(reservation.id);
-            reply.body.extend_from_slice(name.as_bytes());
-            let expires_ms = millis_up(reservation.expires_after);
-            push_number(&mut reply.body, "\",\"expires_after_ms\":", expires_ms);
-        }
-        None => {
-            reply.status = status;
-            reply.content_type = Problem::CONTENT_TYPE;
-        }
+    begin(worker, &asks, &reserved.verdict, status, reply);
+    if let Some(reservation) = reserved.reservation {
+        reply.body.extend_from_slice(b",\"reservation\":\"");
+        let name = reservation_name::text(reservation.id);
+        reply.body.extend_from_slice(name.as_bytes());
+        let expires_ms = millis_up(reservation.expires_after);
+        push_number(&mut reply.body, "\",\"expires_after_ms\":", expires_ms);
     }
     reply.body.push(b'}');
     Ok(())

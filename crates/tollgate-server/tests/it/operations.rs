@@ -35,6 +35,8 @@ fn answers_carry_figures_fields_and_the_policy_that_denied() {
     assert_eq!(denied.json()["charges"][0]["retry_after_ms"], 60_000);
     assert_eq!(denied.field("retry-after"), Some("60"));
     assert_eq!(denied.json()["violated-policies"][0], "api");
+    let reserved = http.post("/v1/reserve", body);
+    assert_eq!((reserved.status, &reserved.json()["title"]), (429, &denied.json()["title"]));
     let never = http.post("/v1/check", r#"{"policy":"api","key":"ada","cost":3}"#).json();
     assert_eq!(
         (&never["charges"][0]["retry_after_ms"], &never["charges"][0]["retry"]),
