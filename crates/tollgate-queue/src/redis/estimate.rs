@@ -165,7 +165,8 @@ impl<'s> Told<'s> {
 fn group(state: &[u8], limits: &[Limit]) -> Option<(Vec<Gate>, Timestamp)> {
     let mut read = Reader(state);
     let (_running, blocked, _deficit) = (read.number()?, read.double()?, read.number()?);
-    let (_waiting, _odd, _turn) = (read.number()?, read.number()?, read.double()?);
+    let (_waiting, _odd, _aside) = (read.number()?, read.number()?, read.number()?);
+    let _turn = read.double()?;
     Some((gates(read, limits)?, moment(blocked as u64)))
 }
 

@@ -33,6 +33,7 @@ impl Script {
             include_str!("scripts/limits.lua"),
             include_str!("scripts/line.lua"),
             include_str!("scripts/groups.lua"),
+            include_str!("scripts/heap.lua"),
             include_str!("scripts/jobs.lua"),
             rest,
         ])

@@ -20,6 +20,13 @@ local function place(name)
   group_place(g)
 end
 
+-- Places a group whose limits or pause are others than when upkeep loaded and saved it.
+local function place_changed(name)
+  groups[name], Q.own, Q.pauses = nil, nil, nil
+  group_load(name).dirty = true
+  place(name)
+end
+
 if what == 'cancel' then
   local id = ARGV[4]
   if call('HDEL', P .. 'x', id) == 1 then
@@ -40,7 +47,7 @@ if what == 'cancel' then
   if line_remove(g, job_place(id, j)) then
     extra_drop(g.name, j.weight - 1)
   elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
-    Q.delayed = call('HINCRBY', P .. 'c', 'dl', -1)
+    delayed_count(g, -1)
   end
   end_cancelled(id, j)
   ends_save()
@@ -50,8 +57,7 @@ if what == 'cancel' then
 elseif what == 'pause' then
   if ARGV[5] then
     if ARGV[4] == '1' then call('HSET', P .. 'p', ARGV[5], '1') else call('HDEL', P .. 'p', ARGV[5]) end
-    Q.pauses = nil
-    if call('ZSCORE', P .. 'i', ARGV[5]) then place(ARGV[5]) end
+    if call('ZSCORE', P .. 'i', ARGV[5]) then place_changed(ARGV[5]) end
     save()
   elseif ARGV[4] == '1' then
     call('HSET', P .. 'c', 'p', '1')
@@ -63,9 +69,7 @@ elseif what == 'pause' then
 elseif what == 'limits' then
   call('HINCRBY', P .. 'c', 'rf', 1)
   if ARGV[5] == '' then call('HDEL', P .. 'o', ARGV[4]) else call('HSET', P .. 'o', ARGV[4], ARGV[5]) end
-  -- What upkeep loaded and saved of the group was bound by its limits of before.
-  groups[ARGV[4]], Q.own = nil, nil
-  place(ARGV[4])
+  place_changed(ARGV[4])
   save()
   return reply(1)
 elseif what == 'revive' then

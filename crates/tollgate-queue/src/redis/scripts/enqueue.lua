@@ -2,9 +2,9 @@
 
 local COUNT, TIMES = 4, 9
 local heaviest = jobs_now == 0 and 0 or Q.heaviest
--- Of each group, by its number: places of odd jobs, their units beyond one each; and what is found:
--- units of all that wait beyond one each.
-local odd, extra, beyond = {}, {}, {}
+-- Of each group, by its number: places of odd jobs, their units beyond one each, how many are delayed;
+-- and what is found: units of all that wait beyond one each.
+local odd, extra, late, beyond = {}, {}, {}, {}
 
 local function number(name)
   local k = number_of[name]
@@ -101,7 +101,7 @@ local function put(name, text, due)
   id = format('%d', id_last)
   if due > now then
     call('ZADD', P .. 'd:' .. name, due, pack('>I7', id))
-    Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
+    late[k] = (late[k] or 0) + 1
   else
     due = order
     if priority == 0 then ahead = waits[k] end
@@ -149,6 +149,7 @@ for _, name in ipairs(others) do
     g.waiting, g.dirty = g.waiting + (type(came[k]) == 'table' and #came[k] or 1), true
   end
   if odd[k] then line_put(g, odd[k], extra[k]) end
+  if late[k] then delayed_count(g, late[k]) end
   if g.turn == 0 then names[#names + 1], names[#names + 2] = 0, name end
   group_promote(g)
   group_place(g)

@@ -68,9 +68,10 @@ local function line_up_plain()
   for from = 1, #known, CHUNK do
     local states = call('HMGET', P .. 'gs', unpack(known, from, min(from + CHUNK - 1, #known)))
     for k = from, from + #states - 1 do
-      local value, waiting, odd = states[k - from + 1], 0, 0
-      if value then waiting, odd = read('<I4I4', value, WAITING_AT) end
-      if waiting > 0 then
+      local value, waiting, odd, aside = states[k - from + 1], 0, 0, 0
+      if value then waiting, odd, aside = read('<I4I4I4', value, WAITING_AT) end
+      -- Of a group that is paused or has limits of its own there is more to tell.
+      if waiting > 0 and aside % 4 == 0 then
         before[k], values[k] = join(known[k], came[k]) - waits[k] + odd, value
       else
         others[#others + 1] = known[k]
@@ -91,8 +92,7 @@ if are_plain() then
   take_plain()
   line_up_plain()
   jobs_save()
-  if #others == 0 and not is_wide and not Q.paused and Q.heaviest == 1
-    and call('EXISTS', P .. 'o', P .. 'p') == 0 then
+  if #others == 0 and not is_wide and not Q.paused and Q.heaviest == 1 then
     local told, frame = {}, frame_of('')
     for k = 1, #known do told[2 * k - 1], told[2 * k] = values[k], before[k] end
     return reply({ frame, told, {}, calls, {} }, { frame, {}, {}, calls, {} })

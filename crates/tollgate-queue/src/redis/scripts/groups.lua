@@ -1,4 +1,4 @@
--- Groups: their state, the limits that bind them, and their place in the heap of groups.
+-- Groups: their state, and the limits that bind them.
 --
 -- A group that is touched is loaded once and stored once, whatever happens to it in between.
 
@@ -47,31 +47,40 @@ end
 -- The limits of its own that a group has, as they are stored, or ''.
 local function own_limits(name) return any_own() and call('HGET', P .. 'o', name) or '' end
 
+-- Whether any group, and whether this group itself is paused; a queue that is lets nothing start, but
+-- places its groups.
+local function any_paused()
+  if Q.pauses == nil then Q.pauses = call('HLEN', P .. 'p') > 0 end
+  return Q.pauses
+end
+local function is_paused(name) return any_paused() and call('HEXISTS', P .. 'p', name) == 1 end
+
 local function delays_of(g) return P .. 'd:' .. g.name end
 
 local function group_read(name, value, is_parked)
   local limits, own = Q.group_limits, own_limits(name)
   if own ~= '' then limits = read_limits(own, 1) end
-  local running, blocked, deficit, waiting, odd, turn = 0, 0, 0, 0, 0, 0
+  local running, blocked, deficit, waiting, odd, aside, turn = 0, 0, 0, 0, 0, 0, 0
   local states, fits
   local is_like = plain
   if own ~= '' then is_like = is_plain(limits) end
   if value and is_like and #value >= PLAIN_LENGTH then
     local kind, length, flight, used, at
-    running, blocked, deficit, waiting, odd, turn, kind, length, flight, used, at =
+    running, blocked, deficit, waiting, odd, aside, turn, kind, length, flight, used, at =
       read(PLAIN, value)
-    if kind == 1 and length == #value - 37 then
+    if kind == 1 and length == #value - BODY then
       states = { slots_load(limits[1], flight, value, at, #value + 1, used) }
     end
   end
   if not states then
-    if value then running, blocked, deficit, waiting, odd, turn = read(HEAD, value) end
+    if value then running, blocked, deficit, waiting, odd, aside, turn = read(HEAD, value) end
     states, fits = states_load(limits, value, HEAD_LENGTH + 1)
   end
   if waiting > 0 then waiting = line_length(name, odd) end
   -- Everything that a script notes of a group is named here: a table that need not grow is cheap.
   local g = { name = name, running = running, blocked = blocked, deficit = deficit, waiting = waiting,
-    odd = odd, turn = turn, limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
+    odd = odd, delayed = floor(aside / 4), is_paused = is_paused(name), has_own = own ~= '', turn = turn,
+    limits = limits, states = states, is_plain = is_like, is_parked = is_parked,
     is_kept = value and not is_parked, dirty = false, taken = 0, given = 0, extra = 0, ids = false,
     weights = false, is_odd = false, asked = 0, popped = false, held = false, reopens = false }
   groups[name] = g
@@ -110,13 +119,14 @@ local function group_load(name)
 end
 
 local function group_bytes(g)
+  local aside = 4 * g.delayed + (g.is_paused and 2 or 0) + (g.has_own and 1 or 0)
   if g.is_plain then
     local s = g.states[1]
     local log = s[5] or s[3]
-    return pack(PLAIN, g.running, g.blocked, g.deficit, g.waiting, g.odd, g.turn, 1, 8 + #log,
+    return pack(PLAIN, g.running, g.blocked, g.deficit, g.waiting, g.odd, aside, g.turn, 1, 8 + #log,
       s[2], s[6] or s[4]) .. log
   end
-  return pack(HEAD, g.running, g.blocked, g.deficit, g.waiting, g.odd, g.turn)
+  return pack(HEAD, g.running, g.blocked, g.deficit, g.waiting, g.odd, aside, g.turn)
     .. states_format(g.limits, g.states)
 end
 
@@ -125,7 +135,7 @@ local function group_park(g)
   local bytes, upto = states_format(g.limits, g.states)
   if g.blocked > now then upto = max(upto, g.blocked) end
   if upto > now then
-    call('SET', P .. 'g:' .. g.name, pack(HEAD, 0, g.blocked, 0, 0, 0, 0) .. bytes, 'PX', ms(upto - now))
+    call('SET', P .. 'g:' .. g.name, pack(HEAD, 0, g.blocked, 0, 0, 0, 0, 0) .. bytes, 'PX', ms(upto - now))
     g.is_parked = true
   elseif g.is_parked then
     call('DEL', P .. 'g:' .. g.name)
@@ -266,28 +276,14 @@ local function wide_told()
   return told
 end
 
--- Where groups stand, written together at the end: group -> 0 for the ring, otherwise its score in the
--- heap, false for nowhere.
-local turns, turn_order = {}, {}
-
--- The first of the ring, or the first time in the heap.
-local function heap_first()
-  local name = call('LINDEX', P .. 'n', 0)
-  if name then return IN_RING, name end
-  local first = call('ZRANGE', P .. 'h', 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or STUCK, first[1]
+local function delayed_count(g, change)
+  g.delayed, g.dirty = g.delayed + change, true
+  call('HINCRBY', P .. 'c', 'dl', change)
 end
-
--- Whether any group, and whether this group itself is paused; a queue that is lets nothing start, but places its groups.
-local function any_paused()
-  if Q.pauses == nil then Q.pauses = call('HLEN', P .. 'p') > 0 end
-  return Q.pauses
-end
-local function is_paused(name) return any_paused() and call('HEXISTS', P .. 'p', name) == 1 end
 
 -- Lets the delayed jobs of a group wait whose time has come.
 local function group_promote(g)
-  if Q.delayed <= 0 then return end
+  if g.delayed == 0 then return end
   local due = call('ZRANGEBYSCORE', delays_of(g), '-inf', now, 'LIMIT', 0, CHUNK)
   if #due == 0 then return end
   local ids, places, extra = {}, {}, 0
@@ -299,7 +295,7 @@ local function group_promote(g)
   end
   line_put(g, places, extra)
   call('ZREM', delays_of(g), unpack(due))
-  Q.delayed = call('HINCRBY', P .. 'c', 'dl', -#due)
+  delayed_count(g, -#due)
 end
 
 -- The weight of the first job that waits in a group.
@@ -307,65 +303,6 @@ local function first_weight(g)
   if Q.heaviest == 1 or g.odd == 0 then return 1 end
   local _, weights = line_read(g, 1)
   return weights[1] or 1
-end
-
--- Where the group stands from now on; `weight` is that of its first job if that is known. Groups with
--- nothing to start but running jobs stay known by name.
-local function group_place(g, weight)
-  if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
-  weight = g.waiting > 0 and (weight or first_weight(g))
-  local first = Q.delayed > 0 and call('ZRANGE', delays_of(g), 0, 0, 'WITHSCORES')[2]
-  -- A delayed job may go before the head, and start when that may not.
-  local due = first and max(tonumber(first), g.blocked) or STUCK
-  if (weight or first) and is_paused(g.name) then
-    turns[g.name] = STUCK
-  elseif weight then
-    local ready = group_ready(g, weight)
-    ready = ready > now and min(ready, due) or 0
-    turns[g.name] = ready == 0 and 0 or (ready < STUCK and RING + ready or STUCK)
-  elseif first then
-    turns[g.name] = RING + due
-  else
-    turns[g.name] = g.running > 0 and STUCK
-  end
-  if turns[g.name] == STUCK or not turns[g.name] then
-    if g.deficit > 0 then g.deficit, g.dirty = 0, true end
-  end
-end
-
-local function ring_leave(name) call('LREM', P .. 'n', 1, name) end
-
--- Writes where groups stand. One that is in the ring keeps its turn; those that enter go to the end,
--- in the order in which they were placed, and then those of `behind`. Groups that were `popped` are
--- in the ring no more.
-local function heap_save(behind)
-  local gone, out, put, entering, earliest = {}, {}, {}, {}, STUCK
-  for _, name in ipairs(turn_order) do
-    local score, g = turns[name], groups[name]
-    local turn, in_ring = g.turn, g.turn == IN_RING and not g.popped
-    if not score then
-      if turn > 0 then gone[#gone + 1], g.turn = name, 0 end
-    elseif score == 0 then
-      if not in_ring then entering[#entering + 1], g.turn = name, IN_RING end
-    elseif turn ~= score then
-      put[#put + 1], put[#put + 2], g.turn = score, name, score
-      earliest = min(earliest, score)
-    end
-    if score ~= 0 and in_ring then ring_leave(name) end
-    if turn >= RING and g.turn < RING then out[#out + 1] = name end
-    if turn ~= g.turn then g.dirty = true end
-    g.popped = false
-  end
-  for _, name in ipairs(behind or {}) do entering[#entering + 1], groups[name].popped = name, false end
-  -- Whoever waits was told of the first; somebody is needed sooner.
-  if #entering > 0 then earliest = IN_RING end
-  local first = earliest < STUCK and heap_first() or 0
-  if earliest < first and first >= RING then mark(earliest < RING and 0 or earliest - RING) end
-  chunked(entering, function(...) call('RPUSH', P .. 'n', ...) end)
-  chunked(put, function(...) call('ZADD', P .. 'h', ...) end)
-  chunked(out, function(...) call('ZREM', P .. 'h', ...) end)
-  chunked(gone, function(...) call('ZREM', P .. 'i', ...) end)
-  turns, turn_order = {}, {}
 end
 
 -- Stores every group that was changed; those with jobs together, of the others what says something.

@@ -8,7 +8,7 @@ end
 local function job_wait(g, id, j)
   if j.due > now then
     call('ZADD', delays_of(g), j.due, pack('>I7', id))
-    Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
+    delayed_count(g, 1)
   else
     line_put(g, { 0, job_place(id, j) }, j.weight - 1)
   end

@@ -11,7 +11,8 @@
 --   S u:<name>      SET     queues that share the limit
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
---                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest place, dl: delayed jobs, t: latest time,
+--                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest
+--                           place, dl: delayed jobs, t: latest time,
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
@@ -50,7 +51,8 @@
 --            | alone in l 1 |
 --            | units taken of the limits of the group, the queue, and shared: 3 x (1 + n x 4) |
 --            | worker 1 + n | group ... |
---   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 | turn 8 (0: none, 1: in n) |
+--   state    | running 4 | blocked until 8 | deficit 4 | waiting 4 | in w 4 |
+--            | 4 x delayed + 2 if it is paused + 1 if it has limits of its own 4 | turn 8 (0: none, 1: in n) |
 --            | per limit: kind 1, length 4, body (limits.lua) ... |
 --            `waiting` is 0 if nobody waits, and otherwise at most as many as do: jobs that come
 --            behind others write nothing but their id
@@ -134,17 +136,16 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'dl', 'rf', 'b', 'lg')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
-  Q.delayed, Q.refits = tonumber(kept[6] or 0), tonumber(kept[7] or 0) % 128
-  Q.longest = tonumber(kept[9] or LONG_JOB)
+  Q.refits, Q.longest = tonumber(kept[6] or 0) % 128, tonumber(kept[8] or LONG_JOB)
   -- A clock that falls behind a little stands still until it has caught up; one that was set back
   -- is believed, and what lies too far in the future is mended where it is read.
   local latest = tonumber(kept[5] or 0)
   if now < latest and latest - now <= LATE_MAX then now = latest end
-  Q.behind = tonumber(kept[8] or 0)
+  Q.behind = tonumber(kept[7] or 0)
   if now < latest then
     Q.behind = max(Q.behind, latest)
     call('HSET', P .. 'c', 'b', format('%d', Q.behind))

@@ -65,28 +65,28 @@ end
 local function is_plain(limits) return #limits == 1 and limits[1].kind == 1 end
 local plain = is_plain(Q.group_limits)
 local is_wide = #Q.queue_limits > 0 or #Q.shared > 0
-local HEAD, HEAD_LENGTH, WAITING_AT = '<I4dI4I4I4d', 32, 17
-local PLAIN, PLAIN_LENGTH = HEAD .. 'BI4I4I4', 45
+local HEAD, HEAD_LENGTH, WAITING_AT = '<I4dI4I4I4I4d', 36, 17
+local PLAIN, PLAIN_LENGTH, BODY = HEAD .. 'BI4I4I4', 49, HEAD_LENGTH + 5
 
 -- What a job of one unit takes of the limits that bind it, for its lease.
 local ONE_UNIT = pack('<BI4BB', 1, 1, 0, 0)
 
--- Whether all groups may be plain, and no lease has expired: only then need nothing be loaded.
+-- Whether groups may be plain, and no lease has expired: only then need nothing be loaded.
 local function is_calm()
-  return plain and not is_wide and Q.delayed <= 0 and call('EXISTS', P .. 'o') == 0
-    and call('ZCOUNT', P .. 'l', '-inf', now) == 0
+  return plain and not is_wide and call('ZCOUNT', P .. 'l', '-inf', now) == 0
 end
 
 -- The state of a plain group with a job less in its line, which has room for the first and for
 -- another, of which there is one. Nothing if the group is not like that.
 local function state_after_start(value)
   if not value or #value < PLAIN_LENGTH then return nil end
-  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
-  if waiting < 2 or odd > 0 or blocked > now or deficit ~= 0 or kind ~= 1 or length ~= #value - 37 or
-    flight + used + 2 > Q.group_limits[1].units then
+  local running, blocked, deficit, waiting, odd, aside, turn, kind, length, flight, used =
+    read(PLAIN, value)
+  if waiting < 2 or odd + aside > 0 or blocked > now or deficit ~= 0 or kind ~= 1
+    or length ~= #value - BODY or flight + used + 2 > Q.group_limits[1].units then
     return nil
   end
-  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, turn, 1, length, flight + 1, used)
+  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, 0, turn, 1, length, flight + 1, used)
     .. sub(value, PLAIN_LENGTH + 1)
 end
 
@@ -94,14 +94,15 @@ end
 local function state_after_done(value, jobs)
   if not value or #value < PLAIN_LENGTH then return nil end
   local limit = Q.group_limits[1]
-  local running, blocked, deficit, waiting, odd, turn, kind, length, flight, used = read(PLAIN, value)
-  if kind ~= 1 or length ~= #value - 37 or running < jobs then return nil end
+  local running, blocked, deficit, waiting, odd, aside, turn, kind, length, flight, used =
+    read(PLAIN, value)
+  if aside > 0 or kind ~= 1 or length ~= #value - BODY or running < jobs then return nil end
   -- A response may let a group start that waits for one, and ends one that has nothing else.
   local is_placed = turn > 0 and turn < RING or turn < STUCK and limit.window > 0
     or turn >= STUCK and waiting == 0 and running > jobs
   if not is_placed then return nil end
   local units = min(jobs, flight)
   local log, tail, rest = log_after(limit, value, PLAIN_LENGTH + 1, used, units)
-  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, turn, 1, 8 + #log + #tail,
+  return pack(PLAIN, running - jobs, blocked, deficit, waiting, odd, 0, turn, 1, 8 + #log + #tail,
     flight - units, rest) .. log .. tail
 end

@@ -33,7 +33,7 @@ local function failed(id, g, j, l, retry, reason)
   j.due = now + min(first * 2 ^ min(j.failures - 1, 31), most)
   job_save(id, j)
   call('ZADD', delays_of(g), j.due, pack('>I7', id))
-  Q.delayed = call('HINCRBY', P .. 'c', 'dl', 1)
+  delayed_count(g, 1)
   return WAITS, j.due
 end
 
@@ -111,7 +111,7 @@ for _, g in ipairs(held) do
   if not g.held then
     g.held = true
     -- A response tells a group that waits for a time nothing new: what was in flight now cools.
-    if g.reopens or g.turn == 0 or g.turn >= STUCK or Q.delayed > 0 then
+    if g.reopens or g.turn == 0 or g.turn >= STUCK or g.delayed > 0 then
       group_promote(g)
       group_place(g)
     end
