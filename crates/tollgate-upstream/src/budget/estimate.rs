@@ -1,5 +1,6 @@
 //! How long a request would wait, and what can be seen of a bucket from outside.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
@@ -36,14 +37,7 @@ impl Budgets {
     pub(super) fn view(&self, _slot: u32, bucket: &Bucket, now: Timestamp) -> BucketView {
         let mut costs = Costs::default();
         costs[0] = 1;
-        let woken: Vec<Meter>;
-        let meters = match &bucket.busy {
-            Some(busy) => &busy.meters,
-            None => {
-                woken = self.woken(bucket);
-                &woken
-            }
-        };
+        let meters = self.meters(bucket);
         let busy = bucket.busy.as_deref();
         let lanes = busy.map_or(&[][..], |busy| &busy.lanes);
         let blocked =
@@ -78,14 +72,7 @@ impl Budgets {
         let blocked = bucket.is_blocked_until(now).map_or(Duration::ZERO, |at| at.since(now));
         let lanes = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.lanes);
         let ahead = lanes.iter().map(|lane| lane.line.len_to(priority) as u64).sum::<u64>();
-        let woken: Vec<Meter>;
-        let meters = match &bucket.busy {
-            Some(busy) => &busy.meters,
-            None => {
-                woken = self.woken(bucket);
-                &woken
-            }
-        };
+        let meters = self.meters(bucket);
         let wait = |meter: &Meter| {
             let cost = cost_of(costs, meter.dimension);
             if cost == 0 { Duration::ZERO } else { meter.estimate((ahead + 1) * cost, now) }
@@ -109,8 +96,11 @@ impl Budgets {
         account.max(global)
     }
 
-    /// The meters of an idle bucket, as they would be if it were woken.
-    fn woken(&self, bucket: &Bucket) -> Vec<Meter> {
+    /// The meters of a bucket; of an idle one as they would be if it were woken.
+    fn meters<'a>(&self, bucket: &'a Bucket) -> Cow<'a, [Meter]> {
+        if let Some(busy) = &bucket.busy {
+            return Cow::Borrowed(&busy.meters);
+        }
         let dimensions = self.profile.dimensions();
         let wake = |rest: &super::meter::Rest| {
             dimensions.get(usize::from(rest.dimension)).map(|of| Meter::wake(rest, of))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate_sim::servers::{Engine, Server};
 use tollgate_sim::upstream::Fault;
-use tollgate_upstream::shared::{Naming, Settings};
+use tollgate_upstream::shared::{Naming, RedisLedger, Settings};
 
 use super::stage::{
     PATIENCE, Stage, World, claim, join, settings, take_all, told, try_claim, until,
@@ -135,6 +135,21 @@ async fn a_restarted_store_is_used_again_and_learns_anew() {
     }
 }
 
+/// So many calls at once, by the processes in turn: what they were answered.
+async fn burst(world: &Arc<World>, processes: [&RedisLedger; 2], count: usize) -> Vec<u16> {
+    let calls: Vec<_> = (0..count)
+        .map(|index| {
+            let (world, ledger) = (Arc::clone(world), processes[index % 2].clone());
+            tokio::spawn(async move { world.call(&ledger).await.status })
+        })
+        .collect();
+    let mut statuses = Vec::with_capacity(count);
+    for call in calls {
+        statuses.push(tokio::time::timeout(PATIENCE, call).await.expect("no stall").unwrap());
+    }
+    statuses
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_delayed_past_the_reset_bring_no_429() {
     for engine in Engine::available() {
@@ -145,17 +160,8 @@ async fn answers_delayed_past_the_reset_bring_no_429() {
         // Every other answer comes after the window it is from.
         for _ in 0..3 {
             world.inject(Fault::Late { count: 3, by: Duration::from_millis(220) });
-            let calls: Vec<_> = (0..10)
-                .map(|index| if index % 2 == 0 { stage.ledger.clone() } else { other.clone() })
-                .map(|ledger| {
-                    let world = Arc::clone(&world);
-                    tokio::spawn(async move { world.call(&ledger).await.status })
-                })
-                .collect();
-            for call in calls {
-                let status = tokio::time::timeout(PATIENCE, call).await.expect("no stall");
-                assert_eq!(status.unwrap(), 200, "{engine:?}");
-            }
+            let statuses = burst(&world, [&stage.ledger, &other], 10).await;
+            assert_eq!(statuses, [200; 10], "{engine:?}");
         }
         assert_eq!(world.counters().limited_all(), 0, "{engine:?}");
     }
@@ -168,22 +174,11 @@ async fn a_bucket_that_gets_another_name_costs_one_429_at_most() {
         let stage = Stage::new(engine, learned).await;
         let other = stage.process().await;
         let world = World::new(r#"limit = 4, per = "300ms""#);
-        let burst = async |count: usize| {
-            let calls: Vec<_> = (0..count)
-                .map(|index| if index % 2 == 0 { stage.ledger.clone() } else { other.clone() })
-                .map(|ledger| {
-                    let world = Arc::clone(&world);
-                    tokio::spawn(async move { world.call(&ledger).await.status })
-                })
-                .collect();
-            for call in calls {
-                tokio::time::timeout(PATIENCE, call).await.expect("no stall").unwrap();
-            }
-        };
-        burst(8).await;
+        let processes = [&stage.ledger, &other];
+        burst(&world, processes, 8).await;
         assert_eq!(world.counters().limited_all(), 0, "{engine:?}: before");
         world.inject(Fault::RenameBuckets);
-        burst(12).await;
+        burst(&world, processes, 12).await;
         let refused = world.counters().limited_all();
         assert!(refused <= 1, "{engine:?}: {refused} for one change");
     }
