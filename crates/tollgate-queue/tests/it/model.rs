@@ -107,8 +107,7 @@ pub(crate) fn play(subject: &mut dyn Subject, seed: u64, operations: usize) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
     Any,
-    /// Of one unit and one priority, seldom delayed, in groups without limits of their own: what a
-    /// backend may have shorter ways for.
+    /// Of one unit and one priority, seldom delayed: what a backend may have shorter ways for.
     Plain,
 }
 

@@ -113,7 +113,7 @@ fn random_histories_agree_with_the_reference_and_leave_no_key_without_ttl() {
 
 #[test]
 fn random_histories_of_plain_jobs_agree_with_the_reference_too() {
-    let operations = if full() { operations() / 4 } else { 1_500 };
+    let operations = if full() { operations() } else { 4_000 };
     for engine in Engine::available() {
         let server = engine.shared();
         let history = |seed: u64| {

@@ -84,7 +84,13 @@ impl<'a> Player<'a> {
     fn new_job(&mut self) -> NewJob {
         let payload = format!("payload {}", self.random.below(1_000));
         if self.jobs == Jobs::Plain {
-            return NewJob::new(self.group(), payload);
+            let job = NewJob::new(self.group(), payload);
+            let is_late = self.random.below(30) == 0;
+            return if is_late {
+                job.after(Duration::from_secs(self.random.below(20)))
+            } else {
+                job
+            };
         }
         let mut job = NewJob::new(self.group(), payload)
             .priority(self.random.below(3) as u8)
@@ -211,7 +217,7 @@ impl<'a> Player<'a> {
         }
         .parse()
         .expect("a limit");
-        if self.jobs == Jobs::Plain || self.random.below(3) == 0 {
+        if self.random.below(3) == 0 {
             let mut settings = settings(self.jobs);
             settings.group_limits = vec![limit];
             get(self.subject.backend().put_queue(&self.name, settings.clone(), self.now));
