@@ -325,3 +325,29 @@ fn an_answer_that_was_lost_is_asked_for_again_and_nothing_happens_twice() {
         assert_eq!((stats.totals.enqueued, stats.totals.done), (5, 5));
     }
 }
+
+#[test]
+fn leases_that_ended_one_by_one_are_forgotten_when_their_time_has_come() {
+    let server = Engine::Redis.shared();
+    let shared = Shared::virtual_time(server, "ended");
+    let (backend, name) = (&shared.backend, queue("q"));
+    get(backend.put_queue(&name, settings("concurrent 100"), START));
+    get(backend.enqueue(&name, vec![job("g"); 13], START));
+    let long = get(backend.lease(&name, 1, "w", START)).leases[0].token();
+    for _ in 0..3 {
+        for lease in get(backend.lease(&name, 4, "w", START)).leases {
+            get(backend.settle_one(&name, lease.token(), Outcome::Done { result: None }, START));
+        }
+    }
+    let times = || {
+        let count = "return redis.call('ZCARD', redis.call('KEYS', '*{ended}:q:l')[1])";
+        server.tell(&["EVAL", count, "0"]).trim().to_owned()
+    };
+    let (soon, late) = (after(20.0), after(31.0));
+    get(backend.heartbeat(&name, &[long], soon));
+    assert_eq!(times(), ":4", "that of the long one, and of three calls");
+    assert!(get(backend.lease(&name, 10, "w", late)).leases.is_empty());
+    assert_eq!(times(), ":1");
+    get(backend.settle_one(&name, long, Outcome::Done { result: None }, late));
+    assert_eq!(keys_without_ttl(server, "ended"), [""; 0]);
+}
