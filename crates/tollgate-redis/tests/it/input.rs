@@ -4,7 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Charge, ErrorKind, Key, OnStoreError, Policy, Store, Timestamp, Verdict};
+use tollgate_core::{
+    Charge, ErrorKind, Key, OnStoreError, Policy, Settlement, Store, Timestamp, Verdict,
+};
 use tollgate_redis::{Certificates, RedisStore, Settings};
 
 use crate::caller::{charge, check, connect, settings};
@@ -141,6 +143,23 @@ async fn keys_of_any_bytes_are_kept_apart() {
             let second = store.check(&[charge], Timestamp::MIN).await.unwrap();
             assert!(!second.is_allowed(), "{}: not lost", key[..1].escape_ascii());
         }
+    }
+}
+
+/// What this process does not remember of its own reservations is looked up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_on_a_long_key_is_settled_as_any_other() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let policy = Policy::parse("api", "5/30d").unwrap();
+        let long = vec![b'x'; Key::LEN_MAX];
+        let charge = Charge::new(&policy, Key::new(&long).unwrap());
+        let reserved = store.reserve(&[charge], Timestamp::MIN).await.unwrap();
+        let id = reserved.reservation.unwrap().id;
+        let settled = store.commit(id, &[3], Timestamp::MIN).await.unwrap();
+        let left = store.peek(&[charge], Timestamp::MIN).await.unwrap();
+        let left = left.decisions()[0].snapshot().remaining();
+        assert_eq!((settled, left), (Settlement::Settled, 2));
     }
 }
 
