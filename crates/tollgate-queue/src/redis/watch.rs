@@ -6,7 +6,7 @@
 //! marker and asking, the others look by themselves after [`LOOK_AGAIN`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::Value;
@@ -26,6 +26,8 @@ const AFTER_ERROR: Duration = Duration::from_millis(500);
 pub(super) struct Watch {
     wakes: watch::Sender<Wake>,
     waiting: AtomicUsize,
+    /// The last wake that somebody has heard.
+    heard: AtomicU64,
     somebody: Notify,
 }
 
@@ -36,6 +38,7 @@ impl Watch {
         let watch = Arc::new(Self {
             wakes: watch::Sender::new(wake),
             waiting: AtomicUsize::new(0),
+            heard: AtomicU64::new(wake.seen),
             somebody: Notify::new(),
         });
         runtime.spawn(block(Arc::downgrade(&watch), line, marker));
@@ -55,16 +58,34 @@ impl Watch {
         self.somebody.notify_one();
         let told = wakes.wait_for(|wake| wake.seen > seen).await;
         // The sender lives as long as this.
-        Ok(told.map_or(Wake { next: None, seen }, |wake| *wake))
+        let told = told.map_or(Wake { next: None, seen }, |wake| *wake);
+        self.heard.fetch_max(told.seen, Ordering::SeqCst);
+        Ok(told)
     }
 
-    /// Tells everybody here; whether there was somebody.
+    /// Tells everybody who waits here what a marker said; whether there is somebody. If not, nobody
+    /// must hear of it: the marker is put back, and would wake twice.
     fn tell(&self, next_us: u64) -> bool {
-        self.wakes.send_modify(|wake| {
-            wake.next = Some(moment(next_us));
-            wake.seen += 1;
-        });
-        self.waiting.load(Ordering::SeqCst) > 0
+        self.wakes.send_if_modified(|wake| {
+            // Nobody can hear of it before this ends, so whoever waits now will.
+            let is_heard = self.waiting.load(Ordering::SeqCst) > 0;
+            if is_heard {
+                self.put(wake, next_us);
+            }
+            is_heard
+        })
+    }
+
+    /// Makes everybody ask anew, also those who are about to wait: a marker may have been lost.
+    fn alarm(&self) {
+        self.wakes.send_modify(|wake| self.put(wake, 0));
+    }
+
+    fn put(&self, wake: &mut Wake, next_us: u64) {
+        // What was told before and not heard counts as well.
+        let unheard = wake.next.filter(|_| self.heard.load(Ordering::SeqCst) < wake.seen);
+        wake.next = unheard.into_iter().chain([moment(next_us)]).min();
+        wake.seen += 1;
     }
 }
 
@@ -100,9 +121,9 @@ async fn block(watch: std::sync::Weak<Watch>, line: Line, marker: Vec<u8>) {
                 }
             }
             // Nothing for a while, or the connection broke: whoever waits asks anew, to be sure.
-            Ok(None) => drop(watch.tell(0)),
+            Ok(None) => watch.alarm(),
             Err(()) => {
-                watch.tell(0);
+                watch.alarm();
                 tokio::time::sleep(AFTER_ERROR).await;
             }
         }
@@ -136,4 +157,42 @@ async fn put_back(line: &Line, marker: &[u8], next_us: u64) {
     command.arg(marker).arg(3_600_000);
     // If this fails the marker was lost with the connection, and everybody asks anew.
     let _ = line.send(&command, Duration::from_secs(1)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> Watch {
+        let wake = Wake { next: None, seen: 1 };
+        Watch {
+            wakes: watch::Sender::new(wake),
+            waiting: AtomicUsize::new(0),
+            heard: AtomicU64::new(1),
+            somebody: Notify::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_marker_wakes_who_waits_once_and_is_left_to_others_if_nobody_does() {
+        let watch = watch();
+        assert!(!watch.tell(5), "it is to be put back");
+        assert_eq!(watch.seen(), 1, "and wakes nobody who comes");
+        let waiter = async { watch.changed(1).await.map(|wake| (wake.next, wake.seen)) };
+        let (told, heard) = tokio::join!(biased; waiter, async { watch.tell(7) });
+        assert_eq!((told.ok(), heard), (Some((Some(moment(7)), 2)), true));
+    }
+
+    #[tokio::test]
+    async fn of_times_that_nobody_has_heard_yet_the_earliest_counts() {
+        let watch = watch();
+        let waiter = async { watch.changed(1).await.map(|wake| wake.next) };
+        let teller = async { (watch.tell(7), watch.tell(3), watch.tell(9)) };
+        let (told, _) = tokio::join!(biased; waiter, teller);
+        assert_eq!(told.ok(), Some(Some(moment(3))));
+        // What was heard is over.
+        let waiter = async { watch.changed(4).await.map(|wake| wake.next) };
+        let (told, _) = tokio::join!(biased; waiter, async { watch.tell(11) });
+        assert_eq!(told.ok(), Some(Some(moment(11))));
+    }
 }
