@@ -14,6 +14,7 @@ mod bytes;
 mod journal;
 mod load;
 mod rows;
+mod trouble;
 mod vault;
 
 use std::fmt;
@@ -32,6 +33,7 @@ use crate::answer::Answer;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
 use journal::Journal;
+use trouble::{contained, trouble, uncertain};
 use vault::FileVault;
 
 /// The most calls in one commit.
@@ -93,10 +95,12 @@ impl FileOptions {
 
     /// Opens the file and reads what is in it.
     fn load(&self) -> Result<Open, Error> {
-        let database = self.open()?;
-        let journal = Journal::open(&database, self.journal_bytes, self.two_phase)?;
-        let schedule = load::load(&database)?;
-        Ok(Open { database, journal, schedule })
+        contained(|| {
+            let database = self.open()?;
+            let journal = Journal::open(&database, self.journal_bytes, self.two_phase)?;
+            let schedule = load::load(&database)?;
+            Ok(Open { database, journal, schedule })
+        })
     }
 
     fn open(&self) -> Result<Database, Error> {
@@ -296,19 +300,23 @@ impl Thread {
             }
             return;
         }
-        let Some(open) = &mut self.open else { return };
+        let Some(mut open) = self.open.take() else { return };
         let mut tells = Vec::with_capacity(tasks.len());
         let mut tasks = tasks.into_iter();
-        let outcome = open.run(self.options.two_phase, &mut tasks, &mut tells);
-        let woken = std::mem::take(&mut open.schedule.woken);
-        self.seen = woken.iter().map(|(_, wake)| wake.seen).fold(self.seen, u64::max);
+        // Inside, so that a database that panics is closed as one that does.
+        let outcome = contained(|| {
+            let outcome = open.run(self.options.two_phase, &mut tasks, &mut tells);
+            let woken = std::mem::take(&mut open.schedule.woken);
+            self.seen = woken.iter().map(|(_, wake)| wake.seen).fold(self.seen, u64::max);
+            outcome.map(|()| (open, woken))
+        });
         match outcome {
-            Ok(()) => {
+            Ok((open, woken)) => {
+                self.open = Some(open);
                 self.signals.publish(woken);
                 tells.into_iter().for_each(|tell| tell(None));
             }
             Err(error) => {
-                self.open = None;
                 // Those that were not begun are told, too.
                 tasks.for_each(|task| drop(task(Err(error.again()))));
                 tells.into_iter().for_each(|tell| tell(Some(error.again())));
@@ -351,38 +359,4 @@ impl Open {
         drop(vault);
         journal.commit(database, two_phase).map_err(uncertain)
     }
-}
-
-/// A commit that failed on its way to the disk may be there all the same.
-fn uncertain(error: Error) -> Error {
-    if error.kind() != ErrorKind::Unavailable {
-        return error;
-    }
-    let message = format!("{error}; what was to be stored may be stored or not");
-    Error::new(ErrorKind::Unknown, message).caused_by(error)
-}
-
-/// What a failure of the database means to who calls.
-fn trouble(error: redb::Error) -> Error {
-    use std::io::ErrorKind as Io;
-    let (kind, message) = match &error {
-        redb::Error::Io(cause) => match cause.kind() {
-            Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
-                (ErrorKind::NoSpace, "no space is left for the queue file")
-            }
-            Io::InvalidData => (ErrorKind::Corrupt, "this is no queue file, or a damaged one"),
-            _ => (ErrorKind::Unavailable, "the queue file cannot be read or written"),
-        },
-        redb::Error::Corrupted(_)
-        | redb::Error::RepairAborted
-        | redb::Error::UpgradeRequired(_)
-        | redb::Error::TableTypeMismatch { .. } => {
-            (ErrorKind::Corrupt, "this is no queue file, or a damaged one")
-        }
-        redb::Error::DatabaseAlreadyOpen => {
-            (ErrorKind::Unavailable, "the queue file is in use by another process")
-        }
-        _ => (ErrorKind::Unavailable, "the queue file cannot be used"),
-    };
-    Error::new(kind, format!("{message}: {error}")).caused_by(error)
 }

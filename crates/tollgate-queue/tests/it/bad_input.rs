@@ -123,6 +123,42 @@ mod file {
         }
     }
 
+    /// What a file with fifty jobs says when it is opened, and its jobs leased, after `damage`.
+    fn read_after(path: &crate::crash::Scratch, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        std::fs::write(&path.0, bytes).expect("written");
+        let queues = Embedded::open(&path.0).map_err(|error| error.kind())?;
+        let leased = now_or_soon(queues.lease(&queue("q"), 100, "w", START));
+        leased.map(|leased| leased.leases.len()).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn a_file_that_is_cut_or_overwritten_anywhere_is_never_taken_for_an_empty_queue() {
+        let path = scratch("rotten");
+        let queues = Embedded::open(&path.0).expect("opens");
+        get(queues.put_queue(&queue("q"), QueueSettings::default(), START));
+        get(queues.enqueue(&queue("q"), vec![job("g"); 50], START));
+        drop(queues);
+        let whole = std::fs::read(&path.0).expect("read");
+        assert_eq!(read_after(&path, &whole), Ok(50));
+        let mut random = crate::world::Random::new(17);
+        for round in 0..200 {
+            // The first is cut to nothing.
+            let at = if round == 0 { 0 } else { random.below(whole.len() as u64) as usize };
+            let mut bytes = whole.clone();
+            match round % 4 {
+                0 => bytes.truncate(at),
+                1 => bytes[at..].fill(0),
+                2 => bytes[at..].iter_mut().take(512).for_each(|byte| *byte = !*byte),
+                _ => bytes[at] ^= 1 << random.below(8),
+            }
+            match read_after(&path, &bytes) {
+                // What was hit is not in use.
+                Ok(jobs) => assert_eq!(jobs, 50, "round {round}, at {at}"),
+                Err(kind) => assert_eq!(kind, ErrorKind::Corrupt, "round {round}, at {at}"),
+            }
+        }
+    }
+
     #[test]
     fn a_new_file_is_its_owners_alone() {
         use std::os::unix::fs::PermissionsExt as _;
