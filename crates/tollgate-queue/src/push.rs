@@ -33,7 +33,7 @@ use tollgate_upstream::profile::{Profile, Response};
 use crate::error::Error;
 use crate::{Outcome, Task, feedback};
 
-/// The most bytes of an answer that are kept as the job's result.
+/// The most bytes of an answer that are read.
 pub const RESULT_BYTES_MAX: usize = 64 * 1_024;
 
 /// Where jobs are pushed to, and how.
@@ -53,6 +53,9 @@ pub struct PushTarget {
     pub content_type: String,
     /// Whether the body of an answer is kept as the job's result.
     pub keep_result: bool,
+    /// How many bytes of it, at most [`RESULT_BYTES_MAX`]; what is longer is cut. A queue takes
+    /// results as long as its payloads may be.
+    pub result_bytes: usize,
 }
 
 impl PushTarget {
@@ -67,6 +70,7 @@ impl PushTarget {
             concurrency: 16,
             content_type: "application/json".to_owned(),
             keep_result: false,
+            result_bytes: RESULT_BYTES_MAX,
         }
     }
 }
@@ -79,7 +83,8 @@ pub struct Push {
     profile: Option<Arc<Profile>>,
     timeout: Duration,
     content_type: HeaderValue,
-    keep_result: bool,
+    /// How many bytes of an answer are kept.
+    result_bytes: usize,
 }
 
 impl Push {
@@ -101,7 +106,9 @@ impl Push {
         let pool = connect::pool(&options)
             .map_err(|error| Error::invalid("the certificates cannot be used").caused_by(error))?;
         let (uri, timeout) = (uri(&target.url)?, target.timeout);
-        Ok(Self { pool, uri, profile, timeout, content_type, keep_result: target.keep_result })
+        let result_bytes = target.result_bytes.min(RESULT_BYTES_MAX);
+        let result_bytes = if target.keep_result { result_bytes } else { 0 };
+        Ok(Self { pool, uri, profile, timeout, content_type, result_bytes })
     }
 
     async fn call(self, task: Task) -> Outcome {
@@ -126,9 +133,9 @@ impl Push {
             return Outcome::Limited { wait };
         }
         if status.is_success() {
-            let kept = match self.keep_result {
-                true => read(&mut body, RESULT_BYTES_MAX).await,
-                false => Bytes::new(),
+            let kept = match self.result_bytes {
+                0 => Bytes::new(),
+                most => read(&mut body, most).await,
             };
             return Outcome::Done { result: (!kept.is_empty()).then_some(kept) };
         }

@@ -32,11 +32,12 @@ mod line;
 mod pack;
 mod read;
 mod recurring;
+mod results;
 mod script;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,8 @@ struct Desk {
     enqueue: Gather<Vec<Enqueued>>,
     settle: Gather<Vec<Settled>>,
     watch: Arc<Watch>,
+    /// The longest result that it takes, as last read; see `results`.
+    result_max: AtomicU32,
     /// Its settings as last read, and their version.
     settings: Mutex<Option<(u64, Arc<QueueSettings>)>>,
 }
@@ -174,6 +177,7 @@ impl Inner {
             settle: Gather::start(&self.runtime, answers::settle_all(self, base.clone())),
             base,
             watch,
+            result_max: AtomicU32::new(0),
             settings: Mutex::default(),
         });
         queues.insert(queue.clone(), Arc::clone(&desk));

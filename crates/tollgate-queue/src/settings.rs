@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::{Backoff, Limit, QueueName};
+use crate::{Backoff, LeaseToken, Limit, Outcome, QueueName};
 
 /// The settings of a queue. Everything may be changed while it runs.
 ///
@@ -128,6 +128,26 @@ impl QueueSettings {
         }
         Ok(())
     }
+
+    /// Whether a result of `length` is at most as long as a payload.
+    pub(crate) fn check_result(&self, length: usize) -> Result<(), Error> {
+        if length > self.payload_max as usize {
+            return Err(Error::invalid(format!(
+                "a result is at most as long as a payload: {} bytes",
+                self.payload_max
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// How long the longest result among `outcomes` is.
+pub(crate) fn longest_result(outcomes: &[(LeaseToken, Outcome)]) -> usize {
+    let length = |(_, outcome): &(LeaseToken, Outcome)| match outcome {
+        Outcome::Done { result: Some(result) } => result.len(),
+        _ => 0,
+    };
+    outcomes.iter().map(length).max().unwrap_or(0)
 }
 
 /// Whether `limits` are not too many for one group or queue.

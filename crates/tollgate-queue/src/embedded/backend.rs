@@ -7,7 +7,7 @@ use crate::answer::Answer;
 use crate::backend::{BATCH_MAX, Backend, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::schedule::{Change, Queue, Scope};
-use crate::settings::check_limits;
+use crate::settings::{check_limits, longest_result};
 use crate::{
     Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased, Limit, NewJob, Outcome,
     Progress, QueueName, QueueSettings, Recurring, Settled, Stats,
@@ -128,13 +128,7 @@ impl Backend for Embedded {
             return Answer::error(error);
         }
         self.on(queue, now, move |queue, scope| {
-            let too_large = |(_, outcome): &(LeaseToken, Outcome)| {
-                matches!(outcome, Outcome::Done { result: Some(result) }
-                    if result.len() > queue.settings.payload_max as usize)
-            };
-            if outcomes.iter().any(too_large) {
-                return Err(Error::invalid("a result is at most as long as a payload"));
-            }
+            queue.settings.check_result(longest_result(&outcomes))?;
             let settle = |(token, outcome)| queue.settle(token, outcome, scope);
             Ok(outcomes.into_iter().map(settle).collect())
         })

@@ -11,7 +11,7 @@ use super::read::{self, beats, bytes, damaged, list, number, stats as read_stats
 use super::script::{BEAT, LOOK, PUT};
 use super::{Inner, RedisBackend, answers, recurring};
 use crate::error::Error;
-use crate::settings::check_limits;
+use crate::settings::{check_limits, longest_result};
 use crate::{
     Answer, BATCH_MAX, Backend, Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased,
     Limit, NewJob, Outcome, PAGE_BYTES, Progress, QueueName, QueueSettings, Recurring, Settled,
@@ -187,10 +187,15 @@ impl Backend for RedisBackend {
         };
         let packed: Vec<Vec<u8>> =
             outcomes.iter().flat_map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
-        if !self.inner.settings.use_callers_time {
+        let longest = longest_result(&outcomes);
+        if !self.inner.settings.use_callers_time && desk.takes_result(longest) {
             return desk.settle.ask(packed);
         }
         self.on(async move |inner: Inners| {
+            desk.check_result(&inner, longest).await?;
+            if !inner.settings.use_callers_time {
+                return desk.settle.ask(packed).await;
+            }
             let answers = answers::settle(&inner, &desk.base, vec![packed], now).await?;
             answers.into_iter().next().ok_or_else(damaged)?
         })

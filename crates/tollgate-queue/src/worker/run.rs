@@ -10,7 +10,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{Task, Worker};
-use crate::{BATCH_MAX, Beat, Error, Lease, LeaseToken, Leased, Outcome, Queue, Settled};
+use crate::{
+    BATCH_MAX, Beat, Error, ErrorKind, Lease, LeaseToken, Leased, Outcome, Queue, Settled,
+};
 
 /// What a worker did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,7 +251,10 @@ where
 ///
 /// Heartbeats have prolonged the lease until now and go on doing so: it may last one more lease time
 /// from the end of the job, however long that took.
-async fn settle(queue: &Queue, token: LeaseToken, outcome: Outcome, lease: Duration) -> bool {
+///
+/// What cannot be stored on any try, such as a result that is too long, is a failure for good: left
+/// alone, the job would be done again and again until its leases have ended often enough.
+async fn settle(queue: &Queue, token: LeaseToken, mut outcome: Outcome, lease: Duration) -> bool {
     let expires = Instant::now() + lease;
     loop {
         let settled = queue.settle(vec![(token, outcome.clone())]).await;
@@ -257,6 +262,12 @@ async fn settle(queue: &Queue, token: LeaseToken, outcome: Outcome, lease: Durat
             Ok(settled) => return !matches!(settled.first(), Some(Settled::Lost) | None),
             Err(error) if error.is_transient() && Instant::now() < expires => {
                 tokio::time::sleep(AFTER_ERROR).await;
+            }
+            Err(error)
+                if error.kind() == ErrorKind::Invalid
+                    && !matches!(outcome, Outcome::Failed { .. }) =>
+            {
+                outcome = Outcome::Failed { reason: error.to_string(), retry: false };
             }
             Err(_) => return false,
         }

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod failover;
+mod strain;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,9 @@
 //! Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
 
 mod bench;
+mod bounds;
 mod clocks;
+mod limits;
 mod pages;
 
 use std::time::Duration;
@@ -14,7 +16,9 @@ use tollgate_queue::{
 
 use crate::world::{START, after, get, group, job, now_or_soon, queue};
 use bench::{At, Bench};
+use bounds::*;
 use clocks::*;
+use limits::*;
 use pages::*;
 
 const DONE: Outcome = Outcome::Done { result: None };
@@ -57,6 +61,11 @@ rules! {
     groups_are_listed_page_by_page_in_order
     a_page_of_jobs_ends_with_the_one_that_fills_it
     a_lease_call_ends_with_the_job_that_fills_it
+    a_job_that_one_limit_refuses_takes_nothing_of_the_others
+    limits_of_the_queue_and_shared_ones_are_changed_while_jobs_run
+    what_is_named_twice_in_one_call_happens_once
+    what_is_kept_of_jobs_that_are_over_is_bounded_in_number_and_age
+    a_result_longer_than_a_payload_is_refused_and_its_lease_holds
     a_clock_that_jumps_ahead_ends_leases_and_frees_slots_as_it_says
     a_clock_that_jumps_ahead_and_back_exceeds_no_limit_and_loses_nothing
     ;
@@ -199,9 +208,12 @@ fn a_key_names_one_job_for_as_long_as_its_window_even_when_it_is_done(at: At) {
     assert_eq!((again[0].id.0, again[0].duplicate), (first, true));
     let later = get(bench.queues().enqueue(&bench.name, vec![job("g").key("k")], after(60.0)));
     assert!(!later[0].duplicate && later[0].id.0 != first);
-    // Beyond keys_max the oldest is forgotten.
-    bench.put(job("g").key("l"), after(61.0));
-    bench.put(job("g").key("m"), after(62.0));
+    // Beyond keys_max the oldest is forgotten, and nobody else.
+    let l = bench.put(job("g").key("l"), after(61.0));
+    let m = bench.put(job("g").key("m"), after(62.0));
+    for (key, id) in [("l", l), ("m", m)] {
+        assert_eq!(bench.put(job("g").key(key), after(63.0)), id);
+    }
     let fresh = get(bench.queues().enqueue(&bench.name, vec![job("g").key("k")], after(63.0)));
     assert!(!fresh[0].duplicate);
 }

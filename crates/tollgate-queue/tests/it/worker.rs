@@ -193,3 +193,39 @@ async fn a_time_that_is_told_makes_nobody_forget_an_earlier_one() {
     let took = begin.elapsed();
     assert!((Duration::from_secs(10)..Duration::from_millis(10_020)).contains(&took), "{took:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_cannot_be_kept_fails_its_job_once() {
+    let queue = open(QueueSettings { payload_max: 10, ..Default::default() }).await;
+    let id = queue.enqueue(job("g")).await.unwrap().id;
+    let handler =
+        handler_fn(|_: Task| async { Outcome::Done { result: Some(vec![7; 11].into()) } });
+    let stop = tokio::time::sleep(Duration::from_secs(3_600));
+    Worker::new(queue.clone()).run(handler, stop).await.unwrap();
+    let stats = queue.stats(None, 0).await.unwrap();
+    assert_eq!((stats.totals.leased, stats.totals.expired, stats.dead), (1, 0, 1));
+    let state = queue.job(id).await.unwrap().unwrap().state;
+    assert!(matches!(&state, JobState::Dead { reason, .. } if reason.contains("10 bytes")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_asks_once_while_a_hundred_thousand_jobs_are_delayed() {
+    let queue = open(limited("slots 10/10s")).await;
+    let hour = Duration::from_secs(3_600);
+    let worker = Worker::new(queue.clone()).concurrency(4);
+    let producer = async move {
+        // Some before it asks, most while it waits, a minute between any two batches.
+        for batch in 0..100u32 {
+            let delayed =
+                |n: u32| job(&format!("g{}", n % 50)).after(2 * hour + hour / 100 * batch);
+            queue.enqueue_all((0..1_000).map(delayed).collect()).await.unwrap();
+            if batch % 2 == 0 {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+        }
+        assert_eq!(queue.stats(None, 0).await.unwrap().queue.delayed, 100_000);
+    };
+    let handler = handler_fn(|_: Task| async { done() });
+    let summary = worker.run(handler, producer).await.unwrap();
+    assert_eq!((summary.asked, summary.settled), (1, 0));
+}

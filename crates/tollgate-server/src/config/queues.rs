@@ -79,7 +79,10 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     table.set("keep_dead", &mut retention.dead_age, |place| place.duration())?;
     table.set("keep_dead_max", &mut retention.dead_max, |place| place.number())?;
     settings.validate().map_err(|error| table.wrong(error.to_string()))?;
-    let push = table.get("push").map(|place| push(&place)).transpose()?;
+    let mut push = table.get("push").map(|place| push(&place)).transpose()?;
+    if let Some(target) = &mut push {
+        target.result_bytes = target.result_bytes.min(settings.payload_max as usize);
+    }
     table.finish()?;
     Ok(PlannedQueue { name, settings, push })
 }
@@ -190,6 +193,8 @@ mod tests {
             concurrency: 3,
             content_type: "text/plain".to_owned(),
             keep_result: true,
+            // What is kept of an answer is at most as long as a payload.
+            result_bytes: 1_234,
             ..PushTarget::new("http://127.0.0.1:9/hook")
         };
         let name = "roles".parse().unwrap();
