@@ -67,11 +67,53 @@ fn a_killed_service_has_lost_nothing_that_it_acknowledged() {
 
     let again = serve(&folder);
     assert_eq!(state(&again, running[0]), "done");
+    let (_, job) = get(&again, &format!("/jobs/{}", running[0]));
+    assert_eq!(job["result"], "{\"ok\":true}", "{job}");
     assert_eq!(state(&again, running[1]), "running");
     let (_, figures) = get(&again, "");
     assert_eq!(figures["waiting"], 1, "{figures}");
     assert_eq!(lease(&again), [0; 0], "a slot that was used is not free after a restart");
     assert_eq!(post(&again, "ack", &json!({"id": running[1], "attempt": 1})).0, 200);
+}
+
+#[test]
+fn a_service_does_not_start_on_a_file_that_is_no_queue_and_leaves_it_alone() {
+    let folder = Folder::new("queue-garbage");
+    let store = folder.file("queue.redb", "this is somebody's letter\n");
+    let config = "[[queues]]\nname = \"roles\"\n";
+    let config = folder.file("queue.toml", config);
+    let at = ["--http", "127.0.0.1:0", "--resp", "off", "--grpc", "off"];
+    let place = format!("redb:{store}");
+    let complaint =
+        fail(&[&["serve", "--config", &config, "--queue-store", &place], &at[..]].concat());
+    assert!(complaint.contains("this is no queue file, or a damaged one"), "{complaint}");
+    assert_eq!(std::fs::read_to_string(store).unwrap(), "this is somebody's letter\n");
+}
+
+#[test]
+fn a_service_whose_disk_is_full_says_so_and_keeps_what_it_acknowledged() {
+    let folder = Folder::new("queue-full");
+    let place = format!("redb:{}", folder.0.join("queue.redb").display());
+    let config = "[[queues]]\nname = \"roles\"\npayload_bytes = 262144\n";
+    let config = folder.file("queue.toml", config);
+    let arguments = ["--config", &config, "--queue-store", &place];
+    let served = Served::start_on_a_full_disk(16_384, &arguments);
+    let large = json!({"payload": "x".repeat(200_000)});
+    let mut kept = Vec::new();
+    let (status, problem) = loop {
+        assert!(kept.len() < 100, "8 MiB hold no more");
+        match post(&served, "jobs", &large) {
+            (201, answer) => kept.push(answer["id"].as_u64().unwrap()),
+            refused => break refused,
+        }
+    };
+    assert_eq!(status, 507, "{problem}");
+    assert!(!kept.is_empty() && problem["detail"].as_str().unwrap().contains("no space"));
+    drop(served);
+    let again = Served::start(&arguments);
+    assert_eq!(get(&again, "").1["waiting"], kept.len(), "what was acknowledged, and nothing else");
+    assert_eq!(lease(&again), kept[..kept.len().min(10)]);
+    enqueue(&again, &large);
 }
 
 #[test]

@@ -23,7 +23,19 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        Self::spawn(&mut Command::new(env!("CARGO_BIN_EXE_tollgate")), arguments)
+    }
+
+    /// A service none of whose files may have more than `blocks` of 512 bytes: a disk that is full.
+    pub(crate) fn start_on_a_full_disk(blocks: u32, arguments: &[&str]) -> Self {
+        let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_tollgate")]);
+        Self::spawn(&mut command, arguments)
+    }
+
+    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
+        let mut process = command
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
             .args(arguments)
             .stdin(Stdio::null())
