@@ -12,7 +12,8 @@
 //! **Invariants.** The server's clock decides, so machines whose clocks differ agree. A script is
 //! safe to run twice (it remembers what it answered), so a broken connection or a failover loses no
 //! answer; see [`RedisSettings::patience`]. Whatever is not a waiting or running job, a setting or a
-//! recurring job has a TTL. No script reads or writes an unbounded range.
+//! recurring job has a TTL. Scripts read and write bounded ranges; a change of the kind of a limit reads every
+//! lease once.
 //!
 //! **Cluster.** All keys of a namespace carry one hash tag and live in one slot, so that limits can
 //! be shared between queues and a job's limits be taken all or none. To spread queues over a
@@ -168,7 +169,8 @@ impl Inner {
         if let Some(desk) = queues.get(queue) {
             return Ok(Arc::clone(desk));
         }
-        let base = format!("{}{queue}:", self.base).into_bytes();
+        // A colon ends the name: one within it would make another queue's key.
+        let base = format!("{}{}:", self.base, queue.as_str().replace(':', "/")).into_bytes();
         let line = new_line(&self.url, &self.base, &self.settings)?;
         let marker = [&base[..], b"m"].concat();
         let watch = Watch::start(&self.runtime, line, marker);

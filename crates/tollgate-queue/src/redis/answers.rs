@@ -119,7 +119,6 @@ type Groups<'s> = HashMap<String, (Told<'s>, i64)>;
 /// What was asked for, as far as its answer depends on it.
 struct Asked {
     group: String,
-    priority: u8,
     weight: u32,
     starts_later: bool,
 }
@@ -134,8 +133,8 @@ impl Asked {
     }
 
     fn of(job: &[u8], starts_later: bool) -> Self {
-        let (priority, weight, group) = pack::of_job(job).unwrap_or((0, 1, ""));
-        Self { group: group.to_owned(), priority, weight, starts_later }
+        let (weight, group) = pack::of_job(job).unwrap_or((1, ""));
+        Self { group: group.to_owned(), weight, starts_later }
     }
 }
 
@@ -155,7 +154,7 @@ fn read_row(ids: &mut RangeFrom<u64>, told: &mut Groups<'_>, jobs: &[Asked]) -> 
     let one = |(job, id): (&Asked, u64)| {
         // Of what is told again the groups are not remembered.
         let ready = told.get_mut(&job.group).and_then(|(group, next)| {
-            let ahead = if job.priority > 0 { -1 } else { *next };
+            let ahead = *next;
             *next += 1;
             group.estimate(ahead, job.weight, Timestamp::MIN)
         });

@@ -10,7 +10,7 @@ use super::pack;
 use super::read::{self, beats, bytes, damaged, list, number, stats as read_stats, text, unsigned};
 use super::script::{BEAT, LOOK, PUT};
 use super::{Inner, RedisBackend, answers, recurring};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::settings::{check_limits, longest_result};
 use crate::{
     Answer, BATCH_MAX, Backend, Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased,
@@ -31,7 +31,7 @@ impl RedisBackend {
         Answer::pending(async move {
             let gone = |error| {
                 let message = "the backend is being shut down";
-                Error::new(crate::ErrorKind::Unknown, message).caused_by(error)
+                Error::new(ErrorKind::Unknown, message).caused_by(error)
             };
             task.await.map_err(gone)?
         })
@@ -68,15 +68,7 @@ impl Backend for RedisBackend {
         now: Timestamp,
     ) -> Answer<'_, ()> {
         let queue = queue.clone();
-        self.on(async move |inner: Inners| {
-            settings.validate()?;
-            let desk = inner.desk(&queue)?;
-            let packed = pack::settings(&settings);
-            let mut arguments = vec![word("put"), word(queue.as_str()), packed.clone(), packed];
-            arguments.extend(settings.shared.iter().map(|name| word(name.as_str())));
-            inner.look(&PUT, &desk.base, now, arguments).await?;
-            inner.replace(&desk.base, now).await
-        })
+        self.on(async move |inner: Inners| inner.put(&queue, settings, now).await)
     }
 
     fn remove_queue(&self, queue: &QueueName, now: Timestamp) -> Answer<'_, bool> {

@@ -7,10 +7,10 @@ use redis::Value;
 use tollgate_core::Timestamp;
 
 use super::Inner;
-use super::pack::{moment, unpack_settings};
+use super::pack::{self, moment, unpack_settings};
 use super::read::{self, bytes, damaged, list, moment_of, number, text, unsigned};
 use super::script::{CONTROL, LEASE, PUT};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::{Leased, PAGE_BYTES, QueueName, QueueSettings};
 
 impl Inner {
@@ -22,6 +22,30 @@ impl Inner {
     ) -> Result<i64, Error> {
         let desk = self.desk(queue)?;
         number(&self.change(&CONTROL, &desk.base, now, arguments).await?)
+    }
+
+    /// Makes a queue or changes its settings.
+    pub(super) async fn put(
+        self: &Arc<Self>,
+        queue: &QueueName,
+        settings: QueueSettings,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        settings.validate()?;
+        let desk = self.desk(queue)?;
+        // What time has done, it did under the settings of before.
+        match self.look(&CONTROL, &desk.base, now, [b"upkeep".to_vec()]).await {
+            Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
+            _ => {}
+        }
+        let packed = pack::settings(&settings);
+        let has_limits = if settings.queue_limits.is_empty() { b"0" } else { b"1" };
+        let name = queue.as_str().as_bytes().to_vec();
+        let mut arguments =
+            vec![b"put".to_vec(), name, packed.clone(), packed, has_limits.to_vec()];
+        arguments.extend(settings.shared.iter().map(|name| name.as_str().as_bytes().to_vec()));
+        self.look(&PUT, &desk.base, now, arguments).await?;
+        self.replace(&desk.base, now).await
     }
 
     /// Forgets a queue, a chunk of its keys at a time; whether there was one.

@@ -4,8 +4,8 @@
 //!   callers ──> queue ──> [ everything that waits ] ──> one run ──> answers, one per call
 //! ```
 //!
-//! A call that finds nothing under way is sent at once and alone, so latency is never traded for
-//! throughput: batches grow only out of time that would be spent waiting anyway.
+//! A call that finds nothing under way is sent as soon as tasks that are ready have run, and alone if
+//! they ask nothing: batches grow only out of time that would be spent waiting anyway.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -74,7 +74,6 @@ where
     loop {
         let Ok(turn) = Arc::clone(&runs).acquire_owned().await else { return };
         let Some(first) = waiting.recv().await else { return };
-        // Whoever was just answered may ask again at once, and go with these.
         for _ in 0..YIELDS {
             tokio::task::yield_now().await;
         }

@@ -63,7 +63,7 @@ pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
             starts.append(&mut own);
         }
         for job in jobs {
-            let group = of_job(&job).map_or("", |(_, _, group)| group);
+            let group = of_job(&job).map_or("", |(_, group)| group);
             arguments.extend([group.as_bytes().to_vec(), job]);
         }
     }
@@ -102,14 +102,14 @@ pub(super) fn job(job: &NewJob) -> Vec<u8> {
     out
 }
 
-/// The priority, the weight and the group of a job that [`job`] packed.
-pub(super) fn of_job(bytes: &[u8]) -> Option<(u8, u32, &str)> {
+/// The weight and the group of a job that [`job`] packed.
+pub(super) fn of_job(bytes: &[u8]) -> Option<(u32, &str)> {
     let mut read = Reader(bytes);
-    let (priority, weight) = (read.byte()?, read.number()?);
+    let (_priority, weight) = (read.byte()?, read.number()?);
     // Attempts, failures, the most attempts and the backoff.
     read.take(8 + 4 + 16)?;
     let _key = read.text()?;
-    Some((priority, weight, read.text()?))
+    Some((weight, read.text()?))
 }
 
 /// The job that [`job`] packed, for recurring jobs.

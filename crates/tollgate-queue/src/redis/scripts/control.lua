@@ -8,6 +8,7 @@
 --            'unrecur'    ARGV[4] name: whether there was one
 --            'fire'       ARGV[4] name, ARGV[5] when it was due, ARGV[6] when next ('' never):
 --                         whether it was this caller who may enqueue it
+--            'upkeep'     does nothing else than what time has done
 --            'replace'    ARGV[4] cursor: places groups anew after limits changed; the next cursor
 
 upkeep()
@@ -81,6 +82,8 @@ elseif what == 'revive' then
   local length = read('<I4', text, 10)
   local j = job_read(text:sub(14 + length))
   j.failures, j.due = 0, now
+  Q.heaviest = max(Q.heaviest, j.weight)
+  call('HSET', P .. 'c', 'hv', Q.heaviest, 'lg', max(Q.longest, #j.text))
   job_save(id, j)
   local g = group_load(j.group)
   job_wait(g, id, j)
@@ -109,6 +112,8 @@ elseif what == 'fire' then
     call('ZADD', P .. 'tz', ARGV[6], ARGV[4])
   end
   return reply(1)
+elseif what == 'upkeep' then
+  return 1
 elseif what == 'replace' then
   local scan = call('ZSCAN', P .. 'i', ARGV[4], 'COUNT', CHUNK)
   for n = 1, #scan[2], 2 do place(scan[2][n]) end

@@ -153,7 +153,7 @@ local function wide_load()
     local spec = call('HGET', S .. 'l', name)
     if spec then
       local limits = read_limits(spec, 1)
-      local key = S .. 's:' .. name
+      local key = S .. '~s:' .. name
       wide.shared[#wide.shared + 1] =
         { key = key, limits = limits, states = states_load(limits, call('GET', key), 1) }
     end
@@ -259,18 +259,17 @@ end
 
 -- What an estimate needs of the limits that bind every group: { state of the queue's own, units of
 -- its jobs, and per shared limit: limit, state, units of the jobs of all that share it, heaviest }.
-
 local function wide_told()
   if not is_wide then return '' end
   local told = { call('GET', P .. 'q') or '', (units_at_most(P)) }
   for _, name in ipairs(Q.shared) do
     local units, heaviest = 0, 1
-    for _, queue in ipairs(call('SMEMBERS', S .. 'u:' .. name)) do
-      local more, weight = units_at_most(S .. queue .. ':')
+    for _, queue in ipairs(call('SMEMBERS', S .. '~u:' .. name)) do
+      local more, weight = units_at_most(S .. queue:gsub(':', '/') .. ':')
       units, heaviest = units + more, max(heaviest, weight)
     end
     told[#told + 1] = call('HGET', S .. 'l', name) or ''
-    told[#told + 1] = call('GET', S .. 's:' .. name) or ''
+    told[#told + 1] = call('GET', S .. '~s:' .. name) or ''
     told[#told + 1], told[#told + 2] = units, heaviest
   end
   return told

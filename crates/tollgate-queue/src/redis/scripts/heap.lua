@@ -1,6 +1,6 @@
 -- Where groups stand: in the ring of those that may start a job now, or in the heap of those that wait.
 
--- Where groups stand, written together at the end: group -> 0 for the ring, otherwise its score in the
+-- What is written together at the end: group -> 0 for the ring, otherwise its score in the
 -- heap, false for nowhere.
 local turns, turn_order = {}, {}
 

@@ -4,15 +4,8 @@ local function job_save(id, j)
   call('HSET', P .. 'j', id, job_head(j) .. j.text:sub(j.payload))
 end
 
--- Puts a job among those that wait in its group, or that are delayed.
-local function job_wait(g, id, j)
-  if j.due > now then
-    call('ZADD', delays_of(g), j.due, pack('>I7', id))
-    delayed_count(g, 1)
-  else
-    line_put(g, { 0, job_place(id, j) }, j.weight - 1)
-  end
-end
+-- Puts a job that was with a worker back among those that wait in its group.
+local function job_wait(g, id, j) line_put(g, { 0, job_place(id, j) }, j.weight - 1) end
 
 local function extra_drop(group, units)
   if units > 0 and call('HINCRBY', P .. 'u', group, -units) <= 0 then call('HDEL', P .. 'u', group) end
@@ -57,29 +50,43 @@ local function lease_format(l)
     .. pack('<B', #l.worker) .. l.worker .. l.group
 end
 
-refit = function(g, fits)
-  is_refitted = true
-  local leases = call('HGETALL', P .. 'r')
-  for n = 1, #leases, 2 do
-    local l = lease_read(leases[n + 1])
-    if l.group == g.name then
-      local weight = read('<I4', call('HGET', P .. 'j', leases[n]), 18)
-      local count, at = read('<B', l.taken)
-      local units, rest = {}, l.taken:sub(2 + 4 * count)
-      for k, limit in ipairs(g.limits) do
-        local held = fits[k] and k <= count and read('<I4', l.taken, at + 4 * (k - 1)) or 0
-        -- What was started before a limit of another kind came knows nothing of it.
-        if not fits[k] and limit.kind == 1 then
-          held = limit_units(limit, weight)
-          g.states[k][2] = g.states[k][2] + held
-        end
-        units[k] = pack('<I4', held)
-      end
-      l.taken = pack('<B', #g.limits) .. table.concat(units) .. rest
-      call('HSET', P .. 'r', leases[n], lease_format(l))
+do
+  -- Of each group the ids of its jobs that run; read once.
+  local running_of
+  local function running_load()
+    local leases = call('HGETALL', P .. 'r')
+    running_of = {}
+    for n = 1, #leases, 2 do
+      local group = lease_read(leases[n + 1]).group
+      running_of[group] = running_of[group] or {}
+      table.insert(running_of[group], leases[n])
     end
   end
-  g.dirty = true
+
+  refit = function(g, fits)
+    is_refitted = true
+    if not running_of then running_load() end
+    for _, id in ipairs(running_of[g.name] or {}) do
+      local lease = call('HGET', P .. 'r', id)
+      if lease then
+        local l, weight = lease_read(lease), read('<I4', call('HGET', P .. 'j', id), 18)
+        local count, at = read('<B', l.taken)
+        local units, rest = {}, l.taken:sub(2 + 4 * count)
+        for k, limit in ipairs(g.limits) do
+          local held = fits[k] and k <= count and read('<I4', l.taken, at + 4 * (k - 1)) or 0
+          -- What was started before a limit of another kind came knows nothing of it.
+          if not fits[k] and limit.kind == 1 then
+            held = limit_units(limit, weight)
+            g.states[k][2] = g.states[k][2] + held
+          end
+          units[k] = pack('<I4', held)
+        end
+        l.taken = pack('<B', #g.limits) .. table.concat(units) .. rest
+        call('HSET', P .. 'r', id, lease_format(l))
+      end
+    end
+    g.dirty = true
+  end
 end
 
 -- Ends the lease of a job, whatever came of it.
@@ -103,65 +110,70 @@ local function end_cancelled(id, j)
   job_forget(id)
 end
 
--- Ends a lease that was not prolonged in time: the call may have been made just before the end.
-local function expire_one(id, l)
-  local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
-  if is_refitted then l = lease_read(call('HGET', P .. 'r', id)) end
-  lease_end(g, id, l)
-  answered(g, l, l.expires)
-  count('expired')
-  j.attempt = l.attempt
-  if l.flags % 2 == 1 then
-    end_cancelled(id, j)
-  else
-    j.failures = j.failures + 1
-    local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
-    if j.failures >= most then
-      bury(id, j, ('the lease of worker "%s" expired'):format(l.worker))
+local upkeep
+do
+  -- Ends a lease that was not prolonged in time: the call may have been made just before the end.
+  local function expire_one(id, l)
+    local g, j = group_load(l.group), job_read(call('HGET', P .. 'j', id))
+    if is_refitted then l = lease_read(call('HGET', P .. 'r', id)) end
+    lease_end(g, id, l)
+    answered(g, l, l.expires)
+    count('expired')
+    j.attempt = l.attempt
+    if l.flags % 2 == 1 then
+      end_cancelled(id, j)
     else
-      job_save(id, j)
-      job_wait(g, id, j)
-    end
-  end
-  group_promote(g)
-  group_place(g)
-end
-
--- Ends the leases whose time has come, of some that were granted together; whether there are more.
-local function expire()
-  local together = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, 50)
-  local seen = {}
-  for _, names in ipairs(together) do
-    local ids = {}
-    for id in names:gmatch('%d+') do ids[#ids + 1] = id end
-    local leases = call('HMGET', P .. 'r', unpack(ids))
-    for n, id in ipairs(ids) do
-      local l = leases[n] and lease_read(leases[n])
-      -- It may be prolonged, over, or another one by now.
-      if l and l.expires <= now and not seen[id] then
-        seen[id] = true
-        expire_one(id, l)
+      j.failures = j.failures + 1
+      local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
+      if j.failures >= most then
+        bury(id, j, ('the lease of worker "%s" expired'):format(l.worker))
+      else
+        job_save(id, j)
+        job_wait(g, id, j)
       end
     end
-    call('ZREM', P .. 'l', names)
+    group_promote(g)
+    group_place(g)
   end
-  if #turn_order > 0 then purge('x', Q.dead_age, Q.dead_max) end
-  return #together > 0
-end
 
--- Does what time alone has done, before anything else is looked at or changed.
--- A run does not go on for ever: what is left then is the next one's.
-local function upkeep()
-  for _ = 1, 200 do
-    local more = expire()
-    if #turn_order > 0 then
-      ends_save()
-      heap_save()
-      groups_save()
-      totals_save()
-      totals = {}
+  -- Ends the leases whose time has come, of some that were granted together; whether there are more. A run
+  -- does not go on for ever: what is left then is the next one's.
+  local EXPIRE_MAX, looked = 10000, 0
+  local function expire()
+    local together = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, 50)
+    local seen = {}
+    for _, names in ipairs(together) do
+      if looked > EXPIRE_MAX then return false end
+      local ids = {}
+      for id in names:gmatch('%d+') do ids[#ids + 1] = id end
+      looked = looked + #ids
+      local leases = call('HMGET', P .. 'r', unpack(ids))
+      for n, id in ipairs(ids) do
+        local l = leases[n] and lease_read(leases[n])
+        -- It may be prolonged, over, or another one by now.
+        if l and l.expires <= now and not seen[id] then
+          seen[id] = true
+          expire_one(id, l)
+        end
+      end
+      call('ZREM', P .. 'l', names)
     end
-    if not more then break end
+    if #turn_order > 0 then purge('x', Q.dead_age, Q.dead_max) end
+    return #together > 0
+  end
+
+  -- Does what time alone has done, before anything else is looked at or changed.
+  upkeep = function()
+    repeat
+      local more = expire()
+      if #turn_order > 0 then
+        ends_save()
+        heap_save()
+        groups_save()
+        totals_save()
+        totals = {}
+      end
+    until not more
   end
 end
 

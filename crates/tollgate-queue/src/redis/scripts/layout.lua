@@ -7,8 +7,8 @@
 --
 --   S c             HASH    queue -> its settings as the caller wrote them
 --   S l             HASH    name of a shared limit -> limit
---   S s:<name>      STRING  state of a shared limit; TTL until it says nothing
---   S u:<name>      SET     queues that share the limit
+--   S ~s:<name>     STRING  state of a shared limit; TTL until it says nothing
+--   S ~u:<name>     SET     queues that share the limit
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
 --                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest
@@ -74,7 +74,7 @@ local P, S = KEYS[1], KEYS[2]
 local IN_RING, RING, STUCK = 1, 1e15, 9e15
 local REMEMBER_MS = 60000
 local LATE_MAX = 10000000
--- No range and no argument list is longer than this; it is even, so pairs stay together.
+-- No argument list is much longer than this; it is even, so pairs stay together.
 local CHUNK = 500
 -- Leases of jobs that are no longer than this are not bounded by their bytes.
 local LONG_JOB = 8192

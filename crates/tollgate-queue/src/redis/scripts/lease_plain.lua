@@ -14,7 +14,8 @@ if Q.longest > LONG_JOB then most = min(most, ceil(ARGV[5] / Q.longest)) end
 -- Of each job that is leased: id, name of its group, the group if it is loaded, units that were taken.
 local ids, names, granted, taken = {}, {}, {}, {}
 
--- Starts a job of every plain group of `ring`, which stands first; these go to the end, the others stay.
+-- Starts a job of every plain group of `ring`, which stands first. These go to the end; the others stay,
+-- and are served next.
 local function serve_plain(ring)
   local values, states, others, f = call('HMGET', P .. 'gs', unpack(ring)), {}, {}, P .. 'f:'
   local k = 0
@@ -62,7 +63,10 @@ local function leases_save()
   end
   if #ids > 0 then
     call('HINCRBY', P .. 'c', 't_leased', #ids)
-    if #ids >= FEW and call('HLEN', P .. 'r') == #ids then widen(P .. 'r') end
+    local running, members = call('HLEN', P .. 'r'), call('ZCARD', P .. 'l')
+    if #ids >= FEW and running == #ids then widen(P .. 'r') end
+    -- Leases that ended one by one may be in l still: where they are many, one is looked at.
+    if members > 2 * running + CHUNK then is_over(call('ZRANGE', P .. 'l', now % members, now % members)[1]) end
   end
   return answer, remembered
 end
@@ -71,7 +75,7 @@ end
 local function hand_out(answer, remembered, next)
   answer[3] = call('ZRANGEBYSCORE', P .. 'tz', '-inf', now, 'LIMIT', 0, 16)
   -- What this worker leaves, another may take; and somebody must be there when these leases end.
-  if #ids > 0 then mark(next >= 0 and next <= now and 0 or now + Q.lease) end
+  if #ids > 0 then mark(next <= now and 0 or next) end
   answer[2] = format('%d', next)
   remembered[3] = answer[2]
   return reply(answer, remembered)
@@ -79,8 +83,9 @@ end
 
 if not again and not Q.paused and Q.heaviest == 1 and is_calm()
   and call('ZCOUNT', P .. 'h', '-inf', RING + now) == 0 then
-  local ring = call('LRANGE', P .. 'n', 0, min(most, CHUNK) - 1)
-  if #ring > 0 and #ring == min(most, CHUNK) then serve_plain(ring) end
+  local wanted = min(most, CHUNK)
+  local ring = wanted > 0 and call('LRANGE', P .. 'n', 0, wanted - 1) or {}
+  if #ring > 0 and #ring == wanted then serve_plain(ring) end
   -- In every group that was served another job may start at once.
   if #ids > 0 and #ids == most then
     local answer, remembered = leases_save()

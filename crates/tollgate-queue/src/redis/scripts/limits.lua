@@ -8,7 +8,7 @@
 --         6 leaky   size, interval, drip | level 8 | dripped 8 |
 --   log   | units in all 4 | (at 8, units 4) ... |, oldest first; each counts until `at` + window
 --
--- A state in memory is { kind, ... }; `false` stands for none. Every arithmetic is on integers below
+-- A state in memory is { kind, ... }. Every arithmetic is on integers below
 -- 2^53: nothing is rounded but a GCRA's unit, which is kept as whole microseconds and `part` / units.
 
 local function log_load(limit, value, from, upto)
@@ -171,7 +171,7 @@ local function limit_refund(limit, state, units, taken)
     if taken >= state[2] then state[3] = max(0, state[3] - units) end
   elseif kind == 5 then
     local back
-    state[3], back = log_drop(state[3], taken - taken % max(1, limit.c), units)
+    state[3], back = log_drop(state[3], on_grid(limit, taken - taken % max(1, limit.c)), units)
     state[4] = state[4] - back
   else
     local us, part = gcra_cost(limit, units)

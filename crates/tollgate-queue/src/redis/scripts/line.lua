@@ -29,6 +29,7 @@ local function due_of(id) return read('<d', call('HGET', P .. 'j', id), 9) end
 
 -- The first `most` jobs of a line: ids, weights, and whether each is odd.
 local function line_read(g, most)
+  if most == 0 then return {}, {}, {} end
   local came, ids, weights, is_odd = call('LRANGE', came_of(g.name), 0, most - 1), {}, {}, {}
   local places = g.odd > 0 and call('ZRANGE', odd_of(g.name), 0, most - 1) or {}
   local next_came, next_odd, due = 1, 1, nil

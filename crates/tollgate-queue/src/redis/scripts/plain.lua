@@ -1,5 +1,5 @@
--- Plain groups: they have one limit, of slots, and nothing about them is odd or waits for a time.
--- Most groups of most queues are; their states change without being loaded (groups.lua).
+-- Plain groups: they have one limit, of slots, and there is nothing else to know of them. Most groups of
+-- most queues are; their states change without being loaded (groups.lua).
 --
 -- In a log of a limit of more than EXACT units, times are rounded up to a grid of window / EXACT: it
 -- stays short, and a slot frees late by at most that, never early.
@@ -71,9 +71,25 @@ local PLAIN, PLAIN_LENGTH, BODY = HEAD .. 'BI4I4I4', 49, HEAD_LENGTH + 5
 -- What a job of one unit takes of the limits that bind it, for its lease.
 local ONE_UNIT = pack('<BI4BB', 1, 1, 0, 0)
 
+-- Takes a member out of l if no lease of it is left; whether it did.
+local function is_over(member)
+  local ids = {}
+  for id in member:gmatch('%d+') do ids[#ids + 1] = id end
+  for _, lease in ipairs(call('HMGET', P .. 'r', unpack(ids))) do
+    if lease then return false end
+  end
+  return call('ZREM', P .. 'l', member) == 1
+end
+
 -- Whether groups may be plain, and no lease has expired: only then need nothing be loaded.
 local function is_calm()
-  return plain and not is_wide and call('ZCOUNT', P .. 'l', '-inf', now) == 0
+  if not plain or is_wide then return false end
+  for _ = 1, 20 do
+    local member = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, 1)[1]
+    if not member then return true end
+    if not is_over(member) then return false end
+  end
+  return false
 end
 
 -- The state of a plain group with a job less in its line, which has room for the first and for
@@ -86,8 +102,12 @@ local function state_after_start(value)
     or length ~= #value - BODY or flight + used + 2 > Q.group_limits[1].units then
     return nil
   end
-  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, 0, turn, 1, length, flight + 1, used)
-    .. sub(value, PLAIN_LENGTH + 1)
+  local log, limit = sub(value, PLAIN_LENGTH + 1), Q.group_limits[1]
+  if log ~= '' and read('<d', log) + limit.window <= now then
+    log, used = log_rest(limit, log, 1, #log + 1, used)
+  end
+  return pack(PLAIN, running + 1, blocked, 0, waiting - 1, 0, 0, turn, 1, 8 + #log, flight + 1, used)
+    .. log
 end
 
 -- The state of a plain group after so many jobs of one unit are done; nothing if it is not one.

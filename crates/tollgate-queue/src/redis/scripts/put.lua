@@ -2,7 +2,7 @@
 --
 --   KEYS[1], KEYS[2], ARGV[1], ARGV[2]   as in layout.lua
 --   ARGV[3]  'put'     ARGV[4] queue, ARGV[5] settings for scripts, ARGV[6] settings as written,
---                      ARGV[7..] shared limits that bind it
+--                      ARGV[7] whether it has limits of its own, ARGV[8..] shared limits that bind it
 --            'shared'  ARGV[4] name, ARGV[5] limits (one)
 --            'remove'  ARGV[4] queue: deletes a chunk of its keys; { whether it was there, more }
 
@@ -15,22 +15,25 @@ local function share(names)
   local shares = {}
   for _, shared in ipairs(names) do shares[shared] = true end
   for _, shared in ipairs(call('HKEYS', S .. 'l')) do
-    call(shares[shared] and 'SADD' or 'SREM', S .. 'u:' .. shared, name)
+    call(shares[shared] and 'SADD' or 'SREM', S .. '~u:' .. shared, name)
   end
 end
 
 if what == 'put' then
-  for n = 7, #ARGV do
+  for n = 8, #ARGV do
     if call('HEXISTS', S .. 'l', ARGV[n]) == 0 then
       return { err = 'NOTFOUND no shared limit ' .. ARGV[n] }
     end
   end
-  share({ unpack(ARGV, 7) })
+  share({ unpack(ARGV, 8) })
   if call('HGET', P .. 'c', 's') ~= ARGV[5] then
-    call('HSET', P .. 'c', 's', ARGV[5])
-    call('HINCRBY', P .. 'c', 'v', 1)
+    -- A version is told by no other settings, also of a queue that was removed and made again.
+    local time = call('TIME')
+    call('HSET', P .. 'c', 's', ARGV[5], 'v', ('%d'):format(time[1] * 1000000 + time[2]))
+    call('HINCRBY', P .. 'c', 'rf', 1)
   end
-  call('HINCRBY', P .. 'c', 'rf', 1)
+  -- What runs holds nothing of limits that are gone, and must not hold them when they are back.
+  if ARGV[7] == '0' then call('DEL', P .. 'q') end
   call('HSET', S .. 'c', name, ARGV[6])
   return 1
 elseif what == 'shared' then

@@ -19,6 +19,8 @@ for k = 1, many do names[k], said[k] = ARGV[2 * k + 1], ARGV[2 * k + 2] end
 -- How long responses take: a mean that follows slowly, and a longest that is forgotten slowly.
 local mean, longest
 local function observe(took)
+  -- A clock may have been set back.
+  took = max(took, 0)
   if not longest then
     local kept = call('HMGET', P .. 'c', 'rm', 'rx')
     mean, longest = kept[1] and tonumber(kept[1]), tonumber(kept[2] or 0)

@@ -45,20 +45,18 @@ local function keeps_save()
   kept = {}
 end
 
--- Forgets what is kept too long or too much of, oldest first, a chunk at a time.
+-- Forgets what is kept too long or too much of, oldest first; more than a run can have kept.
 local function purge(hash, age, most)
   keeps_save()
   local z = P .. hash .. 'z'
-  local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
-  local many = call('ZCARD', z) - #old - most
-  if many > 0 then
-    local more = call('ZRANGE', z, #old, #old + min(many, CHUNK) - 1)
-    for _, id in ipairs(more) do old[#old + 1] = id end
+  for _ = 1, 20 do
+    local old = call('ZRANGEBYSCORE', z, '-inf', now - age, 'LIMIT', 0, CHUNK)
+    local many = call('ZCARD', z) - most
+    if #old == 0 and many > 0 then old = call('ZRANGE', z, 0, min(many, CHUNK) - 1) end
+    if #old == 0 then return end
+    call('ZREM', z, unpack(old))
+    call('HDEL', P .. hash, unpack(old))
   end
-  chunked(old, function(...)
-    call('ZREM', z, ...)
-    call('HDEL', P .. hash, ...)
-  end)
 end
 
 -- Jobs that are in no group any more, leases that are over, and those of them that are alone in l:
