@@ -121,8 +121,13 @@ impl Schedule {
         Ok(())
     }
 
-    pub(crate) fn remove_queue(&mut self, name: &QueueName) -> bool {
-        let Some(number) = self.names.remove(name) else { return false };
+    pub(crate) fn remove_queue(&mut self, name: &QueueName, now: Timestamp) -> bool {
+        // What its jobs hold of limits that it shares would be held for ever.
+        let released = self.with(name, now, |queue, scope| {
+            queue.release_shared(scope);
+            Ok(())
+        });
+        let (Ok(()), Some(number)) = (released, self.names.remove(name)) else { return false };
         self.queues.remove(&number);
         self.changes.push(Change::QueueGone(number));
         true

@@ -37,11 +37,11 @@ impl Backend for Embedded {
         self.submit(move |desk| desk.schedule.put_queue(&queue, settings, now))
     }
 
-    fn remove_queue(&self, queue: &QueueName, _now: Timestamp) -> Answer<'_, bool> {
+    fn remove_queue(&self, queue: &QueueName, now: Timestamp) -> Answer<'_, bool> {
         let (queue, signals) = (queue.clone(), self.signals.clone());
         self.submit(move |desk| {
             signals.end(&queue);
-            Ok(desk.schedule.remove_queue(&queue))
+            Ok(desk.schedule.remove_queue(&queue, now))
         })
     }
 

@@ -56,6 +56,14 @@ impl Inner {
     ) -> Result<bool, Error> {
         let desk = self.desk(queue)?;
         let mut was_there = false;
+        // What its jobs hold of limits that it shares would be held for ever.
+        loop {
+            match self.look(&CONTROL, &desk.base, now, [b"release".to_vec()]).await {
+                Ok(more) if number(&more)? == 1 => {}
+                Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
+                _ => break,
+            }
+        }
         loop {
             let arguments = [b"remove".to_vec(), queue.as_str().as_bytes().to_vec()];
             let answer = list(self.look(&PUT, &desk.base, now, arguments).await?)?;

@@ -94,6 +94,18 @@ impl Queue {
         }
     }
 
+    /// Counts every job that runs as answered now, by the limits that other queues share.
+    pub(crate) fn release_shared(&mut self, scope: &mut Scope<'_>) {
+        for name in &self.settings.shared {
+            let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };
+            for id in self.leases.keys() {
+                gate.answer(limit, *id, scope.now);
+            }
+            scope.shared_touched = true;
+            scope.changes.push(Change::Shared(name.clone()));
+        }
+    }
+
     /// Gives the units of a job back that was refused or never tried, and puts it where it was.
     fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
         let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);

@@ -1,5 +1,6 @@
 //! Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
 
+mod back;
 mod bench;
 mod bounds;
 mod clocks;
@@ -15,6 +16,7 @@ use tollgate_queue::{
 };
 
 use crate::world::{START, after, get, group, job, now_or_soon, queue};
+use back::*;
 use bench::{At, Bench};
 use bounds::*;
 use clocks::*;
@@ -65,6 +67,11 @@ rules! {
     limits_of_the_queue_and_shared_ones_are_changed_while_jobs_run
     what_is_named_twice_in_one_call_happens_once
     what_is_kept_of_jobs_that_are_over_is_bounded_in_number_and_age
+    a_revived_job_weighs_what_it_did
+    a_limit_that_goes_and_comes_back_is_held_by_nobody
+    a_queue_that_is_removed_holds_nothing_of_what_it_shared
+    released_jobs_give_their_units_back_to_a_long_sliding_window
+    queues_whose_names_look_like_keys_are_queues_of_their_own
     a_result_longer_than_a_payload_is_refused_and_its_lease_holds
     a_clock_that_jumps_ahead_ends_leases_and_frees_slots_as_it_says
     a_clock_that_jumps_ahead_and_back_exceeds_no_limit_and_loses_nothing

@@ -8,6 +8,8 @@
 --            'unrecur'    ARGV[4] name: whether there was one
 --            'fire'       ARGV[4] name, ARGV[5] when it was due, ARGV[6] when next ('' never):
 --                         whether it was this caller who may enqueue it
+--            'release'    gives back what jobs that run hold of shared limits, some at a time; whether
+--                         there may be more
 --            'upkeep'     does nothing else than what time has done
 --            'replace'    ARGV[4] cursor: places groups anew after limits changed; the next cursor
 
@@ -112,6 +114,17 @@ elseif what == 'fire' then
     call('ZADD', P .. 'tz', ARGV[6], ARGV[4])
   end
   return reply(1)
+elseif what == 'release' then
+  local leases = call('HSCAN', P .. 'r', 0, 'COUNT', CHUNK)[2]
+  for n = 1, #leases, 2 do
+    local l = lease_read(leases[n + 1])
+    local g = group_load(l.group)
+    if is_refitted then l = lease_read(call('HGET', P .. 'r', leases[n])) end
+    lease_end(g, leases[n], l)
+    answered(g, l, now)
+  end
+  save()
+  return #leases > 0 and 1 or 0
 elseif what == 'upkeep' then
   return 1
 elseif what == 'replace' then

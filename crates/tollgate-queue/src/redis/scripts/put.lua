@@ -30,8 +30,8 @@ if what == 'put' then
     -- A version is told by no other settings, also of a queue that was removed and made again.
     local time = call('TIME')
     call('HSET', P .. 'c', 's', ARGV[5], 'v', ('%d'):format(time[1] * 1000000 + time[2]))
-    call('HINCRBY', P .. 'c', 'rf', 1)
   end
+  call('HINCRBY', P .. 'c', 'rf', 1)
   -- What runs holds nothing of limits that are gone, and must not hold them when they are back.
   if ARGV[7] == '0' then call('DEL', P .. 'q') end
   call('HSET', S .. 'c', name, ARGV[6])
