@@ -1,7 +1,9 @@
 -- Looks; changes nothing that time has not changed already.
 --
---   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group ... }
---            'peek'       ARGV[4] group, ARGV[5] most: { 'live', job, ... , id ... }; see `page`
+-- Answers begin with the frame (layout.lua), but for 'recurring'.
+--
+--   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group, units ahead }
+--            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
 --            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
 --            'recurring'  { name, what ... }
