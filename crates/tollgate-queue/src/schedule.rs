@@ -105,6 +105,7 @@ impl Schedule {
         self.refits += 1;
         if let Some(number) = self.names.get(name).copied() {
             return self.with(name, now, |queue, scope| {
+                queue.release_shared(&settings.shared, scope);
                 queue.change(settings, scope);
                 scope.changes.push(Change::Queue(number));
                 Ok(())
@@ -124,7 +125,7 @@ impl Schedule {
     pub(crate) fn remove_queue(&mut self, name: &QueueName, now: Timestamp) -> bool {
         // What its jobs hold of limits that it shares would be held for ever.
         let released = self.with(name, now, |queue, scope| {
-            queue.release_shared(scope);
+            queue.release_shared(&[], scope);
             Ok(())
         });
         let (Ok(()), Some(number)) = (released, self.names.remove(name)) else { return false };

@@ -33,8 +33,10 @@ impl Inner {
     ) -> Result<(), Error> {
         settings.validate()?;
         let desk = self.desk(queue)?;
+        let shared = settings.shared.iter().map(|name| name.as_str().as_bytes().to_vec());
         // What time has done, it did under the settings of before.
-        match self.look(&CONTROL, &desk.base, now, [b"upkeep".to_vec()]).await {
+        let change = std::iter::once(b"reshare".to_vec()).chain(shared.clone());
+        match self.look(&CONTROL, &desk.base, now, change).await {
             Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
             _ => {}
         }
@@ -43,7 +45,7 @@ impl Inner {
         let name = queue.as_str().as_bytes().to_vec();
         let mut arguments =
             vec![b"put".to_vec(), name, packed.clone(), packed, has_limits.to_vec()];
-        arguments.extend(settings.shared.iter().map(|name| name.as_str().as_bytes().to_vec()));
+        arguments.extend(shared);
         self.look(&PUT, &desk.base, now, arguments).await?;
         self.replace(&desk.base, now).await
     }

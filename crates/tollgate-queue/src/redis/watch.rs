@@ -150,11 +150,11 @@ async fn take(line: &Line, marker: &[u8]) -> Result<Option<u64>, ()> {
 }
 
 async fn put_back(line: &Line, marker: &[u8], next_us: u64) {
-    let mut command = redis::cmd("ZADD");
-    command.arg(marker).arg("LT").arg(next_us).arg("1");
-    let _ = line.send(&command, Duration::from_secs(1)).await;
-    let mut command = redis::cmd("PEXPIRE");
-    command.arg(marker).arg(3_600_000);
+    // At one go: a marker without TTL would stay for ever.
+    let script = "redis.call('ZADD', KEYS[1], 'LT', ARGV[1], '1') \
+                  return redis.call('PEXPIRE', KEYS[1], 3600000)";
+    let mut command = redis::cmd("EVAL");
+    command.arg(script).arg(1).arg(marker).arg(next_us);
     // If this fails the marker was lost with the connection, and everybody asks anew.
     let _ = line.send(&command, Duration::from_secs(1)).await;
 }

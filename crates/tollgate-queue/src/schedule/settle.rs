@@ -6,6 +6,7 @@ use super::change::Change;
 use super::kept::Over;
 use super::queue::{Queue, Running, Scope, Stage};
 use crate::job::{LeaseToken, Outcome, Settled};
+use crate::name::QueueName;
 
 impl Queue {
     /// Says what came of a lease.
@@ -94,9 +95,9 @@ impl Queue {
         }
     }
 
-    /// Counts every job that runs as answered now, by the limits that other queues share.
-    pub(crate) fn release_shared(&mut self, scope: &mut Scope<'_>) {
-        for name in &self.settings.shared {
+    /// Counts every job that runs as answered now, by shared limits that are not among those that stay.
+    pub(crate) fn release_shared(&mut self, stay: &[QueueName], scope: &mut Scope<'_>) {
+        for name in self.settings.shared.iter().filter(|name| !stay.contains(name)) {
             let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };
             for id in self.leases.keys() {
                 gate.answer(limit, *id, scope.now);

@@ -70,6 +70,7 @@ rules! {
     a_revived_job_weighs_what_it_did
     a_limit_that_goes_and_comes_back_is_held_by_nobody
     a_queue_that_is_removed_holds_nothing_of_what_it_shared
+    a_queue_that_shares_other_limits_keeps_what_it_holds_of_those_that_stay
     released_jobs_give_their_units_back_to_a_long_sliding_window
     queues_whose_names_look_like_keys_are_queues_of_their_own
     a_result_longer_than_a_payload_is_refused_and_its_lease_holds

@@ -40,12 +40,10 @@ fn done() -> Outcome {
     Outcome::Done { result: None }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_worker_sleeps_exactly_until_the_next_job_may_start() {
-    let queue = open(limited("slots 2/10s")).await;
-    queue.enqueue_all(vec![job("g"); 6]).await.unwrap();
-    let (left, over) = (Arc::new(AtomicUsize::new(6)), Arc::new(Notify::new()));
-    let (begin, stop) = (tokio::time::Instant::now(), Arc::clone(&over));
+/// Runs a worker whose jobs are done at once, until so many were.
+async fn run_jobs(worker: Worker, jobs: usize) -> Summary {
+    let (left, over) = (Arc::new(AtomicUsize::new(jobs)), Arc::new(Notify::new()));
+    let stop = Arc::clone(&over);
     let handler = handler_fn(move |_: Task| {
         let (left, over) = (Arc::clone(&left), Arc::clone(&over));
         async move {
@@ -55,8 +53,15 @@ async fn a_worker_sleeps_exactly_until_the_next_job_may_start() {
             done()
         }
     });
-    let worker = Worker::new(queue).concurrency(4);
-    let summary = worker.run(handler, async move { stop.notified().await }).await.unwrap();
+    worker.run(handler, async move { stop.notified().await }).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_sleeps_exactly_until_the_next_job_may_start() {
+    let queue = open(limited("slots 2/10s")).await;
+    queue.enqueue_all(vec![job("g"); 6]).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let summary = run_jobs(Worker::new(queue).concurrency(4), 6).await;
     let took = begin.elapsed();
     assert!((Duration::from_secs(20)..Duration::from_millis(20_020)).contains(&took), "{took:?}");
     assert_eq!(summary.settled, 6);
@@ -177,19 +182,7 @@ async fn a_time_that_is_told_makes_nobody_forget_an_earlier_one() {
     let queue = Queue::new(Arc::new(backend), Arc::new(Paused(begin)), queue("work"));
     queue.put(limited("slots 1/10s")).await.unwrap();
     queue.enqueue_all(vec![job("g"); 2]).await.unwrap();
-    let (left, over) = (Arc::new(AtomicUsize::new(2)), Arc::new(Notify::new()));
-    let stop = Arc::clone(&over);
-    let handler = handler_fn(move |_: Task| {
-        let (left, over) = (Arc::clone(&left), Arc::clone(&over));
-        async move {
-            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                over.notify_one();
-            }
-            done()
-        }
-    });
-    let worker = Worker::new(queue).concurrency(2);
-    worker.run(handler, async move { stop.notified().await }).await.unwrap();
+    run_jobs(Worker::new(queue).concurrency(2), 2).await;
     let took = begin.elapsed();
     assert!((Duration::from_secs(10)..Duration::from_millis(10_020)).contains(&took), "{took:?}");
 }

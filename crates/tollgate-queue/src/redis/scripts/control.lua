@@ -10,7 +10,8 @@
 --                         whether it was this caller who may enqueue it
 --            'release'    gives back what jobs that run hold of shared limits, some at a time; whether
 --                         there may be more
---            'upkeep'     does nothing else than what time has done
+--            'reshare'    ARGV[4..] shared limits that will bind the queue: jobs that run keep what they hold
+--                         of these, and give back the rest
 --            'replace'    ARGV[4] cursor: places groups anew after limits changed; the next cursor
 
 upkeep()
@@ -125,7 +126,32 @@ elseif what == 'release' then
   end
   save()
   return #leases > 0 and 1 or 0
-elseif what == 'upkeep' then
+elseif what == 'reshare' then
+  local names = { unpack(ARGV, 4) }
+  for _, name in ipairs(names) do
+    -- Settings that name a limit which is not there will be refused.
+    if call('HEXISTS', S .. 'l', name) == 0 then return 1 end
+  end
+  if table.concat(names, ' ') == table.concat(Q.shared, ' ') then return 1 end
+  local w, leases = wide_load(), call('HGETALL', P .. 'r')
+  for n = 1, #leases, 2 do
+    local l, held, units = lease_read(leases[n + 1]), {}, {}
+    local count, at = read('<B', l.taken)
+    count, at = read('<B', l.taken, at + 4 * count)
+    local rest = at + 4 * count
+    count, at = read('<B', l.taken, rest)
+    for k = 1, count do
+      if w.shared[k] then held[w.shared[k].name] = read('<I4', l.taken, at + 4 * k - 4) end
+    end
+    for k, name in ipairs(names) do units[k], held[name] = pack('<I4', held[name] or 0), nil end
+    for _, one in ipairs(w.shared) do
+      if held[one.name] then limit_answer(one.limits[1], one.states[1], held[one.name], now) end
+    end
+    l.taken = sub(l.taken, 1, rest - 1) .. pack('<B', #names) .. table.concat(units)
+    call('HSET', P .. 'r', leases[n], lease_format(l))
+  end
+  w.dirty = true
+  save()
   return 1
 elseif what == 'replace' then
   local scan = call('ZSCAN', P .. 'i', ARGV[4], 'COUNT', CHUNK)

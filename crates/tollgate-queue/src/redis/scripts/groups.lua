@@ -155,7 +155,7 @@ local function wide_load()
       local limits = read_limits(spec, 1)
       local key = S .. '~s:' .. name
       wide.shared[#wide.shared + 1] =
-        { key = key, limits = limits, states = states_load(limits, call('GET', key), 1) }
+        { name = name, key = key, limits = limits, states = states_load(limits, call('GET', key), 1) }
     end
   end
   return wide

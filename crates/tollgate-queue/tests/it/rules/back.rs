@@ -58,6 +58,33 @@ pub(super) fn a_queue_that_is_removed_holds_nothing_of_what_it_shared(at: At) {
     assert_eq!(others(START), 2);
 }
 
+pub(super) fn a_queue_that_shares_other_limits_keeps_what_it_holds_of_those_that_stay(at: At) {
+    let bench = Bench::with(at, QueueSettings::default());
+    let share = |name: &str, shared: &[&str]| {
+        let shared = shared.iter().map(|name| queue(name)).collect();
+        let settings = QueueSettings { shared, ..QueueSettings::default() };
+        get(bench.queues().put_queue(&queue(name), settings, START));
+    };
+    let leases = |name: &str| get(bench.queues().lease(&queue(name), 10, "w", START)).leases;
+    for limits in ["goes", "stays"] {
+        get(bench.queues().put_shared(&queue(limits), limit("concurrent 2"), START));
+    }
+    share("q", &["goes", "stays"]);
+    share("of.goes", &["goes"]);
+    share("of.stays", &["stays"]);
+    for name in ["q", "of.goes", "of.stays"] {
+        get(bench.queues().enqueue(&queue(name), vec![job("g"); 4], START));
+    }
+    let running = leases("q");
+    assert_eq!((running.len(), leases("of.goes").len(), leases("of.stays").len()), (2, 0, 0));
+    share("q", &["stays"]);
+    assert_eq!((leases("of.goes").len(), leases("of.stays").len()), (2, 0));
+    for lease in running {
+        get(bench.queues().settle(&queue("q"), vec![(lease.token(), DONE)], START));
+    }
+    assert_eq!(leases("of.stays").len(), 2);
+}
+
 pub(super) fn released_jobs_give_their_units_back_to_a_long_sliding_window(at: At) {
     let bench = Bench::new(at, "sliding 100/10s");
     get(bench.queues().enqueue(&bench.name, vec![job("g"); 100], START));
