@@ -127,43 +127,42 @@ mod tests {
         config.map(|config| config.queues).map_err(|error| error.to_string())
     }
 
+    const EVERY_KEY: &str = r#"
+        queue_store = "redb:there.redb"
+        [[shared_limits]]
+        name = "discord"
+        limit = "slots 50/1s"
+        [[queues]]
+        name = "roles"
+        group_limits = ["slots 10/10s"]
+        queue_limits = ["gcra 5/1s"]
+        shared = ["discord"]
+        lease = "31s"
+        attempts = 6
+        backoff = "2s"
+        backoff_max = "3m"
+        response_max = "7s"
+        key_window = "4h"
+        keys_max = 11
+        payload_bytes = 1234
+        jobs_max = 12
+        groups_max = 13
+        keep_done = "5m"
+        keep_done_max = 14
+        keep_dead = "6d"
+        keep_dead_max = 15
+        [queues.push]
+        url = "http://127.0.0.1:9/hook"
+        timeout = "8s"
+        concurrency = 3
+        content_type = "text/plain"
+        keep_result = true
+        profile = "discord"
+    "#;
+
     #[test]
     fn every_key_of_a_queue_and_its_target_takes_effect() {
-        let plan = load(
-            r#"
-            queue_store = "redb:there.redb"
-            [[shared_limits]]
-            name = "discord"
-            limit = "slots 50/1s"
-            [[queues]]
-            name = "roles"
-            group_limits = ["slots 10/10s"]
-            queue_limits = ["gcra 5/1s"]
-            shared = ["discord"]
-            lease = "31s"
-            attempts = 6
-            backoff = "2s"
-            backoff_max = "3m"
-            response_max = "7s"
-            key_window = "4h"
-            keys_max = 11
-            payload_bytes = 1234
-            jobs_max = 12
-            groups_max = 13
-            keep_done = "5m"
-            keep_done_max = 14
-            keep_dead = "6d"
-            keep_dead_max = 15
-            [queues.push]
-            url = "http://127.0.0.1:9/hook"
-            timeout = "8s"
-            concurrency = 3
-            content_type = "text/plain"
-            keep_result = true
-            profile = "discord"
-            "#,
-        )
-        .unwrap();
+        let plan = load(EVERY_KEY).unwrap();
         let discord: QueueName = "discord".parse().unwrap();
         assert_eq!(plan.store.as_deref(), Some("redb:there.redb"));
         assert_eq!(plan.shared, [(discord.clone(), "slots 50/1s".parse().unwrap())]);
