@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use tollgate_core::Timestamp;
 
-use super::{Full, Stripe, Table};
+use super::{Full, Table};
 use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::StripeGuard;
@@ -21,8 +21,15 @@ pub(crate) struct LockedSlots<'t, S: Slot> {
 /// A locked slot of a key, or one that a newcomer takes if it is written.
 pub(crate) struct Held<'t, S: Slot> {
     locked: Locked<'t, S>,
-    /// Where a newcomer is counted.
-    newcomer: Option<&'t Stripe>,
+    newcomer: Option<Newcomer<'t, S>>,
+}
+
+/// What a newcomer takes if it is written.
+struct Newcomer<'t, S> {
+    table: &'t Table<S>,
+    home: usize,
+    index: usize,
+    owner: u8,
 }
 
 impl<S: Slot> Held<'_, S> {
@@ -33,8 +40,8 @@ impl<S: Slot> Held<'_, S> {
 
     /// Writes and unlocks.
     pub(crate) fn write(self, tag: u64, content: Content, now: Timestamp) {
-        if let Some(stripe) = self.newcomer {
-            stripe.note_claim(self.locked.view(), now);
+        if let Some(Newcomer { table, home, index, owner }) = self.newcomer {
+            table.note_claim(home, index, self.locked.view(), owner, now);
         }
         self.locked.write(tag, content);
     }
@@ -44,6 +51,7 @@ impl<S: Slot> Held<'_, S> {
 struct Choice {
     index: usize,
     position: usize,
+    home: usize,
     newcomer_in_place_of: Option<View>,
 }
 
@@ -104,9 +112,10 @@ impl<S: Slot> Table<S> {
                     break;
                 }
                 let newcomer = choice.newcomer_in_place_of.map(|_| {
-                    let home = self.home(fingerprints[choice.position]);
-                    self.extend_reach(home, choice.index);
-                    self.stripe(home)
+                    let (home, index) = (choice.home, choice.index);
+                    self.extend_reach(home, index);
+                    let owner = self.owners.number(fingerprints[choice.position].owner);
+                    Newcomer { table: self, home, index, owner }
                 });
                 slots.push((choice.position, Held { locked, newcomer }));
             }
@@ -147,17 +156,18 @@ impl<S: Slot> Table<S> {
         let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
         let mut choices = Vec::with_capacity(fingerprints.len());
         for (position, index) in found.into_iter().enumerate() {
+            let home = self.home(fingerprints[position]);
             let (index, newcomer_in_place_of) = match index {
                 Some(index) => (index, None),
                 None => {
-                    let home = self.home(fingerprints[position]);
-                    let victim = self.victim(home, now, |index| taken.contains(&index));
+                    let owner = self.owners.number(fingerprints[position].owner);
+                    let victim = self.victim(home, owner, now, |index| taken.contains(&index));
                     let (index, view) = victim.map_err(|full| (position, full))?;
                     taken.push(index);
                     (index, Some(view))
                 }
             };
-            choices.push(Choice { index, position, newcomer_in_place_of });
+            choices.push(Choice { index, position, home, newcomer_in_place_of });
         }
         Ok(choices)
     }
