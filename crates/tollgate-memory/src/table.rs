@@ -1,4 +1,4 @@
-//! The table: a fixed number of slots, found by fingerprint, reused on sight, never grown or swept.
+//! The table: slots up to a fixed number, found by fingerprint, reused on sight, never swept.
 //!
 //! ```text
 //!   tag  ->  home bucket   | slot | slot | slot | slot |   one cache line, or two
@@ -6,9 +6,10 @@
 //!   beside[bucket]: how many buckets past this home a key has ever been put; whose each slot is
 //! ```
 //!
-//! All memory is allocated when the table is made: that is the hard bound, and why there is no
-//! growth, no rehashing and no pause. A slot whose state says nothing any more (`vacant_at` has
-//! passed) is taken by the next newcomer that sees it, so there is nothing to sweep.
+//! All address space is reserved when the table is made: that is the hard bound. It is used as keys
+//! come: a part of it that doubles (`growth.rs`), a few keys being moved by each newcomer, so there is
+//! no pause. A slot whose state says nothing any more (`vacant_at` has passed) is taken by the next
+//! newcomer that sees it, so there is nothing to sweep.
 //!
 //! When no slot within reach is free, somebody near gives way: `room.rs` says who. Within one policy
 //! that is the key nearest to saying nothing, but not a key that has nothing left; if all of them have
@@ -19,6 +20,7 @@
 //! their index, after the stripes of all their homes. Nobody waits for a stripe with a slot of the
 //! same table locked.
 
+mod growth;
 mod room;
 mod together;
 
@@ -34,6 +36,7 @@ use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
 
+use growth::{BASE, Moving, Plan};
 pub(crate) use together::{FEW, LockedSlots};
 
 /// What to do with a newcomer when every key near it is being limited.
@@ -70,6 +73,12 @@ impl Pressure {
 pub(crate) struct Table<S> {
     buckets: Buckets<S>,
     beside: Zeros<Beside>,
+    /// Buckets in use at first, and how many times as many are now, less one.
+    base: usize,
+    mask: AtomicU64,
+    mask_max: u64,
+    /// Stripes with keys that are not yet where they are at home under the mask.
+    lagging: AtomicU64,
     stripes: Box<[Stripe]>,
     owners: Owners,
     when_full: WhenFull,
@@ -103,7 +112,7 @@ impl<S: Slot> Bucket<S> {
 /// One lock for the newcomers of many homes, on a cache line of its own.
 #[repr(align(64))]
 struct Stripe {
-    lock: StripeLock<()>,
+    lock: StripeLock<Moving>,
     used: AtomicU64,
 }
 
@@ -113,7 +122,10 @@ const SLOTS: usize = 4;
 const SLOTS: usize = 1;
 /// Of thirty million random keys in tables three quarters full, eight in a million found no slot in 32
 /// buckets, and none needed more than 51.
+#[cfg(not(tollgate_loom))]
 const PROBES: usize = 64;
+#[cfg(tollgate_loom)]
+const PROBES: usize = 2;
 #[cfg(not(tollgate_loom))]
 const STRIPES: usize = 64;
 #[cfg(tollgate_loom)]
@@ -132,13 +144,23 @@ pub(crate) struct Full {
 }
 
 impl<S: Slot> Table<S> {
-    /// A table of at least `slots` slots.
+    /// A table of about `slots` slots: no more than a bucket above, or one in a hundred below.
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
-        let buckets = slots.div_ceil(SLOTS).max(1);
-        let stripe = || Stripe { lock: StripeLock::new(()), used: AtomicU64::new(0) };
+        Self::with_base(slots, BASE, when_full)
+    }
+
+    /// As [`Self::new`], with at most `base_max` buckets in use at first.
+    fn with_base(slots: usize, base_max: usize, when_full: WhenFull) -> Self {
+        let Plan { base, mask_max, len } = Plan::new(slots.div_ceil(SLOTS).max(1), base_max);
+        let stripe =
+            || Stripe { lock: StripeLock::new(Moving::default()), used: AtomicU64::new(0) };
         Self {
-            buckets: zeroes(buckets),
-            beside: zeroes(buckets),
+            buckets: zeroes(len),
+            beside: zeroes(len),
+            base,
+            mask: AtomicU64::new(0),
+            mask_max,
+            lagging: AtomicU64::new(0),
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
             owners: Owners::new(),
             when_full,
@@ -172,9 +194,20 @@ impl<S: Slot> Table<S> {
 
     /// The words of a key, if it has any.
     pub(crate) fn read(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
-        let home = self.home(fingerprint);
+        let is_settled = self.is_settled();
+        let words = self.look(fingerprint);
+        if words.is_some() || is_settled {
+            return words;
+        }
+        let stripe = self.stripe(self.home(fingerprint)).lock.lock();
+        let _unmoved = stripe.unwrap_or_else(PoisonError::into_inner);
+        self.look(fingerprint)
+    }
+
+    /// As [`Self::read`], but misses a key that is moved meanwhile.
+    fn look(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
         loop {
-            let view = self.find(fingerprint, home)?.read();
+            let view = self.find(fingerprint, self.home(fingerprint))?.read();
             if view.tag == fingerprint.tag {
                 return Some(view.words);
             }
@@ -190,10 +223,9 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         mut change: impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<R, Full> {
-        let home = self.home(fingerprint);
         loop {
-            let Some(slot) = self.find(fingerprint, home) else {
-                match self.try_insert(fingerprint, home, now, &mut change)? {
+            let Some(slot) = self.find(fingerprint, self.home(fingerprint)) else {
+                match self.try_insert(fingerprint, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -222,7 +254,9 @@ impl<S: Slot> Table<S> {
     /// Every key with its slot, as it is now: what [`Self::restore`] of a table of any size takes. A
     /// key that is changed meanwhile may be seen twice, and then the second view is the newer.
     pub(crate) fn views(&self) -> impl Iterator<Item = (Fingerprint, View)> + '_ {
-        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0).map(S::read).enumerate();
+        // Keys are moved up only: who is not yet seen is still ahead, if the end moves up as well.
+        let buckets = (0..self.buckets.len()).take_while(|bucket| *bucket < self.in_use());
+        let slots = buckets.flat_map(|bucket| &self.buckets[bucket].0).map(S::read).enumerate();
         let owner = |index| self.owners.id(self.owner_of(index));
         slots
             .filter(|(_, view)| view.tag != 0)
@@ -253,7 +287,7 @@ impl<S: Slot> Table<S> {
     /// The bucket in which a key is looked for first.
     #[inline]
     pub(crate) fn home(&self, fingerprint: Fingerprint) -> usize {
-        ((u128::from(fingerprint.tag) * self.buckets.len() as u128) >> 64) as usize
+        self.home_under(fingerprint.tag, self.mask.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -267,9 +301,12 @@ impl<S: Slot> Table<S> {
 
     #[inline(never)]
     fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
-        let bucket = |probe| &self.buckets[self.probed(home, probe)];
-        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
+        let tag = fingerprint.tag;
+        let look = |home: usize, first| {
+            let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
+            (first..=reach).find_map(|probe| self.buckets[self.probed(home, probe)].find(tag))
+        };
+        look(home, 1).or_else(|| look(self.home_before(tag, home)?, 0))
     }
 
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
@@ -279,19 +316,26 @@ impl<S: Slot> Table<S> {
     fn try_insert<R>(
         &self,
         fingerprint: Fingerprint,
-        home: usize,
         now: Timestamp,
         change: &mut impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<Option<R>, Full> {
-        let stripe = self.stripe(home).lock.lock();
-        let _inserting = stripe.unwrap_or_else(PoisonError::into_inner);
+        let stripe = self.stripe(self.home(fingerprint)).lock.lock();
+        let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
+        // Only now: under the lock it is known how far the keys of this stripe have been moved.
+        let home = self.home(fingerprint);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
         let Change { answer, content } = change([0; 2]);
         let Some(content) = content else { return Ok(Some(answer)) };
+        self.tend(home, &mut moving, now);
+        let home = self.home(fingerprint);
         let owner = self.owners.number(fingerprint.owner);
-        let (index, view) = self.victim(home, owner, now, |_| false)?;
+        let (index, view) = match self.free_slot(home, now, |_| false) {
+            Some(free) => free,
+            None if self.grow() => return Ok(None),
+            None => self.take_over(home, owner, now, |_| false)?,
+        };
         // Before the key can be seen there: who looks for it must look far enough.
         self.extend_reach(home, index);
         let slot = self.slot(index);
@@ -312,10 +356,17 @@ impl<S: Slot> Table<S> {
     fn note_claim(&self, home: usize, index: usize, view: View, owner: u8, now: Timestamp) {
         if view.tag == 0 {
             self.stripe(home).used.fetch_add(1, Ordering::Relaxed);
-        } else if view.vacant_at > now {
-            self.owners.note_forgotten(self.owner_of(index));
+        } else {
+            self.note_gone(index, view, now);
         }
         self.beside[index / SLOTS].owners[index % SLOTS].store(owner, Ordering::Relaxed);
+    }
+
+    /// Notes that a locked slot is about to be taken from the key that was seen there.
+    fn note_gone(&self, index: usize, view: View, now: Timestamp) {
+        if view.vacant_at > now {
+            self.owners.note_forgotten(self.owner_of(index));
+        }
     }
 
     /// The slot that a newcomer takes: a free one, or else one that somebody gives up.
@@ -428,6 +479,8 @@ impl<S: Slot> Default for Bucket<S> {
     }
 }
 
+#[cfg(all(test, not(tollgate_loom)))]
+mod growth_tests;
 #[cfg(all(test, tollgate_loom))]
 mod loom_tests;
 #[cfg(all(test, not(tollgate_loom)))]

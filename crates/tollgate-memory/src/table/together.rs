@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 
 use tollgate_core::Timestamp;
 
+use super::growth::Moving;
 use super::{Full, Table};
 use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot, View};
@@ -15,7 +16,7 @@ pub(crate) const FEW: usize = 4;
 /// Slots locked together, and the stripes that keep others from making more of the same keys.
 pub(crate) struct LockedSlots<'t, S: Slot> {
     pub(crate) slots: Vec<Held<'t, S>>,
-    _stripes: Vec<StripeGuard<'t>>,
+    _stripes: Vec<StripeGuard<'t, Moving>>,
 }
 
 /// A locked slot of a key, or one that a newcomer takes if it is written.
@@ -97,7 +98,7 @@ impl<S: Slot> Table<S> {
             let mut order = self.choose(fingerprints, now)?;
             let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
             if newcomers && stripes.is_empty() {
-                stripes = self.lock_stripes(fingerprints);
+                stripes = self.lock_stripes(fingerprints, now);
                 continue;
             }
             order.sort_unstable_by_key(|choice| choice.index);
@@ -130,13 +131,20 @@ impl<S: Slot> Table<S> {
 
     /// Locks the stripes of all homes, in order: nobody else makes a slot for one of these keys
     /// until they are released.
-    fn lock_stripes(&self, fingerprints: &[Fingerprint]) -> Vec<StripeGuard<'_>> {
+    fn lock_stripes(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Vec<StripeGuard<'_, Moving>> {
         let number = |fingerprint: &Fingerprint| self.home(*fingerprint) % self.stripes.len();
         let mut numbers: Vec<usize> = fingerprints.iter().map(number).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let lock = |number: usize| {
-            self.stripes[number].lock.lock().unwrap_or_else(PoisonError::into_inner)
+            let stripe = self.stripes[number].lock.lock();
+            let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
+            self.tend(number, &mut moving, now);
+            moving
         };
         numbers.into_iter().map(lock).collect()
     }
