@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use tollgate_core::gcra::{Gcra, Word};
 use tollgate_core::{
-    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp,
-    Verdict,
+    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Policy, Retry, Snapshot, State,
+    Timestamp, Verdict,
 };
 
 use crate::capacity::{Capacity, slots};
@@ -96,18 +96,16 @@ impl MemoryStore {
     /// How full it is.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
-        let [narrow, double] = [self.narrow.pressure(), self.double.pressure()];
-        let mut pressure = Pressure {
-            used: narrow.used + double.used,
-            forgotten: narrow.forgotten + double.forgotten,
-            refused: narrow.refused + double.refused,
-        };
-        for shard in self.wide.shards() {
-            pressure.used += shard.entries().len() as u64;
-            pressure.forgotten += shard.forgotten();
-            pressure.refused += shard.refused();
-        }
-        pressure
+        self.narrow.pressure().plus(self.double.pressure()).plus(self.wide.pressure())
+    }
+
+    /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How many
+    /// keys they have is not counted, so `used` is zero.
+    #[must_use]
+    pub fn pressure_of(&self, policy: &Policy) -> Pressure {
+        let owner = policy.name_id();
+        let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
+        tables.plus(self.wide.pressure_of(owner))
     }
 
     /// Takes the charge if it is allowed.
@@ -137,7 +135,7 @@ impl MemoryStore {
     pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
         self.settle_expired(now);
         out.reserve(charges.len());
-        let mut found = [(Fingerprint { tag: 0, place: 0 }, 0); BATCH];
+        let mut found = [(Fingerprint::default(), 0); BATCH];
         for chunk in charges.chunks(BATCH) {
             for (charge, (fingerprint, home)) in chunk.iter().zip(&mut found) {
                 *fingerprint = self.fingerprint(charge);
@@ -221,7 +219,8 @@ impl MemoryStore {
 
     #[inline]
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
-        self.seed.fingerprint(charge.policy.id(), charge.key.as_bytes())
+        let tag = self.seed.tag(charge.policy.id(), charge.key.as_bytes());
+        Fingerprint { tag, owner: charge.policy.name_id() }
     }
 
     #[inline]

@@ -4,9 +4,9 @@
 //!   magic "TOLLGATE" | version u64                                     16 bytes
 //!   seed 2 x u64                                                       16 bytes
 //!   narrow table, double table: slots u64, count u64, then per used slot
-//!             index u64, tag u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
+//!             tag u64, owner u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
 //!   wide: count u64, then per entry
-//!             tag u64, place u64, vacant_at u64, kind u64, count u64, then per part
+//!             tag u64, owner u64, vacant_at u64, kind u64, count u64, then per part
 //!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
 //!   checksum of all of the above, 2 x u64
 //! ```
@@ -14,8 +14,8 @@
 //! All integers little-endian. The file holds the seed of the fingerprints, which is a secret: it
 //! is made readable by its owner only. Keys themselves are not in it.
 //!
-//! A file is read whole, checked whole, and only then loaded: nothing is ever half loaded. States
-//! go back to the slots they came from, so the capacity must be the one it was written with.
+//! A file is read whole, checked whole, and only then loaded: nothing is ever half loaded. The
+//! capacity must be the one it was written with.
 //! Open reservations are left out: their units stay taken until time brings them back.
 
 use std::fmt;
@@ -37,7 +37,7 @@ use crate::table::Table;
 use crate::wide::{Entry, Wide};
 
 const MAGIC: &[u8; 8] = b"TOLLGATE";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const SLIDING_WINDOW: u64 = 1;
 const CONCURRENCY: u64 = 2;
 /// Checksums need no secret: they guard against accidents, not against who can write the file.
@@ -118,10 +118,10 @@ impl MemoryStore {
 fn put_table<S: Slot>(bytes: &mut Vec<u8>, table: &Table<S>, now: Timestamp) {
     let saying: Vec<_> = table.views().filter(|(_, view)| view.vacant_at > now).collect();
     put(bytes, &[table.slots() as u64, saying.len() as u64]);
-    for (index, view) in saying {
+    for (Fingerprint { tag, owner }, view) in saying {
         let [low, high] = view.words;
         let vacant_at = view.vacant_at.as_nanos();
-        put(bytes, &[index as u64, view.tag, vacant_at, view.limited.into(), low, high]);
+        put(bytes, &[tag, owner, vacant_at, view.limited.into(), low, high]);
     }
 }
 
@@ -130,8 +130,8 @@ fn put(bytes: &mut Vec<u8>, words: &[u64]) {
 }
 
 fn put_wide(bytes: &mut Vec<u8>, entry: &Entry) {
-    let Fingerprint { tag, place } = entry.fingerprint;
-    put(bytes, &[tag, place, entry.vacant_at.as_nanos()]);
+    let Fingerprint { tag, owner } = entry.fingerprint;
+    put(bytes, &[tag, owner, entry.vacant_at.as_nanos()]);
     match &entry.state {
         State::SlidingWindow(state) => {
             put(bytes, &[SLIDING_WINDOW, state.cells().len() as u64]);
@@ -184,21 +184,22 @@ impl<'a> Reader<'a> {
             return Err(DumpErrorKind::Capacity.into());
         }
         for _ in 0..self.word()? {
-            let index = usize::try_from(self.word()?).unwrap_or(usize::MAX);
-            let tag = self.word()?;
+            let fingerprint = Fingerprint { tag: self.word()?, owner: self.word()? };
             let vacant_at = Timestamp::from_nanos(self.word()?);
             let limited = self.word()? != 0;
             let words = [self.word()?, self.word()?];
-            if index >= table.slots() || tag == 0 {
+            if fingerprint.tag == 0 {
                 return Err(DumpErrorKind::Corrupt.into());
             }
-            table.restore(index, tag, Content { words, vacant_at, limited });
+            // A table of this size held them all.
+            let _ =
+                table.restore(fingerprint, Content { words, vacant_at, limited }, Timestamp::MIN);
         }
         Ok(())
     }
 
     fn wide(&mut self) -> Result<Entry, DumpError> {
-        let fingerprint = Fingerprint { tag: self.word()?, place: self.word()? };
+        let fingerprint = Fingerprint { tag: self.word()?, owner: self.word()? };
         let vacant_at = Timestamp::from_nanos(self.word()?);
         let kind = self.word()?;
         let count = self.word()?;

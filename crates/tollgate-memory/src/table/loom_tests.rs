@@ -11,8 +11,8 @@ use super::*;
 use crate::slot::{Double, Narrow};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-const ALICE: Fingerprint = Fingerprint { tag: 1, place: 0 };
-const BOB: Fingerprint = Fingerprint { tag: 2, place: 0 };
+const ALICE: Fingerprint = Fingerprint { tag: 1, owner: 0 };
+const BOB: Fingerprint = Fingerprint { tag: 2, owner: 0 };
 
 fn later(words: [u64; 2]) -> Content {
     Content { words, vacant_at: NOW.after(Duration::from_secs(60)), limited: false }
@@ -50,6 +50,99 @@ fn two_newcomers_of_one_key_share_one_slot_and_lose_no_count() {
         let mine = count(&table, ALICE);
         let theirs = thread.join().unwrap();
         assert_eq!(mine + theirs, 3, "one of them was first, the other second");
+        assert_eq!(table.read(ALICE), Some([2, 2]));
+    });
+}
+
+/// Two buckets that are homes, of which the first is in use; both keys are at home in it. When the
+/// table grows, the second is Alice's home and the first stays Bob's.
+fn about_to_grow<S: Slot>() -> Table<S> {
+    Table::with_base(3, 1, WhenFull::Deny)
+}
+
+#[test]
+fn a_key_that_is_moved_while_it_is_charged_loses_no_charge() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        count(&table, ALICE);
+        assert_eq!(thread.join().unwrap(), 1);
+        assert_eq!((table.read(ALICE), table.read(BOB)), (Some([2, 2]), Some([1, 1])));
+        assert!(table.is_settled());
+    });
+}
+
+#[test]
+fn a_narrow_key_that_is_moved_while_it_is_charged_loses_no_charge() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Narrow>());
+        move_on(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            move_on(&other, BOB)
+        });
+        move_on(&table, ALICE);
+        thread.join().unwrap();
+        let first = NOW.as_nanos() + 1;
+        assert_eq!(table.read(ALICE), Some([first + 1, 0]));
+        assert!(table.read(BOB).is_some_and(|[moment, _]| (first..=first + 1).contains(&moment)));
+    });
+}
+
+#[test]
+fn a_reader_never_misses_a_key_that_is_moved() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        assert_eq!(table.read(ALICE), Some([1, 1]));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_newcomer_that_comes_while_the_table_grows_is_in_one_slot_only() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, ALICE)
+        });
+        let mine = count(&table, ALICE);
+        assert_eq!(mine + thread.join().unwrap(), 3);
+        count(&table, BOB);
+        assert_eq!(table.read(ALICE), Some([2, 2]));
+        assert_eq!(table.views().filter(|(key, _)| key.tag == ALICE.tag).count(), 1);
+    });
+}
+
+#[test]
+fn keys_locked_together_are_found_while_one_is_moved() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        let locked = table.lock_all(&[ALICE], NOW).ok().expect("there is room");
+        for held in locked.slots {
+            let words = held.words().map(|word| word + 1);
+            held.write(ALICE.tag, later(words), NOW);
+        }
+        thread.join().unwrap();
         assert_eq!(table.read(ALICE), Some([2, 2]));
     });
 }
@@ -103,7 +196,7 @@ fn a_newcomer_that_takes_a_slot_does_not_inherit_its_state() {
 fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
     loom::model(|| {
         let table = Arc::new(Table::<Double>::new(2, WhenFull::Deny));
-        let far = Fingerprint { tag: 2, place: u64::MAX };
+        let far = Fingerprint { tag: u64::MAX, owner: 0 };
         count(&table, ALICE);
         count(&table, far);
         let both = |table: &Table<Double>, keys: [Fingerprint; 2]| {
@@ -125,7 +218,7 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
 fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
     loom::model(|| {
         let table = Arc::new(Table::<Narrow>::new(2, WhenFull::Deny));
-        let far = Fingerprint { tag: 2, place: u64::MAX };
+        let far = Fingerprint { tag: u64::MAX, owner: 0 };
         let before = [move_on(&table, ALICE), move_on(&table, far)];
         let both = |table: &Table<Narrow>, keys: [Fingerprint; 2]| {
             let locked = table.lock_few(&keys).expect("both are known, and neither is evicted");

@@ -92,7 +92,7 @@ fn a_cap_in_bytes_is_kept() {
     let cap = 64 << 20;
     let capacity = Capacity::bytes(cap);
     assert!(capacity.keys > 1_000_000 && capacity.wide_keys > 250_000);
-    let bytes = capacity.keys * 4 / 3 * 65 / 4 + capacity.wide_keys * 4 / 3 * 129 / 4;
+    let bytes = capacity.keys * 4 / 3 * 69 / 4 + capacity.wide_keys * 4 / 3 * 133 / 4;
     assert!(bytes + capacity.variable_bytes <= cap);
 }
 
