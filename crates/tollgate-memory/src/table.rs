@@ -18,6 +18,7 @@
 //! their index, after the stripes of all their homes. Nobody waits for a stripe with a slot of the
 //! same table locked.
 
+mod fill;
 mod together;
 
 use std::sync::PoisonError;

@@ -42,20 +42,21 @@ pub(crate) struct Entry {
     bytes: usize,
 }
 
-const SHARDS: usize = 16;
 /// Entries looked at per call, and per search for one to forget.
 const SWEPT: usize = 2;
 const SAMPLED: usize = 16;
 
 impl Wide {
+    pub(crate) const SHARDS: usize = 16;
+
     pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
-        let shard = |_| Mutex::new(Shard::new(bytes_max / SHARDS, when_full));
-        Self { shards: (0..SHARDS).map(shard).collect() }
+        let shard = |_| Mutex::new(Shard::new(bytes_max / Self::SHARDS, when_full));
+        Self { shards: (0..Self::SHARDS).map(shard).collect() }
     }
 
     /// The shards, for calls that need several: lock them in order.
     pub(crate) fn shard_of(fingerprint: Fingerprint) -> usize {
-        (fingerprint.place >> 60) as usize % SHARDS
+        (fingerprint.place >> 60) as usize % Self::SHARDS
     }
 
     /// The state of a key as it is.
@@ -119,8 +120,32 @@ impl Shard {
     }
 
     pub(crate) fn get(&self, fingerprint: Fingerprint) -> Option<&State> {
+        self.entry(fingerprint).map(|entry| &entry.state)
+    }
+
+    pub(crate) fn entry(&self, fingerprint: Fingerprint) -> Option<&Entry> {
         let at = *self.index.get(&fingerprint)?;
-        Some(&self.entries[at as usize].state)
+        Some(&self.entries[at as usize])
+    }
+
+    /// Who says something at `now`; those with nothing left first, so that a smaller shard which is
+    /// filled in this order has room for them.
+    pub(crate) fn listed(&self, now: Timestamp) -> Vec<Fingerprint> {
+        let saying = || self.entries.iter().filter(|entry| entry.vacant_at > now);
+        let limited = saying().filter(|entry| entry.limited);
+        let others = saying().filter(|entry| !entry.limited);
+        limited.chain(others).map(|entry| entry.fingerprint).collect()
+    }
+
+    /// Puts back an entry that was listed, if there is room for it. None with nothing left makes
+    /// room, whatever is to happen once the store is at work.
+    pub(crate) fn restore(&mut self, entry: Entry, now: Timestamp) {
+        self.remove(entry.fingerprint);
+        let when_full = std::mem::replace(&mut self.when_full, WhenFull::Deny);
+        if self.make_room(now).is_ok() {
+            self.push(entry);
+        }
+        self.when_full = when_full;
     }
 
     /// Stores a state; one that says nothing is dropped instead.
@@ -140,7 +165,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: Entry) {
         self.bytes += entry.bytes;
         self.index.insert(entry.fingerprint, self.entries.len() as u32);
         self.entries.push(entry);
@@ -174,6 +199,11 @@ impl Shard {
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// Bytes taken, and how many there may be.
+    pub(crate) const fn bytes(&self) -> (usize, usize) {
+        (self.bytes, self.bytes_max)
     }
 
     pub(crate) fn forgotten(&self) -> u64 {
@@ -232,9 +262,14 @@ impl Shard {
 }
 
 impl Entry {
-    pub(crate) fn new(fingerprint: Fingerprint, state: State, vacant_at: Timestamp) -> Self {
+    pub(crate) fn new(
+        fingerprint: Fingerprint,
+        state: State,
+        vacant_at: Timestamp,
+        limited: bool,
+    ) -> Self {
         let bytes = bytes_of(&state);
-        Self { fingerprint, state, vacant_at, limited: true, bytes }
+        Self { fingerprint, state, vacant_at, limited, bytes }
     }
 }
 
@@ -280,7 +315,7 @@ mod tests {
         let window = SlidingWindow::exact("1000/1h".parse().unwrap()).unwrap();
         let policy = Policy::new("exact", window).unwrap();
         let charge = Charge::new(&policy, Key::new("any").unwrap());
-        let wide = Wide::new(SHARDS * 64 * 1_024, WhenFull::Deny);
+        let wide = Wide::new(Wide::SHARDS * 64 * 1_024, WhenFull::Deny);
         let start = Timestamp::from_millis(1_700_000_000_000);
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));
