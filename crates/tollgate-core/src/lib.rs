@@ -73,4 +73,4 @@ pub use state::{Held, State, decide_all};
 pub use store::{
     Answer, ErrorKind, Grant, Reservation, ReservationId, Reserved, Settlement, Store, StoreError,
 };
-pub use time::{Clock, SKEW, Timestamp, VirtualClock};
+pub use time::{Clock, SKEW, SteadyClock, Timestamp, VirtualClock};

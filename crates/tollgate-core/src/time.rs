@@ -3,8 +3,12 @@
 //! Nothing in this crate reads a clock. Whoever decides reads one [`Clock`] once and passes the
 //! [`Timestamp`] down, so that every test, the simulator and a replay see the same answers.
 
+mod steady;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+
+pub use steady::SteadyClock;
 
 /// A point in time: nanoseconds since the Unix epoch, good until the year 2554.
 ///
