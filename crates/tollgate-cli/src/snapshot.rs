@@ -66,8 +66,7 @@ impl Snapshot<'_> {
 
 /// A clock for the store that does not start before its states.
 pub(crate) fn clock(memory: &MemoryStore) -> SystemClock {
-    let _ = memory.written_at();
-    SystemClock::new()
+    memory.written_at().map_or_else(SystemClock::new, SystemClock::not_before)
 }
 
 fn is_missing(path: &Path) -> bool {

@@ -28,6 +28,7 @@ pub struct Policy {
     on_store_error: OnStoreError,
     reservations: ReservationTerms,
     id: u64,
+    name_id: u64,
 }
 
 /// How a quota is enforced.
@@ -133,8 +134,10 @@ impl Policy {
             on_store_error: OnStoreError::Deny,
             reservations: ReservationTerms::default(),
             id: 0,
+            name_id: 0,
         };
         policy.id = identity(&policy);
+        policy.name_id = fnv(policy.name.bytes());
         Ok(policy)
     }
 
@@ -195,6 +198,14 @@ impl Policy {
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// A number that is the same for the same name, whatever the algorithm: what tells a store whose
+    /// room a state takes. A policy whose limit is changed keeps its room, and all policies that
+    /// callers make up under one name have one room together.
+    #[must_use]
+    pub const fn name_id(&self) -> u64 {
+        self.name_id
     }
 }
 
@@ -269,7 +280,10 @@ fn identity(policy: &Policy) -> u64 {
             [6, limit.limit(), crate::time::saturating_nanos(limit.lease()), 0]
         }
     };
-    let bytes = policy.name.bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes));
+    fnv(policy.name.bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes)))
+}
+
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

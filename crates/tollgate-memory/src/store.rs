@@ -169,7 +169,7 @@ impl MemoryStore {
     pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
         self.settle_expired(now);
         out.reserve(charges.len());
-        let mut found = [(Fingerprint { tag: 0, place: 0 }, 0); BATCH];
+        let mut found = [(Fingerprint::default(), 0); BATCH];
         for chunk in charges.chunks(BATCH) {
             for (charge, (fingerprint, home)) in chunk.iter().zip(&mut found) {
                 *fingerprint = self.fingerprint(charge);
@@ -253,7 +253,8 @@ impl MemoryStore {
 
     #[inline]
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
-        self.seed.fingerprint(charge.policy.id(), charge.key.as_bytes())
+        let tag = self.seed.tag(charge.policy.id(), charge.key.as_bytes());
+        Fingerprint { tag, owner: charge.policy.name_id() }
     }
 
     #[inline]

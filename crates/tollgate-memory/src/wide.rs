@@ -56,7 +56,8 @@ impl Wide {
 
     /// The shards, for calls that need several: lock them in order.
     pub(crate) fn shard_of(fingerprint: Fingerprint) -> usize {
-        (fingerprint.place >> 60) as usize % Self::SHARDS
+        // Not the highest bits nor the lowest: a shard's index goes by those.
+        (fingerprint.tag >> 32) as usize % Self::SHARDS
     }
 
     /// The state of a key as it is.
@@ -319,7 +320,7 @@ mod tests {
         let start = Timestamp::from_millis(1_700_000_000_000);
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));
-            let fingerprint = Fingerprint { tag: 1 + step % 100, place: 0 };
+            let fingerprint = Fingerprint { tag: 1 + step % 100, owner: 0 };
             let take = |state: &mut State| state.charge(&charge, 0, now).is_allowed();
             let _ = wide.change(fingerprint, policy.algorithm(), now, take);
             let shard = wide.lock(0);

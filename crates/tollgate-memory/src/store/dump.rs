@@ -3,11 +3,11 @@
 //! ```text
 //!   magic "TOLLGATE" | version u64 | written_at u64                    24 bytes
 //!   seed 2 x u64                                                       16 bytes
-//!   narrow table, double table: slots u64, then per slot that says something
-//!             tag u64, index u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
+//!   narrow table, double table: per slot that says something
+//!             tag u64, owner u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
 //!             then a tag of 0
 //!   wide: per entry that says something
-//!             tag u64, place u64, vacant_at u64, limited u64, kind u64, count u64, then per part
+//!             tag u64, owner u64, vacant_at u64, limited u64, kind u64, count u64, then per part
 //!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
 //!             then a tag of 0
 //!   checksum of all of the above, 2 x u64
@@ -82,8 +82,8 @@ impl MemoryStore {
         let seed = Seed::new([reader.word()?, reader.word()?]);
         let mut store = Self::with_seed(capacity, seed);
         store.written_at = Some(written_at);
-        reader.table(&store.narrow)?;
-        reader.table(&store.double)?;
+        reader.table(&store.narrow, written_at)?;
+        reader.table(&store.double, written_at)?;
         while let Some(entry) = reader.entry()? {
             let mut shard = store.wide.lock(Wide::shard_of(entry.fingerprint));
             shard.restore(entry, written_at);

@@ -18,7 +18,7 @@ impl MemoryStore {
         if charges.len() > FEW {
             return None;
         }
-        let mut fingerprints = [Fingerprint { tag: 0, place: 0 }; FEW];
+        let mut fingerprints = [Fingerprint::default(); FEW];
         for (charge, fingerprint) in charges.iter().zip(&mut fingerprints) {
             by_word(charge, now)?;
             *fingerprint = self.fingerprint(charge);

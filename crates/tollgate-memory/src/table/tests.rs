@@ -14,7 +14,7 @@ fn put<S: Slot>(table: &Table<S>, number: u64, seconds: u64, limited: bool) -> R
 }
 
 fn key(number: u64) -> Fingerprint {
-    Seed::new([1, 2]).fingerprint(0, &number.to_le_bytes())
+    Fingerprint { tag: Seed::new([1, 2]).tag(0, &number.to_le_bytes()), owner: 0 }
 }
 
 fn present<S: Slot>(table: &Table<S>, numbers: std::ops::Range<u64>) -> usize {

@@ -6,7 +6,7 @@ use tollgate_core::concurrency::Concurrency;
 use tollgate_core::leaky_bucket::LeakyBucket;
 use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Charge, Cost, Key, Policy, Timestamp};
-use tollgate_memory::{Capacity, DumpErrorKind, DumpFile, MemoryStore};
+use tollgate_memory::{Capacity, DumpErrorKind, DumpFile, MemoryStore, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
@@ -107,6 +107,63 @@ fn a_file_cut_short_or_changed_anywhere_is_refused() {
         fs::write(&file.0, changed).unwrap();
         let error = MemoryStore::restore(&file.0, Capacity::keys(1_000)).unwrap_err();
         assert_eq!(error.kind(), DumpErrorKind::Corrupt, "changed at {at}");
+    }
+}
+
+/// An operator gives it more memory, or less: neither may be an amnesty.
+#[test]
+fn another_capacity_carries_the_states_over() {
+    let file = File::new("capacity");
+    let policies = policies();
+    let store = MemoryStore::new(Capacity::keys(3_000));
+    let names: Vec<String> = (0..1_000).map(|number| format!("user{number}")).collect();
+    let charges =
+        || policies.iter().flat_map(|policy| names.iter().map(move |name| (policy, name)));
+    for (policy, name) in charges() {
+        let charge = Charge::new(policy, Key::new(name).unwrap()).cost(Cost::new(3).unwrap());
+        assert!(store.check(&charge, NOW).is_allowed());
+    }
+    store.dump(&file.0, NOW).unwrap();
+    for keys in [2_000, 3_000, 3_001, 4_000, 100_000] {
+        let restored = MemoryStore::restore(&file.0, Capacity::keys(keys)).unwrap();
+        assert_eq!((restored.pressure().forgotten, restored.pressure().refused), (0, 0), "{keys}");
+        for (policy, name) in charges() {
+            let charge = Charge::new(policy, Key::new(name).unwrap());
+            let remaining = restored.peek(&charge, NOW).remaining();
+            assert_eq!(remaining, 2, "{} {name} in room for {keys}", policy.name());
+        }
+    }
+}
+
+/// A smaller store may forget who has units left, but must not forgive who has none.
+#[test]
+fn in_a_smaller_store_keys_with_nothing_left_are_the_last_to_be_dropped() {
+    let file = File::new("smaller");
+    let policies = policies();
+    let store = MemoryStore::new(Capacity::keys(3_000));
+    let names: Vec<String> = (0..2_000).map(|number| format!("user{number}")).collect();
+    // Every tenth has nothing left, in whatever order they lie.
+    let spent = |number: usize| number % 10 == 0;
+    for policy in &policies {
+        for (number, name) in names.iter().enumerate() {
+            let cost = Cost::new(if spent(number) { 5 } else { 3 }).unwrap();
+            let charge = Charge::new(policy, Key::new(name).unwrap()).cost(cost);
+            assert!(store.check(&charge, NOW).is_allowed());
+        }
+    }
+    store.dump(&file.0, NOW).unwrap();
+    for when_full in [WhenFull::Deny, WhenFull::Forget] {
+        let capacity = Capacity { variable_bytes: 500_000, when_full, ..Capacity::keys(600) };
+        let restored = MemoryStore::restore(&file.0, capacity).unwrap();
+        let pressure = restored.pressure();
+        assert!(pressure.forgotten + pressure.refused > 1_000, "{pressure:?}");
+        for policy in &policies {
+            for name in names.iter().step_by(10) {
+                let charge = Charge::new(policy, Key::new(name).unwrap());
+                let remaining = restored.peek(&charge, NOW).remaining();
+                assert_eq!(remaining, 0, "{} {name} {when_full:?}", policy.name());
+            }
+        }
     }
 }
 

@@ -60,24 +60,23 @@ impl Reader {
         next(&mut self.file)
     }
 
-    /// Puts the slots of one table back.
-    pub(super) fn table<S: Slot>(&mut self, table: &Table<S>) -> Result<(), DumpError> {
-        if self.word()? != table.slots() as u64 {
-            return Err(DumpError::corrupt("was written with another capacity"));
-        }
+    /// Puts the keys of one table back, as they were at `written_at`.
+    pub(super) fn table<S: Slot>(
+        &mut self,
+        table: &Table<S>,
+        written_at: Timestamp,
+    ) -> Result<(), DumpError> {
         loop {
             let tag = self.word()?;
             if tag == END {
                 return Ok(());
             }
-            let index = usize::try_from(self.word()?).unwrap_or(usize::MAX);
+            let fingerprint = Fingerprint { tag, owner: self.word()? };
             let vacant_at = Timestamp::from_nanos(self.word()?);
             let limited = self.word()? != 0;
             let words = [self.word()?, self.word()?];
-            if index >= table.slots() {
-                return Err(contradictory());
-            }
-            table.restore(index, tag, Content { words, vacant_at, limited });
+            // What a smaller table has no room for is dropped, and counted by it.
+            let _ = table.restore(fingerprint, Content { words, vacant_at, limited }, written_at);
         }
     }
 
@@ -87,7 +86,7 @@ impl Reader {
         if tag == END {
             return Ok(None);
         }
-        let fingerprint = Fingerprint { tag, place: self.word()? };
+        let fingerprint = Fingerprint { tag, owner: self.word()? };
         let vacant_at = Timestamp::from_nanos(self.word()?);
         let limited = self.word()? != 0;
         let kind = self.word()?;

@@ -48,11 +48,11 @@ impl<W: Write> Writer<W> {
 
     /// The slots of a table that say something at `now`.
     pub(super) fn table<S: Slot>(&mut self, table: &Table<S>, now: Timestamp) -> io::Result<()> {
-        self.put(&[table.slots() as u64]);
-        for (index, view) in table.views().filter(|(_, view)| view.vacant_at > now) {
+        for (fingerprint, view) in table.views().filter(|(_, view)| view.vacant_at > now) {
+            let Fingerprint { tag, owner } = fingerprint;
             let [low, high] = view.words;
             let (vacant_at, limited) = (view.vacant_at.as_nanos(), view.limited.into());
-            self.put(&[view.tag, index as u64, vacant_at, limited, low, high]);
+            self.put(&[tag, owner, vacant_at, limited, low, high]);
             self.spill()?;
         }
         self.put(&[END]);
@@ -89,8 +89,8 @@ impl<W: Write> Writer<W> {
     }
 
     fn entry(&mut self, entry: &Entry) {
-        let Fingerprint { tag, place } = entry.fingerprint;
-        self.put(&[tag, place, entry.vacant_at.as_nanos(), entry.limited.into()]);
+        let Fingerprint { tag, owner } = entry.fingerprint;
+        self.put(&[tag, owner, entry.vacant_at.as_nanos(), entry.limited.into()]);
         match &entry.state {
             State::SlidingWindow(state) => {
                 self.put(&[SLIDING_WINDOW, state.cells().len() as u64]);
