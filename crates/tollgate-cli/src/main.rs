@@ -10,6 +10,7 @@ mod proxy;
 mod queue;
 mod serve;
 mod simulate;
+mod snapshot;
 mod top;
 mod validate;
 

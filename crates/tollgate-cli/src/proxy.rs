@@ -63,9 +63,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
     invalid: String,
 
-    /// Keeps the count of invalid requests over a restart (with --store memory)
+    /// Keeps the count of invalid requests over a restart (with --store memory); a file that cannot
+    /// be used is set aside
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+
+    /// Do not start if there is a state that cannot be used
+    #[arg(long, requires = "state")]
+    state_required: bool,
 
     /// The share of a client, relative to the others' 1; may be given repeatedly
     #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
@@ -108,7 +113,9 @@ async fn serve(args: Args) -> Result<()> {
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
     let upstream = Upstream::parse(upstream).context("--upstream")?;
-    let kept = keep::Kept::open(&args.store, args.state.clone(), &args.invalid).await?;
+    let kept =
+        keep::Kept::open(&args.store, args.state.clone(), args.state_required, &args.invalid);
+    let kept = kept.await?;
     let parts = Parts {
         upstream,
         ledgers: ledgers::open(&args.store, Arc::clone(&profile)).await?,
@@ -132,11 +139,12 @@ async fn serve(args: Args) -> Result<()> {
     told_to_stop().await?;
     keeping.abort();
     let in_time = proxy.drain(DRAIN).await;
-    kept.save();
+    let saved = kept.save();
     if !in_time {
-        bail!("some requests were not finished within {DRAIN:?}");
+        let late = format!("some requests were not finished within {DRAIN:?}");
+        return saved.context(late.clone()).and_then(|()| bail!(late));
     }
-    Ok(())
+    saved
 }
 
 fn profile(name: &str) -> Result<Arc<Profile>> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use tollgate_memory::{Capacity, MemoryStore, SystemClock};
+use tollgate_memory::{Capacity, MemoryStore, Pressure, SystemClock};
 use tollgate_redis::{RedisStore, RemoteSettings, RemoteStore};
 use tollgate_server::config::{Config, LogFormat, Overrides};
 use tollgate_server::dashboard::ProxyAdmin;
@@ -16,6 +16,9 @@ use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Origin, Service};
 #[cfg(feature = "otlp")]
 use tollgate_server::traces::{Collector, Traces};
+use tracing::warn;
+
+use crate::snapshot::{self, Refused, Snapshot};
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
@@ -51,6 +54,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES")]
     memory_bytes: Option<usize>,
 
+    /// What happens to a new key when memory is full of keys with nothing left: deny it, or forget
+    /// the one nearest to being free [default: deny]
+    #[arg(long, value_name = "deny|forget")]
+    when_full: Option<String>,
+
     /// Threads that serve [default: one for every two processors]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
@@ -63,9 +71,14 @@ pub(crate) struct Args {
     #[arg(long)]
     shadow: bool,
 
-    /// Write states there every minute and at the end, and start from them
+    /// Write states there every minute and at the end, and start from them; a file that cannot be
+    /// used is set aside
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
+
+    /// Do not start if there is a snapshot that cannot be used
+    #[arg(long, requires = "snapshot")]
+    snapshot_required: bool,
 
     /// text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
@@ -97,6 +110,7 @@ impl Args {
             queue_store: self.queue_store.clone(),
             token: None,
             memory_bytes: self.memory_bytes,
+            when_full: self.when_full.clone(),
             workers: self.workers,
             listen_public: self.listen_public.then_some(true),
             shadow: self.shadow.then_some(true),
@@ -137,7 +151,8 @@ async fn serve(args: Args) -> Result<()> {
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
     tollgate_server::logs::note(&config.notes);
-    let (backing, store_name) = backing(&config, args.snapshot.as_ref()).await?;
+    let (backing, store_name) = backing(&config, &args).await?;
+    let clock = clock(&backing);
     let (queues, pushing) = queues(&config.queues).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
@@ -145,7 +160,7 @@ async fn serve(args: Args) -> Result<()> {
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
     let origin = Origin { files: args.config, overrides };
-    let service = Service::new(rules, metrics, backing, Arc::new(SystemClock::new()), settings);
+    let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
     let service = match queues {
@@ -157,11 +172,11 @@ async fn serve(args: Args) -> Result<()> {
     );
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
     announce(&server, example.as_deref())?;
-    until_told(server, drain, args.snapshot).await?;
+    let ended = until_told(server, drain, args.snapshot).await?;
     if let Some(pushing) = pushing {
         pushing.stop().await;
     }
-    Ok(())
+    ended.snapshot.context("the last snapshot")
 }
 
 /// The queues that are configured, and the pushing of their jobs.
@@ -177,7 +192,7 @@ pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<P
     Ok((Some(queues), Some(pushing)))
 }
 
-async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing, &'static str)> {
+async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
     if let Some(url) = &config.store {
         // The URL may hold a password: it is not repeated.
         if url.starts_with("tollgate") {
@@ -189,13 +204,34 @@ async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
-    let capacity = Capacity::bytes(config.memory_bytes);
-    let memory = match snapshot.filter(|path| path.exists()) {
-        Some(path) => MemoryStore::restore(path, capacity)
-            .with_context(|| format!("the snapshot {}", path.display()))?,
-        None => MemoryStore::new(capacity),
-    };
-    Ok((Backing::Memory(Arc::new(memory)), "memory"))
+    Ok((Backing::Memory(Arc::new(memory(config, args)?)), "memory"))
+}
+
+/// States in this process, from the snapshot if there is a good one.
+fn memory(config: &Config, args: &Args) -> Result<MemoryStore> {
+    let when_full = config.when_full;
+    let capacity = Capacity { when_full, ..Capacity::bytes(config.memory_bytes) };
+    let Some(path) = args.snapshot.as_deref() else { return Ok(MemoryStore::new(capacity)) };
+    let is_required = args.snapshot_required;
+    let opened = Snapshot { flag: "--snapshot", path, is_required }.open(capacity)?;
+    if let Some(Refused { reason, aside }) = opened.refused {
+        let (path, aside) = (path.display(), aside.display());
+        warn!(%path, %reason, %aside, "the snapshot was set aside: all keys start anew");
+    }
+    let Pressure { used, forgotten, refused } = opened.memory.pressure();
+    if forgotten + refused > 0 {
+        let dropped = forgotten + refused;
+        warn!(restored = used, dropped, "the snapshot did not fit into --memory-bytes");
+    }
+    Ok(opened.memory)
+}
+
+/// The time by which states are judged: never before that of the snapshot they come from.
+fn clock(backing: &Backing) -> SystemClock {
+    match backing {
+        Backing::Memory(memory) => snapshot::clock(memory),
+        Backing::Shared(_) => SystemClock::new(),
+    }
 }
 
 fn announce(server: &Server, policy: Option<&str>) -> Result<()> {

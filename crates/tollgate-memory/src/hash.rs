@@ -30,7 +30,7 @@ mod sip;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-pub(crate) use sip::siphash;
+pub(crate) use sip::{Checksum, siphash};
 
 /// The secret that makes fingerprints unpredictable, and where it comes from.
 #[derive(Clone)]

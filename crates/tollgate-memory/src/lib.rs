@@ -32,5 +32,5 @@ mod acquire;
 pub use capacity::Capacity;
 pub use clock::SystemClock;
 pub use limiter::Limiter;
-pub use store::{DumpError, DumpErrorKind, MemoryStore};
+pub use store::{DumpError, DumpErrorKind, DumpFile, Fill, MemoryStore};
 pub use table::{Pressure, WhenFull};

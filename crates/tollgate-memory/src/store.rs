@@ -23,7 +23,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Change, Full, Pressure, Table};
 use crate::wide::Wide;
 
-pub use dump::{DumpError, DumpErrorKind};
+pub use dump::{DumpError, DumpErrorKind, DumpFile};
 
 /// States in memory.
 ///
@@ -55,8 +55,22 @@ pub struct MemoryStore {
     naming: [u64; 2],
     named: AtomicU64,
     capacity: Capacity,
+    /// When the file was written from which this was restored.
+    written_at: Option<Timestamp>,
     /// Held while a dump is made and put in place: of two at once the older must not come last.
     dumping: Mutex<()>,
+}
+
+/// What share of each part of a [`Capacity`] is taken, 0 to 1. Only states of variable size may be
+/// above 1, by one state for each shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fill {
+    /// Of the slots for [`Capacity::keys`].
+    pub keys: f64,
+    /// Of the slots for [`Capacity::wide_keys`].
+    pub wide_keys: f64,
+    /// Of [`Capacity::variable_bytes`].
+    pub variable_bytes: f64,
 }
 
 /// Charges whose homes are fetched together: enough to hide one memory latency behind the others.
@@ -83,6 +97,7 @@ impl MemoryStore {
             naming: Seed::random().words,
             named: AtomicU64::new(0),
             capacity,
+            written_at: None,
             dumping: Mutex::default(),
         }
     }
@@ -106,6 +121,23 @@ impl MemoryStore {
         let owner = policy.name_id();
         let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
         tables.plus(self.wide.pressure_of(owner))
+    }
+
+    /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about one
+    /// percent, of variable size exactly.
+    #[must_use]
+    pub fn fill(&self, now: Timestamp) -> Fill {
+        let (mut bytes, mut bytes_max) = (0, 0);
+        for shard in self.wide.shards() {
+            let (taken, most) = shard.bytes();
+            bytes += taken;
+            bytes_max += most;
+        }
+        Fill {
+            keys: self.narrow.fill(now),
+            wide_keys: self.double.fill(now),
+            variable_bytes: bytes as f64 / bytes_max.max(1) as f64,
+        }
     }
 
     /// Takes the charge if it is allowed.

@@ -20,6 +20,7 @@
 //! their index, after the stripes of all their homes. Nobody waits for a stripe with a slot of the
 //! same table locked.
 
+mod fill;
 mod growth;
 mod room;
 mod together;
@@ -165,11 +166,6 @@ impl<S: Slot> Table<S> {
             owners: Owners::new(),
             when_full,
         }
-    }
-
-    /// The number of slots.
-    pub(crate) fn slots(&self) -> usize {
-        self.buckets.len() * SLOTS
     }
 
     /// Bytes taken by a table of `slots` slots.

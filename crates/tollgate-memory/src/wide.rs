@@ -61,22 +61,24 @@ pub(crate) struct Entry {
     member: u32,
 }
 
-const SHARDS: usize = 16;
 /// Entries looked at per call, and per search for one to forget.
 const SWEPT: usize = 2;
 const SAMPLED: usize = 16;
 
 impl Wide {
+    pub(crate) const SHARDS: usize = 16;
+
     pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
         let owners = Arc::new(Owners::new());
-        let shard = |_| Mutex::new(Shard::new(bytes_max / SHARDS, when_full, Arc::clone(&owners)));
-        Self { shards: (0..SHARDS).map(shard).collect(), owners }
+        let bytes_max = bytes_max / Self::SHARDS;
+        let shard = |_| Mutex::new(Shard::new(bytes_max, when_full, Arc::clone(&owners)));
+        Self { shards: (0..Self::SHARDS).map(shard).collect(), owners }
     }
 
     /// The shards, for calls that need several: lock them in order.
     pub(crate) fn shard_of(fingerprint: Fingerprint) -> usize {
         // Not the highest bits nor the lowest: a shard's index goes by those.
-        (fingerprint.tag >> 32) as usize % SHARDS
+        (fingerprint.tag >> 32) as usize % Self::SHARDS
     }
 
     /// The state of a key as it is.
@@ -150,8 +152,32 @@ impl Shard {
     }
 
     pub(crate) fn get(&self, fingerprint: Fingerprint) -> Option<&State> {
+        self.entry(fingerprint).map(|entry| &entry.state)
+    }
+
+    pub(crate) fn entry(&self, fingerprint: Fingerprint) -> Option<&Entry> {
         let at = *self.index.get(&fingerprint)?;
-        Some(&self.entries[at as usize].state)
+        Some(&self.entries[at as usize])
+    }
+
+    /// Who says something at `now`; those with nothing left first, so that a smaller shard which is
+    /// filled in this order has room for them.
+    pub(crate) fn listed(&self, now: Timestamp) -> Vec<Fingerprint> {
+        let saying = || self.entries.iter().filter(|entry| entry.vacant_at > now);
+        let limited = saying().filter(|entry| entry.limited);
+        let others = saying().filter(|entry| !entry.limited);
+        limited.chain(others).map(|entry| entry.fingerprint).collect()
+    }
+
+    /// Puts back an entry that was listed, if there is room for it. None with nothing left makes
+    /// room, whatever is to happen once the store is at work.
+    pub(crate) fn restore(&mut self, entry: Entry, now: Timestamp) {
+        self.remove(entry.fingerprint);
+        let when_full = std::mem::replace(&mut self.when_full, WhenFull::Deny);
+        if self.make_room(entry.fingerprint.owner, now).is_ok() {
+            self.push(entry);
+        }
+        self.when_full = when_full;
     }
 
     /// Stores a state; one that says nothing is dropped instead.
@@ -171,7 +197,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn push(&mut self, mut entry: Entry) {
+    fn push(&mut self, mut entry: Entry) {
         let position = self.entries.len() as u32;
         let room = self.rooms.entry(entry.fingerprint.owner).or_default();
         entry.member = room.members.len() as u32;
@@ -214,6 +240,11 @@ impl Shard {
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// Bytes taken, and how many there may be.
+    pub(crate) const fn bytes(&self) -> (usize, usize) {
+        (self.bytes, self.bytes_max)
     }
 
     fn sweep(&mut self, now: Timestamp) {
@@ -311,9 +342,14 @@ impl Room {
 }
 
 impl Entry {
-    pub(crate) fn new(fingerprint: Fingerprint, state: State, vacant_at: Timestamp) -> Self {
+    pub(crate) fn new(
+        fingerprint: Fingerprint,
+        state: State,
+        vacant_at: Timestamp,
+        limited: bool,
+    ) -> Self {
         let bytes = bytes_of(&state);
-        Self { fingerprint, state, vacant_at, limited: true, bytes, member: 0 }
+        Self { fingerprint, state, vacant_at, limited, bytes, member: 0 }
     }
 }
 
@@ -359,7 +395,7 @@ mod tests {
         let window = SlidingWindow::exact("1000/1h".parse().unwrap()).unwrap();
         let policy = Policy::new("exact", window).unwrap();
         let charge = Charge::new(&policy, Key::new("any").unwrap());
-        let wide = Wide::new(SHARDS * 64 * 1_024, WhenFull::Deny);
+        let wide = Wide::new(Wide::SHARDS * 64 * 1_024, WhenFull::Deny);
         let start = Timestamp::from_millis(1_700_000_000_000);
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));

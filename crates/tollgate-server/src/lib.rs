@@ -31,6 +31,7 @@ pub mod logs;
 pub mod metrics;
 pub mod net;
 pub mod pattern;
+mod pressure;
 mod process;
 pub mod queues;
 pub mod reload;

@@ -5,16 +5,19 @@
 //! file caught half written is not refused for that.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tollgate_memory::DumpError;
 use tracing::{error, info, warn};
 
 use crate::config::Drain;
+use crate::logs::chain;
+use crate::pressure::PressureWatch;
 use crate::reload::{Sighting, reload};
 use crate::server::Server;
 use crate::service::Service;
@@ -22,7 +25,16 @@ use crate::service::Service;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(60);
 
-/// Serves until a signal says stop; whether every request in flight was finished.
+/// How a service ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Whether every request in flight was finished.
+    pub finished: bool,
+    /// Whether the last snapshot was written, if there was one to write. The log says so, too.
+    pub snapshot: Result<(), DumpError>,
+}
+
+/// Serves until a signal says stop.
 ///
 /// With a `snapshot`, states in memory are written there every minute and at the end.
 ///
@@ -33,7 +45,7 @@ pub async fn until_told(
     server: Server,
     drain: Drain,
     snapshot: Option<PathBuf>,
-) -> io::Result<bool> {
+) -> io::Result<Ended> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let service = Arc::clone(server.service());
@@ -44,15 +56,13 @@ pub async fn until_told(
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
     };
-    if let Some(path) = &snapshot {
-        write_snapshot(&service, path);
-    }
+    let snapshot = snapshot.map_or(Ok(()), |path| write_snapshot(&service, &path));
     if finished {
         info!("stopped");
     } else {
         warn!("stopped with requests in flight");
     }
-    Ok(finished)
+    Ok(Ended { finished, snapshot })
 }
 
 /// Reloads and writes snapshots until a signal says stop.
@@ -68,7 +78,8 @@ async fn watch(
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut write = interval_at(Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
-    let mut writing = None::<JoinHandle<()>>;
+    let mut writing = None::<JoinHandle<_>>;
+    let mut pressure = PressureWatch::default();
     loop {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
@@ -79,6 +90,7 @@ async fn watch(
                 let _ = reload(service);
             }
             _ = look.tick() => {
+                pressure.look(service);
                 let seen = Sighting::of(files);
                 if seen != in_force && seen == last_seen {
                     in_force = seen.clone();
@@ -99,9 +111,10 @@ async fn watch(
     }
 }
 
-fn write_snapshot(service: &Service, path: &PathBuf) {
-    let Some(memory) = service.memory() else { return };
-    if let Err(wrong) = memory.dump(path, service.clock().now()) {
-        error!(path = %path.display(), %wrong, "the snapshot could not be written");
-    }
+fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
+    let Some(memory) = service.memory() else { return Ok(()) };
+    memory.dump(path, service.clock().now()).inspect_err(|wrong| {
+        let reason = chain(wrong);
+        error!(path = %path.display(), %reason, "the snapshot could not be written");
+    })
 }

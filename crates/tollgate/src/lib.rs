@@ -23,7 +23,8 @@ pub use tollgate_core::*;
 
 #[cfg(feature = "memory")]
 pub use tollgate_memory::{
-    Capacity, DumpError, DumpErrorKind, Limiter, MemoryStore, Pressure, SystemClock, WhenFull,
+    Capacity, DumpError, DumpErrorKind, DumpFile, Fill, Limiter, MemoryStore, Pressure,
+    SystemClock, WhenFull,
 };
 
 /// The limiter over any [`Store`], asked asynchronously.

@@ -1,6 +1,6 @@
 //! The count of invalid requests: in the fleet's store, or in memory and a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::RedisStore;
 use tollgate_upstream::proxy::Guard;
 
+use crate::snapshot::{self, Refused, Snapshot};
+
 /// The name of the policy, part of its key in a shared store.
 const POLICY: &str = "upstream-invalid";
 /// How often the file is written.
@@ -22,35 +24,48 @@ const PARTS: u64 = 60;
 /// Where invalid requests are counted.
 pub(super) struct Kept {
     limiter: Option<Limiter>,
-    file: Option<(Arc<MemoryStore>, PathBuf)>,
+    file: Option<File>,
+}
+
+/// The count in memory, and the file in which it outlives the process.
+#[derive(Clone)]
+struct File {
+    memory: Arc<MemoryStore>,
+    clock: Arc<SystemClock>,
+    path: PathBuf,
 }
 
 impl Kept {
     /// Counts by `quota` in the store; `off` counts nothing.
-    pub(super) async fn open(store: &str, file: Option<PathBuf>, quota: &str) -> Result<Self> {
+    pub(super) async fn open(
+        store: &str,
+        file: Option<PathBuf>,
+        is_required: bool,
+        quota: &str,
+    ) -> Result<Self> {
         if quota == "off" {
             return Ok(Self { limiter: None, file: None });
         }
         let quota: Quota = quota.parse().with_context(|| format!("--invalid {quota}"))?;
         let window = SlidingWindow::new(quota, PARTS).context("--invalid")?;
         let policy = Policy::new(POLICY, window).context("--invalid")?;
-        let clock = Arc::new(SystemClock::new());
         if store != "memory" {
             // The URL may hold a password: it is not repeated.
             let connected = RedisStore::connect(store, tollgate_redis::Settings::default()).await;
             let store: Arc<dyn Store> = Arc::new(connected.context("--store")?);
-            return Ok(Self { limiter: Some(Limiter::new([policy], store, clock)), file: None });
+            let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+            return Ok(Self { limiter: Some(limiter), file: None });
         }
         let capacity = Capacity::keys(1_000);
-        let memory = match file.as_ref().filter(|path| path.exists()) {
-            Some(path) => MemoryStore::restore(path, capacity)
-                .with_context(|| format!("--state {}", path.display()))?,
+        let memory = Arc::new(match &file {
+            Some(path) => restored(path, is_required, capacity)?,
             None => MemoryStore::new(capacity),
-        };
-        let memory = Arc::new(memory);
+        });
+        let clock = Arc::new(snapshot::clock(&memory));
         let store: Arc<dyn Store> = Arc::clone(&memory) as _;
-        let limiter = Limiter::new([policy], store, clock);
-        Ok(Self { limiter: Some(limiter), file: file.map(|path| (memory, path)) })
+        let limiter = Limiter::new([policy], store, Arc::clone(&clock) as _);
+        let file = file.map(|path| File { memory, clock, path });
+        Ok(Self { limiter: Some(limiter), file })
     }
 
     /// What asks before a request is sent.
@@ -63,28 +78,43 @@ impl Kept {
     pub(super) fn keep(&self) -> JoinHandle<()> {
         let file = self.file.clone();
         tokio::spawn(async move {
-            let Some((memory, path)) = file else { return };
+            let Some(file) = file else { return };
             loop {
                 tokio::time::sleep(EVERY).await;
-                let (memory, path) = (Arc::clone(&memory), path.clone());
+                let file = file.clone();
                 // It waits for the disk, which requests must not.
-                let _ = tokio::task::spawn_blocking(move || write(&memory, &path)).await;
+                let written = tokio::task::spawn_blocking(move || file.write()).await;
+                if let Ok(Err(error)) = written {
+                    say(&format!("{error:#}"));
+                }
             }
         })
     }
 
     /// Writes the file a last time.
-    pub(super) fn save(&self) {
-        if let Some((memory, path)) = &self.file {
-            write(memory, path);
-        }
+    pub(super) fn save(&self) -> Result<()> {
+        self.file.as_ref().map_or(Ok(()), File::write)
     }
 }
 
-fn write(memory: &MemoryStore, path: &PathBuf) {
-    if let Err(error) = memory.dump(path, SystemClock::new().now()) {
-        use std::io::Write as _;
-        // Whoever cannot be told either is told at the next start, by a file that is old.
-        let _ = writeln!(std::io::stderr(), "cannot write {}: {error}", path.display());
+impl File {
+    fn write(&self) -> Result<()> {
+        let written = self.memory.dump(&self.path, self.clock.now());
+        written.with_context(|| format!("--state {}", self.path.display()))
     }
+}
+
+fn restored(path: &Path, is_required: bool, capacity: Capacity) -> Result<MemoryStore> {
+    let opened = Snapshot { flag: "--state", path, is_required }.open(capacity)?;
+    if let Some(Refused { reason, aside }) = opened.refused {
+        let (path, aside) = (path.display(), aside.display());
+        say(&format!("WARN --state {path} was set aside as {aside}, counting anew: {reason}"));
+    }
+    Ok(opened.memory)
+}
+
+fn say(line: &str) {
+    use std::io::Write as _;
+    // Whoever cannot be told either is told at the next start, by a file that is old.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -16,6 +16,33 @@ pub(crate) fn siphash(key: [u64; 2], first: u64, bytes: &[u8]) -> [u64; 2] {
     state.finish()
 }
 
+/// A running SipHash-1-3-128 of words, with no secret: it guards against accidents, not against who
+/// can write a file.
+pub(crate) struct Checksum {
+    state: Sip,
+    bytes: u64,
+}
+
+impl Checksum {
+    pub(crate) const fn new() -> Self {
+        let mut checksum = Self { state: Sip::new([0, 0]), bytes: 0 };
+        // As it was in the first versions of the file, so that those are told from damaged ones.
+        checksum.absorb(0);
+        checksum
+    }
+
+    #[inline]
+    pub(crate) const fn absorb(&mut self, word: u64) {
+        self.state.absorb(word);
+        self.bytes = self.bytes.wrapping_add(8);
+    }
+
+    pub(crate) const fn finish(mut self) -> [u64; 2] {
+        self.state.absorb(self.bytes << 56);
+        self.state.finish()
+    }
+}
+
 struct Sip([u64; 4]);
 
 impl Sip {
@@ -84,6 +111,14 @@ mod tests {
             reference.write(&bytes);
             let expected = reference.finish128();
             prop_assert_eq!(siphash(key, first, &bytes), [expected.h1, expected.h2]);
+        }
+
+        #[test]
+        fn a_running_checksum_is_the_hash_of_all_words_at_once(words: Vec<u64>) {
+            let mut checksum = Checksum::new();
+            words.iter().for_each(|word| checksum.absorb(*word));
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            prop_assert_eq!(checksum.finish(), siphash([0, 0], 0, &bytes));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate_core::Policy;
+use tollgate_memory::WhenFull;
 
 use super::error::ConfigError;
 use super::layers::Overrides;
@@ -26,6 +27,8 @@ pub struct Config {
     pub store: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: usize,
+    /// What happens to a new key when that memory is full of keys with nothing left.
+    pub when_full: WhenFull,
     /// Threads that serve; one for every two processors if 0.
     pub workers: usize,
     /// Certificates, if the fronts speak TLS.
@@ -216,6 +219,11 @@ impl Draft {
         let number = |place: &Place<'_>| place.number().map(Some);
         table.set("memory_bytes", &mut self.overrides.memory_bytes, number)?;
         table.set("workers", &mut self.overrides.workers, number)?;
+        table.set("when_full", &mut self.overrides.when_full, |place| {
+            let text = place.text()?;
+            when_full(Some(&text)).map_err(|error| place.wrong(error.problem))?;
+            Ok(Some(text))
+        })?;
         table.set("log", &mut self.overrides.log_format, |place| {
             let text = place.text()?;
             log_format(Some(&text)).map_err(|error| place.wrong(error.problem))?;
@@ -295,6 +303,7 @@ impl Draft {
         let config = Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes: over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT),
+            when_full: when_full(over.when_full.as_deref())?,
             workers: over.workers.unwrap_or(0),
             tls: self.tls,
             drain: self.drain,
@@ -331,6 +340,14 @@ fn token(table: &Table<'_>) -> Result<String, ConfigError> {
             std::env::var(&name).map_err(|_| place.wrong(format!("{name} is not set")))
         }
         _ => Err(table.wrong("give one of token, token_file and token_env")),
+    }
+}
+
+fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {
+    match text {
+        None | Some("deny") => Ok(WhenFull::Deny),
+        Some("forget") => Ok(WhenFull::Forget),
+        Some(_) => Err(outside("when_full", "right would be deny or forget".to_owned())),
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Overrides {
     pub token: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: Option<usize>,
+    /// What happens to a new key when memory is full: `deny` or `forget`.
+    pub when_full: Option<String>,
     /// Threads that serve.
     pub workers: Option<usize>,
     /// Whether others than this machine may connect without a token.
@@ -33,7 +35,7 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 11] = [
+    pub const VARIABLES: [&'static str; 12] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",
@@ -41,6 +43,7 @@ impl Overrides {
         "TOLLGATE_QUEUE_STORE",
         "TOLLGATE_TOKEN",
         "TOLLGATE_MEMORY_BYTES",
+        "TOLLGATE_WHEN_FULL",
         "TOLLGATE_WORKERS",
         "TOLLGATE_LISTEN_PUBLIC",
         "TOLLGATE_SHADOW",
@@ -62,6 +65,7 @@ impl Overrides {
             queue_store: get("TOLLGATE_QUEUE_STORE"),
             token: get("TOLLGATE_TOKEN"),
             memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
+            when_full: get("TOLLGATE_WHEN_FULL"),
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
             listen_public: parsed(&get, "TOLLGATE_LISTEN_PUBLIC", "true or false")?,
             shadow: parsed(&get, "TOLLGATE_SHADOW", "true or false")?,
@@ -80,6 +84,7 @@ impl Overrides {
             queue_store: self.queue_store.or(lower.queue_store),
             token: self.token.or(lower.token),
             memory_bytes: self.memory_bytes.or(lower.memory_bytes),
+            when_full: self.when_full.or(lower.when_full),
             workers: self.workers.or(lower.workers),
             listen_public: self.listen_public.or(lower.listen_public),
             shadow: self.shadow.or(lower.shadow),

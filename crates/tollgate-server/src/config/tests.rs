@@ -25,6 +25,25 @@ fn without_files_there_is_an_example_on_loopback() {
 }
 
 #[test]
+fn what_happens_when_memory_is_full_is_settable_and_a_flag_beats_the_file() {
+    use tollgate_memory::WhenFull;
+    let when_full = |text: &str, flag: Option<&str>| {
+        let overrides = Overrides { when_full: flag.map(str::to_owned), ..Overrides::default() };
+        load_with("a.toml", text, &overrides).map(|config| config.when_full)
+    };
+    assert_eq!(when_full("", None).unwrap(), WhenFull::Deny);
+    assert_eq!(when_full("when_full = \"forget\"", None).unwrap(), WhenFull::Forget);
+    assert_eq!(when_full("when_full = \"forget\"", Some("deny")).unwrap(), WhenFull::Deny);
+    let wrong = when_full("when_full = \"evict\"", None).unwrap_err().to_string();
+    assert_eq!(wrong, "a.toml:1: when_full: right would be deny or forget");
+    let wrong = when_full("", Some("evict")).unwrap_err().to_string();
+    assert!(wrong.contains("when_full: right would be deny or forget"), "{wrong}");
+    let lookup = |name: &str| (name == "TOLLGATE_WHEN_FULL").then(|| "forget".to_owned());
+    let overrides = Overrides::from_env(lookup).unwrap();
+    assert_eq!(load_with("a.toml", "", &overrides).unwrap().when_full, WhenFull::Forget);
+}
+
+#[test]
 fn toml_and_yaml_say_the_same() {
     let toml = r#"
         [[policies]]

@@ -11,6 +11,7 @@ use super::reply::Reply;
 use super::request::Request;
 use crate::auth::Role;
 use crate::metrics::Exposition;
+use crate::pressure;
 use crate::process;
 use crate::reload;
 use crate::service::Service;
@@ -127,13 +128,7 @@ fn exposition(service: &Service) -> String {
     text.sample(&[], f64::from(u8::from(service.is_draining())));
     service.metrics().write(service.store_name(), &mut text);
     if let Some(memory) = service.memory() {
-        let pressure = memory.pressure();
-        text.family("tollgate_keys", "gauge", "Keys with a state in memory.");
-        text.sample(&[], pressure.used as f64);
-        text.family("tollgate_keys_forgotten_total", "counter", "Evicted under pressure.");
-        text.sample(&[], pressure.forgotten as f64);
-        text.family("tollgate_keys_refused_total", "counter", "Newcomers refused: no room.");
-        text.sample(&[], pressure.refused as f64);
+        pressure::write(memory, service.clock().now(), &mut text);
     }
     process::write(&mut text);
     text.finish()
