@@ -25,6 +25,8 @@ pub struct Overrides {
     pub workers: Option<usize>,
     /// Whether others than this machine may connect without a token.
     pub listen_public: Option<bool>,
+    /// Names by which the service answers over HTTP while it knows no token, beside this machine's.
+    pub hosts: Option<Vec<String>>,
     /// Whether nothing is denied.
     pub shadow: Option<bool>,
     /// `text` or `json`.
@@ -33,7 +35,7 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 11] = [
+    pub const VARIABLES: [&'static str; 12] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",
@@ -43,6 +45,7 @@ impl Overrides {
         "TOLLGATE_MEMORY_BYTES",
         "TOLLGATE_WORKERS",
         "TOLLGATE_LISTEN_PUBLIC",
+        "TOLLGATE_HOSTS",
         "TOLLGATE_SHADOW",
         "TOLLGATE_LOG_FORMAT",
     ];
@@ -64,6 +67,7 @@ impl Overrides {
             memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
             listen_public: parsed(&get, "TOLLGATE_LISTEN_PUBLIC", "true or false")?,
+            hosts: get("TOLLGATE_HOSTS").map(|names| listed(&names)),
             shadow: parsed(&get, "TOLLGATE_SHADOW", "true or false")?,
             log_format: get("TOLLGATE_LOG_FORMAT"),
         })
@@ -82,6 +86,7 @@ impl Overrides {
             memory_bytes: self.memory_bytes.or(lower.memory_bytes),
             workers: self.workers.or(lower.workers),
             listen_public: self.listen_public.or(lower.listen_public),
+            hosts: self.hosts.or(lower.hosts),
             shadow: self.shadow.or(lower.shadow),
             log_format: self.log_format.or(lower.log_format),
         }
@@ -93,6 +98,11 @@ impl fmt::Debug for Overrides {
         // The token is a secret, and the URLs of stores may hold one.
         f.debug_struct("Overrides").field("http", &self.http).finish_non_exhaustive()
     }
+}
+
+/// Names with commas between them.
+fn listed(names: &str) -> Vec<String> {
+    names.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 fn parsed<T: std::str::FromStr>(
