@@ -3,11 +3,9 @@
 
 #![no_main]
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use libfuzzer_sys::fuzz_target;
 use tollgate_fuzz::{run, worker};
-use tollgate_server::http::{Reply, Request, answer};
+use tollgate_server::http::{Peer, Reply, Request, answer};
 use tollgate_server::worker::Worker;
 
 const PATHS: [&str; 11] = [
@@ -25,9 +23,9 @@ const PATHS: [&str; 11] = [
 ];
 
 fn post(worker: &Worker, path: &str, body: &[u8]) -> Reply {
-    let (fields, mut reply) = (http::HeaderMap::new(), Reply::default());
-    let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let request = Request { method: "POST", path, query: None, fields: &fields, body, peer };
+    let (mut fields, mut reply) = (http::HeaderMap::new(), Reply::default());
+    fields.insert("content-type", http::HeaderValue::from_static("application/json"));
+    let request = Request { method: "POST", path, query: None, host: None, fields: &fields, body, peer: Peer::UNIX };
     run(answer(worker, &request, &mut reply));
     reply
 }

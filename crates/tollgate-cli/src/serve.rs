@@ -67,6 +67,11 @@ pub(crate) struct Args {
     #[arg(long)]
     listen_public: bool,
 
+    /// A name by which others may ask over HTTP while no token is needed, beside localhost; may be
+    /// given repeatedly
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+
     /// Deny nothing, only count what would have been denied
     #[arg(long)]
     shadow: bool,
@@ -113,6 +118,7 @@ impl Args {
             when_full: self.when_full.clone(),
             workers: self.workers,
             listen_public: self.listen_public.then_some(true),
+            hosts: (!self.host.is_empty()).then(|| self.host.clone()),
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
         };
@@ -240,7 +246,7 @@ fn announce(server: &Server, policy: Option<&str>) -> Result<()> {
     if let Some(endpoint) = server.endpoint(Front::Http) {
         let body = format!(r#"{{"policy":"{policy}","key":"ada"}}"#);
         writeln!(out, "page  {endpoint}   http://{endpoint}/")?;
-        writeln!(out, "HTTP  {endpoint}   curl -d '{body}' http://{endpoint}/v1/check")?;
+        writeln!(out, "HTTP  {endpoint}   curl --json '{body}' http://{endpoint}/v1/check")?;
     }
     if let Some(endpoint) = server.endpoint(Front::Grpc) {
         let service = "envoy.service.ratelimit.v3.RateLimitService";

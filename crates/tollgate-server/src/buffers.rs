@@ -1,8 +1,10 @@
 //! Buffers that connections borrow while they have something to say.
 //!
 //! An idle connection holds none: it takes one when bytes arrive and gives it back when all of them
-//! are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. A
-//! request once begun has a deadline that a trickle of bytes does not move.
+//! are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. One that
+//! waits for the rest of a request keeps the bytes that it has, and no buffer around them while they
+//! are few; beyond that they count against the room that all connections share. A request once begun
+//! has a deadline that a trickle of bytes does not move, and so has the first of a connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,6 +14,7 @@ use std::{io, mem};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout, timeout_at};
+use tollgate_http::Place;
 
 use crate::drain::Stop;
 use crate::metrics::Front;
@@ -25,6 +28,12 @@ pub const WRITE_BYTES: usize = 64 * 1024;
 /// How long, and how many bytes, a client that is being refused may go on sending.
 const PARTING: Duration = Duration::from_secs(1);
 const PARTING_BYTES_MAX: usize = 8 << 20;
+/// When the service stops, what was sent before must still be read: a quiet connection is looked at
+/// for this long once more, a busy one goes on for this long.
+const LAST_LOOK: Duration = Duration::from_millis(50);
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+/// Bytes that an unfinished request may hold without being counted.
+const UNCOUNTED_BYTES_MAX: usize = 4 * 1024;
 /// Buffers kept per thread; more are freed.
 const KEPT: usize = 64;
 
@@ -44,9 +53,45 @@ pub struct Input {
     end: usize,
     /// When the request whose start is here must be complete.
     deadline: Option<Instant>,
+    /// When the connection must have shown that it means to ask something.
+    first_by: Option<Instant>,
+    /// Until when requests are read although the service stops.
+    last_by: Option<Instant>,
+    /// The place in the room of all connections, and how many bytes it is for.
+    held: Option<(Place, usize)>,
+}
+
+/// What came of waiting for input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// There are more bytes.
+    Bytes,
+    /// The client has left, or was too slow.
+    Over,
+    /// The service stops, and nothing is left to answer.
+    Stopped,
+    /// Unfinished requests of all connections hold too much: no more of this one is read.
+    Full,
 }
 
 impl Input {
+    /// The input of a new connection, which must have asked something by then.
+    #[must_use]
+    pub fn by(first_by: Instant) -> Self {
+        Self { first_by: Some(first_by), ..Self::default() }
+    }
+
+    /// When the connection must have asked something, if it has not yet.
+    #[must_use]
+    pub const fn first_by(&self) -> Option<Instant> {
+        self.first_by
+    }
+
+    /// Notes that the connection has asked something: from now on it may be idle.
+    pub const fn has_asked(&mut self) {
+        self.first_by = None;
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -67,6 +112,7 @@ impl Input {
         }
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
+            self.held = None;
         }
     }
 
@@ -90,7 +136,13 @@ impl Input {
 }
 
 impl Worker {
-    /// Waits for more input; whether there is any and the connection goes on.
+    /// The input of a connection that begins now.
+    #[must_use]
+    pub fn new_input(&self) -> Input {
+        Input::by(Instant::now() + self.service.settings().limits.first_request_after)
+    }
+
+    /// Waits for more input.
     ///
     /// # Errors
     ///
@@ -101,35 +153,50 @@ impl Worker {
         input: &mut Input,
         stop: &mut Stop,
         front: Front,
-    ) -> io::Result<bool>
+    ) -> io::Result<Received>
     where
         S: AsyncRead + Unpin,
     {
         let limits = &self.service.settings().limits;
         // Between requests a client may be silent; within one it may not.
         let is_begun = !input.is_empty();
+        let deadline = if is_begun {
+            let soon = || Instant::now() + limits.slow_client_after;
+            Some(*input.deadline.get_or_insert_with(soon))
+        } else {
+            limits.idle_after.map(|patience| Instant::now() + patience)
+        };
+        let deadline = [deadline, input.first_by].into_iter().flatten().min();
         let read = async {
-            match limits.idle_after {
-                _ if is_begun => {
-                    let soon = || Instant::now() + limits.slow_client_after;
-                    let deadline = *input.deadline.get_or_insert_with(soon);
-                    timeout_at(deadline, self.read(stream, input)).await
-                }
-                Some(patience) => timeout(patience, self.read(stream, input)).await,
+            match deadline {
+                Some(deadline) => timeout_at(deadline, self.read(stream, input)).await,
                 None => Ok(self.read(stream, input).await),
             }
         };
         let read = tokio::select! {
             biased;
             read = read => read,
-            () = stop.stopped(), if !is_begun => return Ok(false),
+            () = stop.stopped(), if !is_begun => return self.look_again(stream, input).await,
         };
         match read {
-            Ok(read) => Ok(read? > 0),
+            Ok(read) => received(read),
             Err(_) => {
                 self.service.metrics().front(front).timed_out.add(1);
-                Ok(false)
+                Ok(Received::Over)
             }
+        }
+    }
+
+    /// Reads what was sent before the service stopped: it may be on its way still.
+    async fn look_again<S>(&self, stream: &mut S, input: &mut Input) -> io::Result<Received>
+    where
+        S: AsyncRead + Unpin,
+    {
+        let now = Instant::now();
+        let last_by = *input.last_by.get_or_insert_with(|| now + LAST_REQUESTS);
+        match timeout_at(last_by.min(now + LAST_LOOK), self.read(stream, input)).await {
+            Ok(read) => received(read),
+            Err(_) => Ok(Received::Stopped),
         }
     }
 
@@ -202,7 +269,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If the stream fails.
+    /// If the stream fails, or, as out of memory, if the room of all connections is full.
     ///
     /// # Cancel safety
     ///
@@ -212,25 +279,62 @@ impl Worker {
         S: AsyncRead + Unpin,
     {
         poll_fn(|context| {
-            if input.bytes.is_empty() {
-                input.bytes = self.take_input();
-            }
-            if !input.is_empty() {
-                input.make_room();
-            }
+            self.make_room(input);
             let mut room = ReadBuf::new(&mut input.bytes[input.end..]);
             let polled = Pin::new(&mut *stream).poll_read(context, &mut room);
             let read = room.filled().len();
             input.end += read;
-            if input.is_empty() {
-                self.give_input(mem::take(&mut input.bytes));
-            }
             match polled {
-                Poll::Ready(result) => Poll::Ready(result.map(|()| read)),
-                Poll::Pending => Poll::Pending,
+                Poll::Ready(result) => {
+                    self.rest(input);
+                    Poll::Ready(result.map(|()| read))
+                }
+                Poll::Pending if self.put_away(input) => Poll::Pending,
+                Poll::Pending => Poll::Ready(Err(io::ErrorKind::OutOfMemory.into())),
             }
         })
         .await
+    }
+
+    /// Makes room for a read: takes a buffer if there is none but for a few bytes put away.
+    fn make_room(&self, input: &mut Input) {
+        if input.bytes.len() >= READ_BYTES {
+            if !input.is_empty() {
+                input.make_room();
+            }
+            return;
+        }
+        let mut bytes = self.take_input();
+        let kept = input.bytes().len();
+        bytes[..kept].copy_from_slice(input.bytes());
+        (input.bytes, input.start, input.end) = (bytes, 0, kept);
+    }
+
+    /// Holds as little as can be while nothing arrives; whether there is room for what is held.
+    fn put_away(&self, input: &mut Input) -> bool {
+        if input.is_empty() {
+            self.rest(input);
+            return true;
+        }
+        if input.bytes().len() <= UNCOUNTED_BYTES_MAX {
+            let few = input.bytes().to_vec();
+            (input.start, input.end) = (0, few.len());
+            self.give_input(mem::replace(&mut input.bytes, few));
+            return true;
+        }
+        let bytes = input.bytes.len();
+        match &mut input.held {
+            Some((_, held)) if *held >= bytes => true,
+            Some((place, held)) => {
+                let fits = place.extend((bytes - *held) as u64);
+                *held = bytes;
+                fits
+            }
+            none => {
+                *none = self.service.room().enter(bytes as u64).map(|place| (place, bytes));
+                none.is_some()
+            }
+        }
     }
 
     /// Writes all of `output`.
@@ -291,6 +395,16 @@ impl Worker {
     }
 }
 
+/// What a read says about the connection.
+fn received(read: io::Result<usize>) -> io::Result<Received> {
+    match read {
+        Ok(0) => Ok(Received::Over),
+        Ok(_) => Ok(Received::Bytes),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Ok(Received::Full),
+        Err(error) => Err(error),
+    }
+}
+
 /// What `poll` says now, ready or not.
 async fn now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     poll_fn(|context| Poll::Ready(poll(context))).await
@@ -324,6 +438,47 @@ mod tests {
         input.consume(4);
         worker.rest(&mut input);
         assert_eq!(input.bytes.capacity(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_begun_holds_its_bytes_and_no_buffer_around_them() {
+        let worker = Worker::new(service());
+        let (mut ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut input = Input::default();
+        for part in [&b"abc"[..], b"def", &[b'x'; UNCOUNTED_BYTES_MAX]] {
+            worker.write(&mut theirs, part).await.unwrap();
+            worker.read(&mut ours, &mut input).await.unwrap();
+            let read =
+                now(|context| std::pin::pin!(worker.read(&mut ours, &mut input)).poll(context));
+            assert!(read.await.is_pending());
+            if part.len() == 3 {
+                assert!(input.bytes.capacity() <= UNCOUNTED_BYTES_MAX);
+                assert_eq!(worker.service.room().bytes(), 0);
+            }
+        }
+        assert!(input.bytes().starts_with(b"abcdefxxx"));
+        assert_eq!(worker.service.room().bytes(), READ_BYTES as u64, "these are counted");
+        input.consume(usize::MAX);
+        assert_eq!(worker.service.room().bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn beyond_the_room_of_all_connections_nothing_more_is_read() {
+        let service = service();
+        let worker = Worker::new(std::sync::Arc::clone(&service));
+        let max = service.settings().limits.held_bytes_max as u64;
+        let _others = service.room().enter(max - READ_BYTES as u64 - 1).unwrap();
+        let (_stopper, mut stop) = crate::drain::Stopper::new();
+        let (mut ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut input = Input::default();
+        worker.write(&mut theirs, &[b'x'; 2 * READ_BYTES]).await.unwrap();
+        let received = loop {
+            match worker.receive(&mut ours, &mut input, &mut stop, Front::Resp).await.unwrap() {
+                Received::Bytes => {}
+                other => break other,
+            }
+        };
+        assert_eq!(received, Received::Full);
     }
 
     #[tokio::test]

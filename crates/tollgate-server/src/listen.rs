@@ -1,12 +1,11 @@
 //! Listening: binding a front, accepting its connections, handing them to workers in turn.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::mpsc::UnboundedSender;
@@ -14,13 +13,17 @@ use tracing::warn;
 
 use crate::drain::Stop;
 use crate::endpoint::Endpoint;
+use crate::http::Peer;
 use crate::metrics::Front;
+use crate::open_files::Places;
 use crate::service::Service;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4_096;
 /// After a failed accept (no file descriptors left) the next is tried this much later.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Failures are told at most this often, with their number.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A socket that belongs to no runtime yet.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub(crate) enum Socket {
 pub(crate) struct Handoff {
     pub front: Front,
     pub socket: Socket,
-    pub peer: IpAddr,
+    pub peer: Peer,
     pub id: u64,
 }
 
@@ -101,8 +104,12 @@ impl Listener {
         service: Arc<Service>,
         workers: Vec<UnboundedSender<Handoff>>,
         ids: Arc<AtomicU64>,
+        places: Places,
         mut stop: Stop,
     ) {
+        // Probes get in by HTTP, whatever the other fronts have used up.
+        let places = if self.front == Front::Http { places.all } else { places.any_front };
+        let mut failures = Failures::default();
         loop {
             let accepted = tokio::select! {
                 accepted = self.next() => accepted,
@@ -111,13 +118,13 @@ impl Listener {
             let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(front = self.front.name(), %error, "cannot accept");
+                    failures.tell(self.front, &error);
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             };
             let counts = service.metrics().front(self.front);
-            if service.open_connections() >= service.settings().limits.connections_max {
+            if service.open_connections() >= places {
                 counts.refused.add(1);
                 continue;
             }
@@ -136,18 +143,44 @@ impl Listener {
         }
     }
 
-    async fn next(&self) -> io::Result<(Socket, IpAddr)> {
+    async fn next(&self) -> io::Result<(Socket, Peer)> {
         match &self.socket {
             ListenerSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Socket::Tcp(stream.into_std()?), peer.ip()))
+                Ok((Socket::Tcp(stream.into_std()?), Peer::at(peer.ip())))
             }
             ListenerSocket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Socket::Unix(stream.into_std()?), IpAddr::V4(Ipv4Addr::LOCALHOST)))
+                Ok((Socket::Unix(stream.into_std()?), Peer::UNIX))
             }
         }
+    }
+}
+
+/// Failures to accept, of which each log line tells many.
+#[derive(Debug, Default)]
+struct Failures {
+    untold: u64,
+    told_at: Option<Instant>,
+}
+
+impl Failures {
+    fn tell(&mut self, front: Front, error: &io::Error) {
+        if let Some(failures) = self.due(Instant::now()) {
+            warn!(front = front.name(), %error, failures, "cannot accept");
+        }
+    }
+
+    /// Counts a failure; how many there were, if it is time to say so.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        let is_early = self.told_at.is_some_and(|told| now.duration_since(told) < TELL_EVERY);
+        if is_early {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -157,4 +190,20 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     let is_stale =
         metadata.file_type().is_socket() && std::os::unix::net::UnixStream::connect(path).is_err();
     if is_stale { std::fs::remove_file(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_once_a_second_with_their_number() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        let after = |millis| start + Duration::from_millis(millis);
+        assert_eq!(failures.due(after(0)), Some(1));
+        assert_eq!([failures.due(after(1)), failures.due(after(999))], [None, None]);
+        assert_eq!(failures.due(after(1_000)), Some(3));
+        assert_eq!(failures.due(after(1_500)), None);
+        assert_eq!(failures.due(after(9_000)), Some(2));
+    }
 }

@@ -27,6 +27,7 @@ use crate::endpoint::Endpoint;
 use crate::grpc::Probes;
 use crate::listen::{Handoff, Listener, Socket};
 use crate::metrics::Front;
+use crate::open_files::{Places, make_places};
 use crate::service::Service;
 use crate::worker::Worker;
 use crate::{dashboard, grpc, http, resp, tls};
@@ -79,6 +80,7 @@ impl Server {
             .iter()
             .map(|listener| Ok((listener.front, listener.endpoint()?)))
             .collect::<io::Result<_>>()?;
+        let places = make_places(service.settings().limits.connections_max);
         let mut threads = Vec::new();
         let mut senders: Vec<UnboundedSender<Handoff>> = Vec::new();
         for index in 0..worker_count(workers) {
@@ -92,7 +94,7 @@ impl Server {
         let run = move || {
             control.run(async move {
                 greeting.begin().await;
-                accept_all(listeners, accepting, senders, stop).await;
+                accept_all(listeners, accepting, senders, places, stop).await;
             });
         };
         threads.push(std::thread::Builder::new().name("control".to_owned()).spawn(run)?);
@@ -180,13 +182,14 @@ async fn accept_all(
     listeners: Vec<Listener>,
     service: Arc<Service>,
     workers: Vec<UnboundedSender<Handoff>>,
+    places: Places,
     stop: Stop,
 ) {
     let ids = Arc::new(AtomicU64::new(1));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         let (service, workers, ids) = (Arc::clone(&service), workers.clone(), Arc::clone(&ids));
-        accepting.spawn(listener.accept(service, workers, ids, stop.clone()));
+        accepting.spawn(listener.accept(service, workers, ids, places, stop.clone()));
     }
     accepting.spawn(dashboard::sample(service, stop));
     drop(workers);
@@ -245,7 +248,7 @@ async fn connect(
 struct Visit<'a> {
     worker: &'a Rc<Worker>,
     front: Front,
-    peer: std::net::IpAddr,
+    peer: http::Peer,
     id: u64,
     surroundings: Surroundings,
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store};
+use tollgate_http::Room;
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
@@ -50,6 +51,7 @@ pub struct Service {
     origin: Origin,
     queues: Option<Queues>,
     dashboard: Dashboard,
+    room: Arc<Room>,
 }
 
 /// Where the rules come from, to read them again.
@@ -91,6 +93,7 @@ impl Service {
             Backing::Shared(store) => (store, None),
         };
         metrics.reloaded(clock.now());
+        let room = Room::new(usize::MAX, settings.limits.held_bytes_max as u64);
         Self {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
@@ -110,6 +113,7 @@ impl Service {
             origin: Origin::default(),
             queues: None,
             dashboard: Dashboard::default(),
+            room: Arc::new(room),
         }
     }
 
@@ -155,6 +159,12 @@ impl Service {
     #[must_use]
     pub const fn dashboard(&self) -> &Dashboard {
         &self.dashboard
+    }
+
+    /// The room for what unfinished requests of all connections hold.
+    #[must_use]
+    pub const fn room(&self) -> &Arc<Room> {
+        &self.room
     }
 
     /// The same service with queues.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::fields::Dialect;
+use tollgate_core::fields::{Dialect, Hosts};
 
 use crate::auth::Auth;
 use crate::net::Network;
@@ -16,6 +16,8 @@ pub struct Settings {
     pub auth: Auth,
     /// Which header fields answers carry.
     pub dialect: Dialect,
+    /// The names by which it answers over HTTP while it knows no token.
+    pub hosts: Hosts,
     /// Peers whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<Network>,
 }
@@ -23,7 +25,8 @@ pub struct Settings {
 /// Bounds on connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections open at once, over all fronts; more are closed at once.
+    /// Connections open at once, over all fronts; more are closed at once. The limit on open files
+    /// may leave room for fewer.
     pub connections_max: usize,
     /// The longest RESP command, in bytes.
     pub frame_bytes_max: usize,
@@ -34,6 +37,11 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Charges in one request.
     pub charges_max: usize,
+    /// Bytes of unfinished requests, and of answers over HTTP/2, held for all connections together.
+    pub held_bytes_max: usize,
+    /// How long a new connection may take to its first whole request, and over RESP, where tokens
+    /// are known, to show one.
+    pub first_request_after: Duration,
     /// How long a client may take to finish a request it has begun, and to read an answer.
     pub slow_client_after: Duration,
     /// How long a connection may stay idle; `None` for as long as it likes.
@@ -48,8 +56,21 @@ impl Default for Limits {
             pipeline_max: 1_024,
             body_bytes_max: 1 << 20,
             charges_max: 64,
+            held_bytes_max: 64 << 20,
+            first_request_after: Duration::from_secs(10),
             slow_client_after: Duration::from_secs(10),
             idle_after: None,
         }
     }
 }
+
+impl Limits {
+    /// What one connection may make the service hold, however many requests it has under way.
+    #[must_use]
+    pub fn connection_bytes_max(&self) -> usize {
+        self.body_bytes_max.max(CONNECTION_BYTES_MAX)
+    }
+}
+
+/// Enough for many requests at once, or for a few of the longest.
+const CONNECTION_BYTES_MAX: usize = 4 << 20;

@@ -25,8 +25,6 @@ mod guard;
 mod listen;
 mod metrics;
 mod missing;
-mod patient;
-mod room;
 mod settings;
 
 use std::fmt;
@@ -49,7 +47,7 @@ use crate::profile::Profile;
 use credential::Accounts;
 use metrics::Metrics;
 use missing::Missing;
-use room::Room;
+use tollgate_http::Room;
 
 /// Idle connections that are kept to the upstream.
 const IDLE_MAX: usize = 256;

@@ -84,7 +84,8 @@ struct Service {
 
 impl Service {
     async fn post(&self, path: &str, body: &Value) -> Option<Value> {
-        let request = self.client.post(format!("{}{path}", self.url)).body(body.to_string());
+        let request = self.client.post(format!("{}{path}", self.url));
+        let request = request.header("content-type", "application/json").body(body.to_string());
         let text = request.send().await.ok()?.text().await.ok()?;
         serde_json::from_str(&text).ok()
     }

@@ -62,7 +62,7 @@ impl Served {
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
              connection: close\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("sent");
@@ -140,7 +140,7 @@ fn a_termination_drains_and_ends_well() {
     begun.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let body = br#"{"policy":"api","key":"other"}"#;
     let head = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\
          connection: close\r\n\r\n",
         body.len()
     );

@@ -69,7 +69,7 @@ export class Service {
 
   request(method, path, body, token) {
     return new Promise((resolve, reject) => {
-      const headers = token ? { authorization: `Bearer ${token}` } : {};
+      const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
       const request = http.request(`${this.url}${path}`, { method, headers }, (answer) => {
         let text = "";
         answer.on("data", (piece) => (text += piece));

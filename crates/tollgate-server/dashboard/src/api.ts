@@ -84,7 +84,7 @@ export const token = {
   set: (text: string): void => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
 };
 
-function fields(): HeadersInit {
+function fields(): Record<string, string> {
   return token.get() ? { authorization: `Bearer ${token.get()}` } : {};
 }
 
@@ -93,7 +93,10 @@ export const unauthorized: { tell: () => void } = { tell: () => undefined };
 
 export async function call<T>(path: string, body?: unknown, accept: number[] = []): Promise<T> {
   const init: RequestInit = { headers: fields(), signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" };
-  if (body !== undefined) Object.assign(init, { method: "POST", body: JSON.stringify(body) });
+  if (body !== undefined) {
+    const headers = { ...fields(), "content-type": "application/json" };
+    Object.assign(init, { method: "POST", headers, body: JSON.stringify(body) });
+  }
   let answer: Response;
   try {
     answer = await fetch(path, init);

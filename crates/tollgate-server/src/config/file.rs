@@ -8,7 +8,7 @@ use tollgate_memory::WhenFull;
 
 use super::error::ConfigError;
 use super::layers::Overrides;
-use super::listen::{Listen, outside, place_to_listen};
+use super::listen::{Listen, host_names, outside, place_to_listen};
 use super::reader::{Place, Table};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
@@ -213,6 +213,7 @@ impl Draft {
             inner.set("resp", &mut self.overrides.resp, place_to_listen)?;
             let public = |place: &Place<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public)?;
+            inner.set("hosts", &mut self.overrides.hosts, host_names)?;
             inner.finish()?;
         }
         table.set("store", &mut self.overrides.store, |place| place.text().map(Some))?;
@@ -257,6 +258,8 @@ impl Draft {
         inner.set("pipeline", &mut limits.pipeline_max, |place| place.number())?;
         inner.set("body_bytes", &mut limits.body_bytes_max, |place| place.number())?;
         inner.set("charges", &mut limits.charges_max, |place| place.number())?;
+        inner.set("held_bytes", &mut limits.held_bytes_max, |place| place.number())?;
+        inner.set("first_request", &mut limits.first_request_after, |place| place.duration())?;
         inner.set("slow_client", &mut limits.slow_client_after, |place| place.duration())?;
         inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some))?;
         if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
@@ -297,6 +300,7 @@ impl Draft {
         let over = overrides.over(self.overrides);
         let listen = Listen::new(&over)?;
         let mut settings = self.settings;
+        settings.hosts = listen.hosts(&over)?;
         if let Some(token) = &over.token {
             settings.auth.add(token, Role::Admin);
         }

@@ -27,6 +27,8 @@ pub struct Overrides {
     pub workers: Option<usize>,
     /// Whether others than this machine may connect without a token.
     pub listen_public: Option<bool>,
+    /// Names by which the service answers over HTTP while it knows no token, beside this machine's.
+    pub hosts: Option<Vec<String>>,
     /// Whether nothing is denied.
     pub shadow: Option<bool>,
     /// `text` or `json`.
@@ -46,6 +48,7 @@ impl Overrides {
         "TOLLGATE_WHEN_FULL",
         "TOLLGATE_WORKERS",
         "TOLLGATE_LISTEN_PUBLIC",
+        "TOLLGATE_HOSTS",
         "TOLLGATE_SHADOW",
         "TOLLGATE_LOG_FORMAT",
     ];
@@ -68,6 +71,7 @@ impl Overrides {
             when_full: get("TOLLGATE_WHEN_FULL"),
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
             listen_public: parsed(&get, "TOLLGATE_LISTEN_PUBLIC", "true or false")?,
+            hosts: get("TOLLGATE_HOSTS").map(|names| listed(&names)),
             shadow: parsed(&get, "TOLLGATE_SHADOW", "true or false")?,
             log_format: get("TOLLGATE_LOG_FORMAT"),
         })
@@ -87,6 +91,7 @@ impl Overrides {
             when_full: self.when_full.or(lower.when_full),
             workers: self.workers.or(lower.workers),
             listen_public: self.listen_public.or(lower.listen_public),
+            hosts: self.hosts.or(lower.hosts),
             shadow: self.shadow.or(lower.shadow),
             log_format: self.log_format.or(lower.log_format),
         }
@@ -98,6 +103,11 @@ impl fmt::Debug for Overrides {
         // The token is a secret, and the URLs of stores may hold one.
         f.debug_struct("Overrides").field("http", &self.http).finish_non_exhaustive()
     }
+}
+
+/// Names with commas between them.
+fn listed(names: &str) -> Vec<String> {
+    names.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 fn parsed<T: std::str::FromStr>(

@@ -4,6 +4,7 @@ use super::error::ConfigError;
 use super::layers::Overrides;
 use super::reader::Place;
 use crate::endpoint::Endpoint;
+use tollgate_core::fields::Hosts;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,17 @@ impl Listen {
         })
     }
 
+    /// The names by which the service answers while it knows no token. Others reach a public service
+    /// by its address, which no web page can make its own.
+    pub(super) fn hosts(&self, over: &Overrides) -> Result<Hosts, ConfigError> {
+        let mut hosts = Hosts::default();
+        for name in over.hosts.iter().flatten() {
+            let wrong = |problem| outside("listen.hosts", format!("{name:?}: {problem}"));
+            hosts.add(name).map_err(wrong)?;
+        }
+        Ok(if self.public { hosts.with_any_address() } else { hosts })
+    }
+
     /// Refuses to listen to the world without a token, unless that is said.
     pub(super) fn guard(&self) -> Result<(), ConfigError> {
         let fronts =
@@ -63,6 +75,16 @@ pub(super) fn place_to_listen(place: &Place<'_>) -> Result<Option<String>, Confi
         text.parse::<Endpoint>().map_err(|problem| place.wrong(problem))?;
     }
     Ok(Some(text))
+}
+
+/// Names of hosts; that each is one is said here, with its line.
+pub(super) fn host_names(place: &Place<'_>) -> Result<Option<Vec<String>>, ConfigError> {
+    let name = |place: &Place<'_>| {
+        let text = place.text()?;
+        Hosts::default().add(&text).map_err(|problem| place.wrong(problem.to_string()))?;
+        Ok(text)
+    };
+    place.list()?.iter().map(name).collect::<Result<_, _>>().map(Some)
 }
 
 /// An error about what environment, flags and files came to together.

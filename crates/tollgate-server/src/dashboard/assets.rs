@@ -43,9 +43,9 @@ pub(super) fn answer(path: &str, request: &Request<'_>, reply: &mut Reply) {
         reply.status = 304;
     } else if is_among(request.fields.field("accept-encoding"), "gzip") {
         reply.fields.push(("Content-Encoding", "gzip".to_owned()));
-        reply.body.extend_from_slice(asset.gzipped);
+        reply.set_constant(asset.gzipped);
     } else {
-        reply.body.extend_from_slice(asset.plain);
+        reply.set_constant(asset.plain);
     }
 }
 

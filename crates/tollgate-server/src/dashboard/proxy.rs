@@ -13,7 +13,8 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::{LocalExecutor, Request, Trouble};
+use crate::http::{Request, Trouble};
+use crate::http2::LocalExecutor;
 use crate::worker::Worker;
 
 const PATIENCE: Duration = Duration::from_secs(2);

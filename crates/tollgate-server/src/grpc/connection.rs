@@ -1,17 +1,13 @@
 //! One HTTP/2 connection of gRPC calls.
 
-use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 
 use http::{Request, Response};
 use http_body_util::Either;
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tonic::codegen::Service as _;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -23,15 +19,19 @@ use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
 use crate::auth::Role;
 use crate::drain::Stop;
-use crate::http::LocalExecutor;
+use crate::http2::{self, Answered, Holder, Manner};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
 /// Calls of one connection under way at once.
 const STREAMS_MAX: u32 = 1_024;
-const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// The longest message of a probe: it names a service. Health is asked without a token.
+pub(super) const PROBE_BYTES_MAX: usize = 4 * 1024;
 
-type Answer = Response<Either<UnaryBody, tonic::body::Body>>;
+const HEALTH: &str = "/grpc.health.v1.Health/";
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/";
+
+type AnswerBody = Either<UnaryBody, tonic::body::Body>;
 
 /// Health and reflection, shared by all connections.
 #[derive(Clone)]
@@ -46,7 +46,8 @@ impl Probes {
     #[must_use]
     pub fn new() -> Self {
         let reporter = HealthReporter::new();
-        let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
+        let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
+            .max_decoding_message_size(PROBE_BYTES_MAX);
         Self { health, reporter, reflection: reflection::service() }
     }
 
@@ -84,79 +85,83 @@ impl std::fmt::Debug for Probes {
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
-    worker: &Rc<Worker>,
-    stream: S,
-    probes: &Probes,
-    mut stop: Stop,
-) -> io::Result<()>
+pub async fn serve<S>(worker: &Rc<Worker>, stream: S, probes: &Probes, stop: Stop) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let patience = worker.service.settings().limits.slow_client_after;
-    let service = service_fn(move |request| {
+    let first_by = Instant::now() + worker.service.settings().limits.first_request_after;
+    let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by: Some(first_by) };
+    let respond = |request: Request<Incoming>, holder| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
-        async move { Ok::<_, Infallible>(answer(&worker, probes, request).await) }
-    });
-    let mut builder = http2::Builder::new(LocalExecutor);
-    builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
-    builder.keep_alive_interval(patience).keep_alive_timeout(patience);
-    builder.max_header_list_size(HEADER_LIST_BYTES_MAX);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = stop.stopped() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+        async move { answer(&worker, probes, request, holder).await }
     };
-    served.map_err(io::Error::other)
+    http2::serve(worker, stream, manner, stop, respond).await
 }
 
-async fn answer(worker: &Worker, probes: Probes, request: Request<Incoming>) -> Answer {
+async fn answer(
+    worker: &Worker,
+    probes: Probes,
+    mut request: Request<Incoming>,
+    holder: Holder,
+) -> Answered<AnswerBody> {
     #[cfg(feature = "otlp")]
     let span = worker.service.traces().and_then(|traces| {
         let parent = request.headers().get("traceparent").map(http::HeaderValue::as_bytes);
         Some((traces, traces.begin(parent)?))
     });
-    let answer = answer_call(worker, probes, request).await;
+    let answered = match answer_call(worker, &mut request, &holder).await {
+        Some(response) => {
+            let response = response.map(Either::Left);
+            Answered { response, request: Some(request.into_body()) }
+        }
+        None => Answered { response: answer_probe(probes, request).await, request: None },
+    };
     #[cfg(feature = "otlp")]
     if let Some((traces, begun)) = span {
-        let failed = answer.headers().contains_key("grpc-status");
+        let failed = answered.response.headers().contains_key("grpc-status");
         traces.end(begun, (Front::Grpc, "gRPC call"), 1, if failed { 500 } else { 200 });
     }
-    answer
+    answered
 }
 
-async fn answer_call(worker: &Worker, mut probes: Probes, request: Request<Incoming>) -> Answer {
-    if let Err(status) = permit(worker, &request) {
-        worker.service.metrics().front(Front::Grpc).rejected.add(1);
-        return respond::<RateLimitResponse>(Err(status)).map(Either::Left);
+/// Answers a call, unless it is a probe that may be asked.
+async fn answer_call(
+    worker: &Worker,
+    request: &mut Request<Incoming>,
+    holder: &Holder,
+) -> Option<Response<UnaryBody>> {
+    if let Err(status) = permit(worker, request) {
+        return Some(counted(worker, respond::<RateLimitResponse>(Err(status))));
     }
     let path = request.uri().path();
-    if path == envoy::PATH {
-        let outcome = match receive(worker, request.into_body()).await {
+    Some(if path == envoy::PATH {
+        let outcome = match receive(worker, request.body_mut(), holder).await {
             Ok(message) => envoy::should_rate_limit(worker, &message).await,
             Err(status) => Err(status),
         };
-        return counted(worker, respond(outcome)).map(Either::Left);
-    }
-    if path == throttlecrab::PATH {
-        let outcome = match receive(worker, request.into_body()).await {
+        counted(worker, respond(outcome))
+    } else if path == throttlecrab::PATH {
+        let outcome = match receive(worker, request.body_mut(), holder).await {
             Ok(message) => throttlecrab::throttle(worker, &message).await,
             Err(status) => Err(status),
         };
-        return counted(worker, respond(outcome)).map(Either::Left);
-    }
-    if path.starts_with("/grpc.health.v1.Health/") {
+        counted(worker, respond(outcome))
+    } else if path.starts_with(HEALTH) || path.starts_with(REFLECTION) {
+        return None;
+    } else {
+        let unknown = Status::new(Code::Unimplemented, format!("there is no method {path}"));
+        counted(worker, respond::<RateLimitResponse>(Err(unknown)))
+    })
+}
+
+async fn answer_probe(mut probes: Probes, request: Request<Incoming>) -> Response<AnswerBody> {
+    let response = if request.uri().path().starts_with(HEALTH) {
         let Ok(response) = probes.health.call(request).await;
-        return response.map(Either::Right);
-    }
-    if path.starts_with("/grpc.reflection.v1.ServerReflection/") {
-        return (probes.reflection)(request).await.map(Either::Right);
-    }
-    let unknown = Status::new(Code::Unimplemented, format!("there is no method {path}"));
-    counted(worker, respond::<RateLimitResponse>(Err(unknown))).map(Either::Left)
+        response
+    } else {
+        (probes.reflection)(request).await
+    };
+    response.map(Either::Right)
 }
 
 fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody> {
@@ -166,10 +171,15 @@ fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody
     response
 }
 
-/// Health needs no token: a probe has none.
+/// Health needs no token: a probe has none. A page in a browser cannot say that it sends gRPC unless
+/// it is permitted to, so whoever does not say it is refused.
 fn permit(worker: &Worker, request: &Request<Incoming>) -> Result<(), Status> {
+    let kind = request.headers().get(http::header::CONTENT_TYPE).map(|kind| kind.as_bytes());
+    if !kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+        return Err(Status::new(Code::InvalidArgument, "content-type must be application/grpc"));
+    }
     let auth = &worker.service.settings().auth;
-    if auth.is_open() || request.uri().path().starts_with("/grpc.health.v1.Health/") {
+    if auth.is_open() || request.uri().path().starts_with(HEALTH) {
         return Ok(());
     }
     let field = request.headers().get(http::header::AUTHORIZATION);

@@ -17,6 +17,7 @@ use prost_types::{
 };
 use tonic::codegen::Service as _;
 
+use super::connection::PROBE_BYTES_MAX;
 use super::envoy;
 
 /// Field name, number, type, whether repeated, and the type's name for messages.
@@ -110,6 +111,7 @@ pub(super) fn service() -> Reflection {
         .register_encoded_file_descriptor_set(&set.encode_to_vec())
         .build_v1();
     let service = built.expect("the table names only messages that are in it");
+    let service = service.max_decoding_message_size(PROBE_BYTES_MAX);
     Arc::new(move |request| {
         let mut service = service.clone();
         Box::pin(async move {

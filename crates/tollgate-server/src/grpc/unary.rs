@@ -11,12 +11,11 @@ use std::task::{Context, Poll};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName, Response};
-use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use prost::Message;
-use tokio::time::timeout;
 
 use super::status::{Code, Status};
+use crate::http2::{Holder, Unread};
 use crate::worker::Worker;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -64,18 +63,18 @@ impl Body for UnaryBody {
 /// Reads the message of a call.
 pub(super) async fn receive<M: Message + Default>(
     worker: &Worker,
-    body: Incoming,
+    body: &mut Incoming,
+    holder: &Holder,
 ) -> Result<M, Status> {
-    let limits = &worker.service.settings().limits;
-    let collected = Limited::new(body, limits.body_bytes_max).collect();
-    let bytes = match timeout(limits.slow_client_after, collected).await {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return Err(Status::new(Code::ResourceExhausted, "the message is too long"));
+    let bytes = holder.collect(body, &worker.service.settings().limits).await;
+    let bytes = bytes.map_err(|unread| match unread {
+        Unread::TooLong => Status::new(Code::ResourceExhausted, "the message is too long"),
+        Unread::Full => {
+            Status::new(Code::ResourceExhausted, "too much is held for unfinished requests")
         }
-        Ok(Err(error)) => return Err(Status::new(Code::InvalidArgument, error.to_string())),
-        Err(_) => return Err(Status::new(Code::DeadlineExceeded, "the request took too long")),
-    };
+        Unread::Slow => Status::new(Code::DeadlineExceeded, "the request took too long"),
+        Unread::Broken(why) => Status::new(Code::InvalidArgument, why),
+    })?;
     decode(&bytes)
 }
 

@@ -1,11 +1,12 @@
 //! One HTTP/1.1 connection: plain requests read and answered by hand, the rest given to hyper.
 //!
-//! Plain means: HTTP/1.1, a `Content-Length` or no body, and none of the fields that change how a
-//! message is framed or a connection goes on. A message about whose end two readers could disagree
-//! is never plain, so request smuggling finds one strict reader here.
+//! Plain means: HTTP/1.1, a target that is a path, one `Host`, a `Content-Length` or no body, and
+//! none of the fields that change how a message is framed or a connection goes on. A message about
+//! whose end two readers could disagree is never plain, so request smuggling finds one strict reader
+//! here. Lines end with CRLF: a line feed alone, which some readers take for an end and others do
+//! not, is refused.
 
 use std::io;
-use std::net::IpAddr;
 use std::rc::Rc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::fallback;
 use super::problem::Trouble;
 use super::reply::Reply;
-use super::request::{Request, split_target};
-use super::routes::answer;
-use crate::buffers::{Input, WRITE_BYTES};
+use super::request::{Peer, Request, split_target};
+use super::routes::{admit, answer};
+use crate::buffers::{Input, Received, WRITE_BYTES};
 use crate::dashboard;
 use crate::drain::Stop;
 use crate::metrics::Front;
@@ -33,34 +34,46 @@ const HEADERS_MAX: usize = 64;
 pub async fn serve<S>(
     worker: &Rc<Worker>,
     mut stream: S,
-    peer: IpAddr,
+    peer: Peer,
     mut stop: Stop,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let mut input = Input::default();
+    let mut input = worker.new_input();
     let mut reply = Reply::default();
-    while worker.receive(&mut stream, &mut input, &mut stop, Front::Http).await? {
-        let mut out = worker.take_output();
-        let next = answer_all(worker, peer, &stop, &mut input, &mut reply, &mut out).await;
-        let sent = worker.send(&mut stream, &mut out, Front::Http).await;
-        worker.give_output(out);
+    loop {
+        let received = worker.receive(&mut stream, &mut input, &mut stop, Front::Http).await?;
+        let mut next = match received {
+            Received::Bytes => Next::More,
+            Received::Over => return Ok(()),
+            Received::Stopped => Next::Close,
+            Received::Full => Next::Refuse,
+        };
+        // Answers longer than a write are written in parts; what has been read needs no more bytes.
+        while next == Next::More || next == Next::Refuse {
+            let mut out = worker.take_output();
+            next = if next == Next::Refuse {
+                refuse(worker, Trouble::Full, &mut reply, &mut out)
+            } else {
+                answer_all(worker, peer, &stop, &mut input, &mut reply, &mut out).await
+            };
+            let sent = worker.send(&mut stream, &mut out, Front::Http).await;
+            worker.give_output(out);
+            if !sent? {
+                return Ok(());
+            }
+        }
         worker.rest(&mut input);
         match next {
-            _ if !sent? => return Ok(()),
-            Next::Read => {}
-            Next::More => continue,
             Next::Close => {
                 worker.part(&mut stream, &mut input).await;
                 return Ok(());
             }
-            Next::Fallback => {
-                return fallback::serve(worker, stream, input.into_bytes(), peer, stop).await;
-            }
+            Next::Fallback => return fallback::serve(worker, stream, input, peer, stop).await,
+            Next::Read | Next::More | Next::Refuse => {}
         }
     }
-    Ok(())
 }
 
 /// What to do after what was read has been answered.
@@ -70,6 +83,8 @@ enum Next {
     Read,
     /// There is more to answer, after a write.
     More,
+    /// There is no room for the rest of the request.
+    Refuse,
     /// Close the connection.
     Close,
     /// Give the connection to hyper.
@@ -78,7 +93,7 @@ enum Next {
 
 async fn answer_all(
     worker: &Worker,
-    peer: IpAddr,
+    peer: Peer,
     stop: &Stop,
     input: &mut Input,
     reply: &mut Reply,
@@ -92,54 +107,74 @@ async fn answer_all(
         }
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let rest = &input.bytes()[used..];
-        let (request, length) = match plain(rest, &mut headers, body_max) {
+        let (head, length) = match plain(rest, &mut headers, body_max) {
             // An answer without an end is hyper's to write.
-            Parsed::Plain(request, _) if request.target.starts_with(dashboard::EVENTS) => {
+            Parsed::Plain(head, _) if head.target.starts_with(dashboard::EVENTS) => {
                 break Next::Fallback;
             }
-            Parsed::Plain(request, length) => (request, length),
-            Parsed::Partial if rest.len() > HEAD_BYTES_MAX + body_max => break Next::Fallback,
+            Parsed::Plain(head, length) => (head, length),
+            // Whoever may not ask is told before the body is held.
+            Parsed::Begun(head) => match admit(worker, &head.request(&head.headers, peer), true) {
+                Ok(()) => break Next::Read,
+                Err(trouble) => break refuse(worker, trouble, reply, out),
+            },
             Parsed::Partial => break Next::Read,
             Parsed::Unusual => break Next::Fallback,
-            Parsed::TooLarge => {
-                Trouble::TooLarge.write(reply);
-                worker.write_head(reply, true, out);
-                out.extend_from_slice(&reply.body);
-                break Next::Close;
-            }
+            Parsed::Wrong(trouble) => break refuse(worker, trouble, reply, out),
         };
-        let (path, query) = split_target(request.target);
-        let fields = request.headers;
-        let Head { method, body, .. } = request;
-        let request = Request { method, path, query, fields: &fields, body, peer };
-        answer(worker, &request, reply).await;
-        let is_last = stop.is_stopped();
-        worker.write_head(reply, is_last, out);
-        if method != "HEAD" {
-            out.extend_from_slice(&reply.body);
-        }
+        answer(worker, &head.request(&head.headers, peer), reply).await;
         used += length;
+        // A request that has been sent already is answered; one more is asked of somebody else.
+        let is_stopping = stop.is_stopped() || worker.service.is_draining();
+        let is_last = is_stopping && input.bytes().len() == used;
+        worker.write_head(reply, is_last, out);
+        if head.method != "HEAD" {
+            out.extend_from_slice(reply.body());
+        }
         if is_last {
             break Next::Close;
         }
     };
     input.consume(used);
+    if used > 0 {
+        input.has_asked();
+    }
     next
+}
+
+/// Writes the last answer of a connection.
+fn refuse(worker: &Worker, trouble: Trouble, reply: &mut Reply, out: &mut Vec<u8>) -> Next {
+    worker.service.metrics().front(Front::Http).rejected.add(1);
+    trouble.write(reply);
+    worker.write_head(reply, true, out);
+    out.extend_from_slice(reply.body());
+    Next::Close
 }
 
 struct Head<'a> {
     method: &'a str,
     target: &'a str,
+    host: &'a [u8],
     headers: &'a [httparse::Header<'a>],
     body: &'a [u8],
+}
+
+impl<'a> Head<'a> {
+    fn request<'b>(&'b self, fields: &'b &'a [httparse::Header<'a>], peer: Peer) -> Request<'b> {
+        let (path, query) = split_target(self.target);
+        let Self { method, host, body, .. } = *self;
+        Request { method, path, query, host: Some(host), fields, body, peer }
+    }
 }
 
 enum Parsed<'a> {
     /// A plain request and its length in bytes.
     Plain(Head<'a>, usize),
+    /// The head of a plain request, whose body is not all there.
+    Begun(Head<'a>),
     Partial,
     Unusual,
-    TooLarge,
+    Wrong(Trouble),
 }
 
 fn plain<'a>(
@@ -154,26 +189,47 @@ fn plain<'a>(
         // Hyper words the refusal, whatever it is.
         _ => return Parsed::Unusual,
     };
+    if has_bare_line_feed(&bytes[..head_len]) {
+        return Parsed::Wrong(Trouble::Bad("a line of the head ends without CR".to_owned()));
+    }
     let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
         return Parsed::Unusual;
     };
     let headers = &*head.headers;
-    let Some(body_len) = body_length(headers) else { return Parsed::Unusual };
+    let Some((body_len, host)) = framing(headers).filter(|_| target.starts_with('/')) else {
+        return Parsed::Unusual;
+    };
+    let Some(host) = host else { return Parsed::Wrong(Trouble::NoHost) };
     if body_len > body_max {
-        return Parsed::TooLarge;
+        return Parsed::Wrong(Trouble::TooLarge);
     }
-    match bytes.get(head_len..head_len + body_len) {
-        Some(body) => Parsed::Plain(Head { method, target, headers, body }, head_len + body_len),
-        None => Parsed::Partial,
-    }
+    let (body, is_whole) = match bytes.get(head_len..head_len + body_len) {
+        Some(body) => (body, true),
+        None => (&bytes[head_len..], false),
+    };
+    let head = Head { method, target, host, headers, body };
+    if is_whole { Parsed::Plain(head, head_len + body_len) } else { Parsed::Begun(head) }
 }
 
-/// The length of the body, or `None` if the request is not plain.
-fn body_length(headers: &[httparse::Header<'_>]) -> Option<usize> {
-    let mut length = None;
+/// Whether a line of a head that httparse has read ends with a line feed alone. It refuses a carriage
+/// return that no line feed follows, so that there are as many of one as of the other unless a line
+/// feed stands alone.
+fn has_bare_line_feed(head: &[u8]) -> bool {
+    let count = |wanted| head.iter().filter(|&&byte| byte == wanted).count();
+    count(b'\n') != count(b'\r')
+}
+
+/// The length of the body and the one `Host`, `None` if there is none or more; nothing if the request
+/// is not plain.
+fn framing<'a>(headers: &[httparse::Header<'a>]) -> Option<(usize, Option<&'a [u8]>)> {
+    let (mut length, mut host, mut hosts) = (None, None, 0);
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         match header.name.len() {
+            4 if is("host") => {
+                hosts += 1;
+                host = Some(header.value);
+            }
             14 if is("content-length") => {
                 let digits = std::str::from_utf8(header.value).ok()?;
                 let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -191,7 +247,7 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Option<usize> {
             _ => {}
         }
     }
-    Some(length.unwrap_or(0))
+    Some((length.unwrap_or(0), host.filter(|_| hosts == 1)))
 }
 
 impl Worker {
@@ -213,7 +269,7 @@ impl Worker {
         field("content-type", reply.content_type);
         // Not Modified has no body, and its length would be taken for that of the file.
         if reply.status != 304 {
-            field("content-length", number.format(reply.body.len()));
+            field("content-length", number.format(reply.body().len()));
         }
         field("date", &self.date());
         for (name, value) in &reply.fields {
@@ -234,9 +290,12 @@ mod tests {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         match plain(text.as_bytes(), &mut headers, 100) {
             Parsed::Plain(..) => "plain",
+            Parsed::Begun(_) => "begun",
             Parsed::Partial => "partial",
             Parsed::Unusual => "unusual",
-            Parsed::TooLarge => "too large",
+            Parsed::Wrong(Trouble::TooLarge) => "too large",
+            Parsed::Wrong(Trouble::NoHost) => "no host",
+            Parsed::Wrong(_) => "wrong",
         }
     }
 
@@ -246,7 +305,7 @@ mod tests {
             ("", "plain"),
             ("Content-Length: 0\r\n", "plain"),
             ("Connection: keep-alive\r\n", "plain"),
-            ("Content-Length: 5\r\n", "partial"),
+            ("Content-Length: 5\r\n", "begun"),
             ("Content-Length: 101\r\n", "too large"),
             ("Content-Length: 0\r\nContent-Length: 0\r\n", "unusual"),
             ("Content-Length: +0\r\n", "unusual"),
@@ -257,6 +316,9 @@ mod tests {
             ("Connection: Upgrade\r\n", "unusual"),
             ("Expect: 100-continue\r\n", "unusual"),
             ("Content-Length : 0\r\n", "unusual"),
+            ("Host: x\r\n", "no host"),
+            ("Accept: */*\n", "wrong"),
+            ("Transfer-Encoding: chunked\n", "wrong"),
         ] {
             let text = format!("POST /v1/check HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
             assert_eq!(parsed(&text), expected, "{fields}");
@@ -264,6 +326,11 @@ mod tests {
         assert_eq!(parsed("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "unusual");
         assert_eq!(parsed("GET / HTTP/1.0\r\n\r\n"), "unusual");
         assert_eq!(parsed("GET / HTT"), "partial");
+        assert_eq!(parsed("GET / HTTP/1.1\r\n\r\n"), "no host");
+        assert_eq!(parsed("GET / HTTP/1.1\nHost: x\n\n"), "wrong");
+        assert_eq!(parsed("GET / HTTP/1.1\r\nHost: x\r\n\n"), "wrong");
+        assert_eq!(parsed("\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"), "plain");
+        assert_eq!(parsed("GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), "unusual");
         assert_eq!(parsed(&format!("GET /{} HTTP/1.1", "a".repeat(HEAD_BYTES_MAX))), "unusual");
     }
 }

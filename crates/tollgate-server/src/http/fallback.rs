@@ -1,28 +1,31 @@
 //! The unusual ways to say HTTP, by hyper: HTTP/2, chunked bodies, `Expect`, HTTP/1.0.
 
-use std::future::Future;
+use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Either, Full, Limited};
-use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use http::header::{CONNECTION, CONTENT_TYPE, COOKIE, HOST, HeaderValue};
+use http::{HeaderMap, Version};
+use http_body_util::{Either, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep, timeout};
+use tollgate_http::Patient;
 
 use super::connection::HEAD_BYTES_MAX;
 use super::problem::Trouble;
 use super::reply::Reply;
-use super::request::Request;
-use super::routes::{answer, events};
+use super::request::{Peer, Request};
+use super::routes::{admit, answer, events};
+use crate::buffers::Input;
 use crate::dashboard;
 use crate::drain::Stop;
+use crate::http2::{self, Answered, Held, Holder, Manner, Unread};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -30,158 +33,217 @@ use crate::worker::Worker;
 const STREAMS_MAX: u32 = 256;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-/// Serves the rest of a connection of which `begun` has been read already.
+type Body = Either<Full<Bytes>, dashboard::Events>;
+
+/// Serves the rest of a connection of which `input` has been read already.
 pub(super) async fn serve<S>(
     worker: &Rc<Worker>,
     stream: S,
-    begun: Vec<u8>,
-    peer: IpAddr,
+    input: Input,
+    peer: Peer,
+    stop: Stop,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let (first_by, begun) = (input.first_by(), input.into_bytes());
+    let is_http2 = begun.starts_with(PREFACE);
+    let stream = Rewound { begun, at: 0, stream };
+    if !is_http2 {
+        return serve_http1(worker, stream, peer, stop).await;
+    }
+    let manner = Manner { front: Front::Http, streams_max: STREAMS_MAX, first_by };
+    let respond = |request: http::Request<Incoming>, holder| {
+        let worker = Rc::clone(worker);
+        async move {
+            let (head, mut body) = request.into_parts();
+            let response = respond(&worker, head, &mut body, peer, holder).await;
+            Answered { response, request: Some(body) }
+        }
+    };
+    http2::serve(worker, stream, manner, stop, respond).await
+}
+
+async fn serve_http1<S>(
+    worker: &Rc<Worker>,
+    stream: Rewound<S>,
+    peer: Peer,
     mut stop: Stop,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let is_http2 = begun.starts_with(PREFACE);
-    let io = TokioIo::new(Rewound::new(Rc::clone(worker), stream, begun));
     let patience = worker.service.settings().limits.slow_client_after;
-    let service = service_fn(move |request| {
-        let worker = Rc::clone(worker);
-        async move { respond(&worker, request, peer).await }
-    });
-    let served = if is_http2 {
-        let mut builder = http2::Builder::new(LocalExecutor);
-        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
-        builder.keep_alive_interval(patience).keep_alive_timeout(patience);
-        let mut connection = pin!(builder.serve_connection(io, service));
-        tokio::select! {
-            served = connection.as_mut() => served,
-            () = stop.stopped() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+    let holder = Holder::new(worker);
+    let service = service_fn(|request: http::Request<Incoming>| {
+        let holder = holder.clone();
+        async move {
+            let (head, mut body) = request.into_parts();
+            Ok::<_, Infallible>(respond(worker, head, &mut body, peer, holder).await)
         }
-    } else {
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(patience);
-        builder.max_buf_size(HEAD_BYTES_MAX);
-        let mut connection = pin!(builder.serve_connection(io, service));
-        tokio::select! {
-            served = connection.as_mut() => served,
-            () = stop.stopped() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(patience);
+    // A client that has sent everything and says so is answered all the same.
+    builder.max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    let stream = TokioIo::new(Patient::new(stream, patience));
+    let mut connection = pin!(builder.serve_connection(stream, service));
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = stop.stopped() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
         }
     };
-    served.map_err(io::Error::other)
+    served.map_err(|error| {
+        if error.is_timeout() || is_stalled(&error) {
+            worker.service.metrics().front(Front::Http).timed_out.add(1);
+        }
+        io::Error::other(error)
+    })
+}
+
+/// Whether the client took nothing for too long.
+fn is_stalled(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 async fn respond(
     worker: &Worker,
-    request: http::Request<Incoming>,
-    peer: IpAddr,
-) -> Result<http::Response<Either<Full<Bytes>, dashboard::Events>>, http::Error> {
+    mut head: http::request::Parts,
+    body: &mut Incoming,
+    peer: Peer,
+    holder: Holder,
+) -> http::Response<Body> {
     let mut reply = Reply::default();
-    let (head, body) = request.into_parts();
-    match collect(worker, body).await {
-        Err(trouble) => trouble.write(&mut reply),
-        Ok(body) => {
-            let request = Request {
-                method: head.method.as_str(),
-                path: head.uri.path(),
-                query: head.uri.query(),
-                fields: &head.headers,
-                body: &body,
-                peer,
-            };
-            if request.path == dashboard::EVENTS {
-                match events(worker, &request) {
-                    Ok(events) => return stream(events),
-                    Err(trouble) => trouble.write(&mut reply),
-                }
-            } else {
-                answer(worker, &request, &mut reply).await;
-            }
+    let is_http1 = head.version < Version::HTTP_2;
+    join_crumbs(&mut head.headers);
+    match take(worker, &head, body, peer, &holder, &mut reply).await {
+        Ok(Some(events)) => return stream(events),
+        Ok(None) => {}
+        Err(trouble) => {
+            worker.service.metrics().front(Front::Http).rejected.add(1);
+            trouble.write(&mut reply);
         }
     }
-    let mut response = http::Response::builder()
-        .status(reply.status)
-        .header(http::header::CONTENT_TYPE, reply.content_type);
+    let (mut body, is_constant) = reply.take_body();
+    if !is_constant && !is_http1 {
+        // A client that does not read has what it asked for held: that is bounded, too.
+        body = match holder.hold(body.len()) {
+            Some(held) => Bytes::from_owner(HeldBytes { bytes: body, _held: held }),
+            None => {
+                Trouble::Full.write(&mut reply);
+                reply.take_body().0
+            }
+        };
+    }
+    let mut response = http::Response::new(Either::Left(Full::new(body)));
+    *response.status_mut() = http::StatusCode::from_u16(reply.status).unwrap_or_default();
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(reply.content_type));
     for (name, value) in &reply.fields {
-        response = response.header(*name, value);
+        if let (Ok(name), Ok(value)) =
+            (http::HeaderName::try_from(*name), HeaderValue::try_from(value))
+        {
+            fields.append(name, value);
+        }
     }
-    response.body(Either::Left(Full::new(Bytes::from(reply.body))))
+    if is_http1 && worker.service.is_draining() {
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
-fn stream<B>(
-    events: dashboard::Events,
-) -> Result<http::Response<Either<B, dashboard::Events>>, http::Error> {
-    http::Response::builder()
-        .header(http::header::CONTENT_TYPE, dashboard::Events::CONTENT_TYPE)
-        .header(http::header::CACHE_CONTROL, "no-store")
-        // A proxy that gathers an answer before it passes it on would show nothing.
-        .header("x-accel-buffering", "no")
-        .body(Either::Right(events))
-}
-
-async fn collect(worker: &Worker, body: Incoming) -> Result<Bytes, Trouble> {
+/// Reads a request to its end and answers it: into `reply`, or by events.
+async fn take(
+    worker: &Worker,
+    head: &http::request::Parts,
+    body: &mut Incoming,
+    peer: Peer,
+    holder: &Holder,
+    reply: &mut Reply,
+) -> Result<Option<dashboard::Events>, Trouble> {
+    let host = host(head)?;
+    let request = Request {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        query: head.uri.query(),
+        host,
+        fields: &head.headers,
+        body: &[],
+        peer,
+    };
+    // Before the body is read: whoever may not ask does not make anything held.
+    admit(worker, &request, !body.is_end_stream())?;
+    if request.path == dashboard::EVENTS {
+        return events(worker, &request).map(Some);
+    }
     let limits = &worker.service.settings().limits;
-    let collected = Limited::new(body, limits.body_bytes_max).collect();
-    match timeout(limits.slow_client_after, collected).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Trouble::TooLarge),
-        Ok(Err(error)) => Err(Trouble::Bad(format!("the body: {error}"))),
-        Err(_) => Err(Trouble::Slow),
+    let body = holder.collect(body, limits).await.map_err(|unread| match unread {
+        Unread::TooLong => Trouble::TooLarge,
+        Unread::Full => Trouble::Full,
+        Unread::Slow => Trouble::Slow,
+        Unread::Broken(why) => Trouble::Bad(format!("the body: {why}")),
+    })?;
+    answer(worker, &Request { body: &body, ..request }, reply).await;
+    Ok(None)
+}
+
+/// The host that a request names. Two names, or none in HTTP/1.1, are refused: two readers would
+/// not agree on which site was meant.
+fn host(head: &http::request::Parts) -> Result<Option<&[u8]>, Trouble> {
+    let mut fields = head.headers.get_all(HOST).iter();
+    let (field, second) = (fields.next().map(HeaderValue::as_bytes), fields.next());
+    let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let differ = |(one, other): (&[u8], &[u8])| !one.eq_ignore_ascii_case(other);
+    let is_missing = head.version == Version::HTTP_11 && field.is_none();
+    if second.is_some() || is_missing || field.zip(authority).is_some_and(differ) {
+        return Err(Trouble::NoHost);
+    }
+    Ok(authority.or(field))
+}
+
+/// HTTP/2 may send a cookie in crumbs, one field each, which are one field to everybody else
+/// (RFC 9113, section 8.2.3).
+fn join_crumbs(fields: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() < 2 {
+        return;
+    }
+    if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        fields.insert(COOKIE, whole);
     }
 }
 
-/// Runs hyper's own tasks on the thread of the connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalExecutor;
+fn stream(events: dashboard::Events) -> http::Response<Body> {
+    let mut response = http::Response::new(Either::Right(events));
+    let fields = response.headers_mut();
+    let text = HeaderValue::from_static;
+    fields.insert(CONTENT_TYPE, text(dashboard::Events::CONTENT_TYPE));
+    fields.insert(http::header::CACHE_CONTROL, text("no-store"));
+    // A proxy that gathers an answer before it passes it on would show nothing.
+    fields.insert("x-accel-buffering", text("no"));
+    response
+}
 
-impl<F> hyper::rt::Executor<F> for LocalExecutor
-where
-    F: Future + 'static,
-{
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(async move {
-            future.await;
-        });
+/// The bytes of an answer and their place in the room, given back when the last of them is sent.
+struct HeldBytes {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
-/// A stream of which some bytes have been read already, and on which nobody waits for ever: hyper
-/// has no deadline for a client that does not read.
+/// A stream of which some bytes have been read already.
 struct Rewound<S> {
     begun: Vec<u8>,
     at: usize,
     stream: S,
-    worker: Rc<Worker>,
-    /// Runs out if the client has taken nothing for too long.
-    stalled: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> Rewound<S> {
-    const fn new(worker: Rc<Worker>, stream: S, begun: Vec<u8>) -> Self {
-        Self { begun, at: 0, stream, worker, stalled: None }
-    }
-
-    /// What became of an attempt to write, or an error once attempts have failed for too long.
-    fn in_time<T>(
-        &mut self,
-        written: Poll<io::Result<T>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
-        }
-        let patience = self.worker.service.settings().limits.slow_client_after;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(patience)));
-        ready!(stalled.as_mut().poll(context));
-        self.worker.service.metrics().front(Front::Http).timed_out.add(1);
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -211,16 +273,51 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.in_time(written, context)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.in_time(flushed, context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crumbs_of_a_cookie_are_one_field() {
+        let mut fields = HeaderMap::new();
+        for crumb in ["a=1", "b=2", "c=3"] {
+            fields.append(COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_crumbs(&mut fields);
+        let joined: Vec<&HeaderValue> = fields.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=1; b=2; c=3"]);
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        let named = |version, uri: &str, fields: &[&'static str]| {
+            let mut request = http::Request::builder().version(version).uri(uri);
+            for field in fields {
+                request = request.header(HOST, *field);
+            }
+            let head = request.body(()).unwrap().into_parts().0;
+            host(&head).map(|host| host.map(|host| host.escape_ascii().to_string())).ok()
+        };
+        let some = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(named(Version::HTTP_11, "/", &["a"]), some("a"));
+        assert_eq!(named(Version::HTTP_11, "/", &[]), None);
+        assert_eq!(named(Version::HTTP_11, "/", &["a", "a"]), None);
+        assert_eq!(named(Version::HTTP_11, "http://b/", &["a"]), None);
+        assert_eq!(named(Version::HTTP_10, "/", &[]), Some(None));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &[]), some("b"));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &["B"]), some("b"));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &["a"]), None);
     }
 }

@@ -42,7 +42,7 @@ fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, T
         GateKey::Address => {
             let trusted = &worker.service.settings().trusted_proxies;
             let forwarded = request.fields.lines("x-forwarded-for");
-            Ok(address_key(client_address(request.peer, &forwarded, trusted)).into_bytes())
+            Ok(address_key(client_address(request.peer.address, &forwarded, trusted)).into_bytes())
         }
     }
 }

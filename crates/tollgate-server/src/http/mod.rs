@@ -17,6 +17,7 @@ mod fallback;
 mod gate;
 pub mod json;
 mod ops;
+mod pages;
 mod problem;
 mod queues;
 mod reply;
@@ -25,12 +26,11 @@ mod routes;
 mod settle;
 
 pub use connection::serve;
-pub(crate) use fallback::LocalExecutor;
 pub(crate) use json::read;
 pub(crate) use problem::Trouble;
 pub use reply::Reply;
 pub(crate) use request::decoded;
-pub use request::{Fields, Request};
+pub use request::{Fields, Peer, Request};
 pub use routes::answer;
 
 #[cfg(test)]

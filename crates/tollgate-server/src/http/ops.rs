@@ -34,6 +34,11 @@ pub(super) fn needs(path: &str) -> Option<(&'static str, Option<Role>)> {
     })
 }
 
+/// Whether whoever asks only wants to know if the process lives and wants work.
+pub(super) fn is_probe(path: &str) -> bool {
+    matches!(path, "/healthz" | "/health" | "/healthcheck" | "/readyz")
+}
+
 /// Answers for one of the paths.
 pub(super) async fn answer(
     worker: &Worker,
@@ -44,7 +49,7 @@ pub(super) async fn answer(
     let service = &worker.service;
     match path {
         "/readyz" => readiness(service, request, reply),
-        "/openapi.json" => reply.body.extend_from_slice(OPENAPI.as_bytes()),
+        "/openapi.json" => reply.set_constant(OPENAPI.as_bytes()),
         "/metrics" => {
             reply.content_type = Exposition::CONTENT_TYPE;
             reply.body.extend_from_slice(exposition(service).as_bytes());
@@ -127,6 +132,8 @@ fn exposition(service: &Service) -> String {
     text.family("tollgate_draining", "gauge", "Whether the service is about to stop.");
     text.sample(&[], f64::from(u8::from(service.is_draining())));
     service.metrics().write(service.store_name(), &mut text);
+    text.family("tollgate_held_bytes", "gauge", "Held for unfinished requests.");
+    text.sample(&[], service.room().bytes() as f64);
     if let Some(memory) = service.memory() {
         pressure::write(memory, service.clock().now(), &mut text);
     }

@@ -21,6 +21,16 @@ pub(crate) enum Trouble {
     TooMany,
     /// Whoever was asked in turn does not answer.
     Gateway,
+    /// Unfinished requests hold too much already.
+    Full,
+    /// The request names no host, or several.
+    NoHost,
+    /// The host that a request names is not known here.
+    UnknownHost(String),
+    /// A page of another site sent the request.
+    ForeignPage,
+    /// The body is said to be something else than JSON.
+    MediaType,
     /// There is nothing at this path.
     NotFound,
     /// A policy that does not exist.
@@ -101,6 +111,23 @@ impl Trouble {
                 (403, "Forbidden", "changes need a token: serve with TOLLGATE_TOKEN".to_owned())
             }
             Self::TooMany => (503, "Service Unavailable", "too many are watching".to_owned()),
+            Self::Full => {
+                (503, "Service Unavailable", "too much is held for unfinished requests".to_owned())
+            }
+            Self::NoHost => (400, "Bad Request", "exactly one Host is needed".to_owned()),
+            Self::UnknownHost(host) => (403, "Forbidden", unknown_host(host)),
+            Self::ForeignPage => (
+                403,
+                "Forbidden",
+                "a page of another site sent this: without a token such a page may not ask"
+                    .to_owned(),
+            ),
+            Self::MediaType => (
+                415,
+                "Unsupported Media Type",
+                "the body must be sent as Content-Type: application/json (curl --json, or -H)"
+                    .to_owned(),
+            ),
             Self::Gateway => (502, "Bad Gateway", "the proxy does not answer".to_owned()),
             Self::NotFound => (404, "Not Found", "see /openapi.json for what there is".to_owned()),
             Self::UnknownPolicy(name) => (404, "Not Found", format!("no policy is named {name:?}")),
@@ -119,6 +146,13 @@ impl Trouble {
             }
         }
     }
+}
+
+fn unknown_host(host: &str) -> String {
+    format!(
+        "the Host {host:?} is not known here: ask by localhost or 127.0.0.1, name it with --host \
+         or listen.hosts, or serve with a token"
+    )
 }
 
 #[cfg(test)]

@@ -14,8 +14,10 @@ pub struct Reply {
     pub content_type: &'static str,
     /// Header fields beside those about the body.
     pub fields: Vec<(&'static str, String)>,
-    /// The body.
+    /// The body, unless a constant is.
     pub body: Vec<u8>,
+    /// A body that is part of the binary: never copied per answer.
+    constant: Option<&'static [u8]>,
     scratch: String,
 }
 
@@ -29,6 +31,26 @@ impl Reply {
         self.content_type = JSON;
         self.fields.clear();
         self.body.clear();
+        self.constant = None;
+    }
+
+    /// The body.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.constant.unwrap_or(&self.body)
+    }
+
+    /// Makes a part of the binary the body.
+    pub(crate) const fn set_constant(&mut self, body: &'static [u8]) {
+        self.constant = Some(body);
+    }
+
+    /// Takes the body, as bytes that may be sent later; whether they are a part of the binary.
+    pub(super) fn take_body(&mut self) -> (bytes::Bytes, bool) {
+        match self.constant {
+            Some(constant) => (bytes::Bytes::from_static(constant), true),
+            None => (std::mem::take(&mut self.body).into(), false),
+        }
     }
 
     /// Makes `value` the body.

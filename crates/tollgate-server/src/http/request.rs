@@ -1,7 +1,27 @@
 //! A request, wherever it was read from.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address; loopback for a Unix socket.
+    pub address: IpAddr,
+    /// Whether it came by a Unix socket, which no web page can reach.
+    pub is_unix: bool,
+}
+
+impl Peer {
+    /// Somebody at an address.
+    #[must_use]
+    pub const fn at(address: IpAddr) -> Self {
+        Self { address, is_unix: false }
+    }
+
+    /// Somebody on a Unix socket.
+    pub const UNIX: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), is_unix: true };
+}
 
 /// A request whose body is all there.
 #[derive(Clone, Copy)]
@@ -12,12 +32,14 @@ pub struct Request<'a> {
     pub path: &'a str,
     /// The query, if any.
     pub query: Option<&'a str>,
+    /// The host that it names, by `Host` or `:authority`.
+    pub host: Option<&'a [u8]>,
     /// The header fields.
     pub fields: &'a dyn Fields,
     /// The body.
     pub body: &'a [u8],
-    /// Who sent it; loopback for a Unix socket.
-    pub peer: IpAddr,
+    /// Who sent it.
+    pub peer: Peer,
 }
 
 /// Header fields by name.
@@ -80,12 +102,8 @@ pub(crate) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// Splits a request target into path and query; an absolute form loses its authority.
+/// Splits a request target that is a path into path and query.
 pub(super) fn split_target(target: &str) -> (&str, Option<&str>) {
-    let target = match target.split_once("://") {
-        Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |at| &rest[at..]),
-        _ => target,
-    };
     match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (target, None),
@@ -99,8 +117,7 @@ mod tests {
     #[test]
     fn targets_are_split_and_segments_decoded() {
         assert_eq!(split_target("/a?b=1"), ("/a", Some("b=1")));
-        assert_eq!(split_target("http://x/a"), ("/a", None));
-        assert_eq!(split_target("http://x"), ("/", None));
+        assert_eq!(split_target("/a"), ("/a", None));
         assert_eq!(split_target("/r?u=http://x/y"), ("/r", Some("u=http://x/y")));
         assert_eq!(decoded("a%20b").as_deref(), Some("a b"));
         assert_eq!((decoded("%2"), decoded("%zz"), decoded("%ff")), (None, None, None));

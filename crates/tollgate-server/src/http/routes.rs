@@ -4,7 +4,7 @@ use super::amend::{Change, amend};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use super::{check, compat, gate, ops, queues, settle};
+use super::{check, compat, gate, ops, pages, queues, settle};
 use crate::auth::Role;
 use crate::dashboard;
 use crate::metrics::Front;
@@ -18,13 +18,34 @@ pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
         .service
         .traces()
         .and_then(|traces| Some((traces, traces.begin(request.fields.field("traceparent"))?)));
-    if let Err(trouble) = route(worker, request, reply).await {
+    let outcome = match pages::keep_out(worker, request, !request.body.is_empty()) {
+        Ok(()) => route(worker, request, reply).await,
+        Err(trouble) => Err(trouble),
+    };
+    if let Err(trouble) = outcome {
         worker.service.metrics().front(Front::Http).rejected.add(1);
         trouble.write(reply);
     }
     #[cfg(feature = "otlp")]
     if let Some((traces, begun)) = span {
         traces.end(begun, (Front::Http, route_name(request.path)), 1, reply.status);
+    }
+}
+
+/// Whether a request of which only the head is there may go on: its body is not worth holding if it
+/// comes from a page, or without a token where one is needed.
+pub(super) fn admit(worker: &Worker, request: &Request<'_>, has_body: bool) -> Result<(), Trouble> {
+    pages::keep_out(worker, request, has_body)?;
+    let auth = &worker.service.settings().auth;
+    let is_known = || auth.role_of_field(request.fields.field("authorization")).is_some();
+    if needs_token(request.path) && !is_known() { Err(Trouble::Unauthorized) } else { Ok(()) }
+}
+
+/// Whether a path is answered only to those who show a token, where tokens are known.
+fn needs_token(path: &str) -> bool {
+    match ops::needs(path).or_else(|| dashboard::needs(path)) {
+        Some((_, role)) => role.is_some(),
+        None => true,
     }
 }
 
@@ -130,6 +151,7 @@ async fn route_v1(
 
 /// Events for whoever may read them.
 pub(super) fn events(worker: &Worker, request: &Request<'_>) -> Result<dashboard::Events, Trouble> {
+    pages::keep_out(worker, request, false)?;
     permit(worker, request, "GET", Role::Read)?;
     let auth = &worker.service.settings().auth;
     let role = auth.role_of_field(request.fields.field("authorization"));

@@ -1,8 +1,9 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
 
 use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Reply, Request, answer};
+use super::{Peer, Reply, Request, answer};
 use crate::service::tests::service;
 use crate::worker::Worker;
 
@@ -29,9 +30,17 @@ const BODIES: [&str; 5] = [
 
 fn post(worker: &Worker, path: &str, body: &[u8]) -> Reply {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let fields = http::HeaderMap::new();
-    let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let request = Request { method: "POST", path, query: None, fields: &fields, body, peer };
+    let mut fields = http::HeaderMap::new();
+    fields.insert("content-type", http::HeaderValue::from_static("application/json"));
+    let request = Request {
+        method: "POST",
+        path,
+        query: None,
+        host: None,
+        fields: &fields,
+        body,
+        peer: Peer::UNIX,
+    };
     let mut reply = Reply::default();
     runtime.block_on(answer(worker, &request, &mut reply));
     reply
@@ -65,5 +74,77 @@ proptest! {
         if reply.status == 400 {
             prop_assert_eq!(left(&worker), 5);
         }
+    }
+}
+
+/// Requests as they stand in a pipeline: answered, refused alone, long, empty.
+const PIPELINED: [(&str, &str, &str); 7] = [
+    ("POST", "/v1/check", r#"{"policy":"api","key":"ada"}"#),
+    ("POST", "/v1/peek", r#"{"policy":"api","key":"ada"}"#),
+    ("POST", "/v1/check", r#"{"policy":"api","key":"bob","cost":2}"#),
+    ("POST", "/v1/check", "{"),
+    ("GET", "/openapi.json", ""),
+    ("GET", "/healthz", ""),
+    ("GET", "/nowhere", ""),
+];
+
+fn written(index: usize) -> String {
+    let (method, path, body) = PIPELINED[index];
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// What comes back for `parts`, each written when the one before was read.
+async fn exchanged(worker: &Rc<Worker>, parts: &[&[u8]]) -> Vec<u8> {
+    let (mut client, server) = tokio::io::duplex(1 << 14);
+    let (_stopper, stop) = crate::drain::Stopper::new();
+    let serving = super::serve(worker, server, Peer::UNIX, stop);
+    let asking = async {
+        let (mut reader, mut writer) = tokio::io::split(&mut client);
+        let writing = async {
+            for part in parts {
+                writer.write_all(part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            writer.shutdown().await.unwrap();
+        };
+        let mut answers = Vec::new();
+        let (_, read) = tokio::join!(writing, reader.read_to_end(&mut answers));
+        read.unwrap();
+        answers
+    };
+    let (served, answers) = tokio::join!(serving, asking);
+    served.unwrap();
+    answers
+}
+
+proptest! {
+    #![proptest_config(crate::fuzzing::cases(100))]
+
+    #[test]
+    fn a_pipeline_cut_anywhere_is_answered_as_its_requests_one_by_one(
+        indices in prop::collection::vec(0..PIPELINED.len(), 1..40),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let requests: Vec<String> = indices.iter().map(|index| written(*index)).collect();
+        let whole = requests.concat().into_bytes();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(whole.len())).collect();
+        cuts.extend([0, whole.len()]);
+        cuts.sort_unstable();
+        let parts: Vec<&[u8]> = cuts.windows(2).map(|cut| &whole[cut[0]..cut[1]]).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let cut = exchanged(&Rc::new(Worker::new(service())), &parts).await;
+            let worker = Rc::new(Worker::new(service()));
+            let mut one_by_one = Vec::new();
+            for request in &requests {
+                one_by_one.extend(exchanged(&worker, &[request.as_bytes()]).await);
+            }
+            prop_assert_eq!(cut.escape_ascii().to_string(), one_by_one.escape_ascii().to_string());
+            Ok(())
+        })?;
     }
 }

@@ -103,7 +103,8 @@ pub(super) async fn answer(
     out: &mut Vec<u8>,
 ) -> Progress {
     let limits = &worker.service.settings().limits;
-    let bounds = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
+    let known = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
+    let stranger = known.for_a_stranger();
     let rules = worker.service.rules_at_hand();
     let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
     let mut progress = Progress { used: 0, more: true, broken: None };
@@ -115,7 +116,8 @@ pub(super) async fn answer(
         if session.is_closing() || out.len() >= WRITE_BYTES {
             break;
         }
-        match parse(&input[progress.used..], &bounds, &mut args) {
+        let bounds = if session.is_known() { &known } else { &stranger };
+        match parse(&input[progress.used..], bounds, &mut args) {
             Ok(Frame::Command { used }) => progress.used += used,
             Ok(Frame::Partial) => {
                 progress.more = false;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::batch;
 use super::encode::{Encoder, Version};
 use super::session::Session;
-use crate::buffers::Input;
+use crate::buffers::{Input, Received};
 use crate::drain::Stop;
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -22,18 +22,40 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut session = Session::new(id, worker);
-    let mut input = Input::default();
-    while worker.receive(&mut stream, &mut input, &mut stop, Front::Resp).await? {
-        let mut out = worker.take_output();
-        let goes_on = answer(worker, &mut session, &mut stream, &mut input, &mut out).await;
-        worker.give_output(out);
+    let mut input = worker.new_input();
+    loop {
+        let received = worker.receive(&mut stream, &mut input, &mut stop, Front::Resp).await?;
+        let goes_on = match received {
+            Received::Over => return Ok(()),
+            Received::Stopped => Ok(false),
+            received => {
+                let mut out = worker.take_output();
+                let goes_on = if received == Received::Full {
+                    refuse(worker, &mut stream, &mut out).await
+                } else {
+                    answer(worker, &mut session, &mut stream, &mut input, &mut out).await
+                };
+                worker.give_output(out);
+                goes_on
+            }
+        };
         worker.rest(&mut input);
         if !goes_on? {
             worker.part(&mut stream, &mut input).await;
-            break;
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+/// Tells a client that there is no room for the rest of its command.
+async fn refuse<S>(worker: &Worker, stream: &mut S, out: &mut Vec<u8>) -> io::Result<bool>
+where
+    S: AsyncWrite + Unpin,
+{
+    worker.service.metrics().front(Front::Resp).rejected.add(1);
+    Encoder::new(out, Version::Two).error("ERR too much is held for unfinished commands");
+    worker.send(stream, out, Front::Resp).await?;
+    Ok(false)
 }
 
 /// Answers everything that has been read; whether the connection goes on.
@@ -50,6 +72,9 @@ where
     loop {
         let progress = batch::answer(worker, session, input.bytes(), out).await;
         input.consume(progress.used);
+        if progress.used > 0 && session.is_known() {
+            input.has_asked();
+        }
         if let Some(error) = progress.broken {
             worker.service.metrics().front(Front::Resp).rejected.add(1);
             Encoder::new(out, Version::Two).error(&format!("ERR {error}"));

@@ -28,6 +28,18 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// For somebody who has shown no token where one is needed: enough to show it, as Redis has it.
+    #[must_use]
+    pub fn for_a_stranger(&self) -> Self {
+        let frame_bytes_max = self.frame_bytes_max.min(STRANGER_BYTES_MAX);
+        Self { frame_bytes_max, args_max: self.args_max.min(STRANGER_ARGS_MAX) }
+    }
+}
+
+const STRANGER_BYTES_MAX: usize = 16 * 1024;
+const STRANGER_ARGS_MAX: usize = 10;
+
 /// What the bytes at the start of the input are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -55,6 +67,8 @@ pub enum ProtocolError {
     LineTooLong,
     /// A quote in an inline line is not closed.
     Quotes,
+    /// A browser speaks HTTP.
+    Http,
 }
 
 impl std::fmt::Display for ProtocolError {
@@ -69,6 +83,7 @@ impl std::fmt::Display for ProtocolError {
             Self::BulkEnd => f.write_str("expected CRLF after a bulk string"),
             Self::LineTooLong => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
+            Self::Http => f.write_str("this is the port for RESP, not for HTTP"),
         }
     }
 }
@@ -194,9 +209,10 @@ fn parse_inline<'a>(
     bounds: &Bounds,
     args: &mut Vec<&'a [u8]>,
 ) -> Result<Frame, ProtocolError> {
-    let window = &input[..input.len().min(LINE_BYTES_MAX)];
+    let line_max = LINE_BYTES_MAX.min(bounds.frame_bytes_max);
+    let window = &input[..input.len().min(line_max)];
     let Some(end) = window.iter().position(|&byte| byte == b'\n') else {
-        return if window.len() == LINE_BYTES_MAX {
+        return if window.len() == line_max {
             Err(ProtocolError::LineTooLong)
         } else {
             Ok(Frame::Partial)
@@ -212,7 +228,18 @@ fn parse_inline<'a>(
         args.push(arg);
         rest = after.trim_ascii_start();
     }
+    if args.first().is_some_and(|first| is_http(first)) {
+        return Err(ProtocolError::Http);
+    }
     Ok(Frame::Command { used: end + 1 })
+}
+
+/// Whether a line begins as a request of a browser, or as one of its header fields. A page can send
+/// one to any port, with commands in its body: none of them may be obeyed.
+fn is_http(first: &[u8]) -> bool {
+    const WORDS: [&[u8]; 9] =
+        [b"POST", b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"HOST:"];
+    WORDS.iter().any(|word| first.eq_ignore_ascii_case(word))
 }
 
 fn inline_argument(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {

@@ -44,6 +44,11 @@ impl Session {
         self.closing
     }
 
+    /// Whether the client has shown a token, or needs none.
+    pub(super) const fn is_known(&self) -> bool {
+        self.role.is_some()
+    }
+
     /// Whether the client may do what needs `role`.
     pub(super) fn may(&self, role: Role) -> bool {
         self.role >= Some(role)

@@ -47,7 +47,7 @@ fn until_closed(stream: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn thousands_of_idle_connections_are_held_and_others_answered() {
-    let running = start(POLICY);
+    let running = start(&format!("{POLICY}first_request = \"10m\"\n"));
     // Both ends are files of this process, which may usually have 20,000.
     let count = sized(9_500, 3_000);
     let idle: Vec<TcpStream> =
@@ -79,8 +79,8 @@ fn slow_clients_are_cut_off_however_they_trickle() {
     let running = start(POLICY);
     let begun: [(SocketAddr, &[u8]); 3] = [
         (running.resp, b"*2\r\n$4\r\nPI"),
-        (running.http, b"POST /v1/check HTTP/1.1\r\nhost: x\r\n"),
-        (running.http, b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{"),
+        (running.http, b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"),
+        (running.http, b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{"),
     ];
     for (address, bytes) in begun {
         let mut slow = connect(address);
@@ -106,10 +106,10 @@ fn slow_clients_are_cut_off_however_they_trickle() {
 fn a_client_that_never_reads_is_cut_off_and_holds_little() {
     let running = start(POLICY);
     let chunked =
-        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+        b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
     let greedy: [(SocketAddr, &[u8]); 3] = [
         (running.resp, b"PING\r\n"),
-        (running.http, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"),
+        (running.http, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"),
         (running.http, chunked),
     ];
     for (address, request) in greedy {

@@ -341,7 +341,7 @@ fn curl_asks_over_http1_and_http2_and_chunked() {
     let body = r#"{"policy":"api","key":"ada"}"#;
     let ask = |arguments: &[&str]| {
         let format = ["-s", "-o", "/dev/null", "-w", "%{http_code} %{http_version}"];
-        output(Command::new(&curl).args(format).args(arguments).args(["-d", body, &url]))
+        output(Command::new(&curl).args(format).args(arguments).args(["--json", body, &url]))
     };
     assert_eq!(ask(&[]), "200 1.1");
     assert_eq!(ask(&["--http2-prior-knowledge"]), "200 2");

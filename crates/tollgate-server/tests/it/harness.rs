@@ -103,8 +103,24 @@ pub(crate) struct Http(BufReader<TcpStream>);
 impl Http {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
+        Self::over(stream)
+    }
+
+    /// Over a connection on which something may have been sent already.
+    pub(crate) fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self(BufReader::new(stream))
+    }
+
+    /// The answer to a request that is written out.
+    pub(crate) fn raw(&mut self, request: &str) -> HttpAnswer {
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.answer()
+    }
+
+    /// Waits until the other side closes; whether it did, without another word.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        matches!(self.0.read(&mut [0]), Ok(0))
     }
 
     pub(crate) fn send(
@@ -116,10 +132,10 @@ impl Http {
     ) -> HttpAnswer {
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{fields}\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n{fields}\r\n{body}"
         );
-        self.0.get_mut().write_all(request.as_bytes()).unwrap();
-        self.answer()
+        self.raw(&request)
     }
 
     pub(crate) fn post(&mut self, path: &str, body: &str) -> HttpAnswer {

@@ -21,6 +21,21 @@ mod clients;
 /// Proxies that ask before they let a request through: nginx, Envoy.
 mod proxies;
 
+/// Requests in one go over HTTP/1.1, and how strictly they are read.
+mod pipelines;
+
+/// Web pages in a browser that can reach the service.
+mod pages;
+
+/// What clients can make the service hold.
+mod holding;
+
+/// Connections that say nothing, and the places that they take.
+mod silence;
+
+/// The end, as busy clients see it.
+mod draining;
+
 /// Whoever means harm: floods, slow clients, absurd lengths, random bytes.
 mod abuse;
 

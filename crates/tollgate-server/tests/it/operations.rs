@@ -72,11 +72,13 @@ fn pipelined_http_requests_are_answered_in_order() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let body = r#"{"policy":"api","key":"k"}"#;
     let request = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.repeat(3).as_bytes()).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let statuses: Vec<&str> =
@@ -292,7 +294,7 @@ fn a_drain_is_unready_at_once_finishes_what_is_in_flight_and_ends() {
     assert_eq!(probe.get("/readyz").status, 503);
     // Idle connections are closed, the request in flight is answered.
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
-    begun.write_all(b"host: x\r\n\r\n").unwrap();
+    begun.write_all(b"host: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     begun.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
@@ -319,7 +321,8 @@ fn a_drain_ends_the_wait_for_a_job() {
     let running = crate::harness::running(Server::start(service, &config.listen, None, 1).unwrap());
     let mut waiting = TcpStream::connect(running.http).unwrap();
     waiting.set_read_timeout(Some(PATIENCE)).unwrap();
-    let ask = "POST /v1/queues/mail/lease HTTP/1.1\r\nhost: x\r\ncontent-length: 17\r\n\r\n";
+    let ask = "POST /v1/queues/mail/lease HTTP/1.1\r\nhost: localhost\r\n\
+        content-type: application/json\r\ncontent-length: 17\r\n\r\n";
     waiting.write_all(format!("{ask}{{\"wait_ms\":60000}}").as_bytes()).unwrap();
     // Answered in order: that the next connection is served shows that the lease call is under way.
     assert_eq!(Http::connect(running.http).get("/healthz").status, 200);
@@ -347,7 +350,8 @@ fn every_front_listens_on_a_unix_socket_too() {
     resp.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "+PONG\r\n+OK\r\n");
     let mut http = UnixStream::connect(folder.0.join("http")).unwrap();
-    http.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    http.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .unwrap();
     answer.clear();
     http.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -27,9 +27,9 @@ use super::body::{Ahead, Body, Tape, Timed};
 use super::credential::{Account, CredentialId};
 use super::exchange::{Arrived, Exchange, Finish};
 use super::fields::{self, Wish};
-use super::room::Place;
 use crate::budget::{Claim, Priority};
 use crate::profile::Route;
+use tollgate_http::Place;
 
 /// How long the request stood in line, in seconds.
 const WAITED: HeaderName = HeaderName::from_static("x-tollgate-waited");

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 use super::answer::{Cause, text_response};
 use super::body::Body;
-use super::patient::{Answers, Patient};
 use super::{State, admin, forward};
+use tollgate_http::{Answers, Patient};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What all requests hold together, bounded.
 #[derive(Debug)]
-pub(super) struct Room {
+pub struct Room {
     requests: AtomicUsize,
     bytes: AtomicU64,
     requests_max: usize,
@@ -14,19 +14,22 @@ pub(super) struct Room {
 
 /// The place of one request, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub struct Place {
     room: Arc<Room>,
     bytes: AtomicU64,
 }
 
 impl Room {
-    pub(super) fn new(requests_max: usize, bytes_max: u64) -> Self {
+    /// Room for so many requests, which hold so many bytes together.
+    #[must_use]
+    pub const fn new(requests_max: usize, bytes_max: u64) -> Self {
         let (requests, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
         Self { requests, bytes, requests_max, bytes_max }
     }
 
     /// A place that holds `bytes`, if there is room.
-    pub(super) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Place> {
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, bytes: u64) -> Option<Place> {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed);
         let held = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let place = Place { room: Arc::clone(self), bytes: AtomicU64::new(bytes) };
@@ -34,18 +37,23 @@ impl Room {
         fits.then_some(place)
     }
 
-    pub(super) fn requests(&self) -> usize {
+    /// How many have a place.
+    #[must_use]
+    pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    /// How many bytes they hold.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
 impl Place {
     /// Holds `more` bytes beside, if there is room for them.
-    pub(super) fn extend(&self, more: u64) -> bool {
+    #[must_use]
+    pub fn extend(&self, more: u64) -> bool {
         let held = self.room.bytes.fetch_add(more, Ordering::Relaxed);
         if held.saturating_add(more) > self.room.bytes_max {
             self.room.bytes.fetch_sub(more, Ordering::Relaxed);

@@ -1,0 +1,16 @@
+//! What the service and the proxy share about HTTP connections: nothing is held for ever.
+//!
+//! ```text
+//!   client --bytes--> Room (how much is held, by all together) --> answer
+//!   client <--bytes-- Patient (takes anything at all?), Answers (takes of every answer?) <-- answer
+//! ```
+//!
+//! Deliberately absent: reading and answering requests, which each of the two does in its own way.
+
+#![forbid(unsafe_code)]
+
+mod patient;
+mod room;
+
+pub use patient::{Answers, Chunk, Patient, Watched};
+pub use room::{Place, Room};
