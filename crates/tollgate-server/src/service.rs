@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store};
+use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store, Timestamp};
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
@@ -71,8 +71,8 @@ pub struct Tops {
 impl Tops {
     /// Counts a decision on `key`.
     #[inline]
-    pub fn see(&mut self, is_allowed: bool, key: &[u8]) {
-        if is_allowed { self.allowed.see(key) } else { self.denied.see(key) }
+    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
+        if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
     }
 }
 
@@ -304,7 +304,7 @@ impl Service {
         usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)
     }
 
-    /// The most frequent keys: allowed, denied.
+    /// The most frequent keys of the last minutes: allowed, denied.
     #[must_use]
     pub fn top(&self, most: usize) -> (Ranking, Ranking) {
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,11 +312,12 @@ impl Service {
             .iter()
             .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most);
-        let denied = ranking(locked.iter().map(|tops| &tops.denied), most);
+        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most, now);
+        let denied = ranking(locked.iter().map(|tops| &tops.denied), most, now);
         (allowed, denied)
     }
 
+        let now = self.clock.now();
     /// A top list for one more worker.
     pub(crate) fn new_tops(&self) -> Arc<Mutex<Tops>> {
         let tops = Arc::default();
@@ -333,7 +334,7 @@ impl std::fmt::Debug for Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate_core::{Timestamp, VirtualClock};
+    use tollgate_core::VirtualClock;
     use tollgate_memory::Capacity;
 
     use super::*;

@@ -203,10 +203,8 @@ fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
     }
     assert!(!metrics.contains("mallory") && metrics.contains("process_cpu_seconds_total"));
     let top = http.get("/admin/top?n=1").json();
-    assert_eq!(
-        (&top["denied"][0]["key"], &top["denied"][0]["count"]),
-        (&"mallory".into(), &3.into())
-    );
+    let mallory = serde_json::json!({"key": "mallory", "rate_1m": 3, "rate_5m": 0.6});
+    assert_eq!((&top["denied"][0], &top["unit"]), (&mallory, &"per minute".into()));
     let openapi = http.get("/openapi.json").json();
     for path in ["/v1/check", "/v1/take", "/v1/gate/{policy}", "/throttle", "/json", "/metrics"] {
         assert!(openapi["paths"].get(path).is_some(), "{path}");
