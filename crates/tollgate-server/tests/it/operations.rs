@@ -125,6 +125,64 @@ fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
 }
 
 #[test]
+#[test]
+fn the_gate_reads_addresses_as_proxies_write_them() {
+    let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut ask = |field: &str| http.send("GET", "/v1/gate/api", field, "").status;
+    for client in 1..=4 {
+        let field = format!("x-forwarded-for: 203.0.113.{client}:4711\r\n");
+        assert_eq!(ask(&field), 200, "each client has a key of its own");
+    }
+    let spellings = ["203.0.113.9", "203.0.113.9:1", "\"203.0.113.9:2\"", "::ffff:203.0.113.9"];
+    let statuses = spellings.map(|hop| ask(&format!("x-forwarded-for: {hop}\r\n")));
+    assert_eq!(statuses, [200, 200, 429, 429], "and only one, however it is written");
+    // Which field the proxies write is configured; the other is the client's own.
+    let running = start(&format!(
+        "trusted_proxies = [\"127.0.0.0/8\"]\nforwarded_by = \"forwarded\"\n{POLICY}"
+    ));
+    let mut http = Http::connect(running.http);
+    let mut ask = |lie: &str| {
+        let fields = format!(
+            "x-forwarded-for: {lie}\r\nforwarded: for=6.6.6.6, for=\"[2001:db8::1]:47\"\r\n"
+        );
+        http.send("GET", "/v1/gate/api", &fields, "").status
+    };
+    assert_eq!([ask("1.1.1.1"), ask("2.2.2.2"), ask("3.3.3.3")], [200, 200, 429]);
+}
+
+#[test]
+fn the_gate_refuses_two_keys_in_one_request() {
+    let running =
+        start("[[policies]]\nname = \"api\"\nquota = \"2/1h\"\ngate_key = \"header:x-api-key\"\n");
+    let mut http = Http::connect(running.http);
+    let mut ask = |fields: &str| http.send("GET", "/v1/gate/api", fields, "");
+    let answer = ask("x-api-key: made-up\r\nX-Api-Key: real\r\n");
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.contains("x-api-key stands more than once"), "{}", answer.body);
+    assert_eq!(ask("x-api-key: real\r\n").status, 200);
+}
+
+#[test]
+fn a_descriptor_of_any_length_is_limited() {
+    let running = start(
+        "[[domains]]\ndomain = \"edge\"\n[[domains.descriptors]]\nkey = \"user\"\n\
+         rate_limit = { unit = \"minute\", requests_per_unit = 1 }\n",
+    );
+    let mut http = Http::connect(running.http);
+    let mut ask = |value: &str| {
+        let body = serde_json::json!({
+            "domain": "edge",
+            "descriptors": [{"entries": [{"key": "user", "value": value}]}],
+        });
+        http.send("POST", "/json", "", &body.to_string()).status
+    };
+    for value in ["\u{1f}".repeat(30_000), "\u{1f}".repeat(33_000), "x".repeat(100_000)] {
+        assert_eq!([ask(&value), ask(&value)], [200, 429], "{} bytes", value.len());
+    }
+    assert_eq!(ask(&"x".repeat(100_001)), 200, "another value has a count of its own");
+}
+
 fn tokens_give_roles_on_every_front() {
     let toml = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"use\", role = \"check\" }, \
                 { token = \"rule\", role = \"admin\" }]\n";
