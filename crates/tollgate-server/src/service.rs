@@ -1,5 +1,6 @@
 //! The service: rules, store, clock, counts and settings that every front shares.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::amendments::{Amendments, NoRoom};
+use crate::auth::{Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
@@ -50,6 +52,7 @@ pub struct Service {
     origin: Origin,
     queues: Option<Queues>,
     dashboard: Dashboard,
+    wrong_tokens: WrongTokens,
 }
 
 /// Where the rules come from, to read them again.
@@ -110,6 +113,7 @@ impl Service {
             origin: Origin::default(),
             queues: None,
             dashboard: Dashboard::default(),
+            wrong_tokens: WrongTokens::default(),
         }
     }
 
@@ -275,6 +279,12 @@ impl Service {
         &self.settings
     }
 
+    /// Notes that somebody has shown a token that nobody knows; what to answer.
+    pub(crate) fn wrong_token(&self, peer: IpAddr, front: Front) -> Refused {
+        self.metrics.front(front).wrong_tokens.add(1);
+        self.wrong_tokens.note(peer, front, self.clock.now())
+    }
+
     /// Says that no new work should come: `/readyz` fails from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
@@ -307,6 +317,7 @@ impl Service {
     /// The most frequent keys of the last minutes: allowed, denied.
     #[must_use]
     pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+        let now = self.clock.now();
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         let locked: Vec<_> = workers
             .iter()
@@ -317,7 +328,6 @@ impl Service {
         (allowed, denied)
     }
 
-        let now = self.clock.now();
     /// A top list for one more worker.
     pub(crate) fn new_tops(&self) -> Arc<Mutex<Tops>> {
         let tops = Arc::default();

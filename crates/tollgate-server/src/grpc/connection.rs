@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -21,7 +22,7 @@ use super::reflection::{self, Reflection};
 use super::status::{Code, Status};
 use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
-use crate::auth::Role;
+use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::http::LocalExecutor;
 use crate::metrics::Front;
@@ -87,6 +88,7 @@ impl std::fmt::Debug for Probes {
 pub async fn serve<S>(
     worker: &Rc<Worker>,
     stream: S,
+    peer: IpAddr,
     probes: &Probes,
     mut stop: Stop,
 ) -> io::Result<()>
@@ -96,7 +98,7 @@ where
     let patience = worker.service.settings().limits.slow_client_after;
     let service = service_fn(move |request| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
-        async move { Ok::<_, Infallible>(answer(&worker, probes, request).await) }
+        async move { Ok::<_, Infallible>(answer(&worker, peer, probes, request).await) }
     });
     let mut builder = http2::Builder::new(LocalExecutor);
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
@@ -113,13 +115,18 @@ where
     served.map_err(io::Error::other)
 }
 
-async fn answer(worker: &Worker, probes: Probes, request: Request<Incoming>) -> Answer {
+async fn answer(
+    worker: &Worker,
+    peer: IpAddr,
+    probes: Probes,
+    request: Request<Incoming>,
+) -> Answer {
     #[cfg(feature = "otlp")]
     let span = worker.service.traces().and_then(|traces| {
         let parent = request.headers().get("traceparent").map(http::HeaderValue::as_bytes);
         Some((traces, traces.begin(parent)?))
     });
-    let answer = answer_call(worker, probes, request).await;
+    let answer = answer_call(worker, peer, probes, request).await;
     #[cfg(feature = "otlp")]
     if let Some((traces, begun)) = span {
         let failed = answer.headers().contains_key("grpc-status");
@@ -128,8 +135,13 @@ async fn answer(worker: &Worker, probes: Probes, request: Request<Incoming>) -> 
     answer
 }
 
-async fn answer_call(worker: &Worker, mut probes: Probes, request: Request<Incoming>) -> Answer {
-    if let Err(status) = permit(worker, &request) {
+async fn answer_call(
+    worker: &Worker,
+    peer: IpAddr,
+    mut probes: Probes,
+    request: Request<Incoming>,
+) -> Answer {
+    if let Err(status) = permit(worker, peer, &request) {
         worker.service.metrics().front(Front::Grpc).rejected.add(1);
         return respond::<RateLimitResponse>(Err(status)).map(Either::Left);
     }
@@ -167,17 +179,25 @@ fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody
 }
 
 /// Health needs no token: a probe has none.
-fn permit(worker: &Worker, request: &Request<Incoming>) -> Result<(), Status> {
+fn permit(worker: &Worker, peer: IpAddr, request: &Request<Incoming>) -> Result<(), Status> {
     let auth = &worker.service.settings().auth;
     if auth.is_open() || request.uri().path().starts_with("/grpc.health.v1.Health/") {
         return Ok(());
     }
     let field = request.headers().get(http::header::AUTHORIZATION);
     match auth.role_of_field(field.map(|value| value.as_bytes())) {
-        None => Err(Status::new(Code::Unauthenticated, "a bearer token is needed")),
+        None => Err(unauthenticated(worker, peer, field.is_some())),
         Some(role) if role < Role::Check => {
             Err(Status::new(Code::PermissionDenied, "this token does not permit it"))
         }
         Some(_) => Ok(()),
     }
+}
+
+fn unauthenticated(worker: &Worker, peer: IpAddr, has_token: bool) -> Status {
+    if has_token && let Refused::TooMany { .. } = worker.service.wrong_token(peer, Front::Grpc) {
+        let text = "too many wrong tokens came from this address";
+        return Status::new(Code::ResourceExhausted, text);
+    }
+    Status::new(Code::Unauthenticated, "a bearer token is needed")
 }

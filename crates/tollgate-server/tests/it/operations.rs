@@ -220,6 +220,53 @@ fn tokens_give_roles_on_every_front() {
 }
 
 #[test]
+#[test]
+fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
+    let tokens = "tokens = [{ token = \"right\", role = \"admin\" }]\n";
+    let running = start(&format!("{tokens}{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut peek = |token: &str| {
+        let field = format!("authorization: Bearer {token}\r\n");
+        http.send("POST", "/v1/peek", &field, r#"{"policy":"api","key":"k"}"#)
+    };
+    let wrong: Vec<u16> = (0..11).map(|n| peek(&format!("guess-{n}")).status).collect();
+    assert_eq!(wrong[..10], [401; 10]);
+    assert_eq!(wrong[10], 429);
+    let refused = peek("guess");
+    assert_eq!(refused.field("retry-after"), Some("6"));
+    assert!(refused.body.contains("too many wrong tokens"), "{}", refused.body);
+    assert_eq!(peek("right").status, 200, "an address that many share is not locked out");
+    // On every front: the address has used up what it may get wrong.
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    resp.write_all(b"AUTH guess\r\nAUTH right\r\n").unwrap();
+    let mut answer = String::new();
+    resp.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "-WRONGPASS invalid token\r\n");
+    let mut grpc = crate::clients::Grpc::connect(running.grpc);
+    let refused = grpc.should_rate_limit_with("Bearer guess").unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    let metrics = http.send("GET", "/metrics", "authorization: Bearer right\r\n", "").body;
+    for (front, count) in [("http", 12), ("resp", 1), ("grpc", 1)] {
+        let line = format!("tollgate_wrong_tokens_total{{front=\"{front}\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("guess"));
+}
+
+#[test]
+fn a_connection_is_closed_after_a_few_wrong_tokens() {
+    let running = start("tokens = [{ token = \"right\", role = \"admin\" }]\n");
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    resp.write_all("AUTH guess\r\nRESET\r\n".repeat(2_000).as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // The rest of what was sent may be answered by a reset of the connection.
+    let _ = resp.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(answer.matches("WRONGPASS").count(), 3, "{answer}");
+}
+
 fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("reload");
     let file = folder.file("rules.toml", POLICY);
