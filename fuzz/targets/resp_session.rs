@@ -20,7 +20,8 @@ fuzz_target!(|input: &[u8]| {
         client.write_all(input).await.expect("the pipe is wide enough");
         client.shutdown().await.expect("a pipe closes");
         let (_stopper, stop) = Stopper::new();
-        tollgate_server::resp::serve(&worker(), server, 7, stop).await.expect("a pipe works");
+        let peer = std::net::IpAddr::from([127, 0, 0, 1]);
+        tollgate_server::resp::serve(&worker(), server, (7, peer), stop).await.expect("a pipe works");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.expect("the pipe was closed");
         answer

@@ -1,4 +1,5 @@
-//! `tollgate top`: the keys most often allowed and denied, as a view that refreshes.
+//! `tollgate top`: the keys most often allowed and denied in the last minutes, as a view that
+//! refreshes.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -71,24 +72,29 @@ fn fetch(address: &str, path: &str) -> Result<Value> {
     serde_json::from_str(body).context("the answer is not JSON")
 }
 
+/// Both lists side by side: decisions per minute over the last minute and the last five, and the key.
 fn view(answer: &Value) -> String {
     use std::fmt::Write as _;
-    let mut text = format!("{:>12} {:<28} {:>12} {:<28}\n", "denied", "key", "allowed", "key");
     let list = |name: &str| answer[name].as_array().cloned().unwrap_or_default();
     let (denied, allowed) = (list("denied"), list("allowed"));
+    let mut text = format!(
+        "{:>9} {:>9} {:<28} {:>9} {:>9} {:<28}\n",
+        "denied/m", "over 5m", "key", "allowed/m", "over 5m", "key"
+    );
     for row in 0..denied.len().max(allowed.len()) {
-        let cell = |list: &[Value]| match list.get(row) {
-            Some(entry) => {
-                let key: String =
-                    entry["key"].as_str().unwrap_or_default().chars().take(28).collect();
-                (entry["count"].to_string(), key)
-            }
-            None => (String::new(), String::new()),
-        };
-        let ((denials, denied_key), (allowances, allowed_key)) = (cell(&denied), cell(&allowed));
-        let _ = writeln!(text, "{denials:>12} {denied_key:<28} {allowances:>12} {allowed_key:<28}");
+        let cells = [&denied, &allowed].map(|list| cell(list.get(row)));
+        let _ = writeln!(text, "{} {}", cells[0], cells[1].trim_end());
     }
     text
+}
+
+fn cell(entry: Option<&Value>) -> String {
+    let Some(entry) = entry else { return format!("{:48}", "") };
+    let key: String = entry["key"].as_str().unwrap_or_default().chars().take(28).collect();
+    let rate = |window: &str| entry[window].as_f64().unwrap_or_default();
+    // Rounded up: a key that is listed was seen.
+    let (minute, five_minutes) = (rate("rate_1m").ceil(), rate("rate_5m").ceil());
+    format!("{minute:>9} {five_minutes:>9} {key:<28}")
 }
 
 #[cfg(test)]
@@ -96,15 +102,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_view_shows_both_lists_side_by_side() {
+    fn the_view_shows_both_rates_of_both_lists_side_by_side() {
         let answer = serde_json::json!({
-            "denied": [{"key": "mallory", "count": 9}],
-            "allowed": [{"key": "ada", "count": 5}, {"key": "bob", "count": 2}],
+            "denied": [{"key": "mallory", "rate_1m": 9, "rate_5m": 1.8}],
+            "allowed": [
+                {"key": "ada", "rate_1m": 5, "rate_5m": 4.0},
+                {"key": "bob", "rate_1m": 2, "rate_5m": 0.4},
+            ],
         });
         let text = view(&answer);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
-        assert!(lines[1].contains("9 mallory") && lines[1].contains("5 ada"));
-        assert!(lines[2].trim_start().starts_with("2 bob"));
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1..], [vec!["9", "2", "mallory", "5", "4", "ada"], vec!["2", "1", "bob"]]);
     }
 }

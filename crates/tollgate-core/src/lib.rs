@@ -56,6 +56,7 @@ pub mod legacy;
 pub mod sliding_window;
 
 mod charge;
+mod cidr;
 mod decision;
 mod limiter;
 mod policy;
@@ -65,6 +66,7 @@ mod store;
 mod time;
 
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
+pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
 pub use limiter::{ChargeError, Limiter, Permit};
 pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};

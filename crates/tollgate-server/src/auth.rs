@@ -4,9 +4,13 @@
 //! only. A token is compared with every known one in constant time, so that neither its bytes nor
 //! which of them matched can be learnt from how long it takes. Tokens are never printed.
 
+mod wrong;
+
 use std::fmt;
 
 use subtle::ConstantTimeEq;
+
+pub(crate) use wrong::{Refused, WrongTokens};
 
 /// What a token permits. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use tollgate_core::{Decision, Verdict};
+use tollgate_core::{Decision, Timestamp, Verdict};
 
 use crate::decide::Decided;
 use crate::metrics::Tally;
@@ -20,7 +20,7 @@ struct Sums {
 
 impl Worker {
     /// Counts a batch of independent answers.
-    pub(crate) fn count(&self, asks: &[Ask<'_>], answers: &[Decided]) {
+    pub(crate) fn count(&self, asks: &[Ask<'_>], answers: &[Decided], now: Timestamp) {
         let mut sums = Sums::default();
         let mut tally: Option<&Tally> = None;
         let mut tops = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,27 +33,27 @@ impl Worker {
             let Ok(verdict) = answer else { continue };
             let Some(decision) = verdict.decisions().first() else { continue };
             sums.add(decision, verdict.is_degraded());
-            tops.see(decision.is_allowed(), ask.charge.key.as_bytes());
+            tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
         }
         sums.flush(tally);
     }
 
     /// Counts the answer to one request of several charges.
-    pub(crate) fn count_verdict(&self, asks: &[Ask<'_>], answer: &Decided) {
+    pub(crate) fn count_verdict(&self, asks: &[Ask<'_>], answer: &Decided, now: Timestamp) {
         if let Ok(verdict) = answer {
-            self.count_decisions(asks, verdict);
+            self.count_decisions(asks, verdict, now);
         }
     }
 
     /// Counts the decisions of a verdict, one per ask.
-    pub(crate) fn count_decisions(&self, asks: &[Ask<'_>], verdict: &Verdict) {
+    pub(crate) fn count_decisions(&self, asks: &[Ask<'_>], verdict: &Verdict, now: Timestamp) {
         let mut tops = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         for (ask, decision) in asks.iter().zip(verdict.decisions()) {
             let mut sums = Sums::default();
             sums.add(decision, verdict.is_degraded());
             sums.flush(Some(ask.tally));
             if ask.treatment != Treatment::Exempt {
-                tops.see(decision.is_allowed(), ask.charge.key.as_bytes());
+                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
             }
         }
     }

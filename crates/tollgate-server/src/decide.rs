@@ -54,7 +54,7 @@ impl Worker {
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
             self.judge(std::slice::from_ref(ask), answer);
         }
-        self.count(asks, answers);
+        self.count(asks, answers, now);
         self.service.metrics().decision_seconds.observe(started.elapsed());
     }
 
@@ -66,13 +66,14 @@ impl Worker {
             return answers.pop().unwrap_or_else(|| Err(no_answer()));
         };
         let started = Instant::now();
+        let now = self.service.clock().now();
         let decision = match ask.is_asked() {
-            true => memory.check(&ask.charge, self.service.clock().now()),
+            true => memory.check(&ask.charge, now),
             false => ask.unasked(),
         };
         let mut answer = Ok(Verdict::one(decision));
         self.judge(std::slice::from_ref(ask), &mut answer);
-        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
+        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer), now);
         self.service.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -95,7 +96,7 @@ impl Worker {
             self.service.metrics().store_seconds.observe(started.elapsed());
         }
         self.judge(asks, &mut answer);
-        self.count_verdict(asks, &answer);
+        self.count_verdict(asks, &answer, now);
         self.service.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -129,7 +130,7 @@ impl Worker {
             Err(_) if is_trial => Grant::new(ask.unasked(), cost),
             answer => answer?,
         };
-        self.count_decisions(std::slice::from_ref(ask), &Verdict::one(grant.decision));
+        self.count_decisions(std::slice::from_ref(ask), &Verdict::one(grant.decision), now);
         if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
@@ -174,7 +175,7 @@ impl Worker {
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
         let reserved = self.told(self.service.store().reserve(&charges, now)).await?;
-        self.count_decisions(asks, &reserved.verdict);
+        self.count_decisions(asks, &reserved.verdict, now);
         Ok(reserved)
     }
 

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_core::Policy;
+use tollgate_core::{Key, Policy};
 
 use crate::metrics::Tally;
 use crate::pattern::Pattern;
@@ -88,6 +88,16 @@ pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
         key.extend_from_slice(part);
     }
     key.push(SEPARATOR);
+}
+
+/// What stands for a key that is longer than a store takes; `None` for others. Refused, a descriptor
+/// would pass at a proxy that lets requests through when the service has no answer.
+///
+/// No list of parts makes it: there a mark always stands before one of the two special bytes.
+pub(crate) fn digest(key: &[u8]) -> Option<Vec<u8>> {
+    let is_long = key.len() > Key::LEN_MAX;
+    let digest = || ring::digest::digest(&ring::digest::SHA256, key);
+    is_long.then(|| [&[MARK, b'#'], digest().as_ref()].concat())
 }
 
 impl Domain {
@@ -240,6 +250,15 @@ mod tests {
         assert_ne!(key(&["a\u{1f}b", "c"]), key(&["a", "b\u{1f}c"]));
         assert_ne!(key(&["a\u{10}", "b"]), key(&["a\u{10}\u{1f}b"]));
         assert_eq!(key(&["a", "b"]), b"a\x1fb\x1f");
+    }
+
+    #[test]
+    fn a_key_too_long_for_a_store_is_its_digest() {
+        let digest_of = |len: usize| digest(&vec![b'x'; len]);
+        assert_eq!(digest_of(Key::LEN_MAX), None);
+        let (one, other) = (digest_of(Key::LEN_MAX + 1), digest_of(Key::LEN_MAX + 2));
+        assert_ne!(one, other);
+        assert_eq!(one.map(|digest| digest.len()), Some(34));
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct FrontCounts {
     pub timed_out: Counter,
     /// Requests that were malformed or not permitted.
     pub rejected: Counter,
+    /// Tokens that were wrong.
+    pub wrong_tokens: Counter,
 }
 
 /// Everything the service counts.
@@ -214,7 +216,7 @@ impl Metrics {
 
     fn write_fronts(&self, text: &mut Exposition) {
         type Pick = fn(&FrontCounts) -> f64;
-        let families: [(&str, &str, &str, Pick); 5] = [
+        let families: [(&str, &str, &str, Pick); 6] = [
             ("tollgate_connections", "gauge", "Connections open now.", |front| {
                 front.open.load(Ordering::Relaxed) as f64
             }),
@@ -229,6 +231,9 @@ impl Metrics {
             }),
             ("tollgate_requests_rejected_total", "counter", "Malformed or forbidden.", |front| {
                 front.rejected.get() as f64
+            }),
+            ("tollgate_wrong_tokens_total", "counter", "Tokens that nobody knows.", |front| {
+                front.wrong_tokens.get() as f64
             }),
         ];
         for (name, kind, help, pick) in families {

@@ -21,7 +21,7 @@ use tollgate_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 pub use answer::{Answer, Status};
 pub use limits::{Unit, limit_policy, printable, unit_and_requests};
 
-use crate::descriptors::{Domain, Limit, push_part};
+use crate::descriptors::{Domain, Found, Limit, digest, push_part};
 use crate::rules::{Ask, Rules, Treatment};
 use crate::worker::Worker;
 
@@ -68,7 +68,10 @@ impl From<StoreError> for Refusal {
 #[derive(Debug)]
 struct Case<'a> {
     limit: Option<&'a Limit>,
+    /// All of it: lists match what was sent.
     key: Vec<u8>,
+    /// What stands for a key that no store takes.
+    digest: Option<Vec<u8>>,
     hits: u64,
     is_negative: bool,
 }
@@ -104,16 +107,8 @@ fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
     if request.descriptors.len() > most {
         return Err(Refusal::Invalid(format!("more than {most} descriptors")));
     }
-    let bytes = |(key, value): &(&str, &str)| key.len() + value.len() + 2;
-    for descriptor in &request.descriptors {
-        if descriptor.entries.is_empty() {
-            return invalid("descriptor entries must not be empty");
-        }
-        // What is no key would not be limited.
-        let entries: usize = descriptor.entries.iter().map(bytes).sum();
-        if request.domain.len() + 1 + entries > Key::LEN_MAX {
-            return invalid("a descriptor is longer than 65536 bytes");
-        }
+    if request.descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) {
+        return invalid("descriptor entries must not be empty");
     }
     Ok(())
 }
@@ -143,11 +138,13 @@ fn case<'a>(
             push_part(&mut key, name.as_bytes());
             push_part(&mut key, value.as_bytes());
         }
-        return Case { limit, key, hits, is_negative };
+        return Case { limit, digest: digest(&key), key, hits, is_negative };
     }
     match domain.and_then(|domain| domain.find(&descriptor.entries)) {
-        Some(found) => Case { limit: Some(found.limit), key: found.key, hits, is_negative },
-        None => Case { limit: None, key: Vec::new(), hits, is_negative },
+        Some(Found { limit, key }) => {
+            Case { limit: Some(limit), digest: digest(&key), key, hits, is_negative }
+        }
+        None => Case { limit: None, key: Vec::new(), digest: None, hits, is_negative },
     }
 }
 
@@ -243,7 +240,8 @@ impl Case<'_> {
     fn ask(&self, rules: &Rules) -> Option<Ask<'_>> {
         let limit = self.limit?;
         let policy = limit.policy.as_ref()?;
-        let key = Key::new(&self.key).ok()?;
+        let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
+        let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
         let treatment = match rules.treatment(&self.key, limit.shadow) {
             Treatment::Enforce if limit.deny_all => Treatment::Ban,

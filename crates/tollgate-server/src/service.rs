@@ -1,17 +1,19 @@
 //! The service: rules, store, clock, counts and settings that every front shares.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store};
+use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store, Timestamp};
 use tollgate_http::Room;
 use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::amendments::{Amendments, NoRoom};
+use crate::auth::{Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
@@ -52,6 +54,7 @@ pub struct Service {
     queues: Option<Queues>,
     dashboard: Dashboard,
     room: Arc<Room>,
+    wrong_tokens: WrongTokens,
 }
 
 /// Where the rules come from, to read them again.
@@ -73,8 +76,8 @@ pub struct Tops {
 impl Tops {
     /// Counts a decision on `key`.
     #[inline]
-    pub fn see(&mut self, is_allowed: bool, key: &[u8]) {
-        if is_allowed { self.allowed.see(key) } else { self.denied.see(key) }
+    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
+        if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
     }
 }
 
@@ -114,6 +117,7 @@ impl Service {
             queues: None,
             dashboard: Dashboard::default(),
             room: Arc::new(room),
+            wrong_tokens: WrongTokens::default(),
         }
     }
 
@@ -285,6 +289,12 @@ impl Service {
         &self.settings
     }
 
+    /// Notes that somebody has shown a token that nobody knows; what to answer.
+    pub(crate) fn wrong_token(&self, peer: IpAddr, front: Front) -> Refused {
+        self.metrics.front(front).wrong_tokens.add(1);
+        self.wrong_tokens.note(peer, front, self.clock.now())
+    }
+
     /// Says that no new work should come: `/readyz` fails from now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
@@ -314,16 +324,17 @@ impl Service {
         usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)
     }
 
-    /// The most frequent keys: allowed, denied.
+    /// The most frequent keys of the last minutes: allowed, denied.
     #[must_use]
     pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+        let now = self.clock.now();
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         let locked: Vec<_> = workers
             .iter()
             .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most);
-        let denied = ranking(locked.iter().map(|tops| &tops.denied), most);
+        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most, now);
+        let denied = ranking(locked.iter().map(|tops| &tops.denied), most, now);
         (allowed, denied)
     }
 
@@ -343,7 +354,7 @@ impl std::fmt::Debug for Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate_core::{Timestamp, VirtualClock};
+    use tollgate_core::VirtualClock;
     use tollgate_memory::Capacity;
 
     use super::*;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::fields::{Dialect, Hosts};
+use tollgate_core::Cidr;
+use tollgate_core::fields::{Dialect, ForwardedBy, Hosts};
 
 use crate::auth::Auth;
-use crate::net::Network;
 
 /// Everything about the service that is not a rule.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +18,10 @@ pub struct Settings {
     pub dialect: Dialect,
     /// The names by which it answers over HTTP while it knows no token.
     pub hosts: Hosts,
-    /// Peers whose `X-Forwarded-For` is believed.
-    pub trusted_proxies: Vec<Network>,
+    /// Peers that are believed when they say whom they forward for.
+    pub trusted_proxies: Vec<Cidr>,
+    /// The field in which they say it.
+    pub forwarded_by: ForwardedBy,
 }
 
 /// Bounds on connections and requests.

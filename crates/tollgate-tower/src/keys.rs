@@ -6,15 +6,14 @@
 //! absent: `X-Real-IP` and its kin, which cannot be checked hop by hop.
 
 mod address;
-mod cidr;
-mod forwarded;
 
 use std::fmt;
 
 use http::HeaderName;
 
-pub use address::{ClientAddress, ForwardedBy, PeerAddr};
-pub use cidr::{Cidr, CidrError};
+pub use address::{ClientAddress, PeerAddr};
+pub use tollgate_core::fields::ForwardedBy;
+pub use tollgate_core::{Cidr, CidrError};
 
 use crate::Head;
 

@@ -26,7 +26,8 @@ export interface Store {
   refused?: number;
 }
 
-export interface Ranked { key: string; count: number }
+/** A key and its decisions per minute, over the last minute and the last five. */
+export interface Ranked { key: string; rate_1m: number; rate_5m: number }
 
 export interface Session { role: "read" | "check" | "admin"; open: boolean; version: string; upstream: boolean }
 

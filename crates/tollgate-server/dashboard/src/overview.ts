@@ -157,6 +157,7 @@ function tile(name: string, id: string): { element: HTMLElement; set: (value: st
 function ranking(title: string, what: string, keys: Ranked[]): HTMLElement {
   return h("div", { class: "card" }, h("h3", {}, title), table(title, [
     { title: "Key", cell: (row) => h("a", { class: "key", href: `#keys/${row.key}` }, keyText(row.key)) },
-    { title: what, numeric: true, cell: (row) => count(row.count) },
-  ], keys.slice(0, 10), "None yet."));
+    { title: `${what}/min`, numeric: true, cell: (row) => count(row.rate_1m) },
+    { title: "over 5 min", numeric: true, minor: true, cell: (row) => count(Math.ceil(row.rate_5m)) },
+  ], keys.slice(0, 10), "None in the last five minutes."));
 }

@@ -234,6 +234,7 @@ impl Draft {
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
             place.list()?.iter().map(Place::parsed).collect()
         })?;
+        table.set("forwarded_by", &mut self.settings.forwarded_by, |place| place.parsed())?;
         table
             .set("queue_store", &mut self.overrides.queue_store, |place| place.text().map(Some))?;
         queues::read(table, &mut self.queues)?;

@@ -12,7 +12,7 @@ use super::history::{History, Name, Three};
 use crate::drain::Stop;
 use crate::metrics::Front;
 use crate::service::Service;
-use crate::top::Ranking;
+use crate::top::{Ranked, Ranking};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Policies in an event; all of them are in the paged list.
@@ -134,7 +134,11 @@ fn connections(service: &Service) -> Value {
 }
 
 fn listed(ranking: &Ranking) -> Vec<Value> {
-    ranking.iter().map(|(key, count)| json!({"key": hex(key), "count": count})).collect()
+    let entry = |Ranked { key, seen }: &Ranked| {
+        let rate_5m = seen.five_minute_rate();
+        json!({"key": hex(key), "rate_1m": seen.minute, "rate_5m": rate_5m})
+    };
+    ranking.iter().map(entry).collect()
 }
 
 /// Bytes as hexadecimal digits: no byte of a key is ever text on its way to the page.

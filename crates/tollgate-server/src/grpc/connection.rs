@@ -1,6 +1,7 @@
 //! One HTTP/2 connection of gRPC calls.
 
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use http::{Request, Response};
@@ -17,7 +18,7 @@ use super::reflection::{self, Reflection};
 use super::status::{Code, Status};
 use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
-use crate::auth::Role;
+use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::http2::{self, Answered, Holder, Manner};
 use crate::metrics::Front;
@@ -85,7 +86,13 @@ impl std::fmt::Debug for Probes {
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(worker: &Rc<Worker>, stream: S, probes: &Probes, stop: Stop) -> io::Result<()>
+pub async fn serve<S>(
+    worker: &Rc<Worker>,
+    stream: S,
+    peer: IpAddr,
+    probes: &Probes,
+    stop: Stop,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -93,13 +100,14 @@ where
     let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by: Some(first_by) };
     let respond = |request: Request<Incoming>, holder| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
-        async move { answer(&worker, probes, request, holder).await }
+        async move { answer(&worker, peer, probes, request, holder).await }
     };
     http2::serve(worker, stream, manner, stop, respond).await
 }
 
 async fn answer(
     worker: &Worker,
+    peer: IpAddr,
     probes: Probes,
     mut request: Request<Incoming>,
     holder: Holder,
@@ -109,7 +117,7 @@ async fn answer(
         let parent = request.headers().get("traceparent").map(http::HeaderValue::as_bytes);
         Some((traces, traces.begin(parent)?))
     });
-    let answered = match answer_call(worker, &mut request, &holder).await {
+    let answered = match answer_call(worker, peer, &mut request, &holder).await {
         Some(response) => {
             let response = response.map(Either::Left);
             Answered { response, request: Some(request.into_body()) }
@@ -127,10 +135,11 @@ async fn answer(
 /// Answers a call, unless it is a probe that may be asked.
 async fn answer_call(
     worker: &Worker,
+    peer: IpAddr,
     request: &mut Request<Incoming>,
     holder: &Holder,
 ) -> Option<Response<UnaryBody>> {
-    if let Err(status) = permit(worker, request) {
+    if let Err(status) = permit(worker, peer, request) {
         return Some(counted(worker, respond::<RateLimitResponse>(Err(status))));
     }
     let path = request.uri().path();
@@ -173,7 +182,7 @@ fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody
 
 /// Health needs no token: a probe has none. A page in a browser cannot say that it sends gRPC unless
 /// it is permitted to, so whoever does not say it is refused.
-fn permit(worker: &Worker, request: &Request<Incoming>) -> Result<(), Status> {
+fn permit(worker: &Worker, peer: IpAddr, request: &Request<Incoming>) -> Result<(), Status> {
     let kind = request.headers().get(http::header::CONTENT_TYPE).map(|kind| kind.as_bytes());
     if !kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
         return Err(Status::new(Code::InvalidArgument, "content-type must be application/grpc"));
@@ -184,10 +193,18 @@ fn permit(worker: &Worker, request: &Request<Incoming>) -> Result<(), Status> {
     }
     let field = request.headers().get(http::header::AUTHORIZATION);
     match auth.role_of_field(field.map(|value| value.as_bytes())) {
-        None => Err(Status::new(Code::Unauthenticated, "a bearer token is needed")),
+        None => Err(unauthenticated(worker, peer, field.is_some())),
         Some(role) if role < Role::Check => {
             Err(Status::new(Code::PermissionDenied, "this token does not permit it"))
         }
         Some(_) => Ok(()),
     }
+}
+
+fn unauthenticated(worker: &Worker, peer: IpAddr, has_token: bool) -> Status {
+    if has_token && let Refused::TooMany { .. } = worker.service.wrong_token(peer, Front::Grpc) {
+        let text = "too many wrong tokens came from this address";
+        return Status::new(Code::ResourceExhausted, text);
+    }
+    Status::new(Code::Unauthenticated, "a bearer token is needed")
 }

@@ -9,7 +9,7 @@ use super::check::{deny_status, write};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Request, decoded};
-use crate::net::{address_key, client_address};
+use crate::net::address_key;
 use crate::rules::{GateKey, Rule};
 use crate::worker::Worker;
 
@@ -35,14 +35,18 @@ pub(super) async fn gate(
 
 fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, Trouble> {
     match &rule.options().gate_key {
-        GateKey::Header(name) => {
-            let missing = || Trouble::Bad(format!("the header field {name} is missing"));
-            request.fields.field(name).map(<[u8]>::to_vec).ok_or_else(missing)
-        }
+        GateKey::Header(name) => match request.fields.lines(name)[..] {
+            [value] => Ok(value.to_vec()),
+            [] => Err(Trouble::Bad(format!("the header field {name} is missing"))),
+            // Which of them counts behind us is not known: a made-up one beside the real one would
+            // be a new key per request.
+            _ => Err(Trouble::Bad(format!("the header field {name} stands more than once"))),
+        },
         GateKey::Address => {
-            let trusted = &worker.service.settings().trusted_proxies;
-            let forwarded = request.fields.lines("x-forwarded-for");
-            Ok(address_key(client_address(request.peer.address, &forwarded, trusted)).into_bytes())
+            let settings = worker.service.settings();
+            let (by, trusted) = (settings.forwarded_by, &settings.trusted_proxies);
+            let lines = request.fields.lines(by.field());
+            Ok(address_key(by.client(request.peer.address, trusted, lines)).into_bytes())
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::pressure;
 use crate::process;
 use crate::reload;
 use crate::service::Service;
-use crate::top::Ranking;
+use crate::top::{Ranked, Ranking};
 use crate::worker::Worker;
 
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -91,13 +91,17 @@ fn top(service: &Service, request: &Request<'_>, reply: &mut Reply) -> Result<()
     };
     let (allowed, denied) = service.top(most);
     let listed = |ranking: Ranking| -> Vec<_> {
-        let entry = |(key, count): (Vec<u8>, u64)| {
+        let entry = |Ranked { key, seen }: Ranked| {
             let key = key.escape_ascii().to_string();
-            json!({"key": key, "count": count})
+            json!({"key": key, "rate_1m": seen.minute, "rate_5m": seen.five_minute_rate()})
         };
         ranking.into_iter().map(entry).collect()
     };
-    let body = json!({"allowed": listed(allowed), "denied": listed(denied)});
+    let body = json!({
+        "unit": "per minute",
+        "allowed": listed(allowed),
+        "denied": listed(denied),
+    });
     reply.body.extend_from_slice(body.to_string().as_bytes());
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Problems in `application/problem+json` (RFC 9457).
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::reply::Reply;
-use tollgate_core::fields::Problem;
+use tollgate_core::fields::{Problem, seconds_up};
 use tollgate_core::{ErrorKind, StoreError};
 
 /// Why a request has no ordinary answer.
@@ -13,6 +15,11 @@ pub(crate) enum Trouble {
     Bad(String),
     /// No token, or a wrong one.
     Unauthorized,
+    /// A wrong token, after too many of them.
+    WrongTokens {
+        /// When there is room for another.
+        wait: Duration,
+    },
     /// The token does not permit it.
     Forbidden,
     /// Nothing may be changed by a service that knows no token.
@@ -83,6 +90,9 @@ impl Trouble {
         reply.status = self.parts().0;
         match &self {
             Self::Unauthorized => reply.fields.push(("WWW-Authenticate", "Bearer".to_owned())),
+            Self::WrongTokens { wait } => {
+                reply.fields.push(("Retry-After", seconds_up(*wait).max(1).to_string()));
+            }
             Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
             _ => {}
         }
@@ -106,6 +116,10 @@ impl Trouble {
         match self {
             Self::Bad(detail) => (400, "Bad Request", detail.clone()),
             Self::Unauthorized => (401, "Unauthorized", "a bearer token is needed".to_owned()),
+            Self::WrongTokens { .. } => {
+                let detail = "too many wrong tokens came from this address".to_owned();
+                (429, "Too Many Requests", detail)
+            }
             Self::Forbidden => (403, "Forbidden", "this token does not permit it".to_owned()),
             Self::NoToken => {
                 (403, "Forbidden", "changes need a token: serve with TOLLGATE_TOKEN".to_owned())

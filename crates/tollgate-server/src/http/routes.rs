@@ -5,7 +5,7 @@ use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
 use super::{check, compat, gate, ops, pages, queues, settle};
-use crate::auth::Role;
+use crate::auth::{Refused, Role};
 use crate::dashboard;
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -168,12 +168,23 @@ pub(super) fn permit(
     let auth = &worker.service.settings().auth;
     if !auth.is_open() {
         match auth.role_of_field(request.fields.field("authorization")) {
-            None => return Err(Trouble::Unauthorized),
+            None => return Err(unauthorized(worker, request)),
             Some(has) if has < role => return Err(Trouble::Forbidden),
             Some(_) => {}
         }
     }
     has_method(request, method)
+}
+
+/// That no token was shown, or a wrong one.
+fn unauthorized(worker: &Worker, request: &Request<'_>) -> Trouble {
+    if request.fields.field("authorization").is_none() {
+        return Trouble::Unauthorized;
+    }
+    match worker.service.wrong_token(request.peer, Front::Http) {
+        Refused::Wrong => Trouble::Unauthorized,
+        Refused::TooMany { wait } => Trouble::WrongTokens { wait },
+    }
 }
 
 fn has_method(request: &Request<'_>, method: &'static str) -> Result<(), Trouble> {

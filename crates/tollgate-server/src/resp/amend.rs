@@ -6,11 +6,12 @@
 //!   TOLL.RESET policy key                           -> OK
 //! ```
 //!
-//! Maps in RESP3. A take grants as many of `n` units as there are, none if there are none; the
+//! A take grants as many of `n` units as there are, none if there are none; the
 //! charge beside it is the decision on what was granted, or on one unit if nothing was.
 
-use super::check::{Asked, asks, encode_charge, encode_times, failure, fields, name};
+use super::check::{Asked, asks, encode_charge, encode_times, failure};
 use super::encode::Encoder;
+use crate::auth::Role;
 use crate::rules::Rules;
 use crate::worker::Worker;
 
@@ -34,6 +35,14 @@ impl Command {
             () if is(b"TOLL.REFUND") => Some(Self::Refund),
             () if is(b"TOLL.RESET") => Some(Self::Reset),
             () => None,
+        }
+    }
+
+    /// The role it needs.
+    pub(super) const fn role(self) -> Role {
+        match self {
+            Self::Take | Self::Refund => Role::Check,
+            Self::Reset => Role::Admin,
         }
     }
 
@@ -61,10 +70,8 @@ impl Command {
 async fn take(asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
     let ask = &asked.asks[0];
     let grant = worker.take(ask).await.map_err(|error| failure(&error))?;
-    fields(encoder, 2);
-    name(encoder, "granted");
+    encoder.array(2);
     encoder.unsigned(grant.granted);
-    name(encoder, "charge");
     encode_charge(ask, &grant.decision, asked.unit, encoder);
     Ok(())
 }
@@ -75,10 +82,8 @@ async fn refund(
     encoder: &mut Encoder<'_>,
 ) -> Result<(), String> {
     let snapshot = worker.refund(&asked.asks[0]).await.map_err(|error| failure(&error))?;
-    fields(encoder, 3 + usize::from(asked.unit == crate::wait::Unit::Nanos));
-    name(encoder, "limit");
+    encoder.array(3 + usize::from(asked.unit == crate::wait::Unit::Nanos));
     encoder.unsigned(snapshot.limit());
-    name(encoder, "remaining");
     encoder.unsigned(snapshot.remaining());
     encode_times(snapshot, asked.unit, encoder);
     Ok(())

@@ -17,6 +17,7 @@ use super::encode::Encoder;
 use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
 use super::throttle::{Dialect, Plan};
+use super::transaction::{Transaction, Verb};
 use super::{amend, settle};
 use crate::auth::Role;
 use crate::buffers::WRITE_BYTES;
@@ -152,6 +153,20 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     async fn command(&mut self, args: &[&'a [u8]], session: &mut Session, out: &mut Vec<u8>) {
         let Some(&name) = args.first() else { return };
+        if session.is_in_transaction() && !Session::is_immediate(name) {
+            return self.put_by(args, session, out).await;
+        }
+        self.now(name, args, session, out).await;
+    }
+
+    /// Answers a command that is not put by.
+    async fn now(
+        &mut self,
+        name: &[u8],
+        args: &[&'a [u8]],
+        session: &mut Session,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(dialect) = Dialect::named(name)
             && session.may(Role::Check)
         {
@@ -216,6 +231,65 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Answers a command within a transaction: puts it by, or ends the transaction.
+    async fn put_by(&mut self, args: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
+        // What came before `MULTI` in the same pipeline is answered before it.
+        self.flush(session, out).await;
+        let verb = args.first().and_then(|name| Verb::named(name));
+        let mut encoder = Encoder::new(out, session.version());
+        let refused = match verb {
+            Some(Verb::Exec) => return self.exec(session, out).await,
+            Some(Verb::Discard) => {
+                session.take_transaction();
+                return encoder.simple("OK");
+            }
+            Some(Verb::Multi) => Err("ERR MULTI calls can not be nested".to_owned()),
+            Some(Verb::Watch) => Err("ERR WATCH inside MULTI is not allowed".to_owned()),
+            Some(Verb::Unwatch) | None => session.put_by(args, self.worker, self.rules),
+        };
+        match refused {
+            Ok(()) => encoder.simple("QUEUED"),
+            Err(text) => self.refuse(&text, &mut encoder),
+        }
+    }
+
+    /// Answers what was put by, as one array.
+    async fn exec(&mut self, session: &mut Session, out: &mut Vec<u8>) {
+        let mut encoder = Encoder::new(out, session.version());
+        let Some(commands) = session.take_transaction().and_then(Transaction::commands) else {
+            let text = "EXECABORT Transaction discarded because of previous errors.";
+            return self.refuse(text, &mut encoder);
+        };
+        encoder.array(commands.len());
+        let (worker, rules) = (self.worker, self.rules);
+        let mut batch = Batch { worker, rules, run: Vec::new(), answers: Vec::new() };
+        for command in &commands {
+            let args: Vec<&[u8]> = command.iter().map(|arg| &**arg).collect();
+            batch.now(args[0], &args, session, out).await;
+        }
+        batch.flush(session, out).await;
+    }
+
+    /// Answers what is about transactions outside of one.
+    fn outside(&self, verb: Verb, session: &mut Session, encoder: &mut Encoder<'_>) {
+        if let Some(text) = session.refusal(Role::Read) {
+            return self.refuse(text, encoder);
+        }
+        match verb {
+            Verb::Multi => {
+                session.begin_transaction();
+                encoder.simple("OK");
+            }
+            Verb::Unwatch => encoder.simple("OK"),
+            Verb::Exec => self.refuse("ERR EXEC without MULTI", encoder),
+            Verb::Discard => self.refuse("ERR DISCARD without MULTI", encoder),
+            Verb::Watch => {
+                let why = "nothing here is read, compared and written";
+                self.refuse(&format!("ERR WATCH is not supported: {why}"), encoder);
+            }
+        }
+    }
+
     /// Commands that are never part of a run.
     async fn alone(
         &mut self,
@@ -228,15 +302,21 @@ impl<'a> Batch<'a> {
             return session.apply(name, args, self.worker, out);
         }
         let mut encoder = Encoder::new(out, session.version());
-        if let Some(text) = session.refusal(needed_role(name)) {
+        if let Some(verb) = Verb::named(name) {
+            return self.outside(verb, session, &mut encoder);
+        }
+        let amend = amend::Command::named(name);
+        // An unknown command is told as such only to those who may ask.
+        let role = amend.map_or(Role::Check, amend::Command::role);
+        if let Some(text) = session.refusal(role) {
             return self.refuse(text, &mut encoder);
         }
         let outcome = if let Some(command) = settle::Command::named(name) {
             command.apply(args, self.worker, &mut encoder).await
-        } else if let Some(command) = amend::Command::named(name) {
+        } else if let Some(command) = amend {
             command.apply(args, self.worker, self.rules, &mut encoder).await
         } else {
-            Err(format!("ERR unknown command '{}'", shown(name)))
+            Err(unknown(name))
         };
         if let Err(text) = outcome {
             self.refuse(&text, &mut encoder);
@@ -273,12 +353,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The role that a command needs; an unknown command is told as such only to those who may ask.
-fn needed_role(name: &[u8]) -> Role {
-    if name.eq_ignore_ascii_case(b"TOLL.RESET") { Role::Admin } else { Role::Check }
-}
-
-/// A name as an error may show it: short and on one line.
-fn shown(name: &[u8]) -> String {
-    name[..name.len().min(64)].escape_ascii().to_string()
+/// That there is no command of this name, which is shown short and on one line.
+pub(super) fn unknown(name: &[u8]) -> String {
+    format!("ERR unknown command '{}'", name[..name.len().min(64)].escape_ascii())
 }

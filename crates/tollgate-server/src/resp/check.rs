@@ -4,10 +4,13 @@
 //!   TOLL.CHECK policy key [COST n] [COUNT] [policy key [COST n] [COUNT] ...] [NANOS]
 //! ```
 //!
-//! RESP2: `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining,
-//! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no
-//! wait helps. RESP3: a map with the same names, and `charges` as maps. Milliseconds are rounded
-//! up.
+//! `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining, retry_after_ms,
+//! reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no wait helps.
+//! Milliseconds are rounded up.
+//!
+//! The same array in RESP2 and RESP3, with 1 and 0 for truth. Rejected: a map in RESP3. Some clients
+//! make an array of names and values of it, whose first element is the word `allowed`: after an
+//! upgrade of the client, `if (reply[0])` would be true for every denial.
 //!
 //! `COUNT` takes the units whether or not the policy would allow it. `NANOS` tells times in
 //! nanoseconds (`retry_after_ns`, `reset_after_ns`) and adds `next_after_ns`, so that another
@@ -16,7 +19,7 @@
 
 use tollgate_core::{Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};
 
-use super::encode::{Encoder, Version};
+use super::encode::Encoder;
 use super::parse::unsigned;
 use crate::auth::Role;
 use crate::rules::{Ask, AskError, Rules};
@@ -136,16 +139,8 @@ pub(super) fn failure(error: &StoreError) -> String {
 
 /// Writes a verdict on `asks`.
 pub(super) fn encode(verdict: &Verdict, asks: &[Ask<'_>], unit: Unit, encoder: &mut Encoder<'_>) {
-    fields(encoder, 4);
+    encoder.array(4);
     encode_summary(verdict, asks, unit, encoder);
-}
-
-/// The start of a reply of `len` named fields.
-pub(super) fn fields(encoder: &mut Encoder<'_>, len: usize) {
-    match encoder.version() {
-        Version::Three => encoder.map(len),
-        Version::Two => encoder.array(len),
-    }
 }
 
 /// Writes what a verdict says, without the frame around it: four fields.
@@ -155,16 +150,12 @@ pub(super) fn encode_summary(
     unit: Unit,
     encoder: &mut Encoder<'_>,
 ) {
-    name(encoder, "allowed");
-    encoder.boolean(verdict.is_allowed());
-    name(encoder, "denied_by");
+    encoder.integer(i64::from(verdict.is_allowed()));
     match verdict.denied_by().and_then(|index| asks.get(index)) {
         Some(ask) => encoder.bulk(ask.charge.policy.name().as_bytes()),
         None => encoder.null(),
     }
-    name(encoder, "degraded");
-    encoder.boolean(verdict.is_degraded());
-    name(encoder, "charges");
+    encoder.integer(i64::from(verdict.is_degraded()));
     encoder.array(asks.len());
     for (ask, decision) in asks.iter().zip(verdict.decisions()) {
         encode_charge(ask, decision, unit, encoder);
@@ -179,16 +170,11 @@ pub(super) fn encode_charge(
     encoder: &mut Encoder<'_>,
 ) {
     let snapshot = decision.snapshot();
-    fields(encoder, 4 + 2 + usize::from(unit == Unit::Nanos));
-    name(encoder, "policy");
+    encoder.array(6 + usize::from(unit == Unit::Nanos));
     encoder.bulk(ask.charge.policy.name().as_bytes());
-    name(encoder, "allowed");
-    encoder.boolean(decision.is_allowed());
-    name(encoder, "limit");
+    encoder.integer(i64::from(decision.is_allowed()));
     encoder.unsigned(snapshot.limit());
-    name(encoder, "remaining");
     encoder.unsigned(snapshot.remaining());
-    time_name(encoder, "retry_after", unit);
     match decision.retry() {
         None => encoder.integer(-1),
         Some(Retry::Never) => encoder.integer(-2),
@@ -199,25 +185,8 @@ pub(super) fn encode_charge(
 
 /// Writes when a key is as good as new and, to the nanosecond, when it has more.
 pub(super) fn encode_times(snapshot: Snapshot, unit: Unit, encoder: &mut Encoder<'_>) {
-    time_name(encoder, "reset_after", unit);
     encoder.unsigned(unit.of(snapshot.reset_after()));
     if unit == Unit::Nanos {
-        time_name(encoder, "next_after", unit);
         encoder.unsigned(unit.of(snapshot.next_after()));
-    }
-}
-
-/// The name of a time: what it is, and its unit.
-pub(super) fn time_name(encoder: &mut Encoder<'_>, what: &str, unit: Unit) {
-    if encoder.version() == Version::Three {
-        let unit = if unit == Unit::Nanos { "ns" } else { "ms" };
-        encoder.bulk(format!("{what}_{unit}").as_bytes());
-    }
-}
-
-/// A field's name, which only a map has.
-pub(super) fn name(encoder: &mut Encoder<'_>, name: &str) {
-    if encoder.version() == Version::Three {
-        encoder.bulk(name.as_bytes());
     }
 }

@@ -1,6 +1,7 @@
 //! One connection: read, answer, write, until somebody has enough.
 
 use std::io;
+use std::net::IpAddr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -17,11 +18,16 @@ use crate::worker::Worker;
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(worker: &Worker, mut stream: S, id: u64, mut stop: Stop) -> io::Result<()>
+pub async fn serve<S>(
+    worker: &Worker,
+    mut stream: S,
+    (id, peer): (u64, IpAddr),
+    mut stop: Stop,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut session = Session::new(id, worker);
+    let mut session = Session::new(id, peer, worker);
     let mut input = worker.new_input();
     loop {
         let received = worker.receive(&mut stream, &mut input, &mut stop, Front::Resp).await?;

@@ -74,14 +74,6 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A boolean; 1 or 0 in RESP2.
-    pub fn boolean(&mut self, truth: bool) {
-        match self.version {
-            Version::Two => self.integer(i64::from(truth)),
-            Version::Three => self.out.extend_from_slice(if truth { b"#t\r\n" } else { b"#f\r\n" }),
-        }
-    }
-
     /// Nothing.
     pub fn null(&mut self) {
         self.out.extend_from_slice(match self.version {
@@ -135,11 +127,11 @@ mod tests {
     fn types_that_resp2_lacks_are_said_in_those_it_has() {
         let encode = |encoder: &mut Encoder<'_>| {
             encoder.map(1);
-            encoder.boolean(true);
+            encoder.integer(1);
             encoder.null();
         };
         assert_eq!(encoded(Version::Two, encode), "*2\r\n:1\r\n$-1\r\n");
-        assert_eq!(encoded(Version::Three, encode), "%1\r\n#t\r\n_\r\n");
+        assert_eq!(encoded(Version::Three, encode), "%1\r\n:1\r\n_\r\n");
     }
 
     #[test]

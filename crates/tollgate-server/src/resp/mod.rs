@@ -18,6 +18,7 @@ pub mod parse;
 mod session;
 mod settle;
 mod throttle;
+mod transaction;
 
 pub use connection::serve;
 

@@ -4,24 +4,34 @@
 //! answer what redis-cli, redis-py, ioredis, node-redis and the `redis` crate check for when they
 //! connect; nothing else about a Redis server is pretended.
 
+use std::net::IpAddr;
+
 use super::encode::{Encoder, Version};
-use crate::auth::Role;
+use super::transaction::Transaction;
+use crate::auth::{Refused, Role};
+use crate::metrics::Front;
+use crate::rules::Rules;
 use crate::worker::Worker;
 
 /// What a connection remembers between commands.
 #[derive(Debug)]
 pub(super) struct Session {
     id: u64,
+    peer: IpAddr,
     version: Version,
     role: Option<Role>,
     name: Vec<u8>,
     closing: bool,
+    wrong_tokens: u32,
+    transaction: Option<Transaction>,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What clients that look at the version take for a server that speaks RESP3.
 const REDIS_VERSION: &str = "7.4.0";
 const CLIENT_NAME_BYTES_MAX: usize = 256;
+/// Wrong tokens after which a connection is closed.
+const WRONG_TOKENS_MAX: u32 = 3;
 const NOAUTH: &str = "NOAUTH Authentication required.";
 const NOPERM: &str = "NOPERM this token has no permission to run the command";
 const COMMANDS: [&str; 10] =
@@ -29,9 +39,11 @@ const COMMANDS: [&str; 10] =
 
 impl Session {
     /// A connection that has said nothing yet.
-    pub(super) fn new(id: u64, worker: &Worker) -> Self {
+    pub(super) fn new(id: u64, peer: IpAddr, worker: &Worker) -> Self {
         let role = worker.service.settings().auth.role_without_token();
-        Self { id, version: Version::Two, role, name: Vec::new(), closing: false }
+        let (version, name) = (Version::Two, Vec::new());
+        let transaction = None;
+        Self { id, peer, version, role, name, closing: false, wrong_tokens: 0, transaction }
     }
 
     /// The protocol version in use.
@@ -61,6 +73,39 @@ impl Session {
             Some(has) if has < role => Some(NOPERM),
             Some(_) => None,
         }
+    }
+
+    /// Whether commands are put by.
+    pub(super) const fn is_in_transaction(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// Whether a command is answered at once even in a transaction: it ends more than that.
+    pub(super) fn is_immediate(name: &[u8]) -> bool {
+        name.eq_ignore_ascii_case(b"QUIT") || name.eq_ignore_ascii_case(b"RESET")
+    }
+
+    /// From now on commands are put by.
+    pub(super) fn begin_transaction(&mut self) {
+        self.transaction = Some(Transaction::default());
+    }
+
+    /// From now on commands are answered at once; what was put by until then.
+    pub(super) fn take_transaction(&mut self) -> Option<Transaction> {
+        self.transaction.take()
+    }
+
+    /// Puts a command by; the text of the error if it is refused.
+    pub(super) fn put_by(
+        &mut self,
+        args: &[&[u8]],
+        worker: &Worker,
+        rules: &Rules,
+    ) -> Result<(), String> {
+        let mut transaction = self.transaction.take().unwrap_or_default();
+        let outcome = transaction.put(args, self, worker, rules);
+        self.transaction = Some(transaction);
+        outcome
     }
 
     /// Whether `name` is one of the commands answered here.
@@ -117,7 +162,7 @@ impl Session {
                 (b"AUTH", [_, token, after @ ..]) => {
                     let role = worker.service.settings().auth.role(token);
                     if role.is_none() {
-                        return greeting.error(WRONGPASS);
+                        return self.wrong_token(worker, &mut greeting);
                     }
                     self.role = role;
                     after
@@ -147,8 +192,18 @@ impl Session {
                 encoder.simple("OK");
             }
             // The role shown before is kept, as Redis keeps the user.
-            None => encoder.error(WRONGPASS),
+            None => self.wrong_token(worker, encoder),
         }
+    }
+
+    /// Refuses a token. Who has shown too many is answered and parted from: each guess then costs a
+    /// connection.
+    fn wrong_token(&mut self, worker: &Worker, encoder: &mut Encoder<'_>) {
+        self.wrong_tokens += 1;
+        let refused = worker.service.wrong_token(self.peer, Front::Resp);
+        let is_flood = matches!(refused, Refused::TooMany { .. });
+        self.closing |= is_flood || self.wrong_tokens >= WRONG_TOKENS_MAX;
+        encoder.error(WRONGPASS);
     }
 
     fn client(&mut self, what: &[u8], rest: &[&[u8]], encoder: &mut Encoder<'_>) {
@@ -171,7 +226,8 @@ impl Session {
     }
 
     fn reset(&mut self, worker: &Worker, out: &mut Vec<u8>) {
-        *self = Self::new(self.id, worker);
+        // Not the wrong tokens: a guess would be free after every RESET.
+        *self = Self { wrong_tokens: self.wrong_tokens, ..Self::new(self.id, self.peer, worker) };
         Encoder::new(out, self.version).simple("RESET");
     }
 }
@@ -197,7 +253,7 @@ fn greet(id: u64, encoder: &mut Encoder<'_>) {
 }
 
 /// Name, arity, flags, first key, last key, step: what cluster-aware clients route by.
-const TABLE: [(&str, i64, &str, [i64; 3]); 13] = [
+const TABLE: [(&str, i64, &str, [i64; 3]); 16] = [
     ("cl.throttle", -5, "write", [1, 1, 1]),
     ("throttle", -5, "write", [1, 1, 1]),
     ("gcra", -5, "write", [1, 1, 1]),
@@ -211,6 +267,9 @@ const TABLE: [(&str, i64, &str, [i64; 3]); 13] = [
     ("toll.cancel", 2, "write", [0, 0, 0]),
     ("ping", -1, "fast", [0, 0, 0]),
     ("hello", -1, "fast", [0, 0, 0]),
+    ("multi", 1, "fast", [0, 0, 0]),
+    ("exec", 1, "fast", [0, 0, 0]),
+    ("discard", 1, "fast", [0, 0, 0]),
 ];
 
 fn command(args: &[&[u8]], encoder: &mut Encoder<'_>) {

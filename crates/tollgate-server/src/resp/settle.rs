@@ -10,10 +10,11 @@
 
 use tollgate_core::{ReservationId, Settlement, StoreError};
 
-use super::check::{Asked, asks, encode_summary, failure, fields, name, time_name};
+use super::check::{Asked, asks, encode_summary, failure};
 use super::encode::Encoder;
 use super::parse::unsigned;
 use crate::reservation_name;
+use crate::rules::Rules;
 use crate::worker::Worker;
 
 /// Which of the commands was sent.
@@ -36,6 +37,14 @@ impl Command {
             () if is(b"TOLL.COMMIT") => Some(Self::Commit),
             () if is(b"TOLL.CANCEL") => Some(Self::Cancel),
             () => None,
+        }
+    }
+
+    /// Why the arguments do not read, if they do not.
+    pub(super) fn wrong(self, args: &[&[u8]], rules: &Rules, charges_max: usize) -> Option<String> {
+        match self {
+            Self::Reserve => asks(&args[1..], rules, charges_max).err(),
+            Self::Commit | Self::Cancel => settlement(args).err(),
         }
     }
 
@@ -67,14 +76,12 @@ async fn reserve(args: &[&[u8]], worker: &Worker, encoder: &mut Encoder<'_>) -> 
     let rules = worker.service.rules();
     let Asked { asks, unit } = asks(args, &rules, worker.service.settings().limits.charges_max)?;
     let reserved = worker.reserve(&asks).await.map_err(|error| failure(&error))?;
-    fields(encoder, 6);
+    encoder.array(6);
     encode_summary(&reserved.verdict, &asks, unit, encoder);
-    name(encoder, "reservation");
     match reserved.reservation {
         Some(reservation) => encoder.bulk(reservation_name::text(reservation.id).as_bytes()),
         None => encoder.null(),
     }
-    time_name(encoder, "expires_after", unit);
     match reserved.reservation {
         Some(reservation) => encoder.unsigned(unit.of(reservation.expires_after)),
         None => encoder.null(),

@@ -1,3 +1,4 @@
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,8 @@ use tollgate_core::{Timestamp, VirtualClock};
 use crate::drain::Stopper;
 use crate::service::tests::service_at;
 use crate::worker::Worker;
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 struct Client {
     clock: Arc<VirtualClock>,
@@ -25,7 +28,7 @@ impl Client {
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
         let (_stopper, stop) = Stopper::new();
-        super::serve(&self.worker, server, 7, stop).await.unwrap();
+        super::serve(&self.worker, server, (7, PEER), stop).await.unwrap();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
@@ -126,6 +129,9 @@ async fn errors_are_redis_cells_and_throttlecrabs_own() {
         ("THROTTLE k 1 x 1", "-ERR invalid count_per_period"),
         ("THROTTLE k 1 1 1 x", "-ERR invalid quantity"),
         ("THROTTLE k 1 1 1 -1", "-ERR quantity cannot be negative"),
+        ("GCRA k 1 1 0", "-ERR period must be > 0"),
+        ("GCRA k 1 1 -1", "-ERR period must be > 0"),
+        ("GCRA k 1 1 x", "-ERR value is not a valid float"),
         ("FLUSHALL", "-ERR unknown command 'FLUSHALL'"),
         ("TOLL.CHECK nope k", "-NOPOLICY no policy has this name"),
         ("TOLL.CHECK api", "-ERR wrong number of arguments; policy key [COST n] [COUNT] expected"),
@@ -203,14 +209,68 @@ async fn toll_check_takes_all_charges_or_none() {
 }
 
 #[tokio::test]
-async fn resp3_answers_are_maps_with_the_names_of_the_json() {
+async fn an_answer_begins_with_1_or_0_in_either_protocol() {
     let client = Client::new();
-    let lines = client.lines("HELLO 3\nTOLL.CHECK api a").await;
+    let lines = client.lines("HELLO 3\nTOLL.CHECK api a COST 5\nTOLL.CHECK api a").await;
     assert_eq!(lines[0], "%7");
     let answer = lines.join(" ");
-    let expected = "%4 $7 allowed #t $9 denied_by _ $8 degraded #f $7 charges *1 %6 $6 policy $3 \
-        api $7 allowed #t $5 limit :5 $9 remaining :4 $14 retry_after_ms :-1 $14 reset_after_ms :200";
+    let expected = "*4 :1 _ :0 *1 *6 $3 api :1 :5 :0 :-1 :1000 \
+                    *4 :0 $3 api :0 *1 *6 $3 api :0 :5 :0 :200 :1000";
     assert!(answer.ends_with(expected), "{answer}");
+}
+
+#[tokio::test]
+async fn a_transaction_takes_each_unit_once_and_nothing_before_exec() {
+    let client = Client::new();
+    let lines = client.lines("MULTI\nTHROTTLE k 9 1 60\nTOLL.CHECK api k\nPING\nDISCARD").await;
+    assert_eq!(lines, ["+OK", "+QUEUED", "+QUEUED", "+QUEUED", "+OK"]);
+    assert_eq!(client.numbers("THROTTLE k 9 1 60 0").await[2], 9, "discarded");
+    // A connection that leaves before EXEC has asked for nothing.
+    client.lines("MULTI\nTHROTTLE k 9 1 60").await;
+    assert_eq!(client.numbers("THROTTLE k 9 1 60 0").await[2], 9, "abandoned");
+    let lines = client
+        .lines("THROTTLE j 9 1 60\nMULTI\nTHROTTLE k 9 1 60\nPING\nTHROTTLE k 9 1 60\nEXEC\nPING")
+        .await;
+    let expected = "*5 :1 :9 :8 :60 :0 +OK +QUEUED +QUEUED +QUEUED \
+                    *3 *5 :1 :9 :8 :60 :0 +PONG *5 :1 :9 :7 :120 :0 +PONG";
+    assert_eq!(lines.join(" "), expected);
+    assert_eq!(client.lines("MULTI\nEXEC").await, ["+OK", "*0"]);
+}
+
+#[tokio::test]
+async fn a_transaction_with_a_mistake_is_refused_whole() {
+    let client = Client::new();
+    for (mistake, text) in [
+        ("BOGUS", "-ERR unknown command 'BOGUS'"),
+        ("TOLL.CHECK nope k", "-NOPOLICY no policy has this name"),
+        ("THROTTLE k x 1 60", "-ERR invalid max_burst"),
+        ("TOLL.COMMIT 12", "-ERR a reservation is named by 32 hexadecimal digits"),
+        ("TOLL.TAKE api", "-ERR wrong number of arguments; policy key [COST n] [COUNT] expected"),
+        ("HELLO 3", "-ERR Command not allowed inside a transaction"),
+    ] {
+        let lines = client.lines(&format!("MULTI\nTOLL.CHECK api k\n{mistake}\nPING\nEXEC")).await;
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.";
+        assert_eq!(lines, ["+OK", "+QUEUED", text, "+QUEUED", aborted], "{mistake}");
+    }
+    assert_eq!(client.lines("TOLL.REFUND api k").await[2], ":5", "nothing was taken");
+    assert_eq!(client.lines("EXEC").await, ["-ERR EXEC without MULTI"]);
+    assert_eq!(client.lines("DISCARD").await, ["-ERR DISCARD without MULTI"]);
+    assert!(client.lines("WATCH k").await[0].starts_with("-ERR WATCH is not supported"));
+    let nested = client.lines("MULTI\nMULTI\nWATCH k\nPING\nEXEC").await;
+    assert_eq!(nested[1], "-ERR MULTI calls can not be nested");
+    assert_eq!(nested[2], "-ERR WATCH inside MULTI is not allowed");
+    assert_eq!(nested[3..], ["+QUEUED", "*1", "+PONG"]);
+    assert_eq!(client.lines("MULTI\nPING\nRESET\nEXEC").await[3], "-ERR EXEC without MULTI");
+}
+
+#[tokio::test]
+async fn a_transaction_is_bounded() {
+    let client = Client::new();
+    let commands = ["MULTI\r\n", &"PING\r\n".repeat(1_025), "EXEC\r\n"].concat();
+    let answer = client.raw(commands.as_bytes()).await;
+    assert_eq!(answer.matches("+QUEUED").count(), 1_024);
+    assert!(answer.contains("-ERR more than 1024 commands in one transaction"));
+    assert!(answer.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
 }
 
 #[tokio::test]
@@ -256,7 +316,7 @@ async fn clients_are_greeted_as_they_expect() {
         ("CLIENT SETNAME x", "+OK"),
         ("CLIENT SETINFO LIB-NAME x", "+OK"),
         ("CLIENT ID", ":7"),
-        ("COMMAND COUNT", ":13"),
+        ("COMMAND COUNT", ":16"),
         ("AUTH x", "-ERR AUTH called without any token configured"),
         ("HELLO 4", "-NOPROTO unsupported protocol version"),
         ("RESET", "+RESET"),

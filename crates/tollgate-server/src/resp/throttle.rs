@@ -171,8 +171,7 @@ fn gcra_arguments<'a>(args: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
     };
     let max_burst = integer(max_burst).ok_or_else(not_integer)?;
     let count = integer(count).ok_or_else(not_integer)?;
-    let period_ns = std::str::from_utf8(period).ok().and_then(decimal_seconds_ns);
-    let period_ns = period_ns.ok_or("ERR value is not a valid float")?;
+    let period_ns = decimal_seconds_ns(period)?;
     let numbers = Numbers::new(max_burst.saturating_add(1), count, period_ns);
     Ok((key, numbers.ok_or_else(|| format!("ERR {OUT_OF_RANGE}"))?, quantity))
 }
@@ -193,10 +192,13 @@ fn lenient_integer(text: &[u8]) -> Option<i64> {
 }
 
 /// Seconds with decimals as nanoseconds, rounded up: a longer period is the stricter one.
-fn decimal_seconds_ns(text: &str) -> Option<u64> {
-    let seconds: f64 = text.parse().ok()?;
-    let in_range = seconds > 0.0 && seconds < 1e10;
-    in_range.then(|| (seconds * 1e9).ceil() as u64)
+fn decimal_seconds_ns(text: &[u8]) -> Result<u64, String> {
+    let seconds = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+    match seconds {
+        Some(seconds) if seconds <= 0.0 => Err("ERR period must be > 0".to_owned()),
+        Some(seconds) if seconds < 1e10 => Ok((seconds * 1e9).ceil() as u64),
+        _ => Err("ERR value is not a valid float".to_owned()),
+    }
 }
 
 /// How long an empty bucket takes to fill, where keys may be emptier than that.

@@ -70,6 +70,24 @@ impl Grpc {
         self.call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request)
     }
 
+    /// An empty call with this `authorization`.
+    pub(crate) fn should_rate_limit_with(
+        &mut self,
+        authorization: &'static str,
+    ) -> Result<RateLimitResponse, tonic::Status> {
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let path = PathAndQuery::from_static(
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        );
+        let mut request = tonic::Request::new(RateLimitRequest::default());
+        request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+        let client = &mut self.client;
+        self.runtime.block_on(async {
+            client.ready().await.map_err(|error| tonic::Status::unknown(error.to_string()))?;
+            Ok(client.unary(request, path, codec).await?.into_inner())
+        })
+    }
+
     pub(crate) fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, tonic::Status>
     where
         Q: prost::Message + Send + Sync + 'static,
@@ -260,7 +278,7 @@ fn redis_cli_connects_and_asks() {
     let ask = |arguments: &[&str]| output(Command::new(&cli).args(["-p", &port]).args(arguments));
     assert_eq!(ask(&["PING"]), "PONG\n");
     assert_eq!(ask(&["CL.THROTTLE", "user123", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
-    assert_eq!(ask(&["-3", "TOLL.CHECK", "api", "ada"]).lines().next(), Some("allowed (true)"));
+    assert_eq!(ask(&["-3", "TOLL.CHECK", "api", "ada"]).lines().next(), Some("1"));
     assert!(ask(&["INFO"]).contains("tollgate_version"));
     assert_eq!(ask(&["TOLL.CHECK", "nope", "x"]).trim(), "NOPOLICY no policy has this name");
 }
@@ -295,12 +313,23 @@ fn redis_py_connects_and_asks() {
          \x20   key = b'\\x00any\\xff' + str(protocol).encode()\n\
          \x20   with r.pipeline(transaction=False) as p:\n\
          \x20       for _ in range(3): p.execute_command('CL.THROTTLE', key, 1, 1, 60)\n\
-         \x20       print([answer[0] for answer in p.execute()])\n",
+         \x20       print([answer[0] for answer in p.execute()])\n\
+         \x20   with r.pipeline() as p:\n\
+         \x20       for _ in range(3): p.execute_command('TOLL.CHECK', 'api', key)\n\
+         \x20       print([answer[0] for answer in p.execute()])\n\
+         \x20   with r.pipeline() as p:\n\
+         \x20       p.execute_command('TOLL.CHECK', 'api', key + b'2').execute_command('NOPE')\n\
+         \x20       try: p.execute()\n\
+         \x20       except redis.ResponseError as error: print(error)\n\
+         \x20   print(r.execute_command('TOLL.PEEK', 'api', key + b'2')[3][0][3])\n",
         running.resp.port()
     );
     let mut command = Command::new(python);
     command.env("PYTHONPATH", tools().join("python")).args(["-c", &script]);
-    assert_eq!(output(&mut command), "[0, 0, 1]\n[0, 0, 1]\n");
+    // A pipeline with a mistake takes nothing: both units are still there.
+    let mistake = "Command # 2 (NOPE) of pipeline caused error: unknown command 'NOPE'";
+    let each = format!("[0, 0, 1]\n[1, 1, 0]\n{mistake}\n2\n");
+    assert_eq!(output(&mut command), each.repeat(2));
 }
 
 #[test]
@@ -317,12 +346,18 @@ fn ioredis_and_node_redis_connect_and_ask() {
          const p = io.pipeline();\n\
          for (let i = 0; i < 3; i++) p.call('THROTTLE', 'io', 2, 1, 60);\n\
          console.log(JSON.stringify((await p.exec()).map(([e, a]) => a[0])));\n\
+         const m = await io.multi().call('TOLL.CHECK', 'api', 'io').call('TOLL.CHECK', 'api', 'io').exec();\n\
+         const t = [...m.map(([e, a]) => a), await io.call('TOLL.CHECK', 'api', 'io')];\n\
+         console.log(JSON.stringify(t.map((a) => (a[0] ? 'go' : 'stop'))));\n\
          io.disconnect();\n\
          for (const RESP of [2, 3]) {{\n\
          const c = createClient({{ url: 'redis://127.0.0.1:{port}', RESP }});\n\
          await c.connect();\n\
          const a = await Promise.all([1, 2, 3].map(() => c.sendCommand(['THROTTLE', 'n' + RESP, '2', '1', '60'])));\n\
          console.log(JSON.stringify(a.map((x) => x[0])));\n\
+         const t = [];\n\
+         for (let i = 0; i < 3; i++) t.push(await c.sendCommand(['TOLL.CHECK', 'api', 'n' + RESP]));\n\
+         console.log(JSON.stringify(t.map((x) => (x[0] ? 'go' : 'stop'))));\n\
          await c.close();\n\
          }}\n\
          }})();",
@@ -330,7 +365,8 @@ fn ioredis_and_node_redis_connect_and_ask() {
     );
     let mut command = Command::new(node);
     command.env("NODE_PATH", tools().join("node_modules")).args(["-e", &script]);
-    assert_eq!(output(&mut command), "[1,1,0]\n[1,1,0]\n[1,1,0]\n");
+    let each = "[1,1,0]\n[\"go\",\"go\",\"stop\"]\n";
+    assert_eq!(output(&mut command), each.repeat(3));
 }
 
 #[test]

@@ -75,7 +75,8 @@ fn events_tell_counts_to_readers_and_keys_to_administrators_only() {
     assert_eq!(read.get("top"), None);
     assert_eq!(read["store"]["kind"], "memory");
     let all = event(server.http, "boss", counted);
-    assert_eq!(all["top"]["denied"], json!([{"key": "616461", "count": 3}]));
+    let denied = json!([{"key": "616461", "rate_1m": 3, "rate_5m": 0.6}]);
+    assert_eq!(all["top"]["denied"], denied);
     let refused = Http::connect(server.http).get("/dashboard/events");
     assert_eq!(refused.status, 401);
 }

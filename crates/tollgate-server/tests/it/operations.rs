@@ -127,6 +127,64 @@ fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
 }
 
 #[test]
+#[test]
+fn the_gate_reads_addresses_as_proxies_write_them() {
+    let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut ask = |field: &str| http.send("GET", "/v1/gate/api", field, "").status;
+    for client in 1..=4 {
+        let field = format!("x-forwarded-for: 203.0.113.{client}:4711\r\n");
+        assert_eq!(ask(&field), 200, "each client has a key of its own");
+    }
+    let spellings = ["203.0.113.9", "203.0.113.9:1", "\"203.0.113.9:2\"", "::ffff:203.0.113.9"];
+    let statuses = spellings.map(|hop| ask(&format!("x-forwarded-for: {hop}\r\n")));
+    assert_eq!(statuses, [200, 200, 429, 429], "and only one, however it is written");
+    // Which field the proxies write is configured; the other is the client's own.
+    let running = start(&format!(
+        "trusted_proxies = [\"127.0.0.0/8\"]\nforwarded_by = \"forwarded\"\n{POLICY}"
+    ));
+    let mut http = Http::connect(running.http);
+    let mut ask = |lie: &str| {
+        let fields = format!(
+            "x-forwarded-for: {lie}\r\nforwarded: for=6.6.6.6, for=\"[2001:db8::1]:47\"\r\n"
+        );
+        http.send("GET", "/v1/gate/api", &fields, "").status
+    };
+    assert_eq!([ask("1.1.1.1"), ask("2.2.2.2"), ask("3.3.3.3")], [200, 200, 429]);
+}
+
+#[test]
+fn the_gate_refuses_two_keys_in_one_request() {
+    let running =
+        start("[[policies]]\nname = \"api\"\nquota = \"2/1h\"\ngate_key = \"header:x-api-key\"\n");
+    let mut http = Http::connect(running.http);
+    let mut ask = |fields: &str| http.send("GET", "/v1/gate/api", fields, "");
+    let answer = ask("x-api-key: made-up\r\nX-Api-Key: real\r\n");
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.contains("x-api-key stands more than once"), "{}", answer.body);
+    assert_eq!(ask("x-api-key: real\r\n").status, 200);
+}
+
+#[test]
+fn a_descriptor_of_any_length_is_limited() {
+    let running = start(
+        "[[domains]]\ndomain = \"edge\"\n[[domains.descriptors]]\nkey = \"user\"\n\
+         rate_limit = { unit = \"minute\", requests_per_unit = 1 }\n",
+    );
+    let mut http = Http::connect(running.http);
+    let mut ask = |value: &str| {
+        let body = serde_json::json!({
+            "domain": "edge",
+            "descriptors": [{"entries": [{"key": "user", "value": value}]}],
+        });
+        http.send("POST", "/json", "", &body.to_string()).status
+    };
+    for value in ["\u{1f}".repeat(30_000), "\u{1f}".repeat(33_000), "x".repeat(100_000)] {
+        assert_eq!([ask(&value), ask(&value)], [200, 429], "{} bytes", value.len());
+    }
+    assert_eq!(ask(&"x".repeat(100_001)), 200, "another value has a count of its own");
+}
+
 fn tokens_give_roles_on_every_front() {
     let toml = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"use\", role = \"check\" }, \
                 { token = \"rule\", role = \"admin\" }]\n";
@@ -164,6 +222,53 @@ fn tokens_give_roles_on_every_front() {
 }
 
 #[test]
+#[test]
+fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
+    let tokens = "tokens = [{ token = \"right\", role = \"admin\" }]\n";
+    let running = start(&format!("{tokens}{POLICY}"));
+    let mut http = Http::connect(running.http);
+    let mut peek = |token: &str| {
+        let field = format!("authorization: Bearer {token}\r\n");
+        http.send("POST", "/v1/peek", &field, r#"{"policy":"api","key":"k"}"#)
+    };
+    let wrong: Vec<u16> = (0..11).map(|n| peek(&format!("guess-{n}")).status).collect();
+    assert_eq!(wrong[..10], [401; 10]);
+    assert_eq!(wrong[10], 429);
+    let refused = peek("guess");
+    assert_eq!(refused.field("retry-after"), Some("6"));
+    assert!(refused.body.contains("too many wrong tokens"), "{}", refused.body);
+    assert_eq!(peek("right").status, 200, "an address that many share is not locked out");
+    // On every front: the address has used up what it may get wrong.
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    resp.write_all(b"AUTH guess\r\nAUTH right\r\n").unwrap();
+    let mut answer = String::new();
+    resp.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "-WRONGPASS invalid token\r\n");
+    let mut grpc = crate::clients::Grpc::connect(running.grpc);
+    let refused = grpc.should_rate_limit_with("Bearer guess").unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    let metrics = http.send("GET", "/metrics", "authorization: Bearer right\r\n", "").body;
+    for (front, count) in [("http", 12), ("resp", 1), ("grpc", 1)] {
+        let line = format!("tollgate_wrong_tokens_total{{front=\"{front}\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("guess"));
+}
+
+#[test]
+fn a_connection_is_closed_after_a_few_wrong_tokens() {
+    let running = start("tokens = [{ token = \"right\", role = \"admin\" }]\n");
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    resp.write_all("AUTH guess\r\nRESET\r\n".repeat(2_000).as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // The rest of what was sent may be answered by a reset of the connection.
+    let _ = resp.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(answer.matches("WRONGPASS").count(), 3, "{answer}");
+}
+
 fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("reload");
     let file = folder.file("rules.toml", POLICY);
@@ -205,10 +310,8 @@ fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
     }
     assert!(!metrics.contains("mallory") && metrics.contains("process_cpu_seconds_total"));
     let top = http.get("/admin/top?n=1").json();
-    assert_eq!(
-        (&top["denied"][0]["key"], &top["denied"][0]["count"]),
-        (&"mallory".into(), &3.into())
-    );
+    let mallory = serde_json::json!({"key": "mallory", "rate_1m": 3, "rate_5m": 0.6});
+    assert_eq!((&top["denied"][0], &top["unit"]), (&mallory, &"per minute".into()));
     let openapi = http.get("/openapi.json").json();
     for path in ["/v1/check", "/v1/take", "/v1/gate/{policy}", "/throttle", "/json", "/metrics"] {
         assert!(openapi["paths"].get(path).is_some(), "{path}");

@@ -1,44 +1,23 @@
 //! The client's address, told by the connection and by proxies that are trusted.
 //!
-//! ```text
-//! peer (connection) ── trusted? ── no ──────────────────────────► peer is the client
-//!                        │ yes
-//!                        ▼
-//! nearest hop in header ── names no address ────────────────────► last address believed
-//!                        ├ untrusted ───────────────────────────► it is the client
-//!                        └ trusted ──► next hop; none left ─────► farthest hop is the client
-//! ```
-//!
-//! Walking from the right is what makes a forged header harmless: a client can only write to the
-//! left of the address that the first trusted proxy saw it come from.
+//! Whom to believe is decided by [`ForwardedBy::client`]; here is where the connection's address is
+//! found, and how an address becomes a key.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use http::Extensions;
+use http::{Extensions, HeaderValue};
 
-use super::cidr::{Cidr, masked};
-use super::{KeyBuf, KeySource, NoKey, forwarded};
+use tollgate_core::fields::ForwardedBy;
+use tollgate_core::{Cidr, masked};
+
+use super::{KeyBuf, KeySource, NoKey};
 use crate::Head;
-
-/// Trusted chains are short; a longer one is an attempt to make us parse.
-const HOPS_MAX: usize = 32;
 
 /// The address of the connection, for servers that are not axum: insert it into each request's
 /// extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
-
-/// Which header the trusted proxies append to. Only that one is read: a proxy that maintains one
-/// passes the other through as the client wrote it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ForwardedBy {
-    /// `X-Forwarded-For`.
-    #[default]
-    XForwardedFor,
-    /// `Forwarded` of RFC 7239.
-    Forwarded,
-}
 
 /// Limits by the client's address; see the [module documentation](super).
 ///
@@ -114,22 +93,8 @@ impl ClientAddress {
     }
 
     fn find_behind(&self, peer: IpAddr, head: &Head<'_>) -> IpAddr {
-        match self.header {
-            ForwardedBy::XForwardedFor => self.walk(peer, forwarded::x_forwarded_for(head.headers)),
-            ForwardedBy::Forwarded => self.walk(peer, forwarded::forwarded(head.headers)),
-        }
-    }
-
-    fn walk(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
-        let mut believed = peer;
-        for hop in hops.take(HOPS_MAX) {
-            let Some(hop) = hop else { return believed };
-            believed = hop;
-            if !self.trusts(hop) {
-                return hop;
-            }
-        }
-        believed
+        let lines = head.headers.get_all(self.header.field()).into_iter();
+        self.header.client(peer, &self.trusted, lines.map(HeaderValue::as_bytes))
     }
 
     fn trusts(&self, address: IpAddr) -> bool {

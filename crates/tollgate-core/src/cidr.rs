@@ -1,13 +1,17 @@
 //! Address ranges: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+//!
+//! An IPv4 address and the IPv6 address it is mapped to are one and the same, ranges included:
+//! `::ffff:10.0.0.0/104` is `10.0.0.0/8`. A shorter prefix would hold every IPv4 address there is and
+//! is refused.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
 
 /// A range of addresses that share their first bits.
 ///
 /// ```
-/// use tollgate_tower::keys::Cidr;
+/// use tollgate_core::Cidr;
 /// let range: Cidr = "10.0.0.0/8".parse()?;
 /// assert!(range.contains("10.1.2.3".parse()?));
 /// assert!(range.contains("::ffff:10.1.2.3".parse()?));
@@ -18,6 +22,9 @@ pub struct Cidr {
     network: IpAddr,
     prefix: u8,
 }
+
+/// The bits of `::ffff:0:0/96`, before the IPv4 address that is mapped.
+const MAPPED_PREFIX: u8 = 96;
 
 impl Cidr {
     /// Whether `address` lies in the range. IPv4-mapped IPv6 addresses count as the IPv4 they are.
@@ -50,7 +57,13 @@ impl FromStr for Cidr {
         if prefix > max || masked(network, prefix) != network {
             return Err(CidrError);
         }
-        Ok(Self { network, prefix })
+        match (network, network.to_canonical()) {
+            (IpAddr::V6(_), IpAddr::V4(mapped)) => {
+                let prefix = prefix.checked_sub(MAPPED_PREFIX).ok_or(CidrError)?;
+                Ok(Self { network: mapped.into(), prefix })
+            }
+            _ => Ok(Self { network, prefix }),
+        }
     }
 }
 
@@ -70,10 +83,11 @@ impl fmt::Display for CidrError {
     }
 }
 
-impl std::error::Error for CidrError {}
+impl core::error::Error for CidrError {}
 
 /// The address with all bits after the first `prefix` cleared.
-pub(super) fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+#[must_use]
+pub fn masked(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
             let mask = u32::MAX.checked_shl(32u32.saturating_sub(prefix.into())).unwrap_or(0);
@@ -113,6 +127,10 @@ mod tests {
         assert!(range.contains("::ffff:10.0.0.1".parse().expect("an address")));
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().expect("an address");
         assert_eq!(Cidr::from(mapped), "192.0.2.1".parse().expect("a range"));
+        let spelled: Cidr = "::ffff:10.0.0.0/104".parse().expect("a range");
+        assert_eq!(spelled, range);
+        assert_eq!("::ffff:10.0.0.0/8".parse::<Cidr>(), Err(CidrError));
+        assert_eq!("::ffff:0:0/95".parse::<Cidr>(), Err(CidrError));
     }
 
     #[test]
