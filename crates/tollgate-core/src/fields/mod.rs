@@ -3,6 +3,7 @@
 //! ```text
 //! Standing* + Denied ──► Dialect::emit ──► (Field, text)*          enforcing: tower, server
 //! (name, bytes)*     ──► Lines ──► read ──► Reading                 obeying: upstream, queue
+//! Host, Origin       ──► Hosts, is_foreign_page                      keeping pages out: server, proxy
 //! ```
 //!
 //! Invariants:
@@ -16,6 +17,7 @@
 //! data over [`Triplet`] and [`Form`]). The `sfv` crate is the independent reader in the tests and
 //! not a dependency: this crate has none, and two small lists do not justify the first.
 
+mod browser;
 mod calendar;
 mod dialect;
 mod digits;
@@ -30,6 +32,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
+pub use browser::{Hosts, NotAHost, host_name, is_foreign_page};
 pub use dialect::{Dialect, UnknownDialect};
 pub use digits::{INTEGER_MAX, count, seconds_up};
 pub use form::{Form, counts_per_window, http_date, used_of_size};
