@@ -1,10 +1,10 @@
 //! `tollgate validate FILE`: whether a configuration would be taken, and if not, what to change.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
-use tollgate_server::config::{Config, ConfigError, Overrides};
+use anyhow::{Result, anyhow, bail};
+use tollgate_server::config::{Config, ConfigError, Mistakes, Overrides};
 use tollgate_server::metrics::Metrics;
 
 /// Check configuration files without serving them: each for itself, then all of them together.
@@ -15,11 +15,11 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
 }
 
-/// Says what the files hold; an error names file, line and field. All files are looked at before
-/// the command fails.
+/// Says what the files hold, and everything that is wrong with them, by file, line and field; each
+/// mistake is told up to a bound. All files are looked at before the command fails.
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    let mut wrong = 0;
+    let (mut wrong, mut mistakes) = (0, 0);
     for file in &args.files {
         match load(std::slice::from_ref(file)) {
             Ok((holds, notes)) => {
@@ -28,23 +28,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
             }
             Err(error) => {
                 wrong += 1;
+                mistakes += error.count();
                 writeln!(out, "{error}")?;
             }
         }
     }
     if wrong > 0 {
-        bail!("{wrong} of {} files wrong", args.files.len());
+        bail!("{wrong} of {} files wrong, mistakes: {mistakes}", args.files.len());
     }
     if args.files.len() > 1 {
-        writeln!(out, "together: valid: {}", load(&args.files)?.0)?;
+        let together = load(&args.files).inspect_err(|error| drop(writeln!(out, "{error}")));
+        let (holds, _) =
+            together.map_err(|_| anyhow!("the files are valid alone, not together"))?;
+        writeln!(out, "together: valid: {holds}")?;
     }
     Ok(())
 }
 
 /// What the files hold, and what of it has no effect.
-fn load<P: AsRef<Path>>(files: &[P]) -> Result<(String, Vec<ConfigError>)> {
-    let files: Vec<PathBuf> = files.iter().map(|file| file.as_ref().to_path_buf()).collect();
-    let config = Config::load(&files, &Overrides::default(), &Metrics::default())?;
+fn load(files: &[PathBuf]) -> Result<(String, Vec<ConfigError>), Mistakes> {
+    let config = Config::check(files, &Overrides::default(), &Metrics::default())?;
     let (policies, domains) = (config.rules.rules().len(), config.rules.domains().count());
-    Ok((format!("{policies} policies, {domains} domains"), config.notes))
+    let queues = config.queues.queues.len();
+    Ok((format!("{policies} policies, {domains} domains, {queues} queues"), config.notes))
 }

@@ -22,6 +22,17 @@ use tollgate_core::{ErrorKind, StoreError};
 
 use crate::settings::{Certificates, Settings};
 
+/// Whether a URL names a store that this crate can speak to: a Redis or Valkey, or another Tollgate.
+/// Nobody is connected to.
+///
+/// # Errors
+///
+/// [`ErrorKind::Misuse`] if it names none. The text does not repeat the URL, which may hold a
+/// password.
+pub fn check_url(url: &str) -> Result<(), StoreError> {
+    if url.starts_with("tollgate") { service(url).map(drop) } else { Address::parse(url).map(drop) }
+}
+
 /// Where the store is.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
@@ -249,6 +260,18 @@ mod tests {
                 Address::parse(&format!("redis+sentinel://s1/main{wrong}")).is_err(),
                 "{wrong}"
             );
+        }
+    }
+
+    #[test]
+    fn a_url_is_checked_without_connecting() {
+        for url in ["redis://h", "rediss://u:p@h:1/2", "redis+cluster://a,b", "tollgate://:t@h"] {
+            assert!(check_url(url).is_ok(), "{url}");
+        }
+        for url in ["memcached://x", "tollgatex://h", "h:6379", "redis://:s3cret@h:notaport"] {
+            let wrong = check_url(url).unwrap_err();
+            assert_eq!(wrong.kind(), ErrorKind::Misuse, "{url}");
+            assert!(!wrong.to_string().contains("s3cret"));
         }
     }
 

@@ -55,6 +55,7 @@ mod status;
 mod store;
 mod terms;
 
+pub use address::check_url;
 pub use primary::Primary;
 pub use remote::{RemoteSettings, RemoteStore};
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};

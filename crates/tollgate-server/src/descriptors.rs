@@ -11,7 +11,7 @@
 //! At each level an exact value is tried first, then wildcards in the order of the file, then the
 //! bare key, as envoyproxy/ratelimit does. The walk does not go back: a branch once taken is taken.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tollgate_core::{Key, Policy};
@@ -33,6 +33,8 @@ pub struct Node {
     pub limit: Option<Limit>,
     exact: HashMap<String, HashMap<String, Node>>,
     wildcards: Vec<(String, Pattern, Node)>,
+    /// Keys and values of the wildcards: a program may write thousands, and each is looked up here.
+    wildcard_names: HashSet<(String, String)>,
     bare: HashMap<String, Node>,
 }
 
@@ -171,11 +173,8 @@ impl Node {
         match value {
             None => self.bare.insert(key.to_owned(), node).is_none(),
             Some(value) if value.contains('*') => {
-                let pattern = Pattern::new(value);
-                let same = |(k, p, _): &(String, Pattern, Self)| k == key && *p == pattern;
-                let is_new = !self.wildcards.iter().any(same);
-                self.wildcards.push((key.to_owned(), pattern, node));
-                is_new
+                self.wildcards.push((key.to_owned(), Pattern::new(value), node));
+                self.wildcard_names.insert((key.to_owned(), value.to_owned()))
             }
             Some(value) => {
                 let values = self.exact.entry(key.to_owned()).or_default();

@@ -1,6 +1,6 @@
 //! Running until told to stop: signals, changed files, snapshots, then a drain.
 //!
-//! `SIGHUP` and a changed file reload the rules; `SIGTERM` and `SIGINT` drain; a second one quits
+//! `SIGHUP` and a changed file reload the rules and the certificates; `SIGTERM` and `SIGINT` drain; a second one quits
 //! at once. Files are looked at once a second and read when two looks in a row agree, so that a
 //! file caught half written is not refused for that.
 
@@ -15,10 +15,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tollgate_memory::DumpError;
 use tracing::{error, info, warn};
 
-use crate::config::Drain;
+use crate::config::{Drain, Tls};
 use crate::logs::chain;
 use crate::pressure::PressureWatch;
-use crate::reload::{Sighting, reload};
+use crate::reload::{Sighting, reload, reload_certificates};
 use crate::server::Server;
 use crate::service::Service;
 
@@ -73,8 +73,8 @@ async fn watch(
     snapshot: Option<&PathBuf>,
 ) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
-    let files = &service.origin().files;
-    let (mut in_force, mut last_seen) = (Sighting::of(files), Sighting::of(files));
+    let mut files = Watched::new(service.origin().files.clone());
+    let mut certificates = Watched::new(certificate_files(service));
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut write = interval_at(Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
@@ -85,18 +85,19 @@ async fn watch(
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = hangup.recv() => {
-                in_force = Sighting::of(files);
+                files.take();
                 // Told in the log, in a metric and in /readyz.
                 let _ = reload(service);
+                certificates = Watched::new(certificate_files(service));
             }
             _ = look.tick() => {
                 pressure.look(service);
-                let seen = Sighting::of(files);
-                if seen != in_force && seen == last_seen {
-                    in_force = seen.clone();
+                if files.has_changed() {
                     let _ = reload(service);
+                    certificates = Watched::new(certificate_files(service));
+                } else if certificates.has_changed() {
+                    reload_certificates(service);
                 }
-                last_seen = seen;
             }
             _ = write.tick(), if snapshot.is_some() => {
                 // A disk that hangs gathers no threads.
@@ -108,6 +109,44 @@ async fn watch(
                 }
             }
         }
+    }
+}
+
+fn certificate_files(service: &Service) -> Vec<PathBuf> {
+    let Some(certificates) = service.certificates() else { return Vec::new() };
+    let Tls { certificate, key, client_authority } = certificates.files();
+    [certificate, key].into_iter().chain(client_authority).collect()
+}
+
+/// Files, and what they looked like when they were read and when they were looked at.
+struct Watched {
+    files: Vec<PathBuf>,
+    in_force: Sighting,
+    last_seen: Sighting,
+}
+
+impl Watched {
+    fn new(files: Vec<PathBuf>) -> Self {
+        let seen = Sighting::of(&files);
+        Self { files, in_force: seen.clone(), last_seen: seen }
+    }
+
+    /// Takes the files as they are now for those in force.
+    fn take(&mut self) {
+        self.in_force = self.last_seen.again(&self.files);
+        self.last_seen = self.in_force.clone();
+    }
+
+    /// Whether the files differ from those in force and rest, which takes them for those in force.
+    fn has_changed(&mut self) -> bool {
+        let seen = self.last_seen.again(&self.files);
+        let rests = seen == self.last_seen;
+        self.last_seen = seen;
+        let has_changed = rests && self.last_seen != self.in_force;
+        if has_changed {
+            self.in_force = self.last_seen.clone();
+        }
+        has_changed
     }
 }
 

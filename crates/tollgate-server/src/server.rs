@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
 use crate::config::{Drain, Listen, Tls};
@@ -29,8 +28,9 @@ use crate::listen::{Handoff, Listener, Socket};
 use crate::metrics::Front;
 use crate::open_files::{Places, make_places};
 use crate::service::Service;
+use crate::tls::Certificates;
 use crate::worker::Worker;
-use crate::{dashboard, grpc, http, resp, tls};
+use crate::{dashboard, grpc, http, resp};
 
 /// How often a drain looks whether everybody has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -49,8 +49,8 @@ pub struct Server {
 #[derive(Clone)]
 struct Surroundings {
     probes: Probes,
-    /// By front, if the fronts speak TLS.
-    acceptors: Option<[TlsAcceptor; 3]>,
+    /// If the fronts speak TLS.
+    certificates: Option<Arc<Certificates>>,
     stop: Stop,
 }
 
@@ -70,8 +70,12 @@ impl Server {
         let control = Control(Some(Builder::new_current_thread().enable_all().build()?));
         let (stopper, stop) = Stopper::new();
         let probes = Probes::new();
-        let acceptors = tls.map(acceptors).transpose()?;
-        let surroundings = Surroundings { probes: probes.clone(), acceptors, stop: stop.clone() };
+        let certificates = tls.map(Certificates::read).transpose()?.map(Arc::new);
+        if let Some(certificates) = &certificates {
+            service.set_certificates(Arc::clone(certificates));
+        }
+        let surroundings =
+            Surroundings { probes: probes.clone(), certificates, stop: stop.clone() };
         let listeners = {
             let _inside = control.0.as_ref().map(Runtime::enter);
             bind(listen)?
@@ -165,11 +169,6 @@ fn worker_count(workers: usize) -> usize {
     }
 }
 
-fn acceptors(tls: &Tls) -> io::Result<[TlsAcceptor; 3]> {
-    let [resp, http, grpc] = Front::ALL.map(|front| tls::acceptor(tls, front));
-    Ok([resp?, http?, grpc?])
-}
-
 fn bind(listen: &Listen) -> io::Result<Vec<Listener>> {
     let fronts =
         [(Front::Http, &listen.http), (Front::Grpc, &listen.grpc), (Front::Resp, &listen.resp)];
@@ -258,9 +257,11 @@ impl Visit<'_> {
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
     {
-        let Some(acceptors) = &self.surroundings.acceptors else { return self.serve(stream).await };
+        let Some(certificates) = &self.surroundings.certificates else {
+            return self.serve(stream).await;
+        };
         let patience = self.worker.service.settings().limits.slow_client_after;
-        let handshake = acceptors[self.front as usize].accept(stream);
+        let handshake = certificates.acceptor(self.front).accept(stream);
         match tokio::time::timeout(patience, handshake).await {
             Ok(stream) => self.serve(stream?).await,
             Err(_) => {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -20,6 +20,7 @@ use crate::metrics::{Front, Metrics, Tally};
 use crate::queues::Queues;
 use crate::rules::{Ask, Rules};
 use crate::settings::Settings;
+use crate::tls::Certificates;
 use crate::top::{Ranking, Top, ranking};
 
 /// Where states live.
@@ -49,6 +50,9 @@ pub struct Service {
     /// Whether those who wait for something to happen must be answered now.
     waits_over: watch::Sender<bool>,
     reload_error: Mutex<Option<String>>,
+    /// Held while files are read again, so that what was read last is in force last.
+    reloading: Mutex<()>,
+    certificates: OnceLock<Arc<Certificates>>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
     origin: Origin,
     queues: Option<Queues>,
@@ -112,6 +116,8 @@ impl Service {
             draining: AtomicBool::new(false),
             waits_over: watch::Sender::new(false),
             reload_error: Mutex::default(),
+            reloading: Mutex::default(),
+            certificates: OnceLock::new(),
             tops: Mutex::default(),
             origin: Origin::default(),
             queues: None,
@@ -187,6 +193,22 @@ impl Service {
     #[must_use]
     pub const fn origin(&self) -> &Origin {
         &self.origin
+    }
+
+    /// Says which certificates its fronts show, to read them again; the first word counts.
+    pub(crate) fn set_certificates(&self, certificates: Arc<Certificates>) {
+        let _ = self.certificates.set(certificates);
+    }
+
+    /// The certificates that its fronts show, if they speak TLS.
+    #[must_use]
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.get().map(|certificates| &**certificates)
+    }
+
+    /// Waits until nobody else reads files again.
+    pub(crate) fn reloading(&self) -> MutexGuard<'_, ()> {
+        self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rules in force. Load them once per request, or once per batch.

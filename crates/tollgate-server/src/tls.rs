@@ -1,59 +1,142 @@
-//! TLS by rustls, and client certificates where they are wanted.
+//! TLS by rustls, client certificates where they are wanted, and new certificates without a restart.
+//!
+//! A handshake takes the certificates that are in force when it begins; connections that are open
+//! keep theirs. New ones are put in force for all fronts together once they read and belong
+//! together, or not at all: a pair caught half replaced leaves the old one in force.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Tls;
 use crate::metrics::Front;
 
-/// What accepts TLS connections on a front.
-///
-/// # Errors
-///
-/// If a file cannot be read, or holds no certificate or key, or they do not belong together.
-pub fn acceptor(tls: &Tls, front: Front) -> io::Result<TlsAcceptor> {
-    // Named, not the process's default: another library in the binary may have installed its own.
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+/// The certificates in force on all fronts.
+#[derive(Debug)]
+pub struct Certificates {
+    in_force: ArcSwap<InForce>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    tls: Tls,
+    fronts: [Arc<ServerConfig>; 3],
+}
+
+impl Certificates {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read, or holds no certificate or key, or they do not belong together.
+    pub fn read(tls: &Tls) -> io::Result<Self> {
+        Ok(Self { in_force: ArcSwap::from_pointee(InForce::read(tls)?) })
+    }
+
+    /// Reads the files again, or others; what was in force stays so if they are wrong.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub fn replace(&self, tls: &Tls) -> io::Result<()> {
+        self.in_force.store(Arc::new(InForce::read(tls)?));
+        Ok(())
+    }
+
+    /// The files that are in force.
+    #[must_use]
+    pub fn files(&self) -> Tls {
+        self.in_force.load().tls.clone()
+    }
+
+    /// What accepts the next connection of a front.
+    pub(crate) fn acceptor(&self, front: Front) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&self.in_force.load().fronts[front as usize]))
+    }
+}
+
+impl InForce {
+    fn read(tls: &Tls) -> io::Result<Self> {
+        let [resp, http, grpc] = Front::ALL.map(|front| server_config(tls, front).map(Arc::new));
+        Ok(Self { tls: tls.clone(), fronts: [resp?, http?, grpc?] })
+    }
+}
+
+/// What is wrong with the files, each with the field that names it.
+pub(crate) fn mistakes(tls: &Tls) -> Vec<(&'static str, String)> {
+    let pair = (certificates(&tls.certificate), key(&tls.key));
+    let mut mistakes = Vec::new();
+    mistakes.extend(pair.0.as_ref().err().map(|error| ("certificate", error.to_string())));
+    mistakes.extend(pair.1.as_ref().err().map(|error| ("key", error.to_string())));
+    if let (Ok(chain), Ok(key)) = pair
+        && let Err(error) = CertifiedKey::from_der(chain, key, &provider())
+    {
+        mistakes.push(("key", format!("does not belong to the certificate: {error}")));
+    }
+    if let Some(Err(error)) = tls.client_authority.as_deref().map(roots) {
+        mistakes.push(("client_authority", error.to_string()));
+    }
+    mistakes
+}
+
+/// Named, not the process's default: another library in the binary may have installed its own.
+fn provider() -> CryptoProvider {
+    rustls::crypto::ring::default_provider()
+}
+
+fn server_config(tls: &Tls, front: Front) -> io::Result<ServerConfig> {
+    let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
     let builder = match &tls.client_authority {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                roots.add(certificate).map_err(io::Error::other)?;
-            }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let roots = Arc::new(roots(file)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
             builder.with_client_cert_verifier(verifier.map_err(io::Error::other)?)
         }
     };
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| named(&tls.key, error))?;
-    let mut config =
-        builder.with_single_cert(certificates(&tls.certificate)?, key).map_err(io::Error::other)?;
+    let chain = certificates(&tls.certificate)?;
+    let mut config = builder
+        .with_single_cert(chain, key(&tls.key)?)
+        .map_err(|error| named(&tls.key, format!("not the key of the certificate: {error}")))?;
     config.alpn_protocols = match front {
         Front::Resp => Vec::new(),
         Front::Http => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         Front::Grpc => vec![b"h2".to_vec()],
     };
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(config)
+}
+
+fn key(file: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| named(file, error))
 }
 
 fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_file_iter(file).map_err(|error| named(file, error))?;
     let read: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| named(file, error))?;
     if read.is_empty() {
-        return Err(io::Error::other(format!("{}: no certificate in it", file.display())));
+        return Err(named(file, "no certificate in it"));
     }
     Ok(read)
+}
+
+fn roots(file: &Path) -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| named(file, error))?;
+    }
+    Ok(roots)
 }
 
 fn named(file: &Path, error: impl std::fmt::Display) -> io::Error {

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tollgate_core::Policy;
 use tollgate_memory::WhenFull;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Finding, Mistakes};
 use super::layers::Overrides;
 use super::listen::{Listen, host_names, outside, place_to_listen};
-use super::reader::{Place, Table};
+use super::names::Names;
+use super::reader::{Place, Source, Table};
+use super::stores::{check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
@@ -18,6 +20,7 @@ use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
 use crate::settings::Settings;
+use crate::tls;
 
 /// Everything that can be configured.
 pub struct Config {
@@ -100,6 +103,9 @@ struct Draft {
     settings: Settings,
     queues: QueuePlan,
     notes: Vec<ConfigError>,
+    policy_names: Names,
+    domain_names: Names,
+    queue_names: Names,
 }
 
 impl Config {
@@ -107,17 +113,27 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read or says something wrong.
+    /// If a file cannot be read or says something wrong; all that is wrong is told.
     pub fn load(
         files: &[PathBuf],
         overrides: &Overrides,
         metrics: &Metrics,
-    ) -> Result<Self, ConfigError> {
-        let mut texts = Vec::with_capacity(files.len());
-        for file in files {
-            texts.push((file.display().to_string(), read(file)?));
-        }
-        Self::from_texts(&texts, overrides, metrics)
+    ) -> Result<Self, Mistakes> {
+        Self::from_texts(&read_all(files)?, overrides, metrics)
+    }
+
+    /// As [`Self::load`], and looks at the certificates and keys that the files name, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`], and if a certificate or key is missing, does not read, or does not belong
+    /// to the other.
+    pub fn check(
+        files: &[PathBuf],
+        overrides: &Overrides,
+        metrics: &Metrics,
+    ) -> Result<Self, Mistakes> {
+        Self::read(&read_all(files)?, overrides, metrics, true)
     }
 
     /// As [`Self::load`], from texts with the names of their files.
@@ -129,18 +145,31 @@ impl Config {
         texts: &[(String, String)],
         overrides: &Overrides,
         metrics: &Metrics,
-    ) -> Result<Self, ConfigError> {
-        let mut draft = Draft::default();
-        for (source, text) in texts {
-            let tree = parse(source, text)?;
-            draft.read(&Place::root(source, &tree).table()?, metrics)?;
+    ) -> Result<Self, Mistakes> {
+        Self::read(texts, overrides, metrics, false)
+    }
+
+    fn read(
+        texts: &[(String, String)],
+        overrides: &Overrides,
+        metrics: &Metrics,
+        looks_at_files: bool,
+    ) -> Result<Self, Mistakes> {
+        let (mut draft, finding) = (Draft::default(), Finding::default());
+        for (name, text) in texts {
+            let Some(tree) = finding.tell(parse(name, text)) else { continue };
+            let root = Place::root(Source { name, finding: &finding, looks_at_files }, &tree);
+            if let Some(table) = root.tell(root.table()) {
+                draft.read(&table, metrics);
+            }
         }
         if texts.is_empty() {
             let (name, quota) = EXAMPLE;
             let policy = Policy::parse(name, quota).expect("the example reads");
             draft.rules.push(Rule::new(policy, metrics.tally("", name), RuleOptions::default()));
         }
-        draft.finish(overrides.clone())
+        let config = finding.tell(draft.finish(overrides.clone()));
+        finding.finish(config)
     }
 }
 
@@ -149,6 +178,14 @@ impl std::fmt::Debug for Config {
         // The store's URL may hold a password.
         f.debug_struct("Config").field("listen", &self.listen).finish_non_exhaustive()
     }
+}
+
+/// Every file's name and text, or what is wrong with each that cannot be read.
+fn read_all(files: &[PathBuf]) -> Result<Vec<(String, String)>, Mistakes> {
+    let finding = Finding::default();
+    let read = |file: &PathBuf| Some((file.display().to_string(), finding.tell(read(file))?));
+    let texts = files.iter().filter_map(read).collect();
+    finding.finish(Some(texts))
 }
 
 fn read(file: &Path) -> Result<String, ConfigError> {
@@ -161,140 +198,134 @@ fn read(file: &Path) -> Result<String, ConfigError> {
 }
 
 impl Draft {
-    fn read(&mut self, table: &Table<'_>, metrics: &Metrics) -> Result<(), ConfigError> {
+    fn read(&mut self, table: &Table<'_>, metrics: &Metrics) {
         // A file of envoyproxy/ratelimit has nothing but these two at its top.
-        if table.get("domain").is_some() {
-            let domain = descriptors::domain(table, metrics, &mut self.notes)?;
-            self.add_domain(domain, table)?;
-            return table.finish_ref();
+        if table.has("domain") || table.has("descriptors") {
+            self.read_domain(table, metrics);
+            return;
         }
-        if let Some(policies) = table.get("policies") {
-            for place in policies.list()? {
-                let rule = policies::rule(&place, metrics)?;
-                if self.rules.iter().any(|known| known.policy().name() == rule.policy().name()) {
-                    let name = rule.policy().name();
-                    return Err(place.wrong(format!("a policy named {name:?} stands above")));
-                }
-                self.rules.push(rule);
+        for place in table.each("policies") {
+            let Some(rule) = policies::rule(&place, metrics) else { continue };
+            if !self.policy_names.add(rule.policy().name()) {
+                place.note(format!("a policy named {:?} stands above", rule.policy().name()));
+            }
+            self.rules.push(rule);
+        }
+        for place in table.each("domains") {
+            if let Some(inner) = place.tell(place.table()) {
+                self.read_domain(&inner, metrics);
             }
         }
-        if let Some(domains) = table.get("domains") {
-            for place in domains.list()? {
-                let inner = place.table()?;
-                let domain = descriptors::domain(&inner, metrics, &mut self.notes)?;
-                self.add_domain(domain, &inner)?;
-                inner.finish()?;
-            }
+        if let Some(inner) = inner(table, "lists") {
+            self.lists.extend(policies::lists(&inner));
+            inner.finish();
         }
-        if let Some(lists) = table.get("lists") {
-            let inner = lists.table()?;
-            self.lists.extend(policies::lists(&inner)?);
-            inner.finish()?;
-        }
-        table.set("shadow", &mut self.shadow, |place| place.boolean())?;
-        self.read_service(table)?;
-        table.finish_ref()
+        table.set("shadow", &mut self.shadow, Place::boolean);
+        self.read_service(table);
+        table.finish();
     }
 
-    fn add_domain(&mut self, domain: Domain, table: &Table<'_>) -> Result<(), ConfigError> {
-        if self.domains.iter().any(|known| known.name() == domain.name()) {
-            let name = domain.name();
-            return Err(table.wrong(format!("a domain named {name:?} stands above")));
+    fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
+        let domain = descriptors::domain(table, metrics, &mut self.notes);
+        table.finish();
+        let Some(domain) = domain else { return };
+        if !self.domain_names.add(domain.name()) {
+            table.note(format!("a domain named {:?} stands above", domain.name()));
         }
         self.domains.push(domain);
-        Ok(())
     }
 
-    fn read_service(&mut self, table: &Table<'_>) -> Result<(), ConfigError> {
-        if let Some(listen) = table.get("listen") {
-            let inner = listen.table()?;
-            inner.set("http", &mut self.overrides.http, place_to_listen)?;
-            inner.set("grpc", &mut self.overrides.grpc, place_to_listen)?;
-            inner.set("resp", &mut self.overrides.resp, place_to_listen)?;
+    fn read_service(&mut self, table: &Table<'_>) {
+        if let Some(inner) = inner(table, "listen") {
+            inner.set("http", &mut self.overrides.http, place_to_listen);
+            inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
+            inner.set("resp", &mut self.overrides.resp, place_to_listen);
             let public = |place: &Place<'_>| place.boolean().map(Some);
-            inner.set("public", &mut self.overrides.listen_public, public)?;
-            inner.set("hosts", &mut self.overrides.hosts, host_names)?;
-            inner.finish()?;
+            inner.set("public", &mut self.overrides.listen_public, public);
+            inner.set("hosts", &mut self.overrides.hosts, host_names);
+            inner.finish();
         }
-        table.set("store", &mut self.overrides.store, |place| place.text().map(Some))?;
+        table.set("store", &mut self.overrides.store, place_of(check_store));
         let number = |place: &Place<'_>| place.number().map(Some);
-        table.set("memory_bytes", &mut self.overrides.memory_bytes, number)?;
-        table.set("workers", &mut self.overrides.workers, number)?;
+        table.set("memory_bytes", &mut self.overrides.memory_bytes, number);
+        table.set("workers", &mut self.overrides.workers, number);
         table.set("when_full", &mut self.overrides.when_full, |place| {
             let text = place.text()?;
             when_full(Some(&text)).map_err(|error| place.wrong(error.problem))?;
             Ok(Some(text))
-        })?;
+        });
         table.set("log", &mut self.overrides.log_format, |place| {
             let text = place.text()?;
             log_format(Some(&text)).map_err(|error| place.wrong(error.problem))?;
             Ok(Some(text))
-        })?;
-        table.set("headers", &mut self.settings.dialect, |place| place.parsed())?;
+        });
+        table.set("headers", &mut self.settings.dialect, Place::parsed);
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
             place.list()?.iter().map(Place::parsed).collect()
-        })?;
-        table.set("forwarded_by", &mut self.settings.forwarded_by, |place| place.parsed())?;
-        table
-            .set("queue_store", &mut self.overrides.queue_store, |place| place.text().map(Some))?;
-        queues::read(table, &mut self.queues)?;
-        self.read_limits(table)?;
-        self.read_auth(table)?;
-        self.read_tls(table)?;
-        if let Some(drain) = table.get("drain") {
-            let inner = drain.table()?;
-            inner.set("delay", &mut self.drain.delay, |place| place.duration())?;
-            inner.set("timeout", &mut self.drain.timeout, |place| place.duration())?;
-            inner.finish()?;
-        }
-        Ok(())
-    }
-
-    fn read_limits(&mut self, table: &Table<'_>) -> Result<(), ConfigError> {
-        let Some(place) = table.get("limits") else { return Ok(()) };
-        let inner = place.table()?;
-        let limits = &mut self.settings.limits;
-        inner.set("connections", &mut limits.connections_max, |place| place.number())?;
-        inner.set("frame_bytes", &mut limits.frame_bytes_max, |place| place.number())?;
-        inner.set("pipeline", &mut limits.pipeline_max, |place| place.number())?;
-        inner.set("body_bytes", &mut limits.body_bytes_max, |place| place.number())?;
-        inner.set("charges", &mut limits.charges_max, |place| place.number())?;
-        inner.set("held_bytes", &mut limits.held_bytes_max, |place| place.number())?;
-        inner.set("first_request", &mut limits.first_request_after, |place| place.duration())?;
-        inner.set("slow_client", &mut limits.slow_client_after, |place| place.duration())?;
-        inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some))?;
-        if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
-            return Err(inner.wrong("connections, pipeline and charges must be at least 1"));
-        }
-        inner.finish()
-    }
-
-    fn read_auth(&mut self, table: &Table<'_>) -> Result<(), ConfigError> {
-        let Some(place) = table.get("tokens") else { return Ok(()) };
-        for place in place.list()? {
-            let inner = place.table()?;
-            let role_place = inner.need("role")?;
-            let role = Role::named(&role_place.text()?)
-                .ok_or_else(|| role_place.wrong("right would be read, check or admin"))?;
-            let token = token(&inner)?;
-            if token.is_empty() {
-                return Err(place.wrong("the token is empty"));
-            }
-            inner.finish()?;
-            self.settings.auth.add(&token, role);
-        }
-        Ok(())
-    }
-
-    fn read_tls(&mut self, table: &Table<'_>) -> Result<(), ConfigError> {
-        let Some(place) = table.get("tls") else { return Ok(()) };
-        let inner = place.table()?;
-        self.tls = Some(Tls {
-            certificate: inner.need("certificate")?.text()?.into(),
-            key: inner.need("key")?.text()?.into(),
-            client_authority: inner.text("client_authority")?.map(PathBuf::from),
         });
-        inner.finish()
+        table.set("forwarded_by", &mut self.settings.forwarded_by, Place::parsed);
+        table.set("queue_store", &mut self.overrides.queue_store, place_of(check_queue_store));
+        queues::read(table, &mut self.queues, &mut self.queue_names);
+        self.read_limits(table);
+        for place in table.each("tokens") {
+            place.tell(self.read_token(&place));
+        }
+        self.read_tls(table);
+        if let Some(inner) = inner(table, "drain") {
+            inner.set("delay", &mut self.drain.delay, Place::duration);
+            inner.set("timeout", &mut self.drain.timeout, Place::duration);
+            inner.finish();
+        }
+    }
+
+    fn read_limits(&mut self, table: &Table<'_>) {
+        let Some(inner) = inner(table, "limits") else { return };
+        let limits = &mut self.settings.limits;
+        inner.set("connections", &mut limits.connections_max, Place::number);
+        inner.set("frame_bytes", &mut limits.frame_bytes_max, Place::number);
+        inner.set("pipeline", &mut limits.pipeline_max, Place::number);
+        inner.set("body_bytes", &mut limits.body_bytes_max, Place::number);
+        inner.set("charges", &mut limits.charges_max, Place::number);
+        inner.set("held_bytes", &mut limits.held_bytes_max, Place::number);
+        inner.set("first_request", &mut limits.first_request_after, Place::duration);
+        inner.set("slow_client", &mut limits.slow_client_after, Place::duration);
+        inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some));
+        if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
+            inner.note("connections, pipeline and charges must be at least 1");
+        }
+        inner.finish();
+    }
+
+    fn read_token(&mut self, place: &Place<'_>) -> Result<(), ConfigError> {
+        let inner = place.table()?;
+        let role = inner.need("role").and_then(|place| {
+            let wrong = || place.wrong("right would be read, check or admin");
+            Role::named(&place.text()?).ok_or_else(wrong)
+        });
+        let (role, token) = (inner.tell(role), token(&inner)?);
+        if token.is_empty() {
+            return Err(place.wrong("the token is empty"));
+        }
+        inner.finish();
+        self.settings.auth.add(&token, role.unwrap_or(Role::Read));
+        Ok(())
+    }
+
+    fn read_tls(&mut self, table: &Table<'_>) {
+        let Some(inner) = inner(table, "tls") else { return };
+        let need = |name| inner.tell(inner.need(name).and_then(|place| place.text()));
+        let (certificate, key) = (need("certificate"), need("key"));
+        let client_authority = inner.text("client_authority").map(PathBuf::from);
+        inner.finish();
+        let (Some(certificate), Some(key)) = (certificate, key) else { return };
+        let tls = Tls { certificate: certificate.into(), key: key.into(), client_authority };
+        if table.looks_at_files() {
+            for (field, problem) in tls::mistakes(&tls) {
+                // A field that is found wrong was read.
+                inner.get(field).iter().for_each(|place| place.note(problem.clone()));
+            }
+        }
+        self.tls = Some(tls);
     }
 
     fn finish(self, overrides: Overrides) -> Result<Config, ConfigError> {
@@ -304,6 +335,15 @@ impl Draft {
         settings.hosts = listen.hosts(&over)?;
         if let Some(token) = &over.token {
             settings.auth.add(token, Role::Admin);
+        }
+        // Those of files were looked at where they stand; these may come from elsewhere.
+        let checks: [(_, _, fn(&str) -> Result<(), String>); 2] = [
+            ("store", &over.store, check_store),
+            ("queue_store", &over.queue_store, check_queue_store),
+        ];
+        for (field, text, check) in checks {
+            check(text.as_deref().unwrap_or("memory"))
+                .map_err(|problem| outside(field, problem))?;
         }
         let config = Config {
             store: over.store.filter(|store| store != "memory"),
@@ -329,6 +369,11 @@ impl Draft {
         }
         Ok(config)
     }
+}
+
+/// A table within a table, if it is there and is one.
+fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
+    table.get(name).and_then(|place| place.tell(place.table()))
 }
 
 /// A token: given, or in a file, or in the environment.

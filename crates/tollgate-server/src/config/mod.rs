@@ -14,13 +14,17 @@ mod descriptors;
 mod error;
 mod file;
 mod layers;
+mod lines;
 mod listen;
+mod names;
 mod policies;
 mod queues;
 mod reader;
+mod stores;
 mod tree;
+mod work;
 
-pub use error::ConfigError;
+pub use error::{ConfigError, Mistakes};
 pub use file::{Config, Drain, LogFormat, Tls};
 pub use layers::Overrides;
 pub use listen::Listen;

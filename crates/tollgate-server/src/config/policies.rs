@@ -24,30 +24,45 @@ use crate::metrics::Metrics;
 use crate::pattern::Pattern;
 use crate::rules::{GateKey, Lists, Rule, RuleOptions};
 
-/// Reads one policy.
-pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Result<Rule, ConfigError> {
-    let table = place.table()?;
-    let name_place = table.need("name")?;
-    let name = name_place.text()?;
-    let algorithm = algorithm(&table)?;
-    let policy = Policy::new(name.as_str(), algorithm);
-    let policy = policy.map_err(|error| name_place.wrong(error.to_string()))?;
-    let (on_store_error, unavailable_on_store_error) = on_store_error(&table)?;
-    let terms = reservation_terms(&table)?;
+/// What algorithms need beside their name. Who misspells the name has still spelt these right.
+const ALGORITHM_FIELDS: [&str; 8] =
+    ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
+
+/// Reads one policy; `None` if something is wrong with it, which is noted.
+pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Option<Rule> {
+    let table = place.tell(place.table())?;
+    let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
+    let algorithm = algorithm_or_noted(&table);
+    let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
+    let terms = reservation_terms(&table);
     let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
+    let shadow = table.flag("shadow");
+    let own = overrides(&table, name.as_ref().map_or("unnamed", |(name, _)| name));
     let options = RuleOptions {
-        shadow: table.flag("shadow")?,
+        shadow,
         unavailable_on_store_error,
-        own: overrides(&table, &name)?.into_iter().map(|(key, own)| (key, finish(own))).collect(),
-        lists: lists(&table)?,
-        gate_key: gate_key(&table)?,
+        own: own.into_iter().map(|(key, own)| (key, finish(own))).collect(),
+        lists: lists(&table),
+        gate_key: gate_key(&table),
     };
-    table.finish()?;
-    Ok(Rule::new(finish(policy), metrics.tally("", &name), options))
+    table.finish();
+    let (name, name_place) = name?;
+    let policy = Policy::new(name.as_str(), algorithm?);
+    let policy = place.tell(policy.map_err(|error| name_place.wrong(error.to_string())))?;
+    Some(Rule::new(finish(policy), metrics.tally("", &name), options))
+}
+
+/// [`algorithm`], or what is wrong noted and none of its fields called unknown for that.
+pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
+    let algorithm = table.tell(algorithm(table));
+    if algorithm.is_none() {
+        table.knows(&ALGORITHM_FIELDS);
+    }
+    algorithm
 }
 
 /// Reads `quota` and what the algorithm needs beside it.
-pub(super) fn algorithm(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
+fn algorithm(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
     let name = table.get("algorithm");
     let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text)?;
     match text.as_str() {
@@ -112,63 +127,67 @@ fn concurrency(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
 }
 
 /// What to do when the store fails, and whether to say so instead of answering.
-pub(super) fn on_store_error(table: &Table<'_>) -> Result<(OnStoreError, bool), ConfigError> {
-    let at_most = table.get("allow_at_most");
-    let at_most = at_most.map_or(Ok(Duration::from_secs(30)), |place| place.duration())?;
-    let shares = table.get("shares").map_or(Ok(1), |place| place.number())?;
-    let Some(place) = table.get("on_store_error") else { return Ok((OnStoreError::Deny, false)) };
-    match place.text()?.as_str() {
+pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
+    let mut at_most = Duration::from_secs(30);
+    table.set("allow_at_most", &mut at_most, Place::duration);
+    let mut shares = 1;
+    table.set("shares", &mut shares, Place::number);
+    let mut mode = (OnStoreError::Deny, false);
+    table.set("on_store_error", &mut mode, |place| match place.text()?.as_str() {
         "deny" => Ok((OnStoreError::Deny, false)),
         "allow" => Ok((OnStoreError::Allow { at_most }, false)),
         "local" => Ok((OnStoreError::Local { shares }, false)),
         "allow_then_local" => Ok((OnStoreError::AllowThenLocal { at_most, shares }, false)),
         "unavailable" => Ok((OnStoreError::Deny, true)),
         _ => Err(place.wrong("right would be allow, allow_then_local, deny, local or unavailable")),
-    }
+    });
+    mode
 }
 
-fn reservation_terms(table: &Table<'_>) -> Result<ReservationTerms, ConfigError> {
+fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
     let mut terms = ReservationTerms::default();
-    table.set("reservation_ttl", &mut terms.ttl, |place| place.duration())?;
+    table.set("reservation_ttl", &mut terms.ttl, Place::duration);
     table.set("on_expiry", &mut terms.on_expiry, |place| match place.text()?.as_str() {
         "return" => Ok(OnExpiry::Return),
         "keep" => Ok(OnExpiry::Keep),
         _ => Err(place.wrong("right would be return or keep")),
-    })?;
-    Ok(terms)
+    });
+    terms
 }
 
-fn overrides(table: &Table<'_>, name: &str) -> Result<Vec<(Pattern, Policy)>, ConfigError> {
-    let Some(place) = table.get("overrides") else { return Ok(Vec::new()) };
+fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
     let read = |place: &Place<'_>| {
-        let table = place.table()?;
-        let key = table.need("key")?.text()?;
-        let algorithm = algorithm(&table)?;
-        table.finish()?;
-        let policy =
-            Policy::new(name, algorithm).map_err(|error| place.wrong(error.to_string()))?;
-        Ok((Pattern::new(&key), policy))
+        let table = place.tell(place.table())?;
+        let key = table.tell(table.need("key").and_then(|place| place.text()));
+        let algorithm = algorithm_or_noted(&table);
+        table.finish();
+        // The name was looked at where it stands.
+        Some((Pattern::new(&key?), Policy::new(name, algorithm?).ok()?))
     };
-    place.list()?.iter().map(read).collect()
+    table.each("overrides").iter().filter_map(read).collect()
 }
 
 /// Reads `unlimited` and `banned`.
-pub(super) fn lists(table: &Table<'_>) -> Result<Lists, ConfigError> {
-    let list = |name| -> Result<_, ConfigError> {
-        let texts = table.get(name).map_or(Ok(Vec::new()), |place| place.texts())?;
-        Ok(texts.iter().map(String::as_str).collect())
+pub(super) fn lists(table: &Table<'_>) -> Lists {
+    let list = |name| {
+        let mut texts = Vec::new();
+        table.set(name, &mut texts, Place::texts);
+        texts.iter().map(String::as_str).collect()
     };
-    Ok(Lists { unlimited: list("unlimited")?, banned: list("banned")? })
+    Lists { unlimited: list("unlimited"), banned: list("banned") }
 }
 
-fn gate_key(table: &Table<'_>) -> Result<GateKey, ConfigError> {
-    let Some(place) = table.get("gate_key") else { return Ok(GateKey::Address) };
-    let text = place.text()?;
-    match text.split_once(':') {
-        None if text == "address" => Ok(GateKey::Address),
-        Some(("header", name)) if !name.trim().is_empty() => {
-            Ok(GateKey::Header(name.trim().to_ascii_lowercase()))
+fn gate_key(table: &Table<'_>) -> GateKey {
+    let mut key = GateKey::Address;
+    table.set("gate_key", &mut key, |place| {
+        let text = place.text()?;
+        match text.split_once(':') {
+            None if text == "address" => Ok(GateKey::Address),
+            Some(("header", name)) if !name.trim().is_empty() => {
+                Ok(GateKey::Header(name.trim().to_ascii_lowercase()))
+            }
+            _ => Err(place.wrong("right would be address or header:x-api-key")),
         }
-        _ => Err(place.wrong("right would be address or header:x-api-key")),
-    }
+    });
+    key
 }

@@ -17,73 +17,78 @@
 //! url = "http://127.0.0.1:9000/roles"
 //! ```
 
+use std::collections::HashSet;
+
 use tollgate_queue::push::{Push, PushTarget};
-use tollgate_queue::{QueueName, QueueSettings};
+use tollgate_queue::{Limit, QueueName, QueueSettings};
 
 use super::error::ConfigError;
+use super::names::Names;
 use super::reader::{Place, Table};
 use crate::queues::{PlannedQueue, QueuePlan};
 
-/// Adds what a file says about queues to `plan`.
-pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan) -> Result<(), ConfigError> {
-    if let Some(limits) = table.get("shared_limits") {
-        for place in limits.list()? {
-            let inner = place.table()?;
-            let name: QueueName = inner.need("name")?.parsed()?;
-            plan.shared.push((name, inner.need("limit")?.parsed()?));
-            inner.finish()?;
-        }
+/// Adds what a file says about queues to `plan`; `names` are those of the queues so far.
+pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
+    for place in table.each("shared_limits") {
+        plan.shared.extend(place.tell(shared_limit(&place)));
     }
-    if let Some(queues) = table.get("queues") {
-        for place in queues.list()? {
-            let queue = queue(&place)?;
-            if plan.queues.iter().any(|known| known.name == queue.name) {
-                return Err(place.wrong(format!("a queue named {} stands above", queue.name)));
-            }
-            plan.queues.push(queue);
+    let mut shared = HashSet::with_capacity(plan.shared.len());
+    shared.extend(plan.shared.iter().map(|(name, _)| name));
+    for place in table.each("queues") {
+        let Some(queue) = place.tell(queue(&place)) else { continue };
+        if !names.add(queue.name.as_str()) {
+            let problem = format!("a queue named {} stands above", queue.name);
+            place.note(problem);
         }
-    }
-    for queue in &plan.queues {
-        let is_known = |name: &QueueName| plan.shared.iter().any(|(known, _)| known == name);
-        if let Some(missing) = queue.settings.shared.iter().find(|name| !is_known(name)) {
-            let name = &queue.name;
-            return Err(table.wrong(format!("queue {name} shares {missing}, which is no limit")));
+        for missing in queue.settings.shared.iter().filter(|name| !shared.contains(name)) {
+            let problem = format!("queue {} shares {missing}, which is no limit", queue.name);
+            place.note(problem);
         }
+        plan.queues.push(queue);
     }
-    Ok(())
+}
+
+fn shared_limit(place: &Place<'_>) -> Result<(QueueName, Limit), ConfigError> {
+    let table = place.table()?;
+    let name = table.need("name")?.parsed()?;
+    let limit = table.need("limit")?.parsed()?;
+    table.finish();
+    Ok((name, limit))
 }
 
 fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     let table = place.table()?;
-    let name = table.need("name")?.parsed()?;
+    let name = table.tell(table.need("name").and_then(|place| place.parsed()));
     let mut settings = QueueSettings::default();
     let limits = |place: &Place<'_>| place.list()?.iter().map(Place::parsed).collect();
-    table.set("group_limits", &mut settings.group_limits, limits)?;
-    table.set("queue_limits", &mut settings.queue_limits, limits)?;
+    table.set("group_limits", &mut settings.group_limits, limits);
+    table.set("queue_limits", &mut settings.queue_limits, limits);
     table.set("shared", &mut settings.shared, |place| {
         place.list()?.iter().map(Place::parsed).collect()
-    })?;
-    table.set("lease", &mut settings.lease, |place| place.duration())?;
-    table.set("attempts", &mut settings.attempts_max, |place| place.number())?;
-    table.set("backoff", &mut settings.backoff.first, |place| place.duration())?;
-    table.set("backoff_max", &mut settings.backoff.max, |place| place.duration())?;
-    table.set("response_max", &mut settings.response_max, |place| place.duration())?;
-    table.set("key_window", &mut settings.key_window, |place| place.duration())?;
-    table.set("keys_max", &mut settings.keys_max, |place| place.number())?;
-    table.set("payload_bytes", &mut settings.payload_max, |place| place.number())?;
-    table.set("jobs_max", &mut settings.jobs_max, |place| place.number())?;
-    table.set("groups_max", &mut settings.groups_max, |place| place.number())?;
+    });
+    table.set("lease", &mut settings.lease, Place::duration);
+    table.set("attempts", &mut settings.attempts_max, Place::number);
+    table.set("backoff", &mut settings.backoff.first, Place::duration);
+    table.set("backoff_max", &mut settings.backoff.max, Place::duration);
+    table.set("response_max", &mut settings.response_max, Place::duration);
+    table.set("key_window", &mut settings.key_window, Place::duration);
+    table.set("keys_max", &mut settings.keys_max, Place::number);
+    table.set("payload_bytes", &mut settings.payload_max, Place::number);
+    table.set("jobs_max", &mut settings.jobs_max, Place::number);
+    table.set("groups_max", &mut settings.groups_max, Place::number);
     let retention = &mut settings.retention;
-    table.set("keep_done", &mut retention.done_age, |place| place.duration())?;
-    table.set("keep_done_max", &mut retention.done_max, |place| place.number())?;
-    table.set("keep_dead", &mut retention.dead_age, |place| place.duration())?;
-    table.set("keep_dead_max", &mut retention.dead_max, |place| place.number())?;
-    settings.validate().map_err(|error| table.wrong(error.to_string()))?;
-    let mut push = table.get("push").map(|place| push(&place)).transpose()?;
+    table.set("keep_done", &mut retention.done_age, Place::duration);
+    table.set("keep_done_max", &mut retention.done_max, Place::number);
+    table.set("keep_dead", &mut retention.dead_age, Place::duration);
+    table.set("keep_dead_max", &mut retention.dead_max, Place::number);
+    let mut push = None;
+    table.set("push", &mut push, |place| push_target(place).map(Some));
     if let Some(target) = &mut push {
         target.result_bytes = target.result_bytes.min(settings.payload_max as usize);
     }
-    table.finish()?;
+    table.finish();
+    settings.validate().map_err(|error| table.wrong(error.to_string()))?;
+    let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
     Ok(PlannedQueue { name, settings, push })
 }
 
@@ -94,20 +99,23 @@ fn roots(place: &Place<'_>) -> Result<String, ConfigError> {
         .map_err(|error| place.wrong(format!("{path} cannot be read: {error}")))
 }
 
-fn push(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
+fn push_target(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
     let table = place.table()?;
-    let mut target = PushTarget::new(table.need("url")?.text()?);
-    table.set("timeout", &mut target.timeout, |place| place.duration())?;
-    table.set("concurrency", &mut target.concurrency, |place| place.number())?;
-    table.set("content_type", &mut target.content_type, |place| place.text())?;
-    table.set("keep_result", &mut target.keep_result, |place| place.boolean())?;
-    table.set("profile", &mut target.profile, |place| place.text().map(Some))?;
-    table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some))?;
+    let url = table.tell(table.need("url").and_then(|place| place.text()));
+    let mut target = PushTarget::new(url.clone().unwrap_or_default());
+    table.set("timeout", &mut target.timeout, Place::duration);
+    table.set("concurrency", &mut target.concurrency, Place::number);
+    table.set("content_type", &mut target.content_type, Place::text);
+    table.set("keep_result", &mut target.keep_result, Place::boolean);
+    table.set("profile", &mut target.profile, |place| place.text().map(Some));
+    table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some));
+    table.finish();
     if target.concurrency == 0 {
         return Err(table.wrong("concurrency must be at least 1"));
     }
-    Push::new(&target).map_err(|error| table.wrong(error.to_string()))?;
-    table.finish()?;
+    if url.is_some() {
+        Push::new(&target).map_err(|error| table.wrong(error.to_string()))?;
+    }
     Ok(target)
 }
 

@@ -1,4 +1,7 @@
 //! Reading a tree field by field, with errors that say where and what.
+//!
+//! A mistake is noted and reading goes on, with a default in its place: nothing that was read is used
+//! once there is a mistake. What cannot go on (a list that is none) gives an error to its caller.
 
 use std::cell::RefCell;
 use std::str::FromStr;
@@ -6,13 +9,24 @@ use std::time::Duration;
 
 use tollgate_core::parse_duration;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Finding};
 use super::tree::{Node, Value};
+
+/// A file that is read, and where its mistakes are noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    /// The file's name.
+    pub name: &'a str,
+    /// The mistakes of all files.
+    pub finding: &'a Finding,
+    /// Whether files that the configuration names are looked at, too.
+    pub looks_at_files: bool,
+}
 
 /// A place in a file: a value and the path that leads to it.
 #[derive(Clone, Debug)]
 pub(super) struct Place<'a> {
-    source: &'a str,
+    source: Source<'a>,
     node: &'a Node,
     path: String,
 }
@@ -28,18 +42,23 @@ pub(super) struct Table<'a> {
 
 impl<'a> Place<'a> {
     /// The whole file.
-    pub(super) const fn root(source: &'a str, node: &'a Node) -> Self {
+    pub(super) const fn root(source: Source<'a>, node: &'a Node) -> Self {
         Self { source, node, path: String::new() }
     }
 
     /// An error about this place.
     pub(super) fn wrong(&self, problem: impl Into<String>) -> ConfigError {
         ConfigError {
-            source: self.source.to_owned(),
+            source: self.source.name.to_owned(),
             line: self.node.line,
             field: self.path.clone(),
             problem: problem.into(),
         }
+    }
+
+    /// Notes a mistake at this place, and goes on.
+    pub(super) fn note(&self, problem: impl Into<String>) {
+        self.source.finding.note(self.wrong(problem));
     }
 
     fn expected(&self, what: &str) -> ConfigError {
@@ -110,6 +129,11 @@ impl<'a> Place<'a> {
         Ok(nodes.iter().enumerate().map(place).collect())
     }
 
+    /// Notes what is wrong with this place, and goes on.
+    pub(super) fn tell<T>(&self, result: Result<T, ConfigError>) -> Option<T> {
+        self.source.finding.tell(result)
+    }
+
     /// A list of texts.
     pub(super) fn texts(&self) -> Result<Vec<String>, ConfigError> {
         self.list()?.iter().map(Self::text).collect()
@@ -134,7 +158,7 @@ impl<'a> Place<'a> {
 impl<'a> Table<'a> {
     /// The field, if it is there and says something.
     pub(super) fn get(&self, name: &'static str) -> Option<Place<'a>> {
-        self.known.borrow_mut().push(name);
+        self.knows(&[name]);
         let (_, node) = self.entries.iter().find(|(key, _)| key == name)?;
         (node.value != Value::Null).then(|| self.at(name, node))
     }
@@ -144,11 +168,13 @@ impl<'a> Table<'a> {
         if let Some(place) = self.get(name) {
             return Ok(place);
         }
+        if let Some((_, node)) = self.entries.iter().find(|(key, _)| key == name) {
+            return Err(self.at(name, node).wrong("must not be empty"));
+        }
         // Most likely it is there and misspelt: then that line is the one to mend.
         let known = self.known.borrow();
-        let astray = self.entries.iter().find(|(key, _)| {
-            !known.contains(&&**key) && key.as_str() != name && resembles(name, key)
-        });
+        let astray =
+            self.entries.iter().find(|(key, _)| !known.contains(&&**key) && resembles(name, key));
         Err(match astray {
             Some((key, node)) => {
                 self.at(key, node).wrong(format!("unknown field; did you mean {name}?"))
@@ -157,27 +183,61 @@ impl<'a> Table<'a> {
         })
     }
 
+    /// Whether the field stands there, be it without a value.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|(key, _)| key == name)
+    }
+
+    /// Takes fields for known that were not asked for, because what comes before them is wrong.
+    pub(super) fn knows(&self, names: &[&'static str]) {
+        let mut known = self.known.borrow_mut();
+        for name in names {
+            if !known.contains(name) {
+                known.push(name);
+            }
+        }
+    }
+
     /// The field as text.
-    pub(super) fn text(&self, name: &'static str) -> Result<Option<String>, ConfigError> {
-        self.get(name).map(|place| place.text()).transpose()
+    pub(super) fn text(&self, name: &'static str) -> Option<String> {
+        self.get(name).and_then(|place| self.tell(place.text()))
     }
 
     /// The field as a boolean; false if it is not there.
-    pub(super) fn flag(&self, name: &'static str) -> Result<bool, ConfigError> {
-        self.get(name).map_or(Ok(false), |place| place.boolean())
+    pub(super) fn flag(&self, name: &'static str) -> bool {
+        self.get(name).and_then(|place| self.tell(place.boolean())).unwrap_or(false)
     }
 
-    /// Replaces `value` by the field, if it is there.
+    /// The places of a list; none if the field is not there.
+    pub(super) fn each(&self, name: &'static str) -> Vec<Place<'a>> {
+        self.get(name).and_then(|place| self.tell(place.list())).unwrap_or_default()
+    }
+
+    /// Replaces `value` by the field, if it is there and right.
     pub(super) fn set<T>(
         &self,
         name: &'static str,
         value: &mut T,
         read: impl FnOnce(&Place<'a>) -> Result<T, ConfigError>,
-    ) -> Result<(), ConfigError> {
-        if let Some(place) = self.get(name) {
-            *value = read(&place)?;
+    ) {
+        if let Some(read) = self.get(name).and_then(|place| self.tell(read(&place))) {
+            *value = read;
         }
-        Ok(())
+    }
+
+    /// Notes what is wrong, and goes on.
+    pub(super) fn tell<T>(&self, result: Result<T, ConfigError>) -> Option<T> {
+        self.place.tell(result)
+    }
+
+    /// Notes a mistake of the table as a whole, and goes on.
+    pub(super) fn note(&self, problem: impl Into<String>) {
+        self.place.note(problem);
+    }
+
+    /// Whether files that the configuration names are looked at, too.
+    pub(super) const fn looks_at_files(&self) -> bool {
+        self.place.source.looks_at_files
     }
 
     /// An error about the table as a whole.
@@ -185,24 +245,17 @@ impl<'a> Table<'a> {
         self.place.wrong(problem)
     }
 
-    /// Refuses fields that nobody asked for.
-    pub(super) fn finish(self) -> Result<(), ConfigError> {
-        self.finish_ref()
-    }
-
-    /// [`Self::finish`] for a table that somebody else owns.
-    pub(super) fn finish_ref(&self) -> Result<(), ConfigError> {
+    /// Notes fields that nobody asked for.
+    pub(super) fn finish(&self) {
         let known = self.known.borrow();
-        let Some((name, node)) = self.entries.iter().find(|(key, _)| !known.contains(&&**key))
-        else {
-            return Ok(());
-        };
-        let likely = known.iter().find(|known| resembles(known, name));
-        let remedy = match likely {
-            Some(likely) => format!("did you mean {likely}?"),
-            None => format!("known are: {}", known.join(", ")),
-        };
-        Err(self.at(name, node).wrong(format!("unknown field; {remedy}")))
+        for (name, node) in self.entries.iter().filter(|(key, _)| !known.contains(&&**key)) {
+            let likely = known.iter().find(|known| resembles(known, name));
+            let remedy = match likely {
+                Some(likely) => format!("did you mean {likely}?"),
+                None => format!("known are: {}", known.join(", ")),
+            };
+            self.at(name, node).note(format!("unknown field; {remedy}"));
+        }
     }
 
     fn at(&self, name: &str, node: &'a Node) -> Place<'a> {

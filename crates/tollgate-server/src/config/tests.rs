@@ -7,11 +7,11 @@ use crate::metrics::Metrics;
 use crate::rules::Treatment;
 use tollgate_core::{Algorithm, Cost, OnStoreError};
 
-fn load(name: &str, text: &str) -> Result<Config, ConfigError> {
+fn load(name: &str, text: &str) -> Result<Config, Mistakes> {
     load_with(name, text, &Overrides::default())
 }
 
-fn load_with(name: &str, text: &str, overrides: &Overrides) -> Result<Config, ConfigError> {
+fn load_with(name: &str, text: &str, overrides: &Overrides) -> Result<Config, Mistakes> {
     Config::from_texts(&[(name.to_owned(), text.to_owned())], overrides, &Metrics::default())
 }
 
@@ -146,9 +146,10 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
     ] {
         assert_eq!(load(name, text).unwrap_err().to_string(), expected);
     }
-    let broken = load("b.toml", "a = 1\nb = \n").unwrap_err();
+    let first = |name, text| load(name, text).unwrap_err().told()[0].clone();
+    let broken = first("b.toml", "a = 1\nb = \n");
     assert_eq!((broken.line, broken.source.as_str()), (2, "b.toml"));
-    let broken = load("b.yaml", "a: [1\nb: 2\n").unwrap_err();
+    let broken = first("b.yaml", "a: [1\nb: 2\n");
     assert!(broken.line > 0 && broken.problem.starts_with("not valid YAML"), "{broken}");
 }
 
@@ -249,6 +250,129 @@ fn the_examples_in_the_repository_are_valid() {
     for file in files {
         let loaded = Config::load(&[file], &Overrides::default(), &Metrics::default());
         assert!(loaded.is_ok(), "{}", loaded.unwrap_err());
+    }
+}
+
+#[test]
+fn every_mistake_is_told_in_one_reading() {
+    let text = r#"store = "memcached://cache"
+workers = "two"
+[limits]
+pipeline = 0
+slow = "1s"
+[[policies]]
+name = "a"
+quota = "1/x"
+on_store_error = "panic"
+brust = 4
+[[policies]]
+algorithm = "gcrra"
+quota = "1/s"
+overrides = [{ key = "k", qouta = "1/s" }]
+[[policies]]
+name = "b"
+quota = "1/s"
+[[policies]]
+name = "b"
+quota = "1/s"
+[[queues]]
+name = "q"
+lease = "never"
+shared = ["nowhere"]
+[[tokens]]
+role = "king"
+token = "t"
+[[domains]]
+domain = ""
+descriptors = [{ key = "k", rate_limit = { unit = "eon", requests_per_unit = -1 } }]
+"#;
+    let told = load("a.toml", text).unwrap_err();
+    let fields: Vec<_> = told.told().iter().map(|it| (it.line, it.field.as_str())).collect();
+    let expected = [
+        (8, "policies[0].quota"),
+        (9, "policies[0].on_store_error"),
+        (10, "policies[0].brust"),
+        (11, "policies[1]"),
+        (12, "policies[1].algorithm"),
+        (14, "policies[1].overrides[0].qouta"),
+        (18, "policies[3]"),
+        (29, "domains[0].domain"),
+        (30, "domains[0].descriptors[0].rate_limit.unit"),
+        (30, "domains[0].descriptors[0].rate_limit.requests_per_unit"),
+        (1, "store"),
+        (2, "workers"),
+        (23, "queues[0].lease"),
+        (21, "queues[0]"),
+        (3, "limits"),
+        (5, "limits.slow"),
+        (26, "tokens[0].role"),
+    ];
+    assert_eq!(fields, expected, "{told}");
+    assert!(
+        told.brief().ends_with("(and 16 more; tollgate validate tells all)"),
+        "{}",
+        told.brief()
+    );
+}
+
+#[test]
+fn mistakes_without_end_are_counted_and_not_all_told() {
+    let text = "[[policies]]\nname = \"\"\n".repeat(1_000);
+    let told = load("a.toml", &text).unwrap_err();
+    assert_eq!((told.told().len(), told.count()), (Mistakes::TOLD_MAX, 1_000), "{told}");
+    assert!(told.to_string().ends_with("\nand 950 more"));
+}
+
+#[test]
+fn mistakes_in_envoys_own_file_are_told_as_its_users_know_them() {
+    let limit = "descriptors:\n  - key: k\n    rate_limit: {unit: day, requestsperunit: 5}\n";
+    for (text, expected) in [
+        (
+            format!("domain: d\n{limit}"),
+            "e.yaml:4: descriptors[0].rate_limit.requestsperunit: \
+          unknown field; did you mean requests_per_unit?",
+        ),
+        ("domain:\ndescriptors: []\n".to_owned(), "e.yaml:1: domain: must not be empty"),
+        ("domain: \"\"\n".to_owned(), "e.yaml:1: domain: must not be empty"),
+        ("descriptors: []\n".to_owned(), "e.yaml:1: domain is missing"),
+    ] {
+        assert_eq!(load("e.yaml", &text).unwrap_err().to_string(), expected);
+    }
+}
+
+/// A file of so many policies, queues or descriptors, as it would be written by a program.
+fn long_file(kind: &str, count: usize) -> (String, String) {
+    let entries = (0..count).map(|n| match kind {
+        "policies.toml" => format!("[[policies]]\nname = \"p{n}\"\nquota = \"1/s\"\n"),
+        "queues.toml" => format!("[[queues]]\nname = \"q{n}\"\nlease = \"9s\"\n"),
+        "policies.yaml" => format!("  - name: p{n}\n    quota: 1/s\n"),
+        "wildcards.yaml" => format!("  - key: k\n    value: v{n}-*\n    quota: 1/s\n"),
+        _ => format!(
+            "  - key: k\n    value: v{n}\n    rate_limit: {{unit: day, requests_per_unit: 5}}\n"
+        ),
+    });
+    let head = match kind {
+        "policies.yaml" => "policies:\n",
+        "envoy.yaml" | "wildcards.yaml" => "domain: d\ndescriptors:\n",
+        _ => "",
+    };
+    (kind.to_owned(), head.to_owned() + &entries.collect::<String>())
+}
+
+#[test]
+fn reading_costs_in_proportion_to_the_file() {
+    for kind in ["policies.toml", "queues.toml", "policies.yaml", "envoy.yaml", "wildcards.yaml"] {
+        let cost = |count: usize| {
+            let file = long_file(kind, count);
+            work::of(|| {
+                let (overrides, metrics) = (Overrides::default(), Metrics::default());
+                let loaded = Config::from_texts(&[file], &overrides, &metrics);
+                assert!(loaded.is_ok(), "{}", loaded.unwrap_err());
+            })
+        };
+        let (short, long) = (cost(1_000), cost(10_000));
+        // Ten times the file; the rest is for the logarithm of a search among lines.
+        assert!(long <= 15 * short, "{kind}: {short} steps for 1,000 and {long} for 10,000");
     }
 }
 

@@ -7,6 +7,7 @@ use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
+use super::lines::Lines;
 
 /// The largest file that is read.
 pub(super) const FILE_BYTES_MAX: usize = 8 << 20;
@@ -49,33 +50,31 @@ fn error(source: &str, line: usize, problem: String) -> ConfigError {
 }
 
 fn parse_toml(source: &str, text: &str) -> Result<Node, ConfigError> {
-    let line = |at: usize| {
-        1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count()
-    };
+    let lines = Lines::of(text);
     let table = DeTable::parse(text).map_err(|toml| {
         let at = toml.span().map_or(0, |span| span.start);
-        error(source, line(at), format!("not valid TOML: {}", toml.message()))
+        error(source, lines.line(at), format!("not valid TOML: {}", toml.message()))
     })?;
-    Ok(from_toml_table(table.get_ref(), table.span().start, &line))
+    Ok(from_toml_table(table.get_ref(), table.span().start, &lines))
 }
 
-fn from_toml_table(table: &DeTable<'_>, at: usize, line: &dyn Fn(usize) -> usize) -> Node {
+fn from_toml_table(table: &DeTable<'_>, at: usize, lines: &Lines) -> Node {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
         let key: &std::borrow::Cow<'_, str> = key.get_ref();
-        (key.to_string(), from_toml(value, line))
+        (key.to_string(), from_toml(value, lines))
     };
-    Node { line: line(at), value: Value::Table(entries.into_iter().map(entry).collect()) }
+    Node { line: lines.line(at), value: Value::Table(entries.into_iter().map(entry).collect()) }
 }
 
-fn from_toml(value: &toml::Spanned<DeValue<'_>>, line: &dyn Fn(usize) -> usize) -> Node {
+fn from_toml(value: &toml::Spanned<DeValue<'_>>, lines: &Lines) -> Node {
     let at = value.span().start;
     let number = |digits: &str, radix| i128::from_str_radix(digits, radix).ok();
     let value = match value.get_ref() {
-        DeValue::Table(table) => return from_toml_table(table, at, line),
+        DeValue::Table(table) => return from_toml_table(table, at, lines),
         DeValue::Array(array) => {
-            Value::List(array.iter().map(|value| from_toml(value, line)).collect())
+            Value::List(array.iter().map(|value| from_toml(value, lines)).collect())
         }
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(digits) => match number(digits.as_str(), digits.radix()) {
@@ -89,7 +88,7 @@ fn from_toml(value: &toml::Spanned<DeValue<'_>>, line: &dyn Fn(usize) -> usize) 
         DeValue::Boolean(truth) => Value::Bool(*truth),
         DeValue::Datetime(moment) => Value::Text(moment.to_string()),
     };
-    Node { line: line(at), value }
+    Node { line: lines.line(at), value }
 }
 
 fn parse_yaml(source: &str, text: &str) -> Result<Node, ConfigError> {

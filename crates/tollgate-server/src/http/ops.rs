@@ -4,6 +4,8 @@
 //! refused reload does not make it unready, since the old rules still hold, but shows in the
 //! detail.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::problem::Trouble;
@@ -57,7 +59,7 @@ pub(super) async fn answer(
         "/admin/top" => top(service, request, reply)?,
         "/admin/rules" => rules(service, reply),
         "/admin/reload" => {
-            reload::reload(service).map_err(Trouble::Reload)?;
+            reload_apart(service).await.map_err(Trouble::Reload)?;
             reply.body.extend_from_slice(b"{\"reloaded\":true}");
         }
         _ => {
@@ -66,6 +68,13 @@ pub(super) async fn answer(
         }
     }
     Ok(())
+}
+
+/// Reloads on a thread of its own: a long file must not keep the connections of this worker waiting.
+async fn reload_apart(service: &Arc<Service>) -> Result<(), String> {
+    let service = Arc::clone(service);
+    let reloaded = tokio::task::spawn_blocking(move || reload::reload(&service)).await;
+    reloaded.unwrap_or_else(|error| Err(format!("the reload broke off: {error}")))
 }
 
 fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {

@@ -1,7 +1,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Drain, Overrides};
 use tollgate_server::metrics::Metrics;
 use tollgate_server::queues::Queues;
+use tollgate_server::reload::{reload, reload_certificates};
 use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Service};
 
@@ -293,6 +294,27 @@ fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() 
 }
 
 #[test]
+fn a_reload_that_takes_long_keeps_nobody_waiting() {
+    let folder = Folder::new("reload-long");
+    let file = folder.file("rules.toml", POLICY);
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    // A pipe takes as long to read as its writer wants, whatever the machine.
+    std::fs::remove_file(&file).unwrap();
+    output(Command::new("mkfifo").arg(&file));
+    let address = running.http;
+    let reload = std::thread::spawn(move || Http::connect(address).post("/admin/reload", ""));
+    // Opens when the reload reads.
+    let mut writer = std::fs::File::options().write(true).open(&file).unwrap();
+    // Connections go to the workers in turn: one of these is served by the worker that reloads.
+    for _ in 0..4 {
+        assert_eq!(Http::connect(address).get("/healthz").status, 200);
+    }
+    writer.write_all(POLICY.as_bytes()).unwrap();
+    drop(writer);
+    assert_eq!(reload.join().unwrap().status, 200);
+}
+
+#[test]
 fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
     let running = start(POLICY);
     let mut http = Http::connect(running.http);
@@ -499,4 +521,45 @@ fn fronts_speak_tls_and_ask_for_client_certificates_where_told() {
     for version in ["--http1.1", "--http2"] {
         assert_eq!(output(Command::new(&curl).args(known).args([version, &url])), "OK");
     }
+}
+
+#[test]
+fn renewed_certificates_are_shown_without_a_restart_and_broken_ones_are_not() {
+    let (Some(_), Some(openssl)) = (tool("curl"), tool("openssl")) else { return };
+    let folder = Folder::new("tls-renewed");
+    certificates(&folder);
+    let path = |name: &str| folder.0.join(name);
+    let (pem, key) = (path("server.pem"), path("server.key"));
+    let toml = format!(
+        "[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n{POLICY}",
+        pem.display(),
+        key.display()
+    );
+    let file = folder.file("rules.toml", &toml);
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    let shown = |port: u16| {
+        let to = format!("127.0.0.1:{port}");
+        let mut client = Command::new(&openssl);
+        let told = client.args(["s_client", "-connect", &to]).stdin(Stdio::null()).output();
+        let told = String::from_utf8_lossy(&told.unwrap().stdout).into_owned();
+        told.lines().find(|line| line.contains("subject=")).unwrap_or_default().to_owned()
+    };
+    let fronts = [running.http.port(), running.grpc.port(), running.resp.port()];
+    let service = running.server.service();
+    assert!(fronts.iter().all(|port| shown(*port).contains("server")));
+    // Half of a new pair: the key does not belong to the certificate.
+    std::fs::copy(path("client.pem"), &pem).unwrap();
+    reload_certificates(service);
+    assert!(fronts.iter().all(|port| shown(*port).contains("server")));
+    // The other half, with rules that are wrong: certificates do not wait for them.
+    std::fs::copy(path("client.key"), &key).unwrap();
+    std::fs::write(&file, "policies = 1\n").unwrap();
+    assert!(reload(service).is_err());
+    assert!(fronts.iter().all(|port| shown(*port).contains("client")));
+    // Another name for the files is read from the configuration.
+    certificates(&folder);
+    std::fs::write(&file, toml.replace("server.pem", "ca.pem").replace("server.key", "ca.key"))
+        .unwrap();
+    assert!(reload(service).is_ok());
+    assert!(fronts.iter().all(|port| shown(*port).contains("ca")));
 }

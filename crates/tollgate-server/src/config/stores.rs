@@ -1,0 +1,89 @@
+//! Whether what a configuration names as a store is one that can be spoken to.
+//!
+//! A URL is never repeated in an error: it may hold a password. Its scheme is, if it looks like one.
+
+use super::error::ConfigError;
+use super::reader::Place;
+
+const STORES: &str = "memory, redis://host, redis+unix:///path, redis+sentinel://host/name or \
+                      redis+cluster://host (rediss for TLS), tollgate://host, tollgates://host or \
+                      tollgate+unix:///path";
+const QUEUE_STORES: &str = "memory, redb:PATH, redis://host, redis+unix:///path or \
+                            redis+sentinel://host/name (rediss for TLS)";
+
+/// Whether states can live there.
+pub(super) fn check_store(text: &str) -> Result<(), String> {
+    match text {
+        "memory" => Ok(()),
+        url => check_url(url, STORES),
+    }
+}
+
+/// Whether queues can live there.
+pub(super) fn check_queue_store(text: &str) -> Result<(), String> {
+    match text.split_once(':') {
+        None if text == "memory" => Ok(()),
+        Some(("redb", path)) if !path.is_empty() => Ok(()),
+        // Queues are whole on one server, and are served by this process alone.
+        Some((scheme, _)) if scheme.starts_with("tollgate") || scheme.ends_with("+cluster") => {
+            Err(unsupported(text, QUEUE_STORES))
+        }
+        _ => check_url(text, QUEUE_STORES),
+    }
+}
+
+/// Reads a field that names a store, and says with its line what is wrong with it.
+pub(super) fn place_of(
+    check: fn(&str) -> Result<(), String>,
+) -> impl Fn(&Place<'_>) -> Result<Option<String>, ConfigError> {
+    move |place| {
+        let text = place.text()?;
+        check(&text).map_err(|problem| place.wrong(problem))?;
+        Ok(Some(text))
+    }
+}
+
+fn check_url(url: &str, right: &str) -> Result<(), String> {
+    tollgate_redis::check_url(url).map_err(|error| {
+        let known = ["redis", "rediss", "tollgate", "tollgates"];
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let base = scheme.split('+').next().unwrap_or_default();
+        // A known scheme has an address that does not read: the store says how it would.
+        if known.contains(&base) { error.to_string() } else { unsupported(url, right) }
+    })
+}
+
+fn unsupported(url: &str, right: &str) -> String {
+    let is_scheme =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
+    match url.split_once("://").filter(|(scheme, _)| scheme.len() <= 32 && is_scheme(scheme)) {
+        Some((scheme, _)) => format!("{scheme}:// is not supported; right would be {right}"),
+        None => format!("names no store; right would be {right}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_told_apart_by_their_urls_and_secrets_are_not_repeated() {
+        for right in ["memory", "redis://h", "rediss://u:p@h:1/2", "tollgate+unix:///run/t"] {
+            assert_eq!(check_store(right), Ok(()));
+        }
+        for right in ["memory", "redb:/var/lib/q", "redis+sentinel://a,b/main"] {
+            assert_eq!(check_queue_store(right), Ok(()));
+        }
+        for wrong in ["memcached://x", "memroy", "redb:/x", "host:6379", "", "http://:s3cret@h"] {
+            let told = check_store(wrong).unwrap_err();
+            assert!(told.contains("redis://") && !told.contains("s3cret"), "{wrong}: {told}");
+        }
+        for wrong in ["memcached://x", "redb:", "tollgate://h", "redis+cluster://a", "sqlite:x"] {
+            let told = check_queue_store(wrong).unwrap_err();
+            assert!(told.contains("redb:PATH") && !told.contains("cluster://h"), "{wrong}: {told}");
+        }
+        assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("does not read"));
+        let told = check_store("memcached://x").unwrap_err();
+        assert!(told.starts_with("memcached:// is not supported; right would be memory, redis://"));
+    }
+}
