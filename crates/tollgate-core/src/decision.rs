@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::Timestamp;
+use crate::{ErrorKind, Timestamp};
 
 /// What is reported about one key under one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,8 @@ impl Decision {
 pub struct Verdict {
     decisions: Decisions,
     denied_by: Option<usize>,
-    degraded: bool,
+    /// Why the store did not decide, if it did not.
+    store_failure: Option<ErrorKind>,
 }
 
 /// One decision needs no allocation: most requests are one charge.
@@ -143,20 +144,26 @@ impl Verdict {
     #[must_use]
     pub fn new(decisions: Vec<Decision>) -> Self {
         let denied_by = latest_denial(&decisions);
-        Self { decisions: Decisions::Many(decisions), denied_by, degraded: false }
+        Self { decisions: Decisions::Many(decisions), denied_by, store_failure: None }
     }
 
     /// The verdict on a request of one charge.
     #[must_use]
     pub const fn one(decision: Decision) -> Self {
         let denied_by = if decision.is_allowed() { None } else { Some(0) };
-        Self { decisions: Decisions::One(decision), denied_by, degraded: false }
+        Self { decisions: Decisions::One(decision), denied_by, store_failure: None }
     }
 
     /// The same verdict, marked as made without the store: its policy for store failure decided.
     #[must_use]
     pub fn degraded(self) -> Self {
-        Self { degraded: true, ..self }
+        self.degraded_by(ErrorKind::Unavailable)
+    }
+
+    /// The same, with the kind of failure.
+    #[must_use]
+    pub fn degraded_by(self, failure: ErrorKind) -> Self {
+        Self { store_failure: Some(failure), ..self }
     }
 
     /// Whether every charge was taken.
@@ -168,7 +175,13 @@ impl Verdict {
     /// Whether a failure policy answered in place of the store.
     #[must_use]
     pub const fn is_degraded(&self) -> bool {
-        self.degraded
+        self.store_failure.is_some()
+    }
+
+    /// The failure in whose place a policy answered, if one did.
+    #[must_use]
+    pub const fn store_failure(&self) -> Option<ErrorKind> {
+        self.store_failure
     }
 
     /// The index of the charge that denied; of several, the one to wait for longest.

@@ -57,6 +57,20 @@ pub trait Store: Send + Sync {
 
     /// Cancels without waiting for the outcome, for a permit that is dropped.
     fn release(&self, reservation: ReservationId, now: Timestamp);
+
+    /// The outage under way, if there is one. A store in this process has none.
+    fn outage(&self) -> Option<Outage> {
+        None
+    }
+}
+
+/// A store that does not answer: since when, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// How long it has lasted.
+    pub lasted: Duration,
+    /// What went wrong last, for whoever reads logs.
+    pub reason: String,
 }
 
 /// What a store answers: at once, or after a while. Await it.
@@ -146,6 +160,8 @@ pub struct Grant {
     pub granted: u64,
     /// The decision on what was granted, or on one unit if nothing was.
     pub decision: Decision,
+    /// The failure of the store in whose place the policy answered, if it did.
+    pub store_failure: Option<ErrorKind>,
 }
 
 impl Grant {
@@ -158,7 +174,8 @@ impl Grant {
     /// The grant that `decision` on `cost` units makes.
     #[must_use]
     pub const fn new(decision: Decision, cost: Cost) -> Self {
-        Self { granted: if decision.is_allowed() { cost.get() } else { 0 }, decision }
+        let granted = if decision.is_allowed() { cost.get() } else { 0 };
+        Self { granted, decision, store_failure: None }
     }
 }
 

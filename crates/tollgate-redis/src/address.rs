@@ -200,10 +200,47 @@ pub(crate) fn classify(error: RedisError) -> StoreError {
         let message = "the store refuses the user or the password";
         return StoreError::new(ErrorKind::Refused, message).caused_by(error);
     }
+    if let Some(wrong) = untrusted(&error) {
+        let message = format!("the store's certificate is not trusted: {wrong:?}");
+        return StoreError::new(ErrorKind::Refused, message).caused_by(error);
+    }
     if matches!(error.kind(), redis::ErrorKind::InvalidClientConfig) {
         return misuse("the store's URL or certificates cannot be used").caused_by(error);
     }
     unavailable("the store cannot be reached").caused_by(error)
+}
+
+/// What is wrong with a certificate that waiting does not mend. One that has expired is renewed where
+/// it is, and a clock that is behind is set.
+fn untrusted(error: &RedisError) -> Option<&rustls::CertificateError> {
+    use rustls::CertificateError as Wrong;
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        // An I/O error does not name what it wraps as its source.
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let error = wrapped.map_or(error, |wrapped| wrapped as _);
+        if let Some(rustls::Error::InvalidCertificate(wrong)) = error.downcast_ref() {
+            let may_pass = matches!(
+                wrong,
+                Wrong::Expired
+                    | Wrong::ExpiredContext { .. }
+                    | Wrong::NotValidYet
+                    | Wrong::NotValidYetContext { .. }
+            );
+            return (!may_pass).then_some(wrong);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// An error and what caused it, for logs.
+pub(crate) fn explained(error: &StoreError) -> String {
+    use std::error::Error as _;
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 pub(crate) fn unavailable(message: &str) -> StoreError {

@@ -68,10 +68,10 @@ async fn greet_service(connection: &mut MultiplexedConnection) -> Result<(), Sto
 async fn role(connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
     match redis::cmd("ROLE").query_async::<Vec<redis::Value>>(connection).await {
         Ok(role) => match role.first() {
-            Some(redis::Value::BulkString(role)) if role == b"slave" => Err(StoreError::new(
-                ErrorKind::Refused,
-                "the server is a read-only replica; name its primary",
-            )),
+            // It may be promoted, or the name lead elsewhere, before anybody mends the address.
+            Some(redis::Value::BulkString(role)) if role == b"slave" => {
+                Err(unavailable("the server is a read-only replica; name its primary"))
+            }
             _ => Ok(()),
         },
         // A user who may not ask for the role may still run scripts.

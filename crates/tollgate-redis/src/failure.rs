@@ -1,24 +1,31 @@
 //! What policies answer when the store does not.
 //!
 //! Each charge is answered by its own policy: `Allow` while the outage is younger than its bound,
-//! `Deny`, or `Local` by this process's share, or the last once the first has had its time. The request is allowed if all of them allow it, and
-//! its verdict says that it is degraded. Nothing is taken from a local share if another charge
+//! `Deny`, or `Local` by this process's share, or the last once the first has had its time. The
+//! request is allowed if all of them allow it, and its verdict says that it is degraded. Nothing is taken from a local share if another charge
 //! denies.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollgate_core::{Decision, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
+use tollgate_core::{Decision, ErrorKind, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
 
 use crate::local::{LocalPart, LocalShares, denied};
 use crate::request::{Op, Request};
 
-/// The verdict of the policies on a request that the store did not answer, `lasted` into the
-/// outage.
+/// Why the store did not answer, and how long it has not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absence {
+    pub(crate) kind: ErrorKind,
+    pub(crate) lasted: Duration,
+}
+
+/// The verdict of the policies on a request that the store did not answer.
 pub(crate) fn degraded_verdict(
     request: &Request,
     local: &LocalShares,
-    lasted: Duration,
+    absence: Absence,
 ) -> Verdict {
+    let lasted = absence.lasted;
     let now = system_time();
     let mut decisions: Vec<Option<Decision>> =
         request.parts.iter().map(|part| answer_alone(part, lasted, now)).collect();
@@ -33,15 +40,16 @@ pub(crate) fn degraded_verdict(
             decisions[n] = Some(decision);
         }
     }
-    Verdict::new(decisions.into_iter().flatten().collect()).degraded()
+    Verdict::new(decisions.into_iter().flatten().collect()).degraded_by(absence.kind)
 }
 
 /// The grant of the policy on a request that the store did not answer: all, or nothing.
-pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, lasted: Duration) -> Grant {
-    let verdict = degraded_verdict(request, local, lasted);
+pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, absence: Absence) -> Grant {
+    let verdict = degraded_verdict(request, local, absence);
     let decision = verdict.decisions()[0];
     let units = request.parts.first().map_or(0, |part| part.units);
-    Grant { granted: if decision.is_allowed() { units } else { 0 }, decision }
+    let granted = if decision.is_allowed() { units } else { 0 };
+    Grant { granted, decision, store_failure: Some(absence.kind) }
 }
 
 /// What a charge's policy says by itself; `None` if its share decides.

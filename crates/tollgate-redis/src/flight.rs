@@ -11,6 +11,7 @@ use crate::address::unavailable;
 use crate::batch::{Batch, Outcome};
 use crate::job::{Job, Trouble, unknown};
 use crate::link::{Bounce, Destination, Link};
+use crate::outage::Proof;
 use crate::request::{Op, Request};
 
 /// The most times that a request is sent on, or sent again.
@@ -25,7 +26,13 @@ struct Group {
     batch: Batch,
     jobs: Vec<Job>,
     asking: bool,
+    /// How often the server has not decided it and said so.
+    repeats: u8,
 }
+
+/// The most times that a server is asked once more: it did not know the script, and then needs the
+/// whole one. A store that says the same again would be asked for ever.
+const REPEATS_MAX: u8 = 2;
 
 /// Sends the requests and answers everyone who waits for one of them.
 pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
@@ -41,12 +48,14 @@ pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
         match tokio::time::timeout(link.settings.timeout, sent).await {
             Ok(Ok(answers)) => groups = land(link, number, groups, answers),
             Ok(Err(error)) => {
-                link.down(number);
-                return lose(link, groups, &format!("the connection to the store broke: {error}"));
+                let reason = format!("the connection to the store broke: {error}");
+                link.down(number, &reason);
+                return lose(link, groups, &reason);
             }
             Err(_) => {
-                link.down(number);
-                return lose(link, groups, "the store did not answer in time");
+                let reason = "the store did not answer in time";
+                link.down(number, reason);
+                return lose(link, groups, reason);
             }
         }
         // Whatever is left is sent with its source: the server did not know the script, or may not
@@ -86,7 +95,7 @@ fn group(link: &Link, jobs: Vec<Job>) -> Group {
     let manner = jobs.first().map(|job| job.manner).unwrap_or_default();
     let asking = jobs.iter().any(|job| job.asking);
     let batch = Batch::new(&link.settings.prefix, &requests(&jobs), manner);
-    Group { batch, jobs, asking }
+    Group { batch, jobs, asking, repeats: 0 }
 }
 
 fn requests(jobs: &[Job]) -> Vec<&Request> {
@@ -121,14 +130,20 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
             answers.next();
         }
         match answers.next() {
-            Some(Value::ServerError(error)) if is(&error, ServerErrorKind::NoScript) => {
-                left.push(group);
+            Some(Value::ServerError(error))
+                if is(&error, ServerErrorKind::NoScript) && group.repeats < REPEATS_MAX =>
+            {
+                left.push(Group { repeats: group.repeats + 1, ..group });
             }
             Some(Value::ServerError(error)) => reject(link, number, group, &error),
-            Some(Value::Nil) => {
-                let mut group = group;
+            Some(Value::Nil) if group.repeats < REPEATS_MAX => {
+                let mut group = Group { repeats: group.repeats + 1, ..group };
                 group.batch.take_whole_script();
                 left.push(group);
+            }
+            Some(Value::Nil) => {
+                let refused = || StoreError::new(ErrorKind::Refused, "the store does not decide");
+                group.jobs.into_iter().for_each(|job| fail(link, job, Trouble::store(refused())));
             }
             Some(answer) => {
                 let outcomes = group.batch.outcomes(&requests(&group.jobs), answer);
@@ -141,14 +156,16 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
 }
 
 fn answer_all(link: &Link, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, StoreError>>) {
-    let mut written = false;
+    let mut proof = Proof::Read;
     for (job, outcome) in jobs.into_iter().zip(outcomes) {
         let is_read = job.request.op == Op::Peek;
-        written |= outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty());
+        if outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty()) {
+            proof = Proof::Written;
+        }
         // Nobody waits any more if this fails.
         let _ = job.answer.send(outcome.map_err(Trouble::request));
     }
-    link.outage.answered(written);
+    link.outage.answered(proof);
 }
 
 /// The server said no: the script did not run, or stopped before its first write.
@@ -169,7 +186,7 @@ fn reject(link: &Arc<Link>, number: u64, group: Group, error: &ServerError) {
     }
     let useless = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown];
     if error.kind().is_some_and(|kind| useless.contains(&kind)) {
-        link.down(number);
+        link.down(number, &trouble(error).error.to_string());
     }
     for job in group.jobs {
         fail(link, job, trouble(error));
@@ -230,7 +247,10 @@ fn lose(link: &Link, groups: Vec<Group>, message: &str) {
 
 fn fail(link: &Link, job: Job, trouble: Trouble) {
     if trouble.degrades {
-        link.outage.failed();
+        match trouble.error.kind() {
+            ErrorKind::Refused => link.outage.refused_by(&trouble.error.to_string()),
+            _ => link.outage.failed_by(&trouble.error.to_string()),
+        }
         link.traffic.failures.fetch_add(1, Ordering::Relaxed);
     }
     // Nobody waits any more if this fails.

@@ -69,9 +69,9 @@ impl Ticket {
 
     /// Gives up. What that means for what was asked.
     pub(crate) fn abandon(&self) -> StoreError {
-        match self.0.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => unavailable("the store had no time for the request; nothing was taken"),
-            Err(_) => unknown("the store did not answer in time"),
+        match self.0.swap(ABANDONED, Ordering::AcqRel) {
+            SENT => unknown("the store did not answer in time"),
+            _ => unavailable("the store had no time for the request; nothing was taken"),
         }
     }
 }

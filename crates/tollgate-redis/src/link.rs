@@ -8,8 +8,8 @@
 //!
 //! A request that finds the server idle is sent at once and alone. While
 //! [`Settings::in_flight_max`] round trips are under way, others gather; the next round trip takes
-//! them all. So latency is never traded for throughput: batches grow only out of time that would be
-//! spent waiting anyway.
+//! them all, at the latest after a fiftieth of the budget. So latency is never traded for
+//! throughput: batches grow only out of time that would be spent waiting anyway.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::address::unavailable;
 use crate::dial::Dial;
 use crate::flight::fly;
 use crate::job::{Job, Trouble};
-use crate::line::{Line, drive};
+use crate::line::{Bounds, Line, drive};
 use crate::settings::Settings;
 
 /// One server.
@@ -61,7 +61,11 @@ impl Link {
         by_slot: bool,
     ) -> Arc<Self> {
         let (jobs, queue) = mpsc::channel(settings.queue_max.max(1));
-        let bounds = (settings.in_flight_max, settings.batch_max.max(1).saturating_mul(4));
+        let bounds = Bounds {
+            in_flight_max: settings.in_flight_max,
+            gather_max: settings.batch_max.saturating_mul(4),
+            timeout: settings.timeout,
+        };
         let line = Line::new(dial, settings);
         let link = Arc::new(Self { bounced, by_slot, line, jobs });
         let weak = Arc::downgrade(&link);
@@ -78,7 +82,9 @@ impl Link {
         match self.jobs.try_send(job) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job)) => {
-                self.refuse(job, "too many requests wait for the store");
+                let reason = "too many requests wait for the store";
+                self.outage.failed_by(reason);
+                self.refuse(job, reason);
             }
             Err(mpsc::error::TrySendError::Closed(job)) => {
                 self.refuse(job, "the store is being shut down");

@@ -1,11 +1,24 @@
-//! Since when a server has been failing without a break, which bounds what `allow` may allow.
+//! Since when a server has been failing without a break, and why; it bounds what `allow` may allow.
+//!
+//! ```text
+//!   failed ── failed ── failed ──┬── a decision ─────────────────────────> over
+//!     ^                          ├── a decision that wrote nothing,
+//!   since                        │   after a write was refused ──┐
+//!                                └── an answer to a probe ───────┴─ 10 s without a failure ─> over
+//! ```
+//!
+//! A decision within the budget is what the store is there for, so it ends the outage at once,
+//! whether it allowed or denied. Two answers prove less. A full store answers reads and refuses
+//! writes: once it has refused one, only a write shows that it takes them again. And a server that
+//! greets a new connection may still be too slow to decide: taken for the end, every reconnection
+//! would begin the time of `allow` afresh.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Since when a server has been failing.
+/// Since when a server has been failing, and why.
 #[derive(Debug, Default)]
 pub(crate) struct Outage(Mutex<Record>);
 
@@ -13,26 +26,69 @@ pub(crate) struct Outage(Mutex<Record>);
 struct Record {
     since: Option<Instant>,
     last: Option<Instant>,
+    /// Whether the server answered, and refused to write.
+    refuses_writes: bool,
+    reason: Arc<str>,
 }
 
-/// Failures further apart than this, with answers in between, are two outages.
+/// What a server answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// A decision that it wrote down.
+    Written,
+    /// A decision that changed nothing.
+    Read,
+    /// That it is there.
+    Alive,
+}
+
+/// After so long without a failure any answer ends an outage.
 const APART: Duration = Duration::from_secs(10);
 
+/// Reasons come from servers too, and are kept.
+const REASON_LEN_MAX: usize = 256;
+
 impl Outage {
-    /// Notes a failure.
+    /// Notes a failure that says nothing new about its cause.
     pub(crate) fn failed(&self) {
+        self.note(None, false);
+    }
+
+    /// Notes a failure and its cause.
+    pub(crate) fn failed_by(&self, reason: &str) {
+        self.note(Some(reason), false);
+    }
+
+    /// Notes that the server answered, and refused to do what it was asked.
+    pub(crate) fn refused_by(&self, reason: &str) {
+        self.note(Some(reason), true);
+    }
+
+    fn note(&self, reason: Option<&str>, refuses_writes: bool) {
         let now = Instant::now();
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         record.since.get_or_insert(now);
         record.last = Some(now);
+        record.refuses_writes |= refuses_writes;
+        if let Some(reason) = reason
+            && *record.reason != *shortened(reason)
+        {
+            record.reason = shortened(reason).into();
+        }
     }
 
-    /// Notes an answer. One that was written ends the outage; one that was only read does so after
-    /// a while: a full store answers reads and refuses writes.
-    pub(crate) fn answered(&self, written: bool) {
+    /// Notes an answer.
+    pub(crate) fn answered(&self, proof: Proof) {
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if record.since.is_some() && (written || record.last.is_some_and(|at| at.elapsed() > APART))
-        {
+        if record.since.is_none() {
+            return;
+        }
+        let is_over = match proof {
+            Proof::Written => true,
+            Proof::Read => !record.refuses_writes,
+            Proof::Alive => false,
+        };
+        if is_over || record.last.is_some_and(|at| at.elapsed() > APART) {
             *record = Record::default();
         }
     }
@@ -41,5 +97,75 @@ impl Outage {
     pub(crate) fn lasted(&self) -> Duration {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         record.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// The outage under way, if there is one.
+    pub(crate) fn told(&self) -> Option<tollgate_core::Outage> {
+        let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasted = record.since?.elapsed();
+        Some(tollgate_core::Outage { lasted, reason: record.reason.as_ref().to_owned() })
+    }
+}
+
+fn shortened(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(REASON_LEN_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn pass(ms: u64) {
+        tokio::time::advance(Duration::from_millis(ms)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_outages_do_not_add_up_though_every_answer_between_is_a_denial() {
+        let outage = Outage::default();
+        for _ in 0..8 {
+            outage.failed();
+            pass(600).await;
+            assert_eq!(outage.lasted(), Duration::from_millis(600));
+            outage.answered(Proof::Read);
+            assert_eq!((outage.lasted(), outage.told()), (Duration::ZERO, None));
+            pass(100).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_refuses_writes_is_not_well_because_it_answers_reads() {
+        let outage = Outage::default();
+        outage.refused_by("OOM");
+        pass(1_000).await;
+        outage.failed();
+        outage.answered(Proof::Read);
+        assert_eq!(outage.lasted(), Duration::from_secs(1));
+        outage.answered(Proof::Written);
+        assert_eq!(outage.told(), None);
+        outage.failed();
+        outage.answered(Proof::Read);
+        assert_eq!(outage.told(), None, "the next outage is another");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_a_probe_ends_an_outage_only_after_a_while() {
+        let outage = Outage::default();
+        outage.failed_by("it broke");
+        pass(5_000).await;
+        outage.failed();
+        pass(10_000).await;
+        outage.answered(Proof::Alive);
+        let told = outage.told().unwrap();
+        assert_eq!((told.lasted, &*told.reason), (Duration::from_secs(15), "it broke"));
+        pass(1).await;
+        outage.answered(Proof::Alive);
+        assert_eq!(outage.told(), None);
+    }
+
+    #[test]
+    fn a_reason_is_kept_short_and_whole() {
+        let outage = Outage::default();
+        outage.failed_by(&"é".repeat(1_000));
+        assert_eq!(outage.told().unwrap().reason, "é".repeat(REASON_LEN_MAX / 2));
     }
 }

@@ -30,17 +30,17 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tollgate_core::{
-    Answer, Charge, Grant, Mode, OnExpiry, Reservation, ReservationId, Reserved, Settlement,
+    Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved, Settlement,
     Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use self::flight::{Job, fly};
-use crate::address::{misuse, service};
+use crate::address::{explained, misuse, service};
 use crate::dial::Dial;
-use crate::failure::{degraded_grant, degraded_verdict};
+use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Trouble, unknown};
 use crate::layout;
-use crate::line::{Line, drive};
+use crate::line::{Bounds, Line, drive};
 use crate::local::LocalShares;
 use crate::names::Names;
 use crate::request::{Op, Part, Request};
@@ -88,6 +88,7 @@ pub struct RemoteSettings {
     /// gone.
     pub local_keys_max: usize,
     /// Whether to start although the service cannot be reached: its policies answer until it can.
+    /// What waiting does not mend is an error all the same; see [`Settings::start_without`].
     pub start_without: bool,
     /// Certificates for `tollgates://`; by default those of the system and no client certificate.
     pub certificates: Certificates,
@@ -150,13 +151,17 @@ impl RemoteStore {
         let line = Line::new(dial, Arc::clone(&settings));
         match connection {
             Ok(connection) => line.up(connection),
-            Err(_) if settings.start_without => line.probe(),
+            Err(error) if settings.start_without && error.is_transient() => {
+                line.probe(&explained(&error));
+            }
             Err(error) => return Err(error),
         }
         let (jobs, queue) = mpsc::channel(settings.queue_max.max(1));
         let weak = Arc::downgrade(&line);
         let board = move |jobs| weak.upgrade().map(|line| async move { fly(&line, jobs).await });
-        tokio::spawn(drive((settings.in_flight_max, pipeline_max), queue, board));
+        let (in_flight_max, timeout) = (settings.in_flight_max, settings.timeout);
+        let bounds = Bounds { in_flight_max, gather_max: pipeline_max, timeout };
+        tokio::spawn(drive(bounds, queue, board));
         let (terms, names) = (KnownTerms::default(), Names::new());
         let local = LocalShares::new(local);
         Ok(Self { inner: Arc::new(Inner { line, jobs, terms, names, local, runtime }) })
@@ -300,6 +305,10 @@ impl Store for RemoteStore {
             let _ = inner.settle(settle_command("TOLL.CANCEL", reservation, &[])).await;
         });
     }
+
+    fn outage(&self) -> Option<Outage> {
+        self.inner.line.outage.told()
+    }
 }
 
 impl Inner {
@@ -332,7 +341,7 @@ impl Inner {
         match self.ask(command).await {
             Ok(reply) => reply::grant(&reply).ok_or_else(strange_reply),
             Err(trouble) if trouble.degrades => {
-                Ok(degraded_grant(&request, &self.local, self.line.outage.lasted()))
+                Ok(degraded_grant(&request, &self.local, self.absence(&trouble)))
             }
             Err(trouble) => Err(trouble.error),
         }
@@ -365,7 +374,11 @@ impl Inner {
         if !trouble.degrades {
             return Err(trouble.error);
         }
-        Ok(degraded_verdict(request, &self.local, self.line.outage.lasted()))
+        Ok(degraded_verdict(request, &self.local, self.absence(&trouble)))
+    }
+
+    fn absence(&self, trouble: &Trouble) -> Absence {
+        Absence { kind: trouble.error.kind(), lasted: self.line.outage.lasted() }
     }
 }
 

@@ -14,11 +14,12 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 use tollgate_core::StoreError;
 
-use crate::address::{Address, at, classify, connect, unavailable};
+use crate::address::{Address, at, classify, connect, explained, misuse, unavailable};
 use crate::dial::Dial;
 use crate::job::{Job, Trouble};
 use crate::layout::SLOTS;
 use crate::link::{Bounce, Destination, Link};
+use crate::outage::{Outage, Proof};
 use crate::settings::Settings;
 
 /// Which server answers which slot.
@@ -26,6 +27,8 @@ pub(crate) struct Router {
     settings: Arc<Settings>,
     map: RwLock<Arc<Map>>,
     bounced: mpsc::UnboundedSender<Bounce>,
+    /// Of slots that no server is known to hold.
+    outage: Outage,
     /// Nodes to ask for the map; none unless the store is a cluster.
     seeds: Vec<ConnectionInfo>,
     is_refreshing: AtomicBool,
@@ -54,15 +57,16 @@ impl Router {
         };
         let map = RwLock::new(Arc::new(Map::default()));
         let is_refreshing = AtomicBool::new(false);
-        let router = Arc::new(Self { settings, map, bounced, seeds, is_refreshing });
+        let outage = Outage::default();
+        let router = Arc::new(Self { settings, map, bounced, outage, seeds, is_refreshing });
         match address {
             Address::One(info) => router.start_one(Dial::Fixed(info)).await?,
             Address::Sentinel { sentinels, name, primary } => {
                 router.start_one(Dial::Sentinel { sentinels, name, primary }).await?;
             }
             Address::Cluster(_) => match router.refresh().await {
-                Err(error) if !router.settings.start_without => return Err(error),
-                _ => {}
+                Err(error) if router.settings.start_without && error.is_transient() => {}
+                mapped => mapped?,
             },
         }
         tokio::spawn(maintain(Arc::downgrade(&router), bounces));
@@ -79,6 +83,7 @@ impl Router {
         match self.link(job.slot) {
             Some(link) => link.submit(job),
             None => {
+                self.outage.failed();
                 let error = unavailable("no server of the cluster holds the slot");
                 // Nobody waits any more if this fails.
                 let _ = job.answer.send(Err(Trouble::store(error)));
@@ -113,7 +118,9 @@ impl Router {
         let link = self.new_link(dial, false);
         match connection {
             Ok(connection) => link.up(connection),
-            Err(_) if self.settings.start_without => link.probe(),
+            Err(error) if self.settings.start_without && error.is_transient() => {
+                link.probe(&explained(&error));
+            }
             Err(error) => return Err(error),
         }
         let links = HashMap::from([(String::new(), Arc::clone(&link))]);
@@ -125,8 +132,35 @@ impl Router {
         Link::new(dial, Arc::clone(&self.settings), self.bounced.clone(), by_slot)
     }
 
+    /// What `look` says of the outage of the server of a slot, or of not knowing that server.
+    pub(crate) fn with_outage<T>(&self, slot: u16, look: impl FnOnce(&Outage) -> T) -> T {
+        match self.link(slot) {
+            Some(link) => look(&link.outage),
+            None => look(&self.outage),
+        }
+    }
+
+    /// The longest outage under way.
+    pub(crate) fn outage(&self) -> Option<tollgate_core::Outage> {
+        let links = self.links();
+        let outages = links.iter().filter_map(|link| link.outage.told());
+        outages.chain(self.outage.told()).max_by_key(|outage| outage.lasted)
+    }
+
     /// Reads the cluster's map from the first node that tells it.
     async fn refresh(&self) -> Result<(), StoreError> {
+        let refreshed = self.read_map().await;
+        match &refreshed {
+            Err(error) if self.map().slots.is_empty() => self.outage.failed_by(&explained(error)),
+            Ok(()) if self.map().slots.iter().all(Option::is_some) => {
+                self.outage.answered(Proof::Written);
+            }
+            _ => {}
+        }
+        refreshed
+    }
+
+    async fn read_map(&self) -> Result<(), StoreError> {
         let mut last = unavailable("no node of the cluster is named");
         for (mut connection, info) in self.up_nodes() {
             let read = slots(&mut connection, &info);
@@ -184,7 +218,7 @@ impl Router {
         let link = self.new_link(dial, true);
         match connection {
             Ok(connection) => link.up(connection),
-            Err(_) => link.probe(),
+            Err(error) => link.probe(&explained(&error)),
         }
         link
     }
@@ -229,7 +263,8 @@ impl Router {
 
     fn is_amiss(&self) -> bool {
         let map = self.map();
-        map.slots.iter().any(Option::is_none) || map.links.values().any(|link| !link.is_up())
+        let is_unmapped = map.slots.is_empty() || map.slots.iter().any(Option::is_none);
+        is_unmapped || map.links.values().any(|link| !link.is_up())
     }
 }
 
@@ -287,8 +322,11 @@ pub(crate) async fn slots(
     asked: &ConnectionInfo,
 ) -> Result<Vec<Range>, StoreError> {
     use redis::Value;
-    let answer: Vec<Vec<Value>> =
-        redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await.map_err(classify)?;
+    let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await;
+    let answer: Vec<Vec<Value>> = answer.map_err(|error: redis::RedisError| match error.code() {
+        Some("ERR") => misuse("the server is no cluster; name it redis://").caused_by(error),
+        _ => classify(error),
+    })?;
     let own_host = match asked.addr() {
         redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => {
             host.clone()

@@ -27,7 +27,9 @@ pub struct Status {
 
 impl Status {
     pub(crate) fn of(router: &Router) -> Self {
-        router.links().iter().fold(Self::default(), |status, link| status.with(link))
+        let links = router.links();
+        let status = links.iter().fold(Self::default(), |status, link| status.with(link));
+        Self { outage: router.outage().map_or(Duration::ZERO, |outage| outage.lasted), ..status }
     }
 
     pub(crate) fn with(self, link: &Line) -> Self {

@@ -11,6 +11,7 @@ use super::Inner;
 use crate::address::unavailable;
 use crate::job::{Ticket, Trouble, unknown};
 use crate::line::Line;
+use crate::outage::Proof;
 
 /// A command, and who waits for its reply.
 pub(super) struct Job {
@@ -36,8 +37,9 @@ impl Inner {
                 Err(Trouble::store(unavailable("the store is being shut down")))
             }),
             () = budget => {
-                self.line.outage.failed();
-                Err(Trouble::store(ticket.abandon()))
+                let error = ticket.abandon();
+                self.line.outage.failed_by(&error.to_string());
+                Err(Trouble::store(error))
             }
         }
     }
@@ -81,12 +83,14 @@ pub(super) async fn fly(line: &Arc<Line>, jobs: Vec<Job>) {
     match tokio::time::timeout(line.settings.timeout, sent).await {
         Ok(Ok(replies)) => land(line, waiting, replies),
         Ok(Err(error)) => {
-            line.down(number);
-            lose(line, waiting, &format!("the connection to the service broke: {error}"));
+            let reason = format!("the connection to the service broke: {error}");
+            line.down(number, &reason);
+            lose(line, waiting, &reason);
         }
         Err(_) => {
-            line.down(number);
-            lose(line, waiting, "the service did not answer in time");
+            let reason = "the service did not answer in time";
+            line.down(number, reason);
+            lose(line, waiting, reason);
         }
     }
 }
@@ -102,8 +106,11 @@ fn land(line: &Line, waiting: Vec<Waiting>, replies: Vec<Value>) {
             None => Err(Trouble::store(unknown("the service's answer is incomplete"))),
         };
         match &reply {
-            Err(trouble) if trouble.degrades => note_failure(line),
-            _ => line.outage.answered(true),
+            Err(trouble) if trouble.degrades => {
+                line.outage.failed_by(&trouble.error.to_string());
+                line.traffic.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => line.outage.answered(Proof::Written),
         }
         // Nobody waits any more if this fails.
         let _ = answer.send(reply);

@@ -36,7 +36,8 @@ pub(super) fn reserved(reply: &Value, charges: usize) -> Option<Reserved> {
 pub(super) fn grant(reply: &Value) -> Option<Grant> {
     let Value::Array(fields) = reply else { return None };
     let [granted, charge] = &fields[..] else { return None };
-    Some(Grant { granted: unsigned(granted)?, decision: decision(charge)? })
+    let (granted, decision) = (unsigned(granted)?, decision(charge)?);
+    Some(Grant { granted, decision, store_failure: None })
 }
 
 /// `[limit, remaining, reset_after_ns, next_after_ns]`.

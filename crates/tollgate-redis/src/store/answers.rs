@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Answer, Charge, Grant, Reservation, ReservationId, Reserved, Settlement, Snapshot,
+    Algorithm, Answer, Charge, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Snapshot,
     Store, StoreError, Timestamp, Verdict,
 };
 
@@ -111,6 +111,10 @@ impl Store for RedisStore {
             // A release that is lost is made good when the reservation expires.
             let _ = inner.settle(reservation, None, now).await;
         });
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.inner.router.outage()
     }
 }
 

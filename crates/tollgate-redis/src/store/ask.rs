@@ -1,8 +1,6 @@
 //! Asking: one request to its server, within the budget of time.
 
 use std::sync::Arc;
-use std::time::Duration;
-
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tollgate_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
@@ -10,9 +8,10 @@ use tollgate_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Ver
 use super::Inner;
 use crate::address::unavailable;
 use crate::batch::{Manner, Outcome};
-use crate::failure::{degraded_grant, degraded_verdict};
+use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Job, Ticket, Trouble, unknown};
 use crate::layout;
+use crate::outage::Outage;
 use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
@@ -39,10 +38,9 @@ impl Inner {
             biased;
             outcome = receive => outcome.unwrap_or_else(|_| Err(Trouble::store(Self::shut_down()))),
             () = self.budget() => {
-                if let Some(link) = self.router.link(slot) {
-                    link.outage.failed();
-                }
-                Err(Trouble::store(ticket.abandon()))
+                let error = ticket.abandon();
+                self.router.with_outage(slot, |outage| outage.failed_by(&error.to_string()));
+                Err(Trouble::store(error))
             }
         }
     }
@@ -56,7 +54,7 @@ impl Inner {
         if !trouble.degrades {
             return Err(trouble.error);
         }
-        Ok(degraded_verdict(request, &self.local, self.outage_lasted(request)))
+        Ok(degraded_verdict(request, &self.local, self.absence(request, &trouble)))
     }
 
     /// The same for a partial grant.
@@ -68,7 +66,7 @@ impl Inner {
         if !trouble.degrades {
             return Err(trouble.error);
         }
-        Ok(degraded_grant(request, &self.local, self.outage_lasted(request)))
+        Ok(degraded_grant(request, &self.local, self.absence(request, &trouble)))
     }
 
     /// Settles a reservation, whoever made it.
@@ -139,9 +137,10 @@ impl Inner {
         }
     }
 
-    /// How long the server of a request has been failing.
-    fn outage_lasted(&self, request: &Request) -> Duration {
-        self.router.link(request.slot()).map_or(Duration::MAX, |link| link.outage.lasted())
+    /// Why the server of a request does not answer, and how long it has not.
+    fn absence(&self, request: &Request, trouble: &Trouble) -> Absence {
+        let lasted = self.router.with_outage(request.slot(), Outage::lasted);
+        Absence { kind: trouble.error.kind(), lasted }
     }
 
     fn remember_ms(&self, request: &Request) -> Option<u64> {

@@ -364,8 +364,10 @@ async fn a_store_that_becomes_a_replica_is_answered_by_the_policy() {
         until("load", async || store.status().requests > 50).await;
         server.tell(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
         until_degraded(&store, &policy).await;
-        let refused = RedisStore::connect(&server.url(), hasty()).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+        let required = Settings { start_without: false, ..hasty() };
+        let replica = RedisStore::connect(&server.url(), required).await.unwrap_err();
+        assert_eq!(replica.kind(), ErrorKind::Unavailable, "it may be promoted: {replica}");
+        assert!(replica.to_string().contains("read-only replica"), "{replica}");
         server.tell(&["REPLICAOF", "NO", "ONE"]);
         until_recovered(&store, &policy).await;
         let tally = load.stop().await;

@@ -10,26 +10,64 @@ use tollgate_core::{
 use tollgate_redis::{Certificates, RedisStore, Settings};
 
 use crate::caller::{charge, check, connect, settings};
+use crate::faults::until;
 use tollgate_sim::servers::{Engine, Server, free_port};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_not_there_is_said_so_at_the_start() {
+async fn a_store_that_is_not_there_stops_only_those_who_require_it() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     for url in [
         url.clone(),
         url.replace("redis:", "redis+cluster:"),
         format!("{}/main", url.replace("redis:", "redis+sentinel:")),
     ] {
-        let error = RedisStore::connect(&url, settings()).await.unwrap_err();
+        let required = Settings { start_without: false, ..settings() };
+        let error = RedisStore::connect(&url, required).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error}");
+        let store = RedisStore::connect(&url, settings()).await.unwrap();
+        let outage = store.outage().expect("known from the start");
+        assert!(outage.reason.contains("cannot be reached"), "{url}: {outage:?}");
+        let at_most = Duration::from_secs(3_600);
+        let policy = Policy::parse("api", "1/s").unwrap();
+        let policy = policy.on_store_error(OnStoreError::Allow { at_most });
+        let verdict = check(&store, &policy, "k").await.unwrap();
+        assert!(verdict.is_allowed() && verdict.is_degraded(), "{url}: its policies answer");
+        assert_eq!(verdict.store_failure(), Some(ErrorKind::Unavailable));
     }
-    let without = Settings { start_without: true, ..settings() };
-    let store = RedisStore::connect(&url, without).await.unwrap();
-    let at_most = Duration::from_secs(3_600);
-    let policy = Policy::parse("api", "1/s").unwrap();
-    let policy = policy.on_store_error(OnStoreError::Allow { at_most });
-    let verdict = check(&store, &policy, "k").await.unwrap();
-    assert!(verdict.is_allowed() && verdict.is_degraded(), "its policies answer meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_comes_after_the_start_is_found_and_ends_the_outage() {
+    for engine in Engine::available() {
+        let mut server = Server::start(engine, &[]);
+        server.kill();
+        let hasty = Settings { backoff_max: Duration::from_millis(50), ..settings() };
+        let store = connect(&server.url(), &hasty).await;
+        let policy = Policy::parse("api", "5/30d").unwrap();
+        assert!(check(&store, &policy, "k").await.unwrap().is_degraded());
+        server.restart();
+        until("the store is found", async || {
+            !check(&store, &policy, "k").await.unwrap().is_degraded()
+        })
+        .await;
+        assert_eq!(store.outage(), None, "{engine:?}: a decision ends it");
+    }
+}
+
+/// Waiting does not mend these, whether or not the store may be away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waiting_does_not_mend_is_an_error_at_the_start() {
+    let server = Server::start(Engine::Redis, &["--requirepass", "s3cret"]);
+    let (open, port) = (Engine::Redis.shared(), server.port);
+    for (url, kind) in [
+        ("redis//127.0.0.1".to_owned(), ErrorKind::Misuse),
+        (format!("redis://:wrong@127.0.0.1:{port}"), ErrorKind::Refused),
+        (format!("redis+cluster://:wrong@127.0.0.1:{port}"), ErrorKind::Refused),
+        (open.url().replace("redis:", "redis+cluster:"), ErrorKind::Misuse),
+    ] {
+        let error = RedisStore::connect(&url, settings()).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{url}: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,7 +130,7 @@ async fn tls_is_spoken_to_servers_that_ask_for_it() {
     assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
     assert!(!check(&store, &policy, "k").await.unwrap().is_allowed());
     let stranger = RedisStore::connect(&url, settings()).await.unwrap_err();
-    assert_eq!(stranger.kind(), ErrorKind::Unavailable, "an unknown authority is not trusted");
+    assert_eq!(stranger.kind(), ErrorKind::Refused, "an unknown authority is not trusted");
     drop(server);
     let _ = std::fs::remove_dir_all(&directory);
 }

@@ -83,7 +83,7 @@ fn charges(asks: &[Ask]) -> Vec<Charge<'_>> {
 
 /// The outcome of a partial grant of what `ask` asked for.
 pub(super) fn granted(grant: Grant, ask: &Ask) -> Outcome {
-    let Grant { granted, decision } = grant;
+    let Grant { granted, decision, .. } = grant;
     let denied = matches!(decision, Decision::Deny { .. });
     Outcome {
         allowed: Some(!denied),
