@@ -278,9 +278,9 @@ impl Visit<'_> {
         let Self { worker, front, peer, id, surroundings } = self;
         let Surroundings { probes, stop, .. } = surroundings;
         match front {
-            Front::Resp => resp::serve(worker, stream, (id, peer), stop).await,
+            Front::Resp => resp::serve(worker, stream, (id, peer.address), stop).await,
             Front::Http => http::serve(worker, stream, peer, stop).await,
-            Front::Grpc => grpc::serve(worker, stream, peer, &probes, stop).await,
+            Front::Grpc => grpc::serve(worker, stream, peer.address, &probes, stop).await,
         }
     }
 }

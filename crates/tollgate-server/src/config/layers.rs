@@ -37,7 +37,7 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 12] = [
+    pub const VARIABLES: [&'static str; 13] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",

@@ -181,7 +181,7 @@ fn unauthorized(worker: &Worker, request: &Request<'_>) -> Trouble {
     if request.fields.field("authorization").is_none() {
         return Trouble::Unauthorized;
     }
-    match worker.service.wrong_token(request.peer, Front::Http) {
+    match worker.service.wrong_token(request.peer.address, Front::Http) {
         Refused::Wrong => Trouble::Unauthorized,
         Refused::TooMany { wait } => Trouble::WrongTokens { wait },
     }
