@@ -7,9 +7,9 @@ use crate::table::{Table, WhenFull};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Keys under GCRA with a unit worth a whole number of nanoseconds, which is nearly every quota
-    /// that people write: 22 bytes each.
+    /// that people write: 23 bytes each.
     pub keys: usize,
-    /// Keys under other GCRA quotas, leaky buckets and fixed windows: 43 bytes each.
+    /// Keys under other GCRA quotas, leaky buckets and fixed windows: 45 bytes each.
     pub wide_keys: usize,
     /// Bytes for states of variable size: sliding windows, permits.
     pub variable_bytes: usize,

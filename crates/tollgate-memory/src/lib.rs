@@ -15,6 +15,7 @@ mod capacity;
 mod clock;
 mod hash;
 mod limiter;
+mod owners;
 mod packed;
 #[cfg(not(tollgate_loom))]
 mod pages;

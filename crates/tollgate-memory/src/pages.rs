@@ -1,9 +1,10 @@
-//! Memory for the table: zeroed, and on huge pages where the system has them.
+//! Memory for the table: zeroed, and on huge pages where it is in use and the system has them.
 //!
 //! A random look into tens of megabytes misses the translation cache as well as the data caches;
 //! with pages of 2 MiB it misses only the latter. Asking for them is advice, and must come before
-//! the first touch: hence a mapping of our own and not the allocator's, which would zero it. Where
-//! the advice is not taken, nothing but time is lost.
+//! the first touch: hence a mapping of our own and not the allocator's, which would zero it. It comes
+//! not sooner than the part is used as a whole, or a few keys would take all of the memory. Where the
+//! advice is not taken, nothing but time is lost.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -13,7 +14,7 @@ pub(crate) struct Pages<T> {
     values: NonNull<T>,
     len: usize,
     /// Unmapped when dropped.
-    _mapping: Mapping,
+    mapping: Mapping,
 }
 
 /// Types for which all bits zero is a value, and that need no drop.
@@ -34,7 +35,12 @@ impl<T: Zeroable> Pages<T> {
     pub(crate) fn zeroed(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("a table fits into the address space");
         let mapping = Mapping::zeroed(bytes);
-        Self { values: mapping.huge_start().cast(), len, _mapping: mapping }
+        Self { values: mapping.huge_start().cast(), len, mapping }
+    }
+
+    /// Asks for huge pages for the first `len` values, as far as these fill whole ones.
+    pub(crate) fn advise_huge(&self, len: usize) {
+        self.mapping.advise_huge(len.min(self.len) * size_of::<T>());
     }
 }
 
@@ -69,13 +75,21 @@ impl Mapping {
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
         assert!(start != libc::MAP_FAILED, "no memory for a table of {bytes} bytes");
         let start = NonNull::new(start.cast()).expect("a mapping is not at address zero");
-        let mapping = Self { start, bytes };
+        Self { start, bytes }
+    }
+
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(unused_variables, reason = "there is no such advice")
+    )]
+    fn advise_huge(&self, bytes: usize) {
         #[cfg(target_os = "linux")]
-        // SAFETY: the range is ours; the advice changes no byte of it. A refusal is no error.
+        // SAFETY: the range is ours, because the mapping is longer by 2 MiB than what it is used for;
+        // the advice changes no byte of it. A refusal is no error.
         unsafe {
-            libc::madvise(mapping.huge_start().as_ptr().cast(), bytes - HUGE, libc::MADV_HUGEPAGE);
+            let start = self.huge_start().as_ptr().cast();
+            libc::madvise(start, bytes / HUGE * HUGE, libc::MADV_HUGEPAGE);
         }
-        mapping
     }
 
     /// The first multiple of 2 MiB within the mapping.

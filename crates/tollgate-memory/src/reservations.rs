@@ -2,6 +2,12 @@
 //!
 //! A heap of expiry times beside a map; the earliest expiry is also in an atomic, so that a check
 //! knows with one load that nothing has expired.
+//!
+//! An open reservation is a promise and is never taken away, so room is kept free instead: a key may
+//! hold at most four times as many places as are left then, a policy sixteen times. One key is stopped
+//! at four fifths of all places, one policy at sixteen seventeenths; what is left is for the others,
+//! and by the same rule no second one takes all of that. A request of several charges is refused when
+//! each of them is over: everybody's limit, which is part of every request, is no obstacle to anybody.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -24,6 +30,56 @@ struct Open {
     promised: usize,
     by_id: HashMap<ReservationId, Entry>,
     by_expiry: BinaryHeap<Reverse<(Timestamp, ReservationId)>>,
+    /// Places held or promised, by tag and by owner.
+    of_keys: HashMap<u64, usize>,
+    of_owners: HashMap<u64, usize>,
+}
+
+/// How many places a key may hold for each that is left, and a policy.
+const KEY_PER_FREE: usize = 4;
+const OWNER_PER_FREE: usize = 16;
+
+impl Open {
+    /// Whether one of the charges is within what its key and its policy may hold.
+    fn may_hold(&self, fingerprints: &[Fingerprint], free: usize) -> bool {
+        let held = |places: &HashMap<u64, usize>, id| places.get(&id).copied().unwrap_or(0);
+        let within = |fingerprint: &Fingerprint| {
+            held(&self.of_keys, fingerprint.tag) < free.saturating_mul(KEY_PER_FREE)
+                && held(&self.of_owners, fingerprint.owner) < free.saturating_mul(OWNER_PER_FREE)
+        };
+        free > 0 && (fingerprints.is_empty() || fingerprints.iter().any(within))
+    }
+
+    fn count_in(&mut self, fingerprints: impl Iterator<Item = Fingerprint>) {
+        for Fingerprint { tag, owner } in fingerprints {
+            *self.of_keys.entry(tag).or_default() += 1;
+            *self.of_owners.entry(owner).or_default() += 1;
+        }
+    }
+
+    fn count_out(&mut self, fingerprints: impl Iterator<Item = Fingerprint>) {
+        for Fingerprint { tag, owner } in fingerprints {
+            count_down(&mut self.of_keys, tag);
+            count_down(&mut self.of_owners, owner);
+        }
+    }
+
+    /// Takes a reservation out.
+    fn remove(&mut self, id: ReservationId) -> Option<Entry> {
+        let entry = self.by_id.remove(&id)?;
+        self.count_out(entry.parts.iter().map(|part| part.fingerprint));
+        Some(entry)
+    }
+}
+
+/// Nobody is kept who holds nothing: the maps stay as small as what is open.
+fn count_down(places: &mut HashMap<u64, usize>, id: u64) {
+    if let Some(held) = places.get_mut(&id) {
+        *held -= 1;
+        if *held == 0 {
+            places.remove(&id);
+        }
+    }
 }
 
 /// One open reservation.
@@ -48,19 +104,23 @@ impl Reservations {
     }
 
     /// Promises a place for one more, to be used by [`Self::open`] or given back by
-    /// [`Self::decline`]; or says when the first of the open ones expires.
-    pub(crate) fn promise(&self) -> Result<(), Timestamp> {
+    /// [`Self::decline`], both with the same keys; or says when the first of the open ones expires.
+    pub(crate) fn promise(&self, fingerprints: &[Fingerprint]) -> Result<(), Timestamp> {
         let mut open = lock(&self.open);
-        if open.by_id.len() + open.promised < self.max {
+        let free = self.max.saturating_sub(open.by_id.len() + open.promised);
+        if open.may_hold(fingerprints, free) {
             open.promised += 1;
+            open.count_in(fingerprints.iter().copied());
             return Ok(());
         }
         Err(open.by_expiry.peek().map_or(Timestamp::MAX, |Reverse((expires_at, _))| *expires_at))
     }
 
     /// Gives a promised place back.
-    pub(crate) fn decline(&self) {
-        lock(&self.open).promised -= 1;
+    pub(crate) fn decline(&self, fingerprints: &[Fingerprint]) {
+        let mut open = lock(&self.open);
+        open.promised -= 1;
+        open.count_out(fingerprints.iter().copied());
     }
 
     /// Uses a promised place.
@@ -78,7 +138,7 @@ impl Reservations {
         if open.by_id.get(&id)?.expires_at <= now {
             return None;
         }
-        let entry = open.by_id.remove(&id);
+        let entry = open.remove(id);
         self.note_next(&mut open);
         entry
     }
@@ -98,7 +158,7 @@ impl Reservations {
                 break None;
             }
             open.by_expiry.pop();
-            if let Some(entry) = open.by_id.remove(&id) {
+            if let Some(entry) = open.remove(id) {
                 break Some(entry);
             }
         };

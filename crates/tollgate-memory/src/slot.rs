@@ -9,7 +9,13 @@
 mod double;
 mod narrow;
 
+/// Loom's atomics are not made of zeroed memory, so there a slot is made by its default.
+#[cfg(tollgate_loom)]
+pub(crate) use Default as Zeroed;
 use tollgate_core::Timestamp;
+
+#[cfg(not(tollgate_loom))]
+pub(crate) use crate::pages::Zeroable as Zeroed;
 
 pub(crate) use double::Double;
 pub(crate) use narrow::Narrow;
@@ -34,16 +40,6 @@ pub(crate) trait Slot: Zeroed {
     /// Unlocks a slot as it was.
     fn unlock(&self, seen: View);
 }
-
-/// Loom's atomics are not made of zeroed memory, so there a slot is made by its default.
-#[cfg(tollgate_loom)]
-pub(crate) trait Zeroed: Default {}
-#[cfg(tollgate_loom)]
-impl<S: Default> Zeroed for S {}
-#[cfg(not(tollgate_loom))]
-pub(crate) trait Zeroed {}
-#[cfg(not(tollgate_loom))]
-impl<S> Zeroed for S {}
 
 /// What a reader saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

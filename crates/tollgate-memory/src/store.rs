@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use tollgate_core::gcra::{Gcra, Word};
 use tollgate_core::{
-    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp,
-    Verdict,
+    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Policy, Retry, Snapshot, State,
+    Timestamp, Verdict,
 };
 
 use crate::capacity::{Capacity, slots};
@@ -111,18 +111,16 @@ impl MemoryStore {
     /// How full it is.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
-        let [narrow, double] = [self.narrow.pressure(), self.double.pressure()];
-        let mut pressure = Pressure {
-            used: narrow.used + double.used,
-            forgotten: narrow.forgotten + double.forgotten,
-            refused: narrow.refused + double.refused,
-        };
-        for shard in self.wide.shards() {
-            pressure.used += shard.entries().len() as u64;
-            pressure.forgotten += shard.forgotten();
-            pressure.refused += shard.refused();
-        }
-        pressure
+        self.narrow.pressure().plus(self.double.pressure()).plus(self.wide.pressure())
+    }
+
+    /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How many
+    /// keys they have is not counted, so `used` is zero.
+    #[must_use]
+    pub fn pressure_of(&self, policy: &Policy) -> Pressure {
+        let owner = policy.name_id();
+        let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
+        tables.plus(self.wide.pressure_of(owner))
     }
 
     /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about one

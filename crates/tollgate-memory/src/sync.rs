@@ -12,9 +12,9 @@ pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(tollgate_loom)]
-pub(crate) type StripeGuard<'a> = LoomGuard<'a, ()>;
+pub(crate) type StripeGuard<'a, T> = LoomGuard<'a, T>;
 #[cfg(not(tollgate_loom))]
-pub(crate) type StripeGuard<'a> = MutexGuard<'a, ()>;
+pub(crate) type StripeGuard<'a, T> = MutexGuard<'a, T>;
 
 /// Locks; what a panicking thread left behind is as good as before, since states are written whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,17 +1,19 @@
-//! The table: a fixed number of slots, found by fingerprint, reused on sight, never grown or swept.
+//! The table: slots up to a fixed number, found by fingerprint, reused on sight, never swept.
 //!
 //! ```text
 //!   tag  ->  home bucket   | slot | slot | slot | slot |   one cache line, or two
 //!            next bucket   | slot | slot | slot | slot |   ... up to PROBES buckets in all
-//!   reach[home]: how many buckets past its home a key has ever been put
+//!   beside[bucket]: how many buckets past this home a key has ever been put; whose each slot is
 //! ```
 //!
-//! All memory is allocated when the table is made: that is the hard bound, and why there is no
-//! growth, no rehashing and no pause. A slot whose state says nothing any more (`vacant_at` has
-//! passed) is taken by the next newcomer that sees it, so there is nothing to sweep.
+//! All address space is reserved when the table is made: that is the hard bound. It is used as keys
+//! come: a part of it that doubles (`growth.rs`), a few keys being moved by each newcomer, so there is
+//! no pause. A slot whose state says nothing any more (`vacant_at` has passed) is taken by the next
+//! newcomer that sees it, so there is nothing to sweep.
 //!
-//! When no slot within reach is free, the key nearest to saying nothing is forgotten, but not a key
-//! that has nothing left; if all of them have nothing left, [`WhenFull`] decides.
+//! When no slot within reach is free, somebody near gives way: `room.rs` says who. Within one policy
+//! that is the key nearest to saying nothing, but not a key that has nothing left; if all of them have
+//! nothing left, [`WhenFull`] decides.
 //!
 //! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
 //! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
@@ -19,18 +21,23 @@
 //! same table locked.
 
 mod fill;
+mod growth;
+mod room;
 mod together;
 
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicU8 as StdAtomicU8;
 
 use tollgate_core::Timestamp;
 
 use crate::hash::Fingerprint;
+use crate::owners::Owners;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
 
+use growth::{BASE, Moving, Plan};
 pub(crate) use together::{FEW, LockedSlots};
 
 /// What to do with a newcomer when every key near it is being limited.
@@ -54,11 +61,37 @@ pub struct Pressure {
     pub refused: u64,
 }
 
+impl Pressure {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            used: self.used + other.used,
+            forgotten: self.forgotten + other.forgotten,
+            refused: self.refused + other.refused,
+        }
+    }
+}
+
 pub(crate) struct Table<S> {
     buckets: Buckets<S>,
-    reach: Box<[AtomicU8]>,
+    beside: Zeros<Beside>,
+    /// Buckets in use at first, and how many times as many are now, less one.
+    base: usize,
+    mask: AtomicU64,
+    mask_max: u64,
+    /// Stripes with keys that are not yet where they are at home under the mask.
+    lagging: AtomicU64,
     stripes: Box<[Stripe]>,
+    owners: Owners,
     when_full: WhenFull,
+}
+
+/// What is known of a bucket beside its slots: nothing that the shortest way reads.
+#[derive(Default)]
+struct Beside {
+    /// How many buckets past this home a key has ever been put.
+    reach: AtomicU8,
+    /// Whose each slot is ([`Owners::number`]); written with the slot locked.
+    owners: [StdAtomicU8; SLOTS],
 }
 
 #[repr(align(64))]
@@ -80,21 +113,8 @@ impl<S: Slot> Bucket<S> {
 /// One lock for the newcomers of many homes, on a cache line of its own.
 #[repr(align(64))]
 struct Stripe {
-    lock: StripeLock<()>,
+    lock: StripeLock<Moving>,
     used: AtomicU64,
-    forgotten: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl Stripe {
-    /// Counts a newcomer that took a slot in place of what was seen there.
-    fn note_claim(&self, view: View, now: Timestamp) {
-        if view.tag == 0 {
-            self.used.fetch_add(1, Ordering::Relaxed);
-        } else if view.vacant_at > now {
-            self.forgotten.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 #[cfg(not(tollgate_loom))]
@@ -103,7 +123,10 @@ const SLOTS: usize = 4;
 const SLOTS: usize = 1;
 /// Of thirty million random keys in tables three quarters full, eight in a million found no slot in 32
 /// buckets, and none needed more than 51.
+#[cfg(not(tollgate_loom))]
 const PROBES: usize = 64;
+#[cfg(tollgate_loom)]
+const PROBES: usize = 2;
 #[cfg(not(tollgate_loom))]
 const STRIPES: usize = 64;
 #[cfg(tollgate_loom)]
@@ -122,19 +145,25 @@ pub(crate) struct Full {
 }
 
 impl<S: Slot> Table<S> {
-    /// A table of at least `slots` slots.
+    /// A table of about `slots` slots: no more than a bucket above, or one in a hundred below.
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
-        let buckets = slots.div_ceil(SLOTS).max(1);
-        let stripe = || Stripe {
-            lock: StripeLock::new(()),
-            used: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        };
+        Self::with_base(slots, BASE, when_full)
+    }
+
+    /// As [`Self::new`], with at most `base_max` buckets in use at first.
+    fn with_base(slots: usize, base_max: usize, when_full: WhenFull) -> Self {
+        let Plan { base, mask_max, len } = Plan::new(slots.div_ceil(SLOTS).max(1), base_max);
+        let stripe =
+            || Stripe { lock: StripeLock::new(Moving::default()), used: AtomicU64::new(0) };
         Self {
-            buckets: zeroed(buckets),
-            reach: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
+            buckets: zeroes(len),
+            beside: zeroes(len),
+            base,
+            mask: AtomicU64::new(0),
+            mask_max,
+            lagging: AtomicU64::new(0),
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
+            owners: Owners::new(),
             when_full,
         }
     }
@@ -142,7 +171,7 @@ impl<S: Slot> Table<S> {
     /// Bytes taken by a table of `slots` slots.
     pub(crate) const fn bytes(slots: usize) -> usize {
         let buckets = slots.div_ceil(SLOTS);
-        buckets * (size_of::<Bucket<S>>() + size_of::<AtomicU8>()) + STRIPES * size_of::<Stripe>()
+        buckets * (size_of::<Bucket<S>>() + size_of::<Beside>()) + STRIPES * size_of::<Stripe>()
     }
 
     /// Brings the home of a key closer while something else is done.
@@ -161,9 +190,20 @@ impl<S: Slot> Table<S> {
 
     /// The words of a key, if it has any.
     pub(crate) fn read(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
-        let home = self.home(fingerprint);
+        let is_settled = self.is_settled();
+        let words = self.look(fingerprint);
+        if words.is_some() || is_settled {
+            return words;
+        }
+        let stripe = self.stripe(self.home(fingerprint)).lock.lock();
+        let _unmoved = stripe.unwrap_or_else(PoisonError::into_inner);
+        self.look(fingerprint)
+    }
+
+    /// As [`Self::read`], but misses a key that is moved meanwhile.
+    fn look(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
         loop {
-            let view = self.find(fingerprint, home)?.read();
+            let view = self.find(fingerprint, self.home(fingerprint))?.read();
             if view.tag == fingerprint.tag {
                 return Some(view.words);
             }
@@ -179,10 +219,9 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         mut change: impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<R, Full> {
-        let home = self.home(fingerprint);
         loop {
-            let Some(slot) = self.find(fingerprint, home) else {
-                match self.try_insert(fingerprint, home, now, &mut change)? {
+            let Some(slot) = self.find(fingerprint, self.home(fingerprint)) else {
+                match self.try_insert(fingerprint, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -211,9 +250,13 @@ impl<S: Slot> Table<S> {
     /// Every key with its slot, as it is now: what [`Self::restore`] of a table of any size takes. A
     /// key that is changed meanwhile may be seen twice, and then the second view is the newer.
     pub(crate) fn views(&self) -> impl Iterator<Item = (Fingerprint, View)> + '_ {
-        let slots = self.buckets.iter().flat_map(|bucket| &bucket.0).map(S::read);
-        let seen = |view: View| (Fingerprint { tag: view.tag, owner: 0 }, view);
-        slots.filter(|view| view.tag != 0).map(seen)
+        // Keys are moved up only: who is not yet seen is still ahead, if the end moves up as well.
+        let buckets = (0..self.buckets.len()).take_while(|bucket| *bucket < self.in_use());
+        let slots = buckets.flat_map(|bucket| &self.buckets[bucket].0).map(S::read).enumerate();
+        let owner = |index| self.owners.id(self.owner_of(index));
+        slots
+            .filter(|(_, view)| view.tag != 0)
+            .map(move |(index, view)| (Fingerprint { tag: view.tag, owner: owner(index) }, view))
     }
 
     /// Puts a key in, in place of what is known of it. Under pressure, at `now`, it is a newcomer like
@@ -228,20 +271,19 @@ impl<S: Slot> Table<S> {
     }
 
     pub(crate) fn pressure(&self) -> Pressure {
-        let sum = |count: fn(&Stripe) -> &AtomicU64| {
-            self.stripes.iter().map(|stripe| count(stripe).load(Ordering::Relaxed)).sum()
-        };
-        Pressure {
-            used: sum(|stripe| &stripe.used),
-            forgotten: sum(|stripe| &stripe.forgotten),
-            refused: sum(|stripe| &stripe.refused),
-        }
+        let used = self.stripes.iter().map(|stripe| stripe.used.load(Ordering::Relaxed)).sum();
+        Pressure { used, ..self.owners.pressure_of_all() }
+    }
+
+    /// What pressure has cost one owner; how many slots it uses is not counted.
+    pub(crate) fn pressure_of(&self, owner: u64) -> Pressure {
+        self.owners.pressure(self.owners.number(owner))
     }
 
     /// The bucket in which a key is looked for first.
     #[inline]
     pub(crate) fn home(&self, fingerprint: Fingerprint) -> usize {
-        ((u128::from(fingerprint.tag) * self.buckets.len() as u128) >> 64) as usize
+        self.home_under(fingerprint.tag, self.mask.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -255,9 +297,12 @@ impl<S: Slot> Table<S> {
 
     #[inline(never)]
     fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        let reach = usize::from(self.reach[home].load(Ordering::Relaxed));
-        let bucket = |probe| &self.buckets[(home + probe) % self.buckets.len()];
-        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
+        let tag = fingerprint.tag;
+        let look = |home: usize, first| {
+            let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
+            (first..=reach).find_map(|probe| self.buckets[self.probed(home, probe)].find(tag))
+        };
+        look(home, 1).or_else(|| look(self.home_before(tag, home)?, 0))
     }
 
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
@@ -267,45 +312,81 @@ impl<S: Slot> Table<S> {
     fn try_insert<R>(
         &self,
         fingerprint: Fingerprint,
-        home: usize,
         now: Timestamp,
         change: &mut impl FnMut([u64; 2]) -> Change<R>,
     ) -> Result<Option<R>, Full> {
-        let stripe = self.stripe(home).lock.lock();
-        let _inserting = stripe.unwrap_or_else(PoisonError::into_inner);
+        let stripe = self.stripe(self.home(fingerprint)).lock.lock();
+        let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
+        // Only now: under the lock it is known how far the keys of this stripe have been moved.
+        let home = self.home(fingerprint);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
         let Change { answer, content } = change([0; 2]);
         let Some(content) = content else { return Ok(Some(answer)) };
-        let (index, view) = self.victim(home, now, |_| false)?;
+        self.tend(home, &mut moving, now);
+        let home = self.home(fingerprint);
+        let owner = self.owners.number(fingerprint.owner);
+        let (index, view) = match self.free_slot(home, now, |_| false) {
+            Some(free) => free,
+            None if self.grow() => return Ok(None),
+            None => self.take_over(home, owner, now, |_| false)?,
+        };
         // Before the key can be seen there: who looks for it must look far enough.
         self.extend_reach(home, index);
-        if !self.slot(index).try_write(view, fingerprint.tag, content) {
+        let slot = self.slot(index);
+        if !slot.try_lock(view) {
             return Ok(None);
         }
-        self.stripe(home).note_claim(view, now);
+        self.note_claim(home, index, view, owner, now);
+        slot.write_locked(view, fingerprint.tag, content);
         Ok(Some(answer))
     }
 
     fn extend_reach(&self, home: usize, index: usize) {
         let probe = (index / SLOTS + self.buckets.len() - home) % self.buckets.len();
-        self.reach[home].fetch_max(probe as u8, Ordering::Relaxed);
+        self.beside[home].reach.fetch_max(probe as u8, Ordering::Relaxed);
     }
 
-    /// The slot that a newcomer takes: in the first bucket that has one, a slot never used or else
-    /// one that says nothing (its key may come back and save itself an insertion); failing that the
-    /// one nearest to saying nothing.
+    /// Notes whose a locked slot is from now on, and what became of whom was seen there.
+    fn note_claim(&self, home: usize, index: usize, view: View, owner: u8, now: Timestamp) {
+        if view.tag == 0 {
+            self.stripe(home).used.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.note_gone(index, view, now);
+        }
+        self.beside[index / SLOTS].owners[index % SLOTS].store(owner, Ordering::Relaxed);
+    }
+
+    /// Notes that a locked slot is about to be taken from the key that was seen there.
+    fn note_gone(&self, index: usize, view: View, now: Timestamp) {
+        if view.vacant_at > now {
+            self.owners.note_forgotten(self.owner_of(index));
+        }
+    }
+
+    /// The slot that a newcomer takes: a free one, or else one that somebody gives up.
     fn victim(
+        &self,
+        home: usize,
+        owner: u8,
+        now: Timestamp,
+        taken: impl Fn(usize) -> bool,
+    ) -> Result<(usize, View), Full> {
+        let free = self.free_slot(home, now, &taken);
+        free.map_or_else(|| self.take_over(home, owner, now, taken), Ok)
+    }
+
+    /// In the first bucket that has one, a slot never used or else one that says nothing: its key may
+    /// come back and save itself an insertion.
+    fn free_slot(
         &self,
         home: usize,
         now: Timestamp,
         taken: impl Fn(usize) -> bool,
-    ) -> Result<(usize, View), Full> {
-        let mut nearest: Option<(usize, View)> = None;
-        let mut free_at = Timestamp::MAX;
+    ) -> Option<(usize, View)> {
         for probe in 0..PROBES.min(self.buckets.len()) {
-            let bucket = (home + probe) % self.buckets.len();
+            let bucket = self.probed(home, probe);
             let mut vacant = None;
             for (position, slot) in self.buckets[bucket].0.iter().enumerate() {
                 let index = bucket * SLOTS + position;
@@ -314,26 +395,27 @@ impl<S: Slot> Table<S> {
                 }
                 let view = slot.read();
                 if view.tag == 0 {
-                    return Ok((index, view));
+                    return Some((index, view));
                 }
                 if view.vacant_at <= now {
                     vacant = vacant.or(Some((index, view)));
-                    continue;
-                }
-                free_at = free_at.min(view.vacant_at);
-                let spared = view.limited && self.when_full == WhenFull::Deny;
-                if !spared && nearest.is_none_or(|(_, best)| sooner(view, best)) {
-                    nearest = Some((index, view));
                 }
             }
-            if let Some(vacant) = vacant {
-                return Ok(vacant);
+            if vacant.is_some() {
+                return vacant;
             }
         }
-        nearest.ok_or_else(|| {
-            self.stripe(home).refused.fetch_add(1, Ordering::Relaxed);
-            Full { free_at }
-        })
+        None
+    }
+
+    /// The bucket that is looked at after `probe` others.
+    #[inline]
+    fn probed(&self, home: usize, probe: usize) -> usize {
+        (home + probe) % self.buckets.len()
+    }
+
+    fn owner_of(&self, index: usize) -> u8 {
+        self.beside[index / SLOTS].owners[index % SLOTS].load(Ordering::Relaxed)
     }
 
     fn slot(&self, index: usize) -> &S {
@@ -364,31 +446,37 @@ impl Table<Narrow> {
     }
 }
 
-/// Whether `a` is rather forgotten than `b`.
-fn sooner(a: View, b: View) -> bool {
-    (a.limited, a.vacant_at) < (b.limited, b.vacant_at)
+type Buckets<S> = Zeros<Bucket<S>>;
+
+// SAFETY: made of atomic integers, for which all bits zero is a value.
+#[cfg(not(tollgate_loom))]
+unsafe impl Zeroable for Beside {}
+// SAFETY: an array of slots, for which all bits zero is a value.
+#[cfg(not(tollgate_loom))]
+unsafe impl<S: Zeroable> Zeroable for Bucket<S> {}
+
+#[cfg(not(tollgate_loom))]
+type Zeros<T> = Pages<T>;
+#[cfg(not(tollgate_loom))]
+fn zeroes<T: Zeroable>(len: usize) -> Zeros<T> {
+    Pages::zeroed(len)
 }
-
-#[cfg(not(tollgate_loom))]
-type Buckets<S> = Pages<Bucket<S>>;
-
-#[cfg(not(tollgate_loom))]
-fn zeroed<S: Slot>(buckets: usize) -> Buckets<S> {
-    Pages::zeroed(buckets)
-}
-
-// SAFETY: these slots are made of atomic integers, for which all bits zero is a value.
-#[cfg(not(tollgate_loom))]
-unsafe impl<S: Slot> Zeroable for Bucket<S> {}
 
 #[cfg(tollgate_loom)]
-type Buckets<S> = Box<[Bucket<S>]>;
-
+type Zeros<T> = Box<[T]>;
 #[cfg(tollgate_loom)]
-fn zeroed<S: Slot>(buckets: usize) -> Buckets<S> {
-    (0..buckets).map(|_| Bucket(core::array::from_fn(|_| S::default()))).collect()
+fn zeroes<T: Default>(len: usize) -> Zeros<T> {
+    (0..len).map(|_| T::default()).collect()
+}
+#[cfg(tollgate_loom)]
+impl<S: Slot> Default for Bucket<S> {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| S::default()))
+    }
 }
 
+#[cfg(all(test, not(tollgate_loom)))]
+mod growth_tests;
 #[cfg(all(test, tollgate_loom))]
 mod loom_tests;
 #[cfg(all(test, not(tollgate_loom)))]

@@ -2,36 +2,53 @@
 //!
 //! Each shard is a vector of entries with an index beside it, under one lock. There is no sweep:
 //! every call looks at the next two entries in turn and drops those that say nothing any more, so
-//! the dead leave as fast as twice the calls come in. A shard that is still over its share forgets
-//! the entry nearest to saying nothing among the next few, never one with nothing left; if all of
-//! those have, the charge is denied until the first of them has something again. (Another try looks
-//! at the next few: this wait is a promise to look again, not to be let in.)
+//! the dead leave as fast as twice the calls come in.
+//!
+//! A shard that is still full makes room by the rule of the tables (`table/room.rs`), in bytes: of the
+//! policies in it each is entitled to an equal share. A policy below its share takes from the one with
+//! the most, even a key that has nothing left; one at or above it takes from those above theirs and
+//! from itself, the entry nearest to saying nothing among the next few, never one with nothing left;
+//! if all of those have, the charge is denied until the first of them has something again. (Another
+//! try looks at the next few: this wait is a promise to look again, not to be let in.)
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tollgate_core::{Algorithm, State, Timestamp, concurrency, sliding_window};
 
 use crate::hash::Fingerprint;
+use crate::owners::Owners;
 use crate::sync::lock;
-use crate::table::{Full, WhenFull};
+use crate::table::{Full, Pressure, WhenFull};
 
 pub(crate) struct Wide {
     shards: Box<[Mutex<Shard>]>,
+    owners: Arc<Owners>,
 }
 
 /// A part of the keys, under one lock.
 pub(crate) struct Shard {
     entries: Vec<Entry>,
-    index: HashMap<Fingerprint, u32, BuildHasherDefault<ByPlace>>,
+    index: HashMap<Fingerprint, u32, BuildHasherDefault<ByTag>>,
+    /// Who has how much of it.
+    rooms: HashMap<u64, Room, BuildHasherDefault<ByTag>>,
     bytes: usize,
     bytes_max: usize,
     when_full: WhenFull,
     /// The entry to look at next.
     hand: usize,
-    forgotten: u64,
-    refused: u64,
+    owners: Arc<Owners>,
+}
+
+/// What one owner has in a shard; gone with its last entry.
+#[derive(Default)]
+struct Room {
+    bytes: usize,
+    /// Where its entries are.
+    members: Vec<u32>,
+    /// The member to look at next.
+    hand: usize,
 }
 
 pub(crate) struct Entry {
@@ -40,6 +57,8 @@ pub(crate) struct Entry {
     pub(crate) vacant_at: Timestamp,
     pub(crate) limited: bool,
     bytes: usize,
+    /// Which of its owner's members it is.
+    member: u32,
 }
 
 /// Entries looked at per call, and per search for one to forget.
@@ -50,8 +69,10 @@ impl Wide {
     pub(crate) const SHARDS: usize = 16;
 
     pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
-        let shard = |_| Mutex::new(Shard::new(bytes_max / Self::SHARDS, when_full));
-        Self { shards: (0..Self::SHARDS).map(shard).collect() }
+        let owners = Arc::new(Owners::new());
+        let shard =
+            |_| Mutex::new(Shard::new(bytes_max / Self::SHARDS, when_full, Arc::clone(&owners)));
+        Self { shards: (0..Self::SHARDS).map(shard).collect(), owners }
     }
 
     /// The shards, for calls that need several: lock them in order.
@@ -101,22 +122,32 @@ impl Wide {
         lock(&self.shards[shard])
     }
 
+    pub(crate) fn pressure(&self) -> Pressure {
+        let used = self.shards().map(|shard| shard.entries.len() as u64).sum();
+        Pressure { used, ..self.owners.pressure_of_all() }
+    }
+
+    /// What pressure has cost one owner; how many entries it has is not counted.
+    pub(crate) fn pressure_of(&self, owner: u64) -> Pressure {
+        self.owners.pressure(self.owners.number(owner))
+    }
+
     pub(crate) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
         self.shards.iter().map(lock)
     }
 }
 
 impl Shard {
-    fn new(bytes_max: usize, when_full: WhenFull) -> Self {
+    fn new(bytes_max: usize, when_full: WhenFull, owners: Arc<Owners>) -> Self {
         Self {
             entries: Vec::new(),
             index: HashMap::default(),
+            rooms: HashMap::default(),
             bytes: 0,
             bytes_max,
             when_full,
             hand: 0,
-            forgotten: 0,
-            refused: 0,
+            owners,
         }
     }
 
@@ -138,15 +169,16 @@ impl Shard {
         limited.chain(others).map(|entry| entry.fingerprint).collect()
     }
 
-    /// Puts back an entry that was listed, if there is room for it. None with nothing left makes
-    /// room, whatever is to happen once the store is at work.
+    /// Puts back an entry that was listed, if there is room for it. One with units left takes no
+    /// room from others, among which may be some with nothing left.
     pub(crate) fn restore(&mut self, entry: Entry, now: Timestamp) {
+        let owner = entry.fingerprint.owner;
         self.remove(entry.fingerprint);
-        let when_full = std::mem::replace(&mut self.when_full, WhenFull::Deny);
-        if self.make_room(now).is_ok() {
+        if self.bytes >= self.bytes_max && !entry.limited {
+            self.owners.note_forgotten(self.owners.number(owner));
+        } else if self.make_room(owner, now).is_ok() {
             self.push(entry);
         }
-        self.when_full = when_full;
     }
 
     /// Stores a state; one that says nothing is dropped instead.
@@ -162,13 +194,18 @@ impl Shard {
         self.remove(fingerprint);
         if vacant_at > now {
             let bytes = bytes_of(&state);
-            self.push(Entry { fingerprint, state, vacant_at, limited, bytes });
+            self.push(Entry { fingerprint, state, vacant_at, limited, bytes, member: 0 });
         }
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, mut entry: Entry) {
+        let position = self.entries.len() as u32;
+        let room = self.rooms.entry(entry.fingerprint.owner).or_default();
+        entry.member = room.members.len() as u32;
+        room.members.push(position);
+        room.bytes += entry.bytes;
         self.bytes += entry.bytes;
-        self.index.insert(entry.fingerprint, self.entries.len() as u32);
+        self.index.insert(entry.fingerprint, position);
         self.entries.push(entry);
     }
 
@@ -186,33 +223,25 @@ impl Shard {
         now: Timestamp,
     ) -> Result<State, Full> {
         self.sweep(now);
-        self.make_room(now)?;
+        self.make_room(fingerprint.owner, now)?;
         Ok(self.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm)))
     }
 
     /// Makes sure that one more entry may be stored, or says when it may.
-    fn make_room(&mut self, now: Timestamp) -> Result<(), Full> {
+    fn make_room(&mut self, owner: u64, now: Timestamp) -> Result<(), Full> {
         while self.bytes >= self.bytes_max && !self.entries.is_empty() {
-            self.forget_one(now)?;
+            let (at, vacant_at) = self.who_gives_way(owner, now)?;
+            if vacant_at > now {
+                self.owners.note_forgotten(self.owners.number(self.entries[at].fingerprint.owner));
+            }
+            self.remove_at(at);
         }
         Ok(())
-    }
-
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
     }
 
     /// Bytes taken, and how many there may be.
     pub(crate) const fn bytes(&self) -> (usize, usize) {
         (self.bytes, self.bytes_max)
-    }
-
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten
-    }
-
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
     }
 
     fn sweep(&mut self, now: Timestamp) {
@@ -224,26 +253,47 @@ impl Shard {
         }
     }
 
-    fn forget_one(&mut self, now: Timestamp) -> Result<(), Full> {
+    /// The entry that makes room for more of this owner's, and until when it says something.
+    fn who_gives_way(&mut self, owner: u64, now: Timestamp) -> Result<(usize, Timestamp), Full> {
+        let own = self.rooms.get(&owner).map_or(0, |room| room.bytes);
+        let share = self.bytes_max / (self.rooms.len() + usize::from(own == 0));
+        let most = self.rooms.iter().max_by_key(|(_, room)| room.bytes);
+        let above = most.filter(|(_, room)| room.bytes > share).map(|(above, _)| *above);
+        let forgives = own < share || self.when_full == WhenFull::Forget;
+        let mut free_at = Timestamp::MAX;
+        for from in above.into_iter().chain((own > 0).then_some(owner)) {
+            let (nearest, next_free_at) = self.nearest_of(from, now, forgives);
+            if let Some(nearest) = nearest {
+                return Ok(nearest);
+            }
+            free_at = free_at.min(next_free_at);
+        }
+        self.owners.note_refused(self.owners.number(owner));
+        Err(Full { free_at })
+    }
+
+    /// Of the next few entries of an owner, the one nearest to saying nothing, and when the first of
+    /// them does; one that has nothing left only if the call `forgives`.
+    fn nearest_of(
+        &mut self,
+        owner: u64,
+        now: Timestamp,
+        forgives: bool,
+    ) -> (Option<(usize, Timestamp)>, Timestamp) {
         let mut nearest: Option<(bool, Timestamp, usize)> = None;
         let mut free_at = Timestamp::MAX;
-        for _ in 0..SAMPLED.min(self.entries.len()) {
-            let at = self.next_hand();
+        let Some(room) = self.rooms.get_mut(&owner) else { return (None, free_at) };
+        for _ in 0..SAMPLED.min(room.members.len()) {
+            let at = room.next() as usize;
             let entry = &self.entries[at];
             free_at = free_at.min(entry.vacant_at);
-            let spared = entry.limited && entry.vacant_at > now && self.when_full == WhenFull::Deny;
+            let spared = entry.limited && entry.vacant_at > now && !forgives;
             let rank = (entry.limited, entry.vacant_at, at);
             if !spared && nearest.is_none_or(|best| rank < best) {
                 nearest = Some(rank);
             }
         }
-        let Some((_, vacant_at, at)) = nearest else {
-            self.refused += 1;
-            return Err(Full { free_at });
-        };
-        self.forgotten += u64::from(vacant_at > now);
-        self.remove_at(at);
-        Ok(())
+        (nearest.map(|(_, vacant_at, at)| (at, vacant_at)), free_at)
     }
 
     fn next_hand(&mut self) -> usize {
@@ -253,12 +303,38 @@ impl Shard {
     }
 
     fn remove_at(&mut self, at: usize) {
+        self.leave_room(at);
         let removed = self.entries.swap_remove(at);
         self.bytes -= removed.bytes;
         self.index.remove(&removed.fingerprint);
         if let Some(moved) = self.entries.get(at) {
             self.index.insert(moved.fingerprint, at as u32);
+            if let Some(room) = self.rooms.get_mut(&moved.fingerprint.owner) {
+                room.members[moved.member as usize] = at as u32;
+            }
         }
+    }
+
+    /// Takes an entry that is about to go out of its owner's members.
+    fn leave_room(&mut self, at: usize) {
+        let Entry { fingerprint, bytes, member, .. } = self.entries[at];
+        let Some(room) = self.rooms.get_mut(&fingerprint.owner) else { return };
+        room.bytes -= bytes;
+        room.members.swap_remove(member as usize);
+        if let Some(&moved) = room.members.get(member as usize) {
+            self.entries[moved as usize].member = member;
+        } else if room.members.is_empty() {
+            self.rooms.remove(&fingerprint.owner);
+        }
+    }
+}
+
+impl Room {
+    /// Where the next member is.
+    fn next(&mut self) -> u32 {
+        let at = self.hand % self.members.len();
+        self.hand = at + 1;
+        self.members[at]
     }
 }
 
@@ -270,7 +346,7 @@ impl Entry {
         limited: bool,
     ) -> Self {
         let bytes = bytes_of(&state);
-        Self { fingerprint, state, vacant_at, limited, bytes }
+        Self { fingerprint, state, vacant_at, limited, bytes, member: 0 }
     }
 }
 
@@ -282,14 +358,14 @@ fn bytes_of(state: &State) -> usize {
         State::Concurrency(state) => 2 * size_of_val::<[concurrency::Hold]>(state.holds()),
         _ => 0,
     };
-    2 * (size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1) + parts
+    2 * (size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1 + size_of::<u32>()) + parts
 }
 
-/// A fingerprint is a hash already.
+/// Fingerprints and owners are hashes already.
 #[derive(Default)]
-struct ByPlace(u64);
+struct ByTag(u64);
 
-impl Hasher for ByPlace {
+impl Hasher for ByTag {
     fn write(&mut self, _: &[u8]) {}
 
     fn write_u64(&mut self, word: u64) {
@@ -327,6 +403,6 @@ mod tests {
             let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
             assert!(shard.bytes <= shard.bytes_max + largest, "step {step}");
         }
-        assert!(wide.lock(0).forgotten() > 0, "the cap was never reached");
+        assert!(wide.pressure().forgotten > 0, "the cap was never reached");
     }
 }

@@ -290,10 +290,12 @@ fn full_memory_is_told_in_the_log_and_the_metrics_when_it_begins() {
     assert!(metric(&served, "tollgate_memory_fill_ratio{room=\"keys\"}") < 0.1);
     assert!(flood(&served, "k", 5_000) > 1_000, "newcomers are denied");
     assert!(metric(&served, "tollgate_keys_refused_total") > 1_000.0);
+    assert!(metric(&served, "tollgate_policy_keys_refused_total{policy=\"api\"}") > 1_000.0);
     assert!(metric(&served, "tollgate_memory_fill_ratio{room=\"keys\"}") > 0.9);
     eventually(PATIENCE, || scene.log().contains("new keys are denied"));
     let log = scene.log();
     assert_eq!(log.matches("WARN").count(), 1, "{log}");
+    assert!(log.contains("most_of=\"api\""), "who is flooded: {log}");
 }
 
 #[test]

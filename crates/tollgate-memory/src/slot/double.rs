@@ -37,6 +37,10 @@ impl Double {
     }
 }
 
+// SAFETY: made of atomic integers, for which all bits zero is a value.
+#[cfg(not(tollgate_loom))]
+unsafe impl crate::pages::Zeroable for Double {}
+
 impl Slot for Double {
     #[inline]
     fn tag(&self) -> u64 {

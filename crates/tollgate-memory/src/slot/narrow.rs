@@ -54,6 +54,10 @@ impl Narrow {
     }
 }
 
+// SAFETY: made of atomic integers, for which all bits zero is a value.
+#[cfg(not(tollgate_loom))]
+unsafe impl crate::pages::Zeroable for Narrow {}
+
 impl Slot for Narrow {
     #[inline]
     fn tag(&self) -> u64 {

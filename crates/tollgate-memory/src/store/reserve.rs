@@ -6,6 +6,7 @@ use tollgate_core::{
 };
 
 use super::{MemoryStore, refuse};
+use crate::hash::Fingerprint;
 use crate::reservations::{Entry, Part};
 use crate::table::Full;
 
@@ -14,7 +15,8 @@ impl MemoryStore {
     #[must_use]
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
-        if let Err(free_at) = self.reservations.promise() {
+        let fingerprints: Vec<_> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
+        if let Err(free_at) = self.reservations.promise(&fingerprints) {
             let refuse =
                 |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
             let verdict = Verdict::new(charges.iter().map(refuse).collect());
@@ -26,18 +28,18 @@ impl MemoryStore {
             held = Held::by_all(charges, slots, states, id, now);
         });
         if !verdict.is_allowed() || charges.is_empty() {
-            self.reservations.decline();
+            self.reservations.decline(&fingerprints);
             return Reserved { verdict, reservation: None };
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part = |(charge, held): (&Charge<'_>, Held)| Part {
-            fingerprint: self.fingerprint(charge),
+        let part = |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| Part {
+            fingerprint,
             algorithm: *charge.policy.algorithm(),
             held,
             on_expiry: charge.policy.reservation_terms().on_expiry,
         };
-        let parts = charges.iter().zip(held).map(part).collect();
+        let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
         let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {

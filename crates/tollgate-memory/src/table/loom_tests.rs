@@ -54,6 +54,99 @@ fn two_newcomers_of_one_key_share_one_slot_and_lose_no_count() {
     });
 }
 
+/// Two buckets that are homes, of which the first is in use; both keys are at home in it. When the
+/// table grows, the second is Alice's home and the first stays Bob's.
+fn about_to_grow<S: Slot>() -> Table<S> {
+    Table::with_base(3, 1, WhenFull::Deny)
+}
+
+#[test]
+fn a_key_that_is_moved_while_it_is_charged_loses_no_charge() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        count(&table, ALICE);
+        assert_eq!(thread.join().unwrap(), 1);
+        assert_eq!((table.read(ALICE), table.read(BOB)), (Some([2, 2]), Some([1, 1])));
+        assert!(table.is_settled());
+    });
+}
+
+#[test]
+fn a_narrow_key_that_is_moved_while_it_is_charged_loses_no_charge() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Narrow>());
+        move_on(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            move_on(&other, BOB)
+        });
+        move_on(&table, ALICE);
+        thread.join().unwrap();
+        let first = NOW.as_nanos() + 1;
+        assert_eq!(table.read(ALICE), Some([first + 1, 0]));
+        assert!(table.read(BOB).is_some_and(|[moment, _]| (first..=first + 1).contains(&moment)));
+    });
+}
+
+#[test]
+fn a_reader_never_misses_a_key_that_is_moved() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        assert_eq!(table.read(ALICE), Some([1, 1]));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_newcomer_that_comes_while_the_table_grows_is_in_one_slot_only() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, ALICE)
+        });
+        let mine = count(&table, ALICE);
+        assert_eq!(mine + thread.join().unwrap(), 3);
+        count(&table, BOB);
+        assert_eq!(table.read(ALICE), Some([2, 2]));
+        assert_eq!(table.views().filter(|(key, _)| key.tag == ALICE.tag).count(), 1);
+    });
+}
+
+#[test]
+fn keys_locked_together_are_found_while_one_is_moved() {
+    loom::model(|| {
+        let table = Arc::new(about_to_grow::<Double>());
+        count(&table, ALICE);
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(other.grow());
+            count(&other, BOB)
+        });
+        let locked = table.lock_all(&[ALICE], NOW).ok().expect("there is room");
+        for held in locked.slots {
+            let words = held.words().map(|word| word + 1);
+            held.write(ALICE.tag, later(words), NOW);
+        }
+        thread.join().unwrap();
+        assert_eq!(table.read(ALICE), Some([2, 2]));
+    });
+}
+
 #[test]
 fn a_reader_never_sees_half_a_state() {
     loom::model(|| {

@@ -4,7 +4,8 @@ use std::sync::PoisonError;
 
 use tollgate_core::Timestamp;
 
-use super::{Full, Stripe, Table};
+use super::growth::Moving;
+use super::{Full, Table};
 use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::StripeGuard;
@@ -15,14 +16,21 @@ pub(crate) const FEW: usize = 4;
 /// Slots locked together, and the stripes that keep others from making more of the same keys.
 pub(crate) struct LockedSlots<'t, S: Slot> {
     pub(crate) slots: Vec<Held<'t, S>>,
-    _stripes: Vec<StripeGuard<'t>>,
+    _stripes: Vec<StripeGuard<'t, Moving>>,
 }
 
 /// A locked slot of a key, or one that a newcomer takes if it is written.
 pub(crate) struct Held<'t, S: Slot> {
     locked: Locked<'t, S>,
-    /// Where a newcomer is counted.
-    newcomer: Option<&'t Stripe>,
+    newcomer: Option<Newcomer<'t, S>>,
+}
+
+/// What a newcomer takes if it is written.
+struct Newcomer<'t, S> {
+    table: &'t Table<S>,
+    home: usize,
+    index: usize,
+    owner: u8,
 }
 
 impl<S: Slot> Held<'_, S> {
@@ -33,8 +41,8 @@ impl<S: Slot> Held<'_, S> {
 
     /// Writes and unlocks.
     pub(crate) fn write(self, tag: u64, content: Content, now: Timestamp) {
-        if let Some(stripe) = self.newcomer {
-            stripe.note_claim(self.locked.view(), now);
+        if let Some(Newcomer { table, home, index, owner }) = self.newcomer {
+            table.note_claim(home, index, self.locked.view(), owner, now);
         }
         self.locked.write(tag, content);
     }
@@ -44,6 +52,7 @@ impl<S: Slot> Held<'_, S> {
 struct Choice {
     index: usize,
     position: usize,
+    home: usize,
     newcomer_in_place_of: Option<View>,
 }
 
@@ -89,7 +98,7 @@ impl<S: Slot> Table<S> {
             let mut order = self.choose(fingerprints, now)?;
             let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
             if newcomers && stripes.is_empty() {
-                stripes = self.lock_stripes(fingerprints);
+                stripes = self.lock_stripes(fingerprints, now);
                 continue;
             }
             order.sort_unstable_by_key(|choice| choice.index);
@@ -104,9 +113,10 @@ impl<S: Slot> Table<S> {
                     break;
                 }
                 let newcomer = choice.newcomer_in_place_of.map(|_| {
-                    let home = self.home(fingerprints[choice.position]);
-                    self.extend_reach(home, choice.index);
-                    self.stripe(home)
+                    let (home, index) = (choice.home, choice.index);
+                    self.extend_reach(home, index);
+                    let owner = self.owners.number(fingerprints[choice.position].owner);
+                    Newcomer { table: self, home, index, owner }
                 });
                 slots.push((choice.position, Held { locked, newcomer }));
             }
@@ -121,13 +131,20 @@ impl<S: Slot> Table<S> {
 
     /// Locks the stripes of all homes, in order: nobody else makes a slot for one of these keys
     /// until they are released.
-    fn lock_stripes(&self, fingerprints: &[Fingerprint]) -> Vec<StripeGuard<'_>> {
+    fn lock_stripes(
+        &self,
+        fingerprints: &[Fingerprint],
+        now: Timestamp,
+    ) -> Vec<StripeGuard<'_, Moving>> {
         let number = |fingerprint: &Fingerprint| self.home(*fingerprint) % self.stripes.len();
         let mut numbers: Vec<usize> = fingerprints.iter().map(number).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let lock = |number: usize| {
-            self.stripes[number].lock.lock().unwrap_or_else(PoisonError::into_inner)
+            let stripe = self.stripes[number].lock.lock();
+            let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
+            self.tend(number, &mut moving, now);
+            moving
         };
         numbers.into_iter().map(lock).collect()
     }
@@ -147,17 +164,18 @@ impl<S: Slot> Table<S> {
         let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
         let mut choices = Vec::with_capacity(fingerprints.len());
         for (position, index) in found.into_iter().enumerate() {
+            let home = self.home(fingerprints[position]);
             let (index, newcomer_in_place_of) = match index {
                 Some(index) => (index, None),
                 None => {
-                    let home = self.home(fingerprints[position]);
-                    let victim = self.victim(home, now, |index| taken.contains(&index));
+                    let owner = self.owners.number(fingerprints[position].owner);
+                    let victim = self.victim(home, owner, now, |index| taken.contains(&index));
                     let (index, view) = victim.map_err(|full| (position, full))?;
                     taken.push(index);
                     (index, Some(view))
                 }
             };
-            choices.push(Choice { index, position, newcomer_in_place_of });
+            choices.push(Choice { index, position, home, newcomer_in_place_of });
         }
         Ok(choices)
     }

@@ -14,6 +14,9 @@ mod dump;
 /// What a flood of keys does, and batches beside single checks.
 mod load;
 
+/// Room belongs to policies: who pays for a flood, and who does not.
+mod room;
+
 /// Waiting for a limit, in paused time.
 #[cfg(feature = "tokio")]
 mod acquire;

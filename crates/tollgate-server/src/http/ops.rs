@@ -128,7 +128,7 @@ fn exposition(service: &Service) -> String {
     text.sample(&[], f64::from(u8::from(service.is_draining())));
     service.metrics().write(service.store_name(), &mut text);
     if let Some(memory) = service.memory() {
-        pressure::write(memory, service.clock().now(), &mut text);
+        pressure::write(memory, service, &mut text);
     }
     process::write(&mut text);
     text.finish()
