@@ -220,6 +220,9 @@ fn memory(config: &Config, args: &Args) -> Result<MemoryStore> {
     let Some(path) = args.snapshot.as_deref() else { return Ok(MemoryStore::new(capacity)) };
     let is_required = args.snapshot_required;
     let opened = Snapshot { flag: "--snapshot", path, is_required }.open(capacity)?;
+    if let Some(reason) = opened.unwritable {
+        warn!(path = %path.display(), %reason, "the snapshot cannot be written now");
+    }
     if let Some(Refused { reason, aside }) = opened.refused {
         let (path, aside) = (path.display(), aside.display());
         warn!(%path, %reason, %aside, "the snapshot was set aside: all keys start anew");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Error, Result, anyhow};
 use tollgate_core::{Clock as _, Timestamp};
 use tollgate_memory::{Capacity, DumpFile, MemoryStore, SystemClock};
+use tollgate_server::logs::chain;
 
 /// A file from further ahead than this was written by a clock that was wrong. Less than this a clock
 /// may be behind: it then starts where the file says, and waits for the system's to catch up.
@@ -20,10 +21,13 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) is_required: bool,
 }
 
-/// A store, and why it does not begin with the states of the file, if it does not.
+/// A store, and what there is to warn of.
 pub(crate) struct Opened {
     pub(crate) memory: MemoryStore,
+    /// Why it does not begin with the states of the file, if it does not.
     pub(crate) refused: Option<Refused>,
+    /// Why the file cannot be written now, if it cannot: later it may be.
+    pub(crate) unwritable: Option<String>,
 }
 
 /// A file that could not be used.
@@ -42,19 +46,23 @@ impl Snapshot<'_> {
     /// If nothing can be written there, or, where the file is required, if it cannot be used.
     pub(crate) fn open(&self, capacity: Capacity) -> Result<Opened> {
         let file = DumpFile::new(self.path);
-        file.prepare().with_context(|| self.name())?;
+        let unwritable = match file.prepare() {
+            // A disk that is full must not stop what does not need it to decide.
+            Err(error) if error.is_transient() && !self.is_required => Some(chain(&error)),
+            prepared => prepared.with_context(|| self.name()).map(|()| None)?,
+        };
         let memory = match MemoryStore::restore(self.path, capacity) {
             Ok(memory) => not_from_the_future(memory),
             Err(_) if is_missing(self.path) => Ok(MemoryStore::new(capacity)),
             Err(error) => Err(Error::new(error)),
         };
         match memory {
-            Ok(memory) => Ok(Opened { memory, refused: None }),
+            Ok(memory) => Ok(Opened { memory, refused: None, unwritable }),
             Err(error) if self.is_required => Err(error.context(self.name())),
             Err(error) => {
                 let aside = file.set_aside().with_context(|| self.name())?;
                 let refused = Some(Refused { reason: format!("{error:#}"), aside });
-                Ok(Opened { memory: MemoryStore::new(capacity), refused })
+                Ok(Opened { memory: MemoryStore::new(capacity), refused, unwritable })
             }
         }
     }

@@ -70,8 +70,8 @@ impl Wide {
 
     pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
         let owners = Arc::new(Owners::new());
-        let bytes_max = bytes_max / Self::SHARDS;
-        let shard = |_| Mutex::new(Shard::new(bytes_max, when_full, Arc::clone(&owners)));
+        let shard =
+            |_| Mutex::new(Shard::new(bytes_max / Self::SHARDS, when_full, Arc::clone(&owners)));
         Self { shards: (0..Self::SHARDS).map(shard).collect(), owners }
     }
 
@@ -169,15 +169,16 @@ impl Shard {
         limited.chain(others).map(|entry| entry.fingerprint).collect()
     }
 
-    /// Puts back an entry that was listed, if there is room for it. None with nothing left makes
-    /// room, whatever is to happen once the store is at work.
+    /// Puts back an entry that was listed, if there is room for it. One with units left takes no
+    /// room from others, among which may be some with nothing left.
     pub(crate) fn restore(&mut self, entry: Entry, now: Timestamp) {
+        let owner = entry.fingerprint.owner;
         self.remove(entry.fingerprint);
-        let when_full = std::mem::replace(&mut self.when_full, WhenFull::Deny);
-        if self.make_room(entry.fingerprint.owner, now).is_ok() {
+        if self.bytes >= self.bytes_max && !entry.limited {
+            self.owners.note_forgotten(self.owners.number(owner));
+        } else if self.make_room(owner, now).is_ok() {
             self.push(entry);
         }
-        self.when_full = when_full;
     }
 
     /// Stores a state; one that says nothing is dropped instead.
@@ -236,10 +237,6 @@ impl Shard {
             self.remove_at(at);
         }
         Ok(())
-    }
-
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
     }
 
     /// Bytes taken, and how many there may be.

@@ -10,7 +10,6 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate_core::Timestamp;
 use tollgate_memory::{MemoryStore, Pressure};
 use tracing::{info, warn};
 
@@ -57,7 +56,7 @@ impl PressureWatch {
     pub(crate) fn look(&mut self, service: &Service) {
         let Some(memory) = service.memory() else { return };
         for news in self.see(memory.pressure(), Instant::now()).into_iter().flatten() {
-            tell(news, memory);
+            tell(news, memory, service);
         }
     }
 
@@ -85,16 +84,18 @@ impl PressureWatch {
     }
 }
 
-fn tell(news: News, memory: &MemoryStore) {
+fn tell(news: News, memory: &MemoryStore, service: &Service) {
     let Pressure { forgotten, refused, .. } = memory.pressure();
     match news {
         News::Forgets => warn!(
             forgotten_total = forgotten,
+            most_of = worst(memory, service, |pressure| pressure.forgotten),
             "memory for states is full: keys are forgotten before their time; \
              give it more --memory-bytes, or look at the top keys"
         ),
         News::Refuses => warn!(
             refused_total = refused,
+            most_of = worst(memory, service, |pressure| pressure.refused),
             "memory for states is full of keys with nothing left: new keys are denied; \
              give it more --memory-bytes, look at the top keys, or set when_full"
         ),
@@ -105,8 +106,19 @@ fn tell(news: News, memory: &MemoryStore) {
     }
 }
 
+/// The policy that it has cost most since the start: who is flooded, most likely.
+fn worst(memory: &MemoryStore, service: &Service, cost: fn(&Pressure) -> u64) -> Option<String> {
+    let rules = service.rules();
+    let costs = rules.rules().iter().map(|rule| {
+        let policy = rule.policy();
+        (cost(&memory.pressure_of(policy)), policy.name())
+    });
+    costs.filter(|(cost, _)| *cost > 0).max().map(|(_, name)| name.to_owned())
+}
+
 /// How full the store is, and what that has cost.
-pub(crate) fn write(memory: &MemoryStore, now: Timestamp, text: &mut Exposition) {
+pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Exposition) {
+    let now = service.clock().now();
     let pressure = memory.pressure();
     text.family("tollgate_keys", "gauge", "Keys with a state in memory.");
     text.sample(&[], pressure.used as f64);
@@ -114,6 +126,7 @@ pub(crate) fn write(memory: &MemoryStore, now: Timestamp, text: &mut Exposition)
     text.sample(&[], pressure.forgotten as f64);
     text.family("tollgate_keys_refused_total", "counter", "Newcomers refused: no room.");
     text.sample(&[], pressure.refused as f64);
+    write_policies(memory, service, text);
     let fill = memory.fill(now);
     let rooms = [
         ("keys", fill.keys),
@@ -123,6 +136,23 @@ pub(crate) fn write(memory: &MemoryStore, now: Timestamp, text: &mut Exposition)
     text.family("tollgate_memory_fill_ratio", "gauge", "Share of the room for states taken.");
     for (room, ratio) in rooms {
         text.sample(&[("room", room)], ratio);
+    }
+}
+
+/// What it has cost each policy.
+fn write_policies(memory: &MemoryStore, service: &Service, text: &mut Exposition) {
+    type Pick = fn(&Pressure) -> u64;
+    let families: [(&str, &str, Pick); 2] = [
+        ("tollgate_policy_keys_forgotten_total", "Forgotten early, by policy.", |p| p.forgotten),
+        ("tollgate_policy_keys_refused_total", "Newcomers refused, by policy.", |p| p.refused),
+    ];
+    let rules = service.rules();
+    for (name, help, pick) in families {
+        text.family(name, "counter", help);
+        for policy in rules.rules().iter().map(|rule| rule.policy()) {
+            let count = pick(&memory.pressure_of(policy));
+            text.sample(&[("policy", policy.name())], count as f64);
+        }
     }
 }
 

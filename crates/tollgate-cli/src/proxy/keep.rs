@@ -79,14 +79,19 @@ impl Kept {
         let file = self.file.clone();
         tokio::spawn(async move {
             let Some(file) = file else { return };
+            let mut is_failing = false;
             loop {
                 tokio::time::sleep(EVERY).await;
                 let file = file.clone();
                 // It waits for the disk, which requests must not.
                 let written = tokio::task::spawn_blocking(move || file.write()).await;
-                if let Ok(Err(error)) = written {
-                    say(&format!("{error:#}"));
+                // Once for as long as it lasts, not every two seconds.
+                match &written {
+                    Ok(Err(error)) if !is_failing => say(&format!("WARN {error:#}")),
+                    Ok(Ok(())) if is_failing => say("INFO --state is written again"),
+                    _ => {}
                 }
+                is_failing = !matches!(written, Ok(Ok(())));
             }
         })
     }
@@ -106,6 +111,9 @@ impl File {
 
 fn restored(path: &Path, is_required: bool, capacity: Capacity) -> Result<MemoryStore> {
     let opened = Snapshot { flag: "--state", path, is_required }.open(capacity)?;
+    if let Some(reason) = opened.unwritable {
+        say(&format!("WARN --state {} cannot be written now: {reason}", path.display()));
+    }
     if let Some(Refused { reason, aside }) = opened.refused {
         let (path, aside) = (path.display(), aside.display());
         say(&format!("WARN --state {path} was set aside as {aside}, counting anew: {reason}"));

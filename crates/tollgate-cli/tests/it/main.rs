@@ -13,6 +13,8 @@ mod proxy;
 mod queue;
 // `serve` as its own process, and `validate`.
 mod serve;
+// Snapshots that are bad, resized or ahead, and memory that is full.
+mod snapshot;
 // What `simulate` prints and writes.
 mod simulate;
 // Runs the binary within a bound.

@@ -23,7 +23,14 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::spawn(&mut Command::new(env!("CARGO_BIN_EXE_tollgate")), arguments)
+        Self::spawn(&mut Command::new(env!("CARGO_BIN_EXE_tollgate")), arguments, Stdio::null())
+    }
+
+    /// A service whose log goes to a file, a new one.
+    pub(crate) fn start_logged(log: &Path, arguments: &[&str]) -> Self {
+        let log = std::fs::File::create(log).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        Self::spawn(&mut command, arguments, log.into())
     }
 
     /// A service none of whose files may have more than `blocks` of 512 bytes: a disk that is full.
@@ -31,16 +38,16 @@ impl Served {
         let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tollgate")]);
-        Self::spawn(&mut command, arguments)
+        Self::spawn(&mut command, arguments, Stdio::null())
     }
 
-    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
+    fn spawn(command: &mut Command, arguments: &[&str], errors: Stdio) -> Self {
         let mut process = command
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(errors)
             .spawn()
             .expect("the binary starts");
         let out = process.stdout.take().expect("piped");

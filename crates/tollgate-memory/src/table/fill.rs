@@ -11,10 +11,10 @@ const SAMPLED: usize = 1_024;
 impl<S: Slot> Table<S> {
     /// The share of slots whose key says something at `now`, 0 to 1.
     pub(crate) fn fill(&self, now: Timestamp) -> f64 {
-        // Beyond them the table has never been touched, and a look would touch it.
+        // Beyond what is in use there is nothing, and no memory to be touched.
         let buckets = self.in_use();
         let looked_at = SAMPLED.min(buckets);
-        // Evenly over the table: fingerprints are as good as random, so any buckets would do.
+        // Evenly over it: fingerprints are as good as random, so any buckets would do.
         let sample = (0..looked_at).flat_map(|turn| &self.buckets[turn * buckets / looked_at].0);
         let (mut slots, mut live) = (0u32, 0u32);
         for slot in sample {
@@ -23,6 +23,6 @@ impl<S: Slot> Table<S> {
             live += u32::from(view.tag != 0 && view.vacant_at > now);
         }
         let in_use = buckets as f64 / self.buckets.len() as f64;
-        in_use * f64::from(live) / f64::from(slots.max(1))
+        f64::from(live) / f64::from(slots.max(1)) * in_use
     }
 }

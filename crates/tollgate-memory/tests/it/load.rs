@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Answer, Charge, Cost, Key, Policy, Retry, Store, Timestamp, Verdict};
-use tollgate_memory::{Capacity, MemoryStore, WhenFull};
+use tollgate_memory::{Capacity, Fill, MemoryStore, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
@@ -84,6 +84,31 @@ fn states_of_variable_size_stay_within_their_bytes() {
         let _ = store.check(&charge(&policy, &format!("later{}", number % 200)), later);
     }
     assert_eq!(store.pressure().used, 200);
+}
+
+/// An operator who sees it rise has time to act before anybody is forgotten.
+#[test]
+fn fill_says_how_much_of_each_room_is_taken() {
+    let store = MemoryStore::new(Capacity { variable_bytes: 1 << 20, ..Capacity::keys(30_000) });
+    assert_eq!(store.fill(NOW), Fill::default());
+    let (narrow, double) = (policy("5/1h"), policy("7/1h burst 5"));
+    let window = SlidingWindow::new("5/1h".parse().unwrap(), 60).unwrap();
+    let sliding = Policy::new("sliding", window).unwrap();
+    for number in 0..20_000 {
+        let name = format!("{number}");
+        assert!(store.check(&charge(&narrow, &name), NOW).is_allowed());
+        if number % 2 == 0 {
+            assert!(store.check(&charge(&double, &name), NOW).is_allowed());
+        }
+        let _ = store.check(&charge(&sliding, &name), NOW);
+    }
+    // A third more slots than keys are promised.
+    let fill = store.fill(NOW);
+    assert!((0.45..0.55).contains(&fill.keys), "{fill:?}");
+    assert!((0.2..0.3).contains(&fill.wide_keys), "{fill:?}");
+    assert!((0.9..1.1).contains(&fill.variable_bytes), "{fill:?}");
+    let later = store.fill(NOW.after(Duration::from_secs(7_200)));
+    assert!(later.keys < 0.01 && later.wide_keys < 0.01, "{later:?}");
 }
 
 /// Half the cap for narrow slots, a quarter for double ones, a quarter for the rest.

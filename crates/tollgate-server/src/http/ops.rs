@@ -148,7 +148,7 @@ fn exposition(service: &Service) -> String {
     text.family("tollgate_held_bytes", "gauge", "Held for unfinished requests.");
     text.sample(&[], service.room().bytes() as f64);
     if let Some(memory) = service.memory() {
-        pressure::write(memory, service.clock().now(), &mut text);
+        pressure::write(memory, service, &mut text);
     }
     process::write(&mut text);
     text.finish()

@@ -58,9 +58,11 @@ impl DumpError {
     /// Whether another try may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        use io::ErrorKind::{Interrupted, ResourceBusy, StorageFull, TimedOut};
-        let kind = self.source.as_ref().map(io::Error::kind);
-        matches!(kind, Some(Interrupted | ResourceBusy | StorageFull | TimedOut))
+        use io::ErrorKind::{FileTooLarge, Interrupted, QuotaExceeded};
+        use io::ErrorKind::{ResourceBusy, StorageFull, TimedOut};
+        let is_full = |kind| matches!(kind, FileTooLarge | QuotaExceeded | StorageFull);
+        let is_late = |kind| matches!(kind, Interrupted | ResourceBusy | TimedOut);
+        self.source.as_ref().map(io::Error::kind).is_some_and(|kind| is_full(kind) || is_late(kind))
     }
 }
 
