@@ -279,7 +279,7 @@ impl Visit<'_> {
         match front {
             Front::Resp => resp::serve(worker, stream, id, stop).await,
             Front::Http => http::serve(worker, stream, peer, stop).await,
-            Front::Grpc => grpc::serve(worker, stream, &probes, stop).await,
+            Front::Grpc => grpc::serve(worker, stream, peer, &probes, stop).await,
         }
     }
 }

@@ -14,11 +14,13 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::messages::RateLimitResponse;
 use super::reflection::{self, Reflection};
+use super::socket_name::Renamed;
 use super::status::{Code, Status};
 use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
 use crate::auth::Role;
 use crate::drain::Stop;
+use crate::http::Peer;
 use crate::http2::{self, Answered, Holder, Manner};
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -85,7 +87,13 @@ impl std::fmt::Debug for Probes {
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(worker: &Rc<Worker>, stream: S, probes: &Probes, stop: Stop) -> io::Result<()>
+pub async fn serve<S>(
+    worker: &Rc<Worker>,
+    stream: S,
+    peer: Peer,
+    probes: &Probes,
+    stop: Stop,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -95,6 +103,9 @@ where
         let (worker, probes) = (Rc::clone(worker), probes.clone());
         async move { answer(&worker, probes, request, holder).await }
     };
+    if peer.is_unix {
+        return http2::serve(worker, Renamed::new(stream), manner, stop, respond).await;
+    }
     http2::serve(worker, stream, manner, stop, respond).await
 }
 
