@@ -280,7 +280,7 @@ impl Visit<'_> {
         match front {
             Front::Resp => resp::serve(worker, stream, (id, peer.address), stop).await,
             Front::Http => http::serve(worker, stream, peer, stop).await,
-            Front::Grpc => grpc::serve(worker, stream, peer.address, &probes, stop).await,
+            Front::Grpc => grpc::serve(worker, stream, peer, &probes, stop).await,
         }
     }
 }

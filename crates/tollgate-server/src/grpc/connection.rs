@@ -15,11 +15,13 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::messages::RateLimitResponse;
 use super::reflection::{self, Reflection};
+use super::socket_name::Renamed;
 use super::status::{Code, Status};
 use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
+use crate::http::Peer;
 use crate::http2::{self, Answered, Holder, Manner};
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -89,7 +91,7 @@ impl std::fmt::Debug for Probes {
 pub async fn serve<S>(
     worker: &Rc<Worker>,
     stream: S,
-    peer: IpAddr,
+    peer: Peer,
     probes: &Probes,
     stop: Stop,
 ) -> io::Result<()>
@@ -100,8 +102,11 @@ where
     let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by: Some(first_by) };
     let respond = |request: Request<Incoming>, holder| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
-        async move { answer(&worker, peer, probes, request, holder).await }
+        async move { answer(&worker, peer.address, probes, request, holder).await }
     };
+    if peer.is_unix {
+        return http2::serve(worker, Renamed::new(stream), manner, stop, respond).await;
+    }
     http2::serve(worker, stream, manner, stop, respond).await
 }
 

@@ -7,6 +7,7 @@ mod connection;
 mod envoy;
 pub mod messages;
 mod reflection;
+mod socket_name;
 mod status;
 mod throttlecrab;
 mod unary;

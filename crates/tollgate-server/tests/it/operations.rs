@@ -14,7 +14,7 @@ use tollgate_server::reload::{reload, reload_certificates};
 use tollgate_server::server::Server;
 use tollgate_server::service::{Backing, Service};
 
-use crate::harness::{Folder, Http, PATIENCE, output, start, start_with, tool};
+use crate::harness::{Folder, Http, PATIENCE, output, start, start_with, tool, tools};
 
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
 
@@ -458,9 +458,8 @@ fn a_drain_ends_the_wait_for_a_job() {
     assert!(answer.ends_with("{\"leases\":[]}"), "{answer}");
 }
 
-#[test]
-fn every_front_listens_on_a_unix_socket_too() {
-    let folder = Folder::new("unix");
+/// A server whose fronts listen on sockets in a folder.
+fn start_on_sockets(folder: &Folder) -> Server {
     let at = |name: &str| Some(format!("unix:{}", folder.0.join(name).display()));
     let overrides =
         Overrides { http: at("http"), grpc: at("grpc"), resp: at("resp"), ..Overrides::default() };
@@ -468,7 +467,66 @@ fn every_front_listens_on_a_unix_socket_too() {
     let config = Config::from_texts(&[], &overrides, &metrics).unwrap();
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));
     let service = Service::new(config.rules, metrics, memory, clock(), config.settings);
-    let _server = Server::start(Arc::new(service), &config.listen, None, 1).unwrap();
+    Server::start(Arc::new(service), &config.listen, None, 1).unwrap()
+}
+
+/// gRPC's C core calls a socket by its path, percent-encoded.
+#[test]
+fn grpc_over_a_unix_socket_is_answered_whatever_the_client_calls_it() {
+    let folder = Folder::new("unix-grpc");
+    let _server = start_on_sockets(&folder);
+    let framed = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        bytes.extend_from_slice(&[kind, flags, 0, 0, 0, stream]);
+        bytes.extend_from_slice(payload);
+        bytes
+    };
+    let fields = b"\x83\x86\x40\x05:path\x1c/grpc.health.v1.Health/Check\
+        \x40\x0a:authority\x0etmp%2Fx%2Fgrpc\x40\x0ccontent-type\x10application/grpc\
+        \x40\x02te\x08trailers";
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(framed(4, 0, 0, b""));
+    bytes.extend(framed(1, 4, 1, fields));
+    bytes.extend(framed(0, 1, 1, b"\0\0\0\0\0"));
+    let mut stream = UnixStream::connect(folder.0.join("grpc")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&bytes).unwrap();
+    // The first frame of the stream is the head of an answer, not its reset.
+    let kind = loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).unwrap();
+        if head[8] == 1 {
+            break head[3];
+        }
+    };
+    assert_eq!(kind, 1);
+}
+
+#[test]
+fn grpcio_asks_over_a_unix_socket() {
+    if !tools().join("python/grpc").exists() && tool("python/grpc").is_none() {
+        return;
+    }
+    let folder = Folder::new("unix-grpcio");
+    let _server = start_on_sockets(&folder);
+    let script = format!(
+        "import grpc\n\
+         channel = grpc.insecure_channel('unix:{}')\n\
+         check = channel.unary_unary('/grpc.health.v1.Health/Check')\n\
+         print([list(check(b'', timeout=60)) for _ in range(3)])\n",
+        folder.0.join("grpc").display()
+    );
+    let mut command = Command::new("python3");
+    command.env("PYTHONPATH", tools().join("python")).args(["-c", &script]);
+    assert_eq!(output(&mut command), "[[8, 1], [8, 1], [8, 1]]\n");
+}
+
+#[test]
+fn every_front_listens_on_a_unix_socket_too() {
+    let folder = Folder::new("unix");
+    let _server = start_on_sockets(&folder);
     let mut resp = UnixStream::connect(folder.0.join("resp")).unwrap();
     resp.write_all(b"PING\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();
