@@ -101,6 +101,7 @@ impl Args {
             listen_public: self.listen_public.then_some(true),
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
+            read_token: None,
         };
         Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
     }

@@ -293,6 +293,9 @@ impl Draft {
         if let Some(token) = &over.token {
             settings.auth.add(token, Role::Admin);
         }
+        if let Some(token) = &over.read_token {
+            settings.auth.add(token, Role::Read);
+        }
         let config = Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes: over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT),

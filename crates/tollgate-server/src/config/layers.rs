@@ -19,6 +19,8 @@ pub struct Overrides {
     pub queue_store: Option<String>,
     /// A token with the role `admin`.
     pub token: Option<String>,
+    /// A token with the role `read`.
+    pub read_token: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: Option<usize>,
     /// Threads that serve.
@@ -33,13 +35,14 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 11] = [
+    pub const VARIABLES: [&'static str; 12] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",
         "TOLLGATE_STORE",
         "TOLLGATE_QUEUE_STORE",
         "TOLLGATE_TOKEN",
+        "TOLLGATE_READ_TOKEN",
         "TOLLGATE_MEMORY_BYTES",
         "TOLLGATE_WORKERS",
         "TOLLGATE_LISTEN_PUBLIC",
@@ -61,6 +64,7 @@ impl Overrides {
             store: get("TOLLGATE_STORE"),
             queue_store: get("TOLLGATE_QUEUE_STORE"),
             token: get("TOLLGATE_TOKEN"),
+            read_token: get("TOLLGATE_READ_TOKEN"),
             memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
             listen_public: parsed(&get, "TOLLGATE_LISTEN_PUBLIC", "true or false")?,
@@ -79,6 +83,7 @@ impl Overrides {
             store: self.store.or(lower.store),
             queue_store: self.queue_store.or(lower.queue_store),
             token: self.token.or(lower.token),
+            read_token: self.read_token.or(lower.read_token),
             memory_bytes: self.memory_bytes.or(lower.memory_bytes),
             workers: self.workers.or(lower.workers),
             listen_public: self.listen_public.or(lower.listen_public),
