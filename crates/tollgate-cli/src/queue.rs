@@ -266,8 +266,10 @@ fn line(figures: &Value) -> String {
     )
 }
 
-fn word<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
+/// A name as the terminal may show it: groups are named by whoever enqueues, and a control character
+/// would move the cursor, or end the line and begin another.
+fn word(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_default().escape_debug().to_string()
 }
 
 fn say(text: &str) -> Result<()> {

@@ -151,6 +151,13 @@ pub trait Backend: Send + Sync {
     /// Every recurring job, in order of names.
     fn recurring(&self, queue: &QueueName) -> Answer<'_, Vec<Recurring>>;
 
+    /// Keeps `proposed` as the secret of these queues, unless they have one; the one they have. What
+    /// is signed with it is known again by every process that has these queues, and after a restart.
+    /// A backend that does not keep it answers what is proposed.
+    fn secret(&self, proposed: [u8; 32]) -> Answer<'_, [u8; 32]> {
+        Answer::Ready(Ok(proposed))
+    }
+
     /// Settles one lease; an error of kind [`ErrorKind::LeaseLost`] if it was over.
     fn settle_one(
         &self,

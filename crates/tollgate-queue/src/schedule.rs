@@ -60,6 +60,8 @@ pub(crate) struct Schedule {
     pub(crate) names: BTreeMap<QueueName, u32>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) shared: BTreeMap<QueueName, (Limit, Gate)>,
+    /// See [`crate::Backend::secret`].
+    pub(crate) secret: Option<[u8; 32]>,
     pub(crate) next_id: u64,
     pub(crate) next_queue: u32,
     pub(crate) last_now: Timestamp,
@@ -132,6 +134,14 @@ impl Schedule {
         self.queues.remove(&number);
         self.changes.push(Change::QueueGone(number));
         true
+    }
+
+    /// The secret that is kept: `proposed`, unless there is one.
+    pub(crate) fn secret(&mut self, proposed: [u8; 32]) -> [u8; 32] {
+        if self.secret.is_none() {
+            self.changes.push(Change::Secret);
+        }
+        *self.secret.get_or_insert(proposed)
     }
 
     /// Makes or changes a limit that queues share; what is in use of the same kind stays in use.

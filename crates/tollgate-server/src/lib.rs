@@ -11,6 +11,8 @@
 //! Deliberately absent: algorithms and states (`tollgate-core`, the stores), arguments of the
 //! command line (`tollgate-cli`), a thread that sweeps, and OpenTelemetry.
 
+#![forbid(unsafe_code)]
+
 pub mod adhoc;
 pub mod amendments;
 pub mod auth;
@@ -27,6 +29,7 @@ mod fuzzing;
 pub mod grpc;
 pub mod http;
 mod http2;
+mod lease_token;
 mod listen;
 pub mod logs;
 pub mod metrics;

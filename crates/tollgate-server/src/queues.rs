@@ -3,14 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate_core::Clock;
 use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{
-    Backend, Embedded, Error, Limit, Queue, QueueName, QueueSettings, RedisBackend, RedisSettings,
-    Worker,
+    Backend, Embedded, Error, ErrorKind, Limit, Queue, QueueName, QueueSettings, RedisBackend,
+    RedisSettings, Worker,
 };
+
+use crate::lease_token::Signer;
 
 /// What the configuration says about queues.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -88,6 +91,7 @@ impl Pushing {
 pub struct Queues {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
+    signer: Signer,
 }
 
 impl Queues {
@@ -101,7 +105,12 @@ impl Queues {
         clock: Arc<dyn Clock>,
         plan: &QueuePlan,
     ) -> Result<Self, Error> {
-        let queues = Self { backend, clock };
+        let mut proposed = [0; 32];
+        let no_randomness =
+            |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
+        SystemRandom::new().fill(&mut proposed).map_err(no_randomness)?;
+        let signer = Signer::new(&backend.secret(proposed).await?);
+        let queues = Self { backend, clock, signer };
         for (name, limit) in &plan.shared {
             queues.backend.put_shared(name, *limit, queues.clock.now()).await?;
         }
@@ -136,6 +145,11 @@ impl Queues {
     #[must_use]
     pub fn queue(&self, name: QueueName) -> Queue {
         Queue::new(Arc::clone(&self.backend), Arc::clone(&self.clock), name)
+    }
+
+    /// What signs the tokens of leases.
+    pub(crate) const fn signer(&self) -> &Signer {
+        &self.signer
     }
 
     /// Every queue, in order of names.

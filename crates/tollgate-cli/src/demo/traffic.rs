@@ -103,7 +103,7 @@ impl Service {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|job| json!({ "id": job["id"], "attempt": job["attempt"] }))
+            .map(|job| json!({ "token": job["token"] }))
             .collect();
         if !leases.is_empty() {
             let _ = self.post("/v1/queues/mail/ack", &json!({ "leases": leases })).await;

@@ -109,6 +109,11 @@ fn the_chart_renders_and_what_it_configures_is_valid() {
     for kind in ["Deployment", "Service", "ConfigMap", "PodDisruptionBudget", "ServiceMonitor"] {
         assert!(rendered.lines().any(|line| line == format!("kind: {kind}")), "{kind}");
     }
+    let monitor = rendered.split("\n---").find(|part| part.contains("kind: ServiceMonitor"));
+    let monitor = monitor.expect("a monitor");
+    assert!(monitor.contains(r#"name: "tollgate-read-token""#), "{monitor}");
+    assert!(!monitor.contains(r#""tollgate-token""#), "Prometheus has no admin token: {monitor}");
+    assert!(rendered.contains("- name: TOLLGATE_READ_TOKEN"));
     let rules: String = rendered
         .lines()
         .skip_while(|line| !line.contains("tollgate.yaml: |"))

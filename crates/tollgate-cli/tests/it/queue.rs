@@ -35,12 +35,30 @@ fn read((status, body): (u16, String)) -> (u16, Value) {
     (status, serde_json::from_str(&body).unwrap_or(Value::Null))
 }
 
-/// Leases everything that may start; the ids.
-fn lease(served: &Served) -> Vec<u64> {
+/// A job that was leased, compared by its id.
+#[derive(Clone, Debug)]
+struct Held {
+    id: u64,
+    token: Value,
+}
+
+impl Held {
+    fn of(lease: &Value) -> Self {
+        Self { id: lease["id"].as_u64().unwrap(), token: lease["token"].clone() }
+    }
+}
+
+impl PartialEq<u64> for Held {
+    fn eq(&self, id: &u64) -> bool {
+        self.id == *id
+    }
+}
+
+/// Leases everything that may start.
+fn lease(served: &Served) -> Vec<Held> {
     let (status, answer) = post(served, "lease", &json!({"max": 10, "worker": "w"}));
     assert_eq!(status, 200, "{answer}");
-    let leases = answer["leases"].as_array().unwrap();
-    leases.iter().map(|lease| lease["id"].as_u64().unwrap()).collect()
+    answer["leases"].as_array().unwrap().iter().map(Held::of).collect()
 }
 
 fn state(served: &Served, id: u64) -> String {
@@ -61,19 +79,20 @@ fn a_killed_service_has_lost_nothing_that_it_acknowledged() {
     }
     let running = lease(&served);
     assert_eq!(running.len(), 2, "two slots, whatever waits");
-    let done = json!({"id": running[0], "attempt": 1, "result": {"ok": true}});
+    let done = json!({"token": running[0].token, "result": {"ok": true}});
     assert_eq!(post(&served, "ack", &done).0, 200);
     assert!(!served.stop("KILL"));
 
     let again = serve(&folder);
-    assert_eq!(state(&again, running[0]), "done");
-    let (_, job) = get(&again, &format!("/jobs/{}", running[0]));
+    assert_eq!(state(&again, running[0].id), "done");
+    let (_, job) = get(&again, &format!("/jobs/{}", running[0].id));
     assert_eq!(job["result"], "{\"ok\":true}", "{job}");
-    assert_eq!(state(&again, running[1]), "running");
+    assert_eq!(state(&again, running[1].id), "running");
     let (_, figures) = get(&again, "");
     assert_eq!(figures["waiting"], 1, "{figures}");
     assert_eq!(lease(&again), [0; 0], "a slot that was used is not free after a restart");
-    assert_eq!(post(&again, "ack", &json!({"id": running[1], "attempt": 1})).0, 200);
+    let held = json!({"token": running[1].token});
+    assert_eq!(post(&again, "ack", &held).0, 200, "a token outlives the process that gave it");
 }
 
 #[test]
@@ -126,7 +145,7 @@ fn what_is_wrong_is_refused_and_changes_nothing() {
     assert_eq!(post(&served, "jobs", &long).0, 400, "a payload over the cap");
     let batch = json!({"jobs": [{"payload": "fits"}, long]});
     assert_eq!(post(&served, "jobs/batch", &batch).0, 400, "all of a batch or none");
-    let lost = json!({"id": 7, "attempt": 1});
+    let lost = json!({"token": "7.1.00000000000000000000000000000000"});
     assert_eq!(post(&served, "ack", &lost).0, 409, "a lease that never was");
     assert_eq!(get(&served, "/jobs/7").0, 404);
     let (_, figures) = get(&served, "");
@@ -146,13 +165,14 @@ fn operators_pause_resume_retry_and_drain_from_the_terminal() {
     assert_eq!(lease(&served), [0; 0]);
     queue(&["resume", "roles"]);
     let leased = lease(&served);
-    let dead = json!({"id": leased[0], "attempt": 1, "reason": "no such user", "retry": false});
+    let token = &leased[0].token;
+    let dead = json!({"token": token, "reason": "no such user", "retry": false});
     assert_eq!(post(&served, "fail", &dead).0, 200);
-    assert_eq!(state(&served, leased[0]), "dead");
+    assert_eq!(state(&served, leased[0].id), "dead");
     queue(&["retry", "roles"]);
-    assert_eq!(lease(&served), leased);
-    let (_, job) = get(&served, &format!("/jobs/{}", leased[0]));
-    let ended = json!({"id": leased[0], "attempt": job["attempt"]});
+    let again = lease(&served);
+    assert_eq!(again, [leased[0].id]);
+    let ended = json!({"token": again[0].token});
     assert_eq!(post(&served, "ack", &ended).0, 200);
     queue(&["drain", "roles", "--timeout", "30"]);
     assert!(queue(&["stats", "roles"]).contains("roles"));
@@ -193,16 +213,18 @@ fn every_field_of_a_job_is_heard_over_http() {
     assert_eq!((waits, &job["payload"]), (3_600_000, &json!("[1,2]")), "{job}");
     // One attempt is all that it has.
     let once = enqueue(&served, &json!({"group": "h", "payload": "x", "attempts_max": 1}));
-    assert_eq!(lease(&served), [once]);
-    let failed = post(&served, "fail", &json!({"id": once, "attempt": 1, "reason": "no"})).1;
+    let held = lease(&served);
+    assert_eq!(held, [once]);
+    let failed = post(&served, "fail", &json!({"token": held[0].token, "reason": "no"})).1;
     assert_eq!(failed["state"], "dead", "{failed}");
     // Its own backoff, not the queue's.
     let slow =
         json!({"group": "i", "payload": "x", "backoff_ms": 90_000, "backoff_max_ms": 90_000});
     let slow = enqueue(&served, &slow);
-    assert_eq!(lease(&served), [slow]);
+    let held = lease(&served);
+    assert_eq!(held, [slow]);
     let (_, queue) = get(&served, "");
-    let failed = post(&served, "fail", &json!({"id": slow, "attempt": 1})).1;
+    let failed = post(&served, "fail", &json!({"token": held[0].token})).1;
     let wait = failed["from_ms"].as_u64().unwrap() - queue["now_ms"].as_u64().unwrap();
     assert!((90_000..150_000).contains(&wait), "{failed}");
     for wrong in [
@@ -221,13 +243,15 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
     let folder = Folder::new("queue-answers");
     let served = serve(&folder);
     let id = enqueue(&served, &json!({"group": "g", "payload": "x"}));
-    assert_eq!(lease(&served), [id]);
-    let held = json!({"id": id, "attempt": 1});
-    let progress = json!({"id": id, "attempt": 1, "done": 3, "total": 7});
+    let leased = lease(&served);
+    assert_eq!(leased, [id]);
+    let held = json!({"token": leased[0].token});
+    let progress = json!({"token": leased[0].token, "done": 3, "total": 7});
     assert_eq!(post(&served, "progress", &progress).0, 200);
     let (_, job) = get(&served, &format!("/jobs/{id}"));
     assert_eq!((&job["progress"], &job["worker"]), (&json!({"done": 3, "total": 7}), &json!("w")));
-    let beats = json!({"leases": [held, {"id": id, "attempt": 2}]});
+    let forged = format!("{id}.1.00000000000000000000000000000000");
+    let beats = json!({"leases": [held, {"token": forged}]});
     let (_, beats) = post(&served, "heartbeat", &beats);
     assert_eq!(
         (&beats["leases"][0]["lease"], &beats["leases"][1]["lease"]),
@@ -247,8 +271,7 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
         let id = enqueue(&served, &json!({"group": group, "payload": "x"}));
         let token = all_leases(&served).into_iter().find(|token| token["id"] == id).unwrap();
         let mut body = told.clone();
-        body["id"] = token["id"].clone();
-        body["attempt"] = token["attempt"].clone();
+        body["token"] = token["token"].clone();
         let (_, queue) = get(&served, "");
         let (status, limited) = post(&served, "retry-later", &body);
         assert_eq!((status, &limited["state"]), (200, &json!("waiting")), "{limited}");
@@ -256,9 +279,9 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
         assert!((waits_ms..waits_ms + 60_000).contains(&wait), "{told}: {wait}");
     }
     for wrong in [
-        json!({"id": 1, "attempt": 1}),
-        json!({"id": 1, "attempt": 1, "headers": {}, "profile": "nobody"}),
-        json!({"id": 1, "attempt": 1, "wait_ms": 1, "headers": {}}),
+        json!({"token": leased[0].token}),
+        json!({"token": leased[0].token, "headers": {}, "profile": "nobody"}),
+        json!({"token": leased[0].token, "wait_ms": 1, "headers": {}}),
     ] {
         assert_eq!(post(&served, "retry-later", &wrong).0, 400, "{wrong}");
     }
@@ -269,22 +292,83 @@ fn outcomes_are_told_alone_or_together_and_each_by_itself() {
     let folder = Folder::new("queue-outcomes");
     let served = serve(&folder);
     let ids = [(); 2].map(|()| enqueue(&served, &json!({"group": "g", "payload": "x"})));
-    assert_eq!(lease(&served), ids);
-    let one = json!({"id": ids[0], "attempt": 1});
+    let leased = lease(&served);
+    assert_eq!(leased, ids);
+    let one = json!({"token": leased[0].token});
     for wrong in [
         json!({}),
-        json!({"id": ids[0]}),
-        json!({"leases": [one], "id": ids[0], "attempt": 1}),
+        json!({"id": ids[0], "attempt": 1}),
+        json!({"token": "1.1"}),
+        json!({"leases": [one], "token": leased[0].token}),
         json!({"leases": [{"leases": [one]}]}),
-        json!({"leases": [one, {"id": ids[1]}]}),
+        json!({"leases": [one, {}]}),
     ] {
         assert_eq!(post(&served, "ack", &wrong).0, 400, "{wrong}");
     }
-    let both = json!({"leases": [one, {"id": ids[1], "attempt": 1, "result": [1]}]});
+    let both = json!({"leases": [one, {"token": leased[1].token, "result": [1]}]});
     let (status, answer) = post(&served, "ack", &both);
     let states = answer["leases"].as_array().unwrap().iter().map(|lease| lease["state"].clone());
     assert_eq!((status, states.collect::<Vec<_>>()), (200, vec![json!("done"); 2]), "{answer}");
     assert_eq!(get(&served, &format!("/jobs/{}", ids[1])).1["result"], "[1]");
+}
+
+#[test]
+fn a_strangers_guess_ends_nobodys_lease() {
+    let folder = Folder::new("queue-guess");
+    let served = serve(&folder);
+    let id = enqueue(&served, &json!({"group": "g", "payload": "x"}));
+    let held = lease(&served);
+    for guess in ["1.1.", "1.1.00000000000000000000000000000000", "1.0.", "2.1."] {
+        let (status, answer) = post(&served, "ack", &json!({"token": guess}));
+        assert_eq!(status, 409, "{guess}: {answer}");
+    }
+    assert_eq!(state(&served, id), "running");
+    assert_eq!(post(&served, "ack", &json!({"token": held[0].token})).0, 200);
+}
+
+#[test]
+fn who_may_only_read_sees_jobs_without_their_payloads() {
+    let folder = Folder::new("queue-roles");
+    let config = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"work\", role = \"check\" }]\n\
+                  [[queues]]\nname = \"roles\"\n";
+    let served = Served::start(&["--config", &folder.file("queue.toml", config)]);
+    let ask = |token: &str, method: &str, path: &str, body: &Value| {
+        let fields = format!("authorization: Bearer {token}\r\n");
+        let path = format!("/v1/queues/roles{path}");
+        read(served.ask_with(method, &path, &fields, &body.to_string()))
+    };
+    let secret = json!({"payload": {"card": "4111-1111"}});
+    assert_eq!(ask("work", "POST", "/jobs", &secret).0, 201);
+    assert_eq!(ask("work", "POST", "/jobs", &secret).0, 201);
+    let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1}));
+    let token = &answer["leases"][0]["token"];
+    let dead = json!({"token": token, "retry": false, "reason": "no"});
+    assert_eq!(ask("work", "POST", "/fail", &dead).0, 200);
+    for path in ["/jobs/1", "/jobs/2", "/peek", "/dead"] {
+        let (status, seen) = ask("look", "GET", path, &json!({}));
+        assert_eq!(status, 200, "{path}");
+        assert!(seen.to_string().contains("enqueued_at_ms"), "figures are shown: {seen}");
+        assert!(!seen.to_string().contains("4111"), "{path}: {seen}");
+        let (_, whole) = ask("work", "GET", path, &json!({}));
+        assert!(whole.to_string().contains("4111"), "{path}: {whole}");
+    }
+    let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1}));
+    let done = json!({"token": answer["leases"][0]["token"], "result": "4111"});
+    assert_eq!(ask("work", "POST", "/ack", &done).0, 200);
+    let (_, seen) = ask("look", "GET", "/jobs/2", &json!({}));
+    assert_eq!((&seen["state"], seen.get("result")), (&json!("done"), None), "{seen}");
+}
+
+#[test]
+fn names_that_strangers_chose_do_not_reach_the_terminal_raw() {
+    let folder = Folder::new("queue-names");
+    let served = serve(&folder);
+    enqueue(&served, &json!({"group": "\u{1b}[31mred\u{7}\n{\"fake\":\"line\"}", "payload": "x"}));
+    let at = served.http.to_string();
+    let said = succeed(&["queue", "--at", &at, "stats", "roles", "--groups", "10"]);
+    assert!(said.contains("\\u{1b}[31mred\\u{7}\\n"), "{said:?}");
+    assert!(!said.contains('\u{1b}') && !said.contains('\u{7}'), "{said:?}");
+    assert_eq!(said.lines().count(), 2, "{said:?}");
 }
 
 #[test]
@@ -302,8 +386,8 @@ fn a_page_of_large_jobs_is_short_and_says_where_to_go_on() {
     for expected in [&ids[..3], &ids[3..]] {
         let (_, answer) = post(&served, "lease", &json!({"max": 1_000, "wait_ms": 20_000}));
         assert_eq!(of(&answer["leases"]), expected);
-        for id in expected {
-            assert_eq!(post(&served, "fail", &json!({"id": id, "attempt": 1})).0, 200);
+        for lease in answer["leases"].as_array().unwrap() {
+            assert_eq!(post(&served, "fail", &json!({"token": lease["token"]})).0, 200);
         }
     }
     let (mut after, mut seen) = (String::new(), Vec::new());

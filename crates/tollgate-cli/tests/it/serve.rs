@@ -65,12 +65,23 @@ impl Served {
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.ask_with(method, path, "", body)
+    }
+
+    /// The same with header fields of the caller's.
+    pub(crate) fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        fields: &str,
+        body: &str,
+    ) -> (u16, String) {
         let mut stream = TcpStream::connect(self.http).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
-             connection: close\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n{fields}connection: close\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();

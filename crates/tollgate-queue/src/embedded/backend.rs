@@ -54,6 +54,10 @@ impl Backend for Embedded {
         self.submit(move |desk| desk.schedule.put_shared(&name, limit))
     }
 
+    fn secret(&self, proposed: [u8; 32]) -> Answer<'_, [u8; 32]> {
+        self.submit(move |desk| Ok(desk.schedule.secret(proposed)))
+    }
+
     fn enqueue(
         &self,
         queue: &QueueName,

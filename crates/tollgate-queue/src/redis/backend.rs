@@ -93,6 +93,16 @@ impl Backend for RedisBackend {
         })
     }
 
+    fn secret(&self, proposed: [u8; 32]) -> Answer<'_, [u8; 32]> {
+        self.on(async move |inner: Inners| {
+            let key = format!("{}~k", inner.base);
+            // Whoever is first chooses; what counts is what is there then.
+            inner.line.ask(redis::cmd("SET").arg(&key).arg(&proposed[..]).arg("NX")).await?;
+            let kept = inner.line.ask(redis::cmd("GET").arg(&key)).await?;
+            bytes(&kept)?.try_into().map_err(|_| damaged())
+        })
+    }
+
     fn enqueue(
         &self,
         queue: &QueueName,

@@ -13,6 +13,8 @@ pub(crate) enum Change {
     QueueGone(u32),
     /// What is in use of a shared limit.
     Shared(QueueName),
+    /// The secret was chosen.
+    Secret,
     /// A new job.
     Job {
         queue: u32,

@@ -195,3 +195,19 @@ fn a_job_holds_after_a_restart_what_it_held_before() {
     let queues = Embedded::open(&path.0).expect("opens again");
     assert_eq!(get(queues.lease(&name, 2, "w", START)).leases.len(), 1, "two units, not three");
 }
+
+#[test]
+fn a_secret_is_chosen_once_and_kept_with_the_queues() {
+    let path = scratch("secret");
+    {
+        let queues = Embedded::open(&path.0).expect("opens");
+        assert_eq!(get(queues.secret([1; 32])), [1; 32]);
+        assert_eq!(get(queues.secret([2; 32])), [1; 32]);
+        get(queues.put_queue(&queue("q"), QueueSettings::default(), START));
+    }
+    let queues = Embedded::open(&path.0).expect("opens");
+    assert_eq!(get(queues.secret([3; 32])), [1; 32]);
+    assert_eq!(get(queues.queues()).len(), 1);
+    let queues = Embedded::memory();
+    assert_eq!([get(queues.secret([4; 32])), get(queues.secret([5; 32]))], [[4; 32]; 2]);
+}

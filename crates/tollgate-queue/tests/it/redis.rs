@@ -352,3 +352,15 @@ fn leases_that_ended_one_by_one_are_forgotten_when_their_time_has_come() {
     get(backend.settle_one(&name, long, Outcome::Done { result: None }, late));
     assert_eq!(keys_without_ttl(server, "ended"), [""; 0]);
 }
+
+#[test]
+fn processes_that_share_queues_share_their_secret() {
+    for engine in Engine::available() {
+        let server = engine.shared();
+        let [one, other] = [(); 2].map(|()| Shared::virtual_time(server, "secret"));
+        assert_eq!(get(one.backend.secret([1; 32])), [1; 32], "{engine:?}");
+        assert_eq!(get(other.backend.secret([2; 32])), [1; 32], "{engine:?}");
+        let apart = Shared::virtual_time(server, "secret-of-others");
+        assert_eq!(get(apart.backend.secret([3; 32])), [3; 32], "{engine:?}");
+    }
+}

@@ -336,6 +336,9 @@ impl Draft {
         if let Some(token) = &over.token {
             settings.auth.add(token, Role::Admin);
         }
+        if let Some(token) = &over.read_token {
+            settings.auth.add(token, Role::Read);
+        }
         // Those of files were looked at where they stand; these may come from elsewhere.
         let checks: [(_, _, fn(&str) -> Result<(), String>); 2] = [
             ("store", &over.store, check_store),

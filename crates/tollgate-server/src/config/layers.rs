@@ -19,6 +19,8 @@ pub struct Overrides {
     pub queue_store: Option<String>,
     /// A token with the role `admin`.
     pub token: Option<String>,
+    /// A token with the role `read`.
+    pub read_token: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: Option<usize>,
     /// What happens to a new key when memory is full: `deny` or `forget`.
@@ -37,13 +39,14 @@ pub struct Overrides {
 
 impl Overrides {
     /// The variables that are read.
-    pub const VARIABLES: [&'static str; 13] = [
+    pub const VARIABLES: [&'static str; 14] = [
         "TOLLGATE_HTTP",
         "TOLLGATE_GRPC",
         "TOLLGATE_RESP",
         "TOLLGATE_STORE",
         "TOLLGATE_QUEUE_STORE",
         "TOLLGATE_TOKEN",
+        "TOLLGATE_READ_TOKEN",
         "TOLLGATE_MEMORY_BYTES",
         "TOLLGATE_WHEN_FULL",
         "TOLLGATE_WORKERS",
@@ -67,6 +70,7 @@ impl Overrides {
             store: get("TOLLGATE_STORE"),
             queue_store: get("TOLLGATE_QUEUE_STORE"),
             token: get("TOLLGATE_TOKEN"),
+            read_token: get("TOLLGATE_READ_TOKEN"),
             memory_bytes: parsed(&get, "TOLLGATE_MEMORY_BYTES", "a number of bytes")?,
             when_full: get("TOLLGATE_WHEN_FULL"),
             workers: parsed(&get, "TOLLGATE_WORKERS", "a number of threads")?,
@@ -87,6 +91,7 @@ impl Overrides {
             store: self.store.or(lower.store),
             queue_store: self.queue_store.or(lower.queue_store),
             token: self.token.or(lower.token),
+            read_token: self.read_token.or(lower.read_token),
             memory_bytes: self.memory_bytes.or(lower.memory_bytes),
             when_full: self.when_full.or(lower.when_full),
             workers: self.workers.or(lower.workers),

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Names are segments of the path, percent-encoded where need be; groups stand in bodies and in the
-//! query. Moments are milliseconds since the epoch, waits milliseconds.
+//! query. Moments are milliseconds since the epoch, waits milliseconds. The role `read` is shown jobs
+//! without their payloads and results.
 
 mod control;
 mod jobs;
@@ -24,6 +25,7 @@ use super::request::{Request, decoded};
 use super::routes::permit;
 use crate::auth::Role;
 use crate::worker::Worker;
+use wire::Shown;
 
 /// Answers for what stands after `/v1/queues` in the path.
 pub(super) async fn route(
@@ -49,10 +51,10 @@ pub(super) async fn route(
         (["jobs"], _) => jobs::enqueue(&queue, request, reply).await,
         (["jobs", "batch"], _) => jobs::enqueue_batch(&queue, request, reply).await,
         (["jobs", id], "DELETE") => jobs::cancel(&queue, id, reply).await,
-        (["jobs", id], _) => look::job(&queue, id, reply).await,
+        (["jobs", id], _) => look::job(&queue, id, shows_payloads(worker, request), reply).await,
         (["groups"], _) => look::groups(&queue, request, reply).await,
-        (["peek"], _) => look::peek(&queue, request, reply).await,
-        (["dead"], _) => look::dead(&queue, request, reply).await,
+        (["peek"], _) => look::peek(&queue, request, shows_payloads(worker, request), reply).await,
+        (["dead"], _) => look::dead(&queue, request, shows_payloads(worker, request), reply).await,
         (["recurring"], "POST") => control::put_recurring(&queue, request, reply).await,
         (["recurring"], _) => look::recurring(&queue, reply).await,
         (["recurring", name], _) => control::remove_recurring(&queue, name, reply).await,
@@ -84,6 +86,16 @@ fn needs(verb: &[&str], method: &str) -> Option<(&'static str, Role)> {
         ["recurring", _] => ("DELETE", Role::Admin),
         _ => return None,
     })
+}
+
+/// Whether payloads and results may be shown: to those who may work on them. Who only reads figures,
+/// as Prometheus does, has no business with what customers send.
+fn shows_payloads(worker: &Worker, request: &Request<'_>) -> Shown {
+    let auth = &worker.service.settings().auth;
+    match auth.role_of_field(request.fields.field("authorization")) >= Some(Role::Check) {
+        true => Shown::Whole,
+        false => Shown::Figures,
+    }
 }
 
 /// Where a path takes two methods, both are told.

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -128,7 +129,6 @@ fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
 }
 
 #[test]
-#[test]
 fn the_gate_reads_addresses_as_proxies_write_them() {
     let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
     let mut http = Http::connect(running.http);
@@ -186,6 +186,7 @@ fn a_descriptor_of_any_length_is_limited() {
     assert_eq!(ask(&"x".repeat(100_001)), 200, "another value has a count of its own");
 }
 
+#[test]
 fn tokens_give_roles_on_every_front() {
     let toml = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"use\", role = \"check\" }, \
                 { token = \"rule\", role = \"admin\" }]\n";
@@ -222,7 +223,6 @@ fn tokens_give_roles_on_every_front() {
     assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }
 
-#[test]
 #[test]
 fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
     let tokens = "tokens = [{ token = \"right\", role = \"admin\" }]\n";
@@ -270,6 +270,7 @@ fn a_connection_is_closed_after_a_few_wrong_tokens() {
     assert_eq!(answer.matches("WRONGPASS").count(), 3, "{answer}");
 }
 
+#[test]
 fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("reload");
     let file = folder.file("rules.toml", POLICY);
@@ -458,9 +459,11 @@ fn a_drain_ends_the_wait_for_a_job() {
     assert!(answer.ends_with("{\"leases\":[]}"), "{answer}");
 }
 
-/// A server whose fronts listen on sockets in a folder.
-fn start_on_sockets(folder: &Folder) -> Server {
-    let at = |name: &str| Some(format!("unix:{}", folder.0.join(name).display()));
+/// A server whose fronts listen on sockets in a folder, each with what `setting` says of it.
+fn start_on_sockets(folder: &Folder, setting: impl Fn(&str) -> String) -> Server {
+    let at = |name: &str| {
+        Some(format!("unix:{}{}", folder.0.join(name).display(), setting(name)))
+    };
     let overrides =
         Overrides { http: at("http"), grpc: at("grpc"), resp: at("resp"), ..Overrides::default() };
     let metrics = Metrics::default();
@@ -474,7 +477,7 @@ fn start_on_sockets(folder: &Folder) -> Server {
 #[test]
 fn grpc_over_a_unix_socket_is_answered_whatever_the_client_calls_it() {
     let folder = Folder::new("unix-grpc");
-    let _server = start_on_sockets(&folder);
+    let _server = start_on_sockets(&folder, |_| String::new());
     let framed = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
         bytes.extend_from_slice(&[kind, flags, 0, 0, 0, stream]);
@@ -510,7 +513,7 @@ fn grpcio_asks_over_a_unix_socket() {
         return;
     }
     let folder = Folder::new("unix-grpcio");
-    let _server = start_on_sockets(&folder);
+    let _server = start_on_sockets(&folder, |_| String::new());
     let script = format!(
         "import grpc\n\
          channel = grpc.insecure_channel('unix:{}')\n\
@@ -526,7 +529,13 @@ fn grpcio_asks_over_a_unix_socket() {
 #[test]
 fn every_front_listens_on_a_unix_socket_too() {
     let folder = Folder::new("unix");
-    let _server = start_on_sockets(&folder);
+    // A group that this process is in: giving a file to another one needs privileges.
+    let group = folder.0.metadata().unwrap().gid();
+    let _server = start_on_sockets(&folder, |name| {
+        format!("?mode={}&group={group}", if name == "http" { "0660" } else { "600" })
+    });
+    let mode = |name| folder.0.join(name).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(["http", "grpc", "resp"].map(mode), [0o660, 0o600, 0o600]);
     let mut resp = UnixStream::connect(folder.0.join("resp")).unwrap();
     resp.write_all(b"PING\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();

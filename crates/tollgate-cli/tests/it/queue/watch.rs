@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{enqueue, lease, post};
+use super::{Held, enqueue, lease, post};
 use crate::serve::{Folder, Served};
 use crate::tool::{fail, tollgate};
 
@@ -108,10 +108,10 @@ impl Drop for Watching {
     }
 }
 
-fn ended(served: &Served, verb: &str, id: u64) {
+fn ended(served: &Served, verb: &str, held: &Held) {
     let body = match verb {
-        "fail" => json!({"id": id, "attempt": 1, "reason": "no", "retry": false}),
-        _ => json!({"id": id, "attempt": 1}),
+        "fail" => json!({"token": held.token, "reason": "no", "retry": false}),
+        _ => json!({"token": held.token}),
     };
     let (status, answer): (u16, Value) = post(served, verb, &body);
     assert_eq!(status, 200, "{answer}");
@@ -121,13 +121,13 @@ fn ended(served: &Served, verb: &str, id: u64) {
 fn drain_before(served: &Served, watching: &mut Watching) {
     watching.until("0/4  waiting for a worker");
     let leased = lease(served);
-    ended(served, "ack", leased[0]);
-    ended(served, "ack", leased[1]);
+    ended(served, "ack", &leased[0]);
+    ended(served, "ack", &leased[1]);
     watching.until("2/4  ");
     watching.until("/s, done in ");
-    ended(served, "ack", leased[2]);
+    ended(served, "ack", &leased[2]);
     // One that failed for good is over, too.
-    ended(served, "fail", leased[3]);
+    ended(served, "fail", &leased[3]);
 }
 
 const OVER: &str = "roles: 4 jobs are over, nothing is left";

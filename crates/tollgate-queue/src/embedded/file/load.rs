@@ -9,6 +9,7 @@ use super::rows::{
     check_format, read_done, read_gate, read_gates, read_job, read_limits, read_move,
     read_recurring, read_settings,
 };
+use super::vault::SECRET;
 use crate::error::Error;
 use crate::schedule::{Entry, Gate, Over, Queue, Running, Schedule};
 use crate::{Group, QueueName};
@@ -49,6 +50,9 @@ fn load_head(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<bool, Er
     schedule.next_queue = row.u32()?;
     schedule.last_now = row.time()?;
     schedule.latest = row.time()?;
+    if let Some(row) = table.get((0, SECRET)).map_err(trouble)? {
+        schedule.secret = Some(row.value().try_into().map_err(|_| damaged())?);
+    }
     Ok(true)
 }
 

@@ -16,6 +16,9 @@ use crate::error::Error;
 use crate::schedule::{Change, Schedule};
 use crate::{Group, QueueName};
 
+/// The row of the secret, beside the head.
+pub(super) const SECRET: &str = "secret";
+
 /// One commit that is being made.
 pub(super) struct FileVault<'d> {
     journal: &'d mut Journal,
@@ -70,6 +73,11 @@ impl<'d> FileVault<'d> {
             Change::Queue(queue) => drop(self.late.queues.insert(queue)),
             Change::QueueGone(queue) => self.drop_queue(queue),
             Change::Shared(name) => drop(self.late.shared.insert(name)),
+            Change::Secret => {
+                if let Some(secret) = &schedule.secret {
+                    self.journal.put_named(Named::Head, 0, SECRET, secret);
+                }
+            }
             Change::Job { queue, id, payload } => self.put_job(queue, id, &payload, schedule),
             Change::Moved { queue, id } => drop(self.late.moves.insert((queue, id))),
             Change::Gone { queue, id } => {

@@ -7,6 +7,7 @@
 --
 --   S c             HASH    queue -> its settings as the caller wrote them
 --   S l             HASH    name of a shared limit -> limit
+--   S ~k            STRING  the secret that tokens of leases are signed with
 --   S ~s:<name>     STRING  state of a shared limit; TTL until it says nothing
 --   S ~u:<name>     SET     queues that share the limit
 --

@@ -12,14 +12,15 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollgate_core::fields::Lines;
 use tollgate_queue::{
-    BATCH_MAX, Beat, JobId, LeaseToken, Outcome, Progress, Queue, QueueSettings, Settled, feedback,
+    BATCH_MAX, Beat, LeaseToken, Outcome, Progress, Queue, QueueSettings, Settled, feedback,
 };
 
 use super::super::json::read;
 use super::super::problem::Trouble;
 use super::super::reply::Reply;
 use super::super::request::Request;
-use super::wire::{TokenBody, bytes, invalid, lease as lease_json, lost_lease, ms};
+use super::wire::{Leasing, bytes, invalid, lost_lease, ms};
+use crate::lease_token::Shown;
 use crate::worker::Worker;
 
 /// The longest that a lease call waits.
@@ -34,11 +35,13 @@ pub(super) async fn route(
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
+    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer();
+    let leasing = &Leasing { queue, signer };
     match verb {
-        "lease" => lease(worker, queue, request, reply).await,
-        "heartbeat" => heartbeat(queue, request, reply).await,
-        "progress" => progress(queue, request, reply).await,
-        "ack" | "fail" | "retry-later" | "release" => settle(queue, verb, request, reply).await,
+        "lease" => lease(worker, leasing, request, reply).await,
+        "heartbeat" => heartbeat(leasing, request, reply).await,
+        "progress" => progress(leasing, request, reply).await,
+        "ack" | "fail" | "retry-later" | "release" => settle(leasing, verb, request, reply).await,
         _ => Err(Trouble::NotFound),
     }
 }
@@ -60,7 +63,7 @@ const fn one() -> usize {
 
 async fn lease(
     worker: &Worker,
-    queue: &Queue,
+    leasing: &Leasing<'_>,
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
@@ -71,7 +74,7 @@ async fn lease(
     if body.worker.len() > WORKER_LEN_MAX {
         return Err(Trouble::Bad(format!("a worker's name is at most {WORKER_LEN_MAX} bytes")));
     }
-    let wait = Duration::from_millis(body.wait_ms).min(WAIT_MAX);
+    let (queue, wait) = (leasing.queue, Duration::from_millis(body.wait_ms).min(WAIT_MAX));
     let leases = if wait.is_zero() {
         queue.lease(body.max, &body.worker).await?.leases
     } else {
@@ -83,7 +86,8 @@ async fn lease(
         };
         queue.wait_for_leases_until(body.max, &body.worker, give_up).await?
     };
-    reply.write_json(&json!({"leases": leases.iter().map(lease_json).collect::<Vec<_>>()}));
+    let leases: Vec<Value> = leases.iter().map(|lease| leasing.lease(lease)).collect();
+    reply.write_json(&json!({"leases": leases}));
     Ok(())
 }
 
@@ -93,24 +97,35 @@ struct BeatsBody {
     leases: Vec<TokenBody>,
 }
 
-async fn heartbeat(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Result<(), Trouble> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenBody {
+    token: String,
+}
+
+async fn heartbeat(
+    leasing: &Leasing<'_>,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     let body: BeatsBody = read(request.body)?;
     if body.leases.len() > BATCH_MAX {
         return Err(Trouble::Bad(format!("more than {BATCH_MAX} leases in one call")));
     }
-    let tokens: Vec<LeaseToken> = body.leases.into_iter().map(TokenBody::token).collect();
-    let beats = queue.heartbeat(&tokens).await?;
-    let beat = |(token, beat): (&LeaseToken, Beat)| {
+    let shown = body.leases.iter().map(|body| leasing.read(&body.token));
+    let shown = shown.collect::<Result<Vec<Shown>, Trouble>>()?;
+    let tokens: Vec<LeaseToken> = shown.iter().map(|shown| shown.lease()).collect();
+    let beats = leasing.queue.heartbeat(&tokens).await?;
+    let beat = |(shown, beat): (&Shown, Beat)| {
         let (state, until) = match beat {
             Beat::Until(until) => ("held", Some(ms(until))),
             Beat::Cancelled(until) => ("cancelled", Some(ms(until))),
             Beat::Lost => ("lost", None),
         };
-        json!({
-            "id": token.id.0, "attempt": token.attempt, "lease": state, "expires_at_ms": until,
-        })
+        let LeaseToken { id, attempt } = shown.named;
+        json!({"id": id.0, "attempt": attempt, "lease": state, "expires_at_ms": until})
     };
-    let beats: Vec<Value> = tokens.iter().zip(beats).map(beat).collect();
+    let beats: Vec<Value> = shown.iter().zip(beats).map(beat).collect();
     reply.write_json(&json!({"leases": beats}));
     Ok(())
 }
@@ -118,20 +133,23 @@ async fn heartbeat(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> R
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProgressBody {
-    id: u64,
-    attempt: u32,
+    token: String,
     done: u64,
     total: u64,
 }
 
-async fn progress(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Result<(), Trouble> {
+async fn progress(
+    leasing: &Leasing<'_>,
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     let body: ProgressBody = read(request.body)?;
-    let token = LeaseToken { id: JobId(body.id), attempt: body.attempt };
+    let shown = leasing.read(&body.token)?;
     let progress = Progress { done: body.done, total: body.total };
-    if !queue.progress(token, progress).await? {
-        return Err(lost_lease(token));
+    if !leasing.queue.progress(shown.lease(), progress).await? {
+        return Err(lost_lease(shown.named));
     }
-    reply.write_json(&json!({"id": body.id, "attempt": body.attempt}));
+    reply.write_json(&json!({"id": shown.named.id.0, "attempt": shown.named.attempt}));
     Ok(())
 }
 
@@ -141,8 +159,7 @@ async fn progress(queue: &Queue, request: &Request<'_>, reply: &mut Reply) -> Re
 struct OutcomeBody<'a> {
     #[serde(borrow)]
     leases: Option<Vec<OutcomeBody<'a>>>,
-    id: Option<u64>,
-    attempt: Option<u32>,
+    token: Option<String>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     result_base64: Option<String>,
@@ -155,10 +172,10 @@ struct OutcomeBody<'a> {
 }
 
 impl OutcomeBody<'_> {
-    fn token(&self) -> Result<LeaseToken, Trouble> {
-        match (self.id, self.attempt, &self.leases) {
-            (Some(id), Some(attempt), None) => Ok(LeaseToken { id: JobId(id), attempt }),
-            _ => Err(Trouble::Bad("give id and attempt, or leases that do".to_owned())),
+    fn shown(&self, leasing: &Leasing<'_>) -> Result<Shown, Trouble> {
+        match (&self.token, &self.leases) {
+            (Some(token), None) => leasing.read(token),
+            _ => Err(Trouble::Bad("give the lease's token, or leases with theirs".to_owned())),
         }
     }
 
@@ -208,7 +225,7 @@ fn bounded(result: Option<&Bytes>) -> Result<(), Trouble> {
 }
 
 async fn settle(
-    queue: &Queue,
+    leasing: &Leasing<'_>,
     verb: &str,
     request: &Request<'_>,
     reply: &mut Reply,
@@ -216,27 +233,29 @@ async fn settle(
     let mut body: OutcomeBody<'_> = read(request.body)?;
     let (bodies, is_alone) = match body.leases.take() {
         None => (vec![body], true),
-        Some(_) if body.id.is_some() || body.attempt.is_some() => {
-            return Err(Trouble::Bad("give id and attempt or leases, not both".to_owned()));
+        Some(_) if body.token.is_some() => {
+            return Err(Trouble::Bad("give token or leases, not both".to_owned()));
         }
         Some(bodies) => (bodies, false),
     };
     if bodies.len() > BATCH_MAX {
         return Err(Trouble::Bad(format!("more than {BATCH_MAX} leases in one call")));
     }
-    let outcomes = bodies
+    let shown = bodies.iter().map(|body| body.shown(leasing));
+    let shown = shown.collect::<Result<Vec<Shown>, Trouble>>()?;
+    let outcomes = shown
         .iter()
-        .map(|body| Ok((body.token()?, body.outcome(verb, queue)?)))
+        .zip(&bodies)
+        .map(|(shown, body)| Ok((shown.lease(), body.outcome(verb, leasing.queue)?)))
         .collect::<Result<Vec<_>, Trouble>>()?;
-    let tokens: Vec<LeaseToken> = outcomes.iter().map(|(token, _)| *token).collect();
-    let settled = queue.settle(outcomes).await?;
-    let mut answers: Vec<Value> = tokens
+    let settled = leasing.queue.settle(outcomes).await?;
+    let mut answers: Vec<Value> = shown
         .iter()
         .zip(&settled)
-        .map(|(token, settled)| settled_json(*token, *settled))
+        .map(|(shown, settled)| settled_json(shown.named, *settled))
         .collect();
     match (is_alone, &settled[..]) {
-        (true, [Settled::Lost]) => return Err(lost_lease(tokens[0])),
+        (true, [Settled::Lost]) => return Err(lost_lease(shown[0].named)),
         (true, [_]) => reply.write_json(&answers.remove(0)),
         _ => reply.write_json(&json!({"leases": answers})),
     }

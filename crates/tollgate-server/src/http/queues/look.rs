@@ -6,7 +6,7 @@ use tollgate_queue::{BATCH_MAX, Group, JobId, Queue, Rhythm};
 use super::super::problem::Trouble;
 use super::super::reply::Reply;
 use super::super::request::{Request, decoded};
-use super::wire;
+use super::wire::{self, Shown};
 use crate::worker::Worker;
 
 const PAGE_DEFAULT: usize = 100;
@@ -55,11 +55,13 @@ pub(super) async fn groups(
 pub(super) async fn peek(
     queue: &Queue,
     request: &Request<'_>,
+    shown: Shown,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let group = Group::new(&text(request, "group")?.unwrap_or_default())?;
     let jobs = queue.peek(&group, page(request)?).await?;
-    reply.write_json(&json!({"jobs": jobs.iter().map(wire::job).collect::<Vec<_>>()}));
+    let listed: Vec<Value> = jobs.iter().map(|job| wire::job(job, shown)).collect();
+    reply.write_json(&json!({"jobs": listed}));
     Ok(())
 }
 
@@ -68,23 +70,29 @@ pub(super) async fn peek(
 pub(super) async fn dead(
     queue: &Queue,
     request: &Request<'_>,
+    shown: Shown,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let after: Option<JobId> = request.parameter("after").map(str::parse).transpose()?;
     let jobs = queue.dead(after, page(request)?).await?;
     let next = jobs.last().map(|job| job.id.0);
-    let listed: Vec<Value> = jobs.iter().map(wire::job).collect();
+    let listed: Vec<Value> = jobs.iter().map(|job| wire::job(job, shown)).collect();
     reply.write_json(&json!({"jobs": listed, "after": next}));
     Ok(())
 }
 
 /// `GET {queue}/jobs/{id}`.
-pub(super) async fn job(queue: &Queue, id: &str, reply: &mut Reply) -> Result<(), Trouble> {
+pub(super) async fn job(
+    queue: &Queue,
+    id: &str,
+    shown: Shown,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     let id: JobId = id.parse()?;
     let Some(job) = queue.job(id).await? else {
         return Err(wire::missing(format!("nothing is known about a job {id}")));
     };
-    reply.write_json(&wire::job(&job));
+    reply.write_json(&wire::job(&job, shown));
     Ok(())
 }
 

@@ -13,11 +13,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollgate_core::Timestamp;
 use tollgate_queue::{
-    Backoff, Counts, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job, JobId, JobState,
-    Lease, LeaseToken, NewJob, Start, Stats,
+    Backoff, Counts, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job, JobState, Lease,
+    LeaseToken, NewJob, Queue, Start, Stats,
 };
 
 use super::super::problem::Trouble;
+use crate::lease_token::{self, Signer};
 
 /// A job to be enqueued.
 #[derive(Debug, Deserialize)]
@@ -63,17 +64,33 @@ impl JobBody<'_> {
     }
 }
 
-/// What names a lease.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TokenBody {
-    id: u64,
-    attempt: u32,
+/// A queue, and what reads and writes the tokens of its leases.
+#[derive(Debug)]
+pub(super) struct Leasing<'a> {
+    pub queue: &'a Queue,
+    pub signer: &'a Signer,
 }
 
-impl TokenBody {
-    pub(super) const fn token(self) -> LeaseToken {
-        LeaseToken { id: JobId(self.id), attempt: self.attempt }
+impl Leasing<'_> {
+    /// The lease that a client names.
+    pub(super) fn read(&self, token: &str) -> Result<lease_token::Shown, Trouble> {
+        let wrong = || Trouble::Bad("token: not the token of a lease".to_owned());
+        self.signer.read(self.queue.name(), token).ok_or_else(wrong)
+    }
+
+    /// A lease as its worker is given it.
+    pub(super) fn lease(&self, lease: &Lease) -> Value {
+        let token = self.signer.token(self.queue.name(), lease.token());
+        let mut value = json!({
+            "id": lease.id.0, "attempt": lease.attempt, "token": token,
+            "failures": lease.failures, "group": lease.group.as_str(),
+            "priority": lease.priority, "weight": lease.weight,
+            "enqueued_at_ms": ms(lease.enqueued_at), "expires_at_ms": ms(lease.expires_at),
+        });
+        if let Value::Object(object) = &mut value {
+            put_bytes(object, "payload", &lease.payload);
+        }
+        value
     }
 }
 
@@ -145,26 +162,25 @@ pub(super) fn enqueued(enqueued: &Enqueued) -> Value {
     })
 }
 
-pub(super) fn lease(lease: &Lease) -> Value {
-    let mut value = json!({
-        "id": lease.id.0, "attempt": lease.attempt, "failures": lease.failures,
-        "group": lease.group.as_str(), "priority": lease.priority, "weight": lease.weight,
-        "enqueued_at_ms": ms(lease.enqueued_at), "expires_at_ms": ms(lease.expires_at),
-    });
-    if let Value::Object(object) = &mut value {
-        put_bytes(object, "payload", &lease.payload);
-    }
-    value
+/// How much of a job is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Payload and result too.
+    Whole,
+    /// Neither.
+    Figures,
 }
 
-pub(super) fn job(job: &Job) -> Value {
+pub(super) fn job(job: &Job, shown: Shown) -> Value {
     let mut value = json!({
         "id": job.id.0, "group": job.group.as_str(), "priority": job.priority,
         "weight": job.weight, "attempt": job.attempt, "failures": job.failures,
         "enqueued_at_ms": ms(job.enqueued_at),
     });
     let Value::Object(object) = &mut value else { return value };
-    put_bytes(object, "payload", &job.payload);
+    if shown == Shown::Whole {
+        put_bytes(object, "payload", &job.payload);
+    }
     let (state, fields) = match &job.state {
         JobState::Waiting { due_at, ready: when } => {
             ("waiting", json!({"due_at_ms": ms(*due_at), "ready": ready(*when)}))
@@ -180,7 +196,9 @@ pub(super) fn job(job: &Job) -> Value {
         }
         JobState::Done { at, result } => {
             let mut fields = json!({"at_ms": ms(*at)});
-            if let (Value::Object(object), Some(result)) = (&mut fields, result) {
+            if let (Value::Object(object), Some(result), Shown::Whole) =
+                (&mut fields, result, shown)
+            {
                 put_bytes(object, "result", result);
             }
             ("done", fields)
