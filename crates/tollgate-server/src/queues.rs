@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tollgate_core::Clock;
 use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{
-    Backend, Embedded, Error, Limit, Queue, QueueName, QueueSettings, RedisBackend, RedisSettings,
-    Worker,
+    Backend, Embedded, Error, Health, Limit, Queue, QueueName, QueueSettings, RedisBackend,
+    RedisSettings, Worker,
 };
 
 /// What the configuration says about queues.
@@ -130,6 +130,12 @@ impl Queues {
             }));
         }
         Ok(Pushing { stop, workers })
+    }
+
+    /// How the place is in which they live.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.backend.health()
     }
 
     /// The queue of this name, whether there is one or not.
