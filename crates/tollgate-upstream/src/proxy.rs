@@ -28,6 +28,7 @@ mod missing;
 mod patient;
 mod room;
 mod settings;
+mod visitor;
 
 use std::fmt;
 use std::io;

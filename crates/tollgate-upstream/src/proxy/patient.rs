@@ -5,6 +5,9 @@
 //! sees a client that takes no bytes at all; [`Answers`] one that takes all but those of a stream of
 //! HTTP/2, whose window it keeps shut. Either costs the whole connection: a stream that is not asked
 //! for more cannot be told to end.
+//!
+//! At the beginning it is the other way round: whether a client speaks HTTP/1.1 or HTTP/2 shows in its
+//! first bytes, and until then no timer of either runs. So [`Patient`] waits for them for so long.
 
 use std::future::Future as _;
 use std::io;
@@ -21,16 +24,40 @@ use tokio::time::{Instant, Sleep};
 
 use super::body::{Body, BoxError};
 
-/// A connection that fails when the client takes nothing for too long.
+/// How a connection of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection that fails when the client takes nothing for too long, or does not say which version
+/// it speaks.
 pub(super) struct Patient {
     stream: TcpStream,
     timeout: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    opening: Option<Opening>,
+}
+
+/// The first bytes of a connection, as long as they may still become HTTP/2's.
+struct Opening {
+    late: Pin<Box<Sleep>>,
+    /// How many bytes of the preface have come.
+    matched: usize,
+}
+
+impl Opening {
+    /// Whether the version still does not show after these bytes.
+    fn goes_on(&mut self, bytes: &[u8]) -> bool {
+        let rest = &PREFACE[self.matched..];
+        let common = rest.iter().zip(bytes).take_while(|(expected, byte)| expected == byte).count();
+        self.matched += common;
+        common == bytes.len() && self.matched < PREFACE.len()
+    }
 }
 
 impl Patient {
-    pub(super) const fn new(stream: TcpStream, timeout: Duration) -> Self {
-        Self { stream, timeout, stalled: None }
+    /// `timeout` for bytes that are not taken, `first_within` for those that come first.
+    pub(super) fn new(stream: TcpStream, timeout: Duration, first_within: Duration) -> Self {
+        let late = Box::pin(tokio::time::sleep(first_within));
+        Self { stream, timeout, stalled: None, opening: Some(Opening { late, matched: 0 }) }
     }
 
     /// What became of an attempt to write, or an error once attempts have failed for too long.
@@ -56,7 +83,24 @@ impl AsyncRead for Patient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let Some(opening) = &mut self.opening else { return read };
+        match read {
+            Poll::Ready(Ok(())) => {
+                let bytes = &buffer.filled()[before..];
+                // The end of the stream is for the server to see.
+                if bytes.is_empty() || !opening.goes_on(bytes) {
+                    self.opening = None;
+                }
+                read
+            }
+            Poll::Pending => {
+                ready!(opening.late.as_mut().poll(context));
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            failed => failed,
+        }
     }
 }
 
@@ -181,5 +225,27 @@ impl Buf for Chunk {
     fn advance(&mut self, count: usize) {
         self.offer.wait(Some(Instant::now()));
         self.bytes.advance(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_opening_is_over_once_the_version_shows() {
+        let goes_on = |pieces: &[&str]| {
+            let late = Box::pin(tokio::time::sleep(Duration::from_secs(1)));
+            let mut opening = Opening { late, matched: 0 };
+            pieces.iter().all(|piece| opening.goes_on(piece.as_bytes()))
+        };
+        for still_open in [&["P"][..], &["PR", "I"], &["PRI * HTTP/2.0\r\n\r\nSM\r\n\r"]] {
+            assert!(goes_on(still_open), "{still_open:?}");
+        }
+        let whole = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for over in [&["G"][..], &["PO"], &["PR", "X"], &[whole], &[whole, "more"], &["PRI *", "/"]]
+        {
+            assert!(!goes_on(over), "{over:?}");
+        }
     }
 }
