@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
+use tollgate_core::fields::Hosts;
 use tollgate_upstream::profile::Profile;
 use tollgate_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
 
@@ -50,6 +51,11 @@ pub(crate) struct Args {
     /// Listen to other machines although no admin token is set
     #[arg(long)]
     listen_public: bool,
+
+    /// A name by which clients on this machine call the proxy, beside localhost and 127.0.0.1; may be
+    /// given repeatedly
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
 
     /// How long a request may wait that does not say so itself
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
@@ -165,7 +171,12 @@ fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
         Some("2") => Versions::Http2,
         Some(other) => bail!("--http {other}: 1.1 or 2"),
     };
+    let mut hosts = Hosts::default();
+    for name in &args.host {
+        hosts.add(name).with_context(|| format!("--host {name}"))?;
+    }
     Ok(Settings {
+        hosts,
         patience: args.patience,
         head_timeout: args.timeout,
         requests_max: args.requests_max,

@@ -15,6 +15,11 @@ use crate::{
 /// A backend copies what it needs before it returns, so an answer borrows only the backend. `now` is
 /// the caller's clock; a backend with a clock of its own (Redis) ignores it.
 pub trait Backend: Send + Sync {
+    /// How the place is in which queues live, as far as it is known here without asking.
+    fn health(&self) -> Health {
+        Health::default()
+    }
+
     /// Makes a queue, or changes the settings of one while it runs.
     fn put_queue(
         &self,
@@ -176,6 +181,15 @@ pub trait Backend: Send + Sync {
             }
         })
     }
+}
+
+/// How the place is in which queues live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Whether the disk is full: jobs are read, leased and settled, and new ones are refused.
+    pub is_full: bool,
+    /// Commits that failed since the start.
+    pub failed_commits: u64,
 }
 
 /// The most jobs, leases or outcomes in one call.

@@ -27,7 +27,7 @@ use memory::MemoryVault;
 use signals::Signals;
 
 #[cfg(feature = "redb")]
-pub use file::FileOptions;
+pub use file::{FileOptions, Reserve};
 
 /// Queues in this process.
 ///
@@ -95,8 +95,19 @@ impl Embedded {
         &self,
         operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
+        self.submit_as(false, operation)
+    }
+
+    /// The same; `adds` if it adds jobs, which a full disk refuses.
+    fn submit_as<T: Send + Unpin + 'static>(
+        &self,
+        adds: bool,
+        operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Answer<'_, T> {
         match &self.runner {
             Runner::Memory(state) => {
+                // Memory that runs out is not told in time to refuse anything.
+                let _ = adds;
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 let (schedule, vault) = &mut *state;
                 let result = operation(&mut Desk { schedule, vault });
@@ -105,7 +116,7 @@ impl Embedded {
                 Answer::Ready(stored.and(result))
             }
             #[cfg(feature = "redb")]
-            Runner::File(writer) => writer.submit(operation),
+            Runner::File(writer) => writer.submit(adds, operation),
         }
     }
 }

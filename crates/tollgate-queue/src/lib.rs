@@ -28,11 +28,11 @@ mod stats;
 mod worker;
 
 pub use answer::Answer;
-pub use backend::{BATCH_MAX, Backend, PAGE_BYTES, Wake};
+pub use backend::{BATCH_MAX, Backend, Health, PAGE_BYTES, Wake};
 pub use cron::Cron;
 pub use embedded::Embedded;
 #[cfg(feature = "redb")]
-pub use embedded::FileOptions;
+pub use embedded::{FileOptions, Reserve};
 pub use error::{Error, ErrorKind};
 pub use job::{
     Backoff, Beat, Cancelled, Enqueued, Estimate, Job, JobState, Lease, LeaseToken, Leased, NewJob,

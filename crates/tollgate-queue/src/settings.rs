@@ -38,6 +38,9 @@ pub struct QueueSettings {
     pub payload_max: u32,
     /// The most jobs that wait, are delayed or run; beyond it enqueueing fails.
     pub jobs_max: u64,
+    /// The most bytes in the payloads of those jobs and of dead letters together; beyond it enqueueing
+    /// fails. Redis and Valkey do not count them: there the server's `maxmemory` is the bound.
+    pub bytes_max: u64,
     /// The most groups that there is something to remember of; beyond it enqueueing fails.
     pub groups_max: u32,
     /// What is kept of jobs that are over.
@@ -82,6 +85,7 @@ impl Default for QueueSettings {
             keys_max: 1_000_000,
             payload_max: 256 * 1_024,
             jobs_max: 10_000_000,
+            bytes_max: 1 << 30,
             groups_max: 1_000_000,
             retention: Retention::default(),
         }

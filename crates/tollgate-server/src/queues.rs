@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tollgate_core::Clock;
 use tollgate_queue::push::{Push, PushTarget};
 use tollgate_queue::{
-    Backend, Embedded, Error, ErrorKind, Limit, Queue, QueueName, QueueSettings, RedisBackend,
-    RedisSettings, Worker,
+    Backend, Embedded, Error, ErrorKind, Health, Limit, Queue, QueueName, QueueSettings,
+    RedisBackend, RedisSettings, Worker,
 };
 
 use crate::lease_token::Signer;
@@ -139,6 +139,12 @@ impl Queues {
             }));
         }
         Ok(Pushing { stop, workers })
+    }
+
+    /// How the place is in which they live.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.backend.health()
     }
 
     /// The queue of this name, whether there is one or not.

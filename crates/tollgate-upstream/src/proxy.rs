@@ -26,6 +26,7 @@ mod listen;
 mod metrics;
 mod missing;
 mod settings;
+mod visitor;
 
 use std::fmt;
 use std::io;

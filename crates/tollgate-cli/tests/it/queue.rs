@@ -8,8 +8,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tollgate_sim::servers::eventually;
 
-use crate::serve::{Folder, Served};
+use crate::serve::{Folder, PATIENCE, Served};
 use crate::tool::{fail, succeed};
 
 /// A service with one queue, two jobs of a group at a time, on a file that outlives it.
@@ -128,11 +129,52 @@ fn a_service_whose_disk_is_full_says_so_and_keeps_what_it_acknowledged() {
     };
     assert_eq!(status, 507, "{problem}");
     assert!(!kept.is_empty() && problem["detail"].as_str().unwrap().contains("no space"));
+    assert!(served.ask("GET", "/readyz", "").1.contains("\"queues\":\"full\""));
+    let metrics = served.ask("GET", "/metrics", "").1;
+    assert!(metrics.contains("tollgate_queue_store_full 1"), "{metrics}");
+    assert!(metrics.contains("tollgate_queue_commit_failures_total 1"), "{metrics}");
     drop(served);
     let again = Served::start(&arguments);
     assert_eq!(get(&again, "").1["waiting"], kept.len(), "what was acknowledged, and nothing else");
     assert_eq!(lease(&again), kept[..kept.len().min(10)]);
     enqueue(&again, &large);
+}
+
+#[test]
+fn a_full_disk_stops_new_jobs_and_nothing_else_until_there_is_room() {
+    let folder = Folder::new("queue-small-disk");
+    let disk = folder.0.join("disk");
+    std::fs::create_dir(&disk).expect("a folder");
+    let place = format!("redb:{}", disk.join("queue.redb").display());
+    let config = "[[queues]]\nname = \"roles\"\npayload_bytes = 262144\n";
+    let config = folder.file("queue.toml", config);
+    let arguments = ["--config", &config, "--queue-store", &place];
+    let Some(served) = Served::start_on_a_small_disk(&disk, 32, &arguments) else { return };
+    let large = json!({"payload": "x".repeat(200_000)});
+    let mut kept = 0;
+    let status = loop {
+        assert!(kept < 200, "32 MiB hold no more");
+        match post(&served, "jobs", &large).0 {
+            201 => kept += 1,
+            refused => break refused,
+        }
+    };
+    assert_eq!((status, kept > 10), (507, true), "{kept}");
+    // More than once, so that the reserve is not used up by the first.
+    for round in 0..3 {
+        let running = lease(&served);
+        assert_eq!(running.len(), 10, "round {round}");
+        for id in running {
+            assert_eq!(post(&served, "ack", &json!({"id": id, "attempt": 1})).0, 200);
+            assert_eq!(state(&served, id), "done");
+        }
+        kept -= 10;
+        assert_eq!(get(&served, "").1["waiting"], kept);
+    }
+    assert!(served.ask("GET", "/readyz", "").1.contains("\"queues\":\"full\""));
+    std::fs::remove_file(served.inside(&disk.join("filler"))).expect("removed");
+    eventually(PATIENCE, || post(&served, "jobs", &large).0 == 201);
+    assert!(served.ask("GET", "/readyz", "").1.contains("\"queues\":\"ok\""));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tollgate_sim::servers::{Cluster, Engine, Server, eventually, tell};
 use crate::tool::{fail, succeed, tollgate};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1h burst 2\"\n";
 
@@ -39,6 +39,34 @@ impl Served {
         let mut command = Command::new("sh");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tollgate")]);
         Self::spawn(&mut command, arguments, Stdio::null())
+    }
+
+    /// A service that sees a disk of its own of `mebibytes` at `place`, and a file `filler` on it that
+    /// takes up eight of them; `None` where such a disk may not be made.
+    pub(crate) fn start_on_a_small_disk(
+        place: &Path,
+        mebibytes: u32,
+        arguments: &[&str],
+    ) -> Option<Self> {
+        let place = place.display();
+        let disk = format!("mount -t tmpfs -o size={mebibytes}m none {place}");
+        let apart = ["-Urm", "sh", "-c"];
+        let probe = Command::new("unshare").args(apart).arg(&disk).output();
+        if !probe.is_ok_and(|probe| probe.status.success()) {
+            println!("skipped: no disk may be made here (unshare -Urm, mount -t tmpfs)");
+            return None;
+        }
+        let filled = format!("head -c 8388608 /dev/urandom > {place}/filler");
+        let script = format!("{disk} && {filled} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(apart).args([&script, env!("CARGO_BIN_EXE_tollgate")]);
+        Some(Self::spawn(&mut command, arguments, Stdio::null()))
+    }
+
+    /// A file as the service sees it.
+    pub(crate) fn inside(&self, path: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.process.id()));
+        root.join(path.strip_prefix("/").expect("a whole path"))
     }
 
     fn spawn(command: &mut Command, arguments: &[&str], errors: Stdio) -> Self {
@@ -274,4 +302,57 @@ fn files_are_validated_each_for_itself_and_all_are_looked_at() {
     assert!(out.contains("good.toml: valid"), "{out}");
     assert!(out.contains("broken.toml:1"), "{out}");
     assert!(fail(&["validate", &misspelt, &good, &broken]).contains("2 of 3 files wrong"));
+}
+
+#[test]
+fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
+    let folder = Folder::new("validate-all");
+    let text = "store = \"memcached://x\"\nqueue_store = \"sqlite:q\"\n[tls]\ncertificate = \"CERT\"\n\
+                key = \"/nowhere/key.pem\"\n[[policies]]\nname = \"a\"\nquota = \"1/x\"\n[[queues]]\n\
+                name = \"q\"\nlease = \"never\"\n";
+    let certificate = folder.file("cert.pem", "no certificate\n");
+    let file = folder.file("all.toml", &text.replace("CERT", &certificate));
+    let output = tollgate(&["validate", &file]);
+    let out = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(1), "{out}");
+    for told in [
+        "all.toml:1: store: memcached:// is not supported; right would be memory, redis://host",
+        "all.toml:2: queue_store: names no store; right would be memory, redb:PATH, redis://host",
+        "cert.pem: no certificate in it",
+        "all.toml:5: tls.key: /nowhere/key.pem: ",
+        "all.toml:8: policies[0].quota: ",
+        "all.toml:11: queues[0].lease: ",
+    ] {
+        assert!(out.contains(told), "{told}\n{out}");
+    }
+    assert!(fail(&["validate", &file]).contains("1 of 1 files wrong, mistakes: 6"));
+    let queues = folder.file("queues.toml", "[[queues]]\nname = \"q\"\n[[queues]]\nname = \"r\"\n");
+    let out = succeed(&["validate", &queues]);
+    assert!(out.contains("valid: 0 policies, 0 domains, 2 queues"), "{out}");
+}
+
+#[test]
+fn validate_tells_a_key_that_is_not_the_certificates() {
+    let folder = Folder::new("validate-pair");
+    let pair = |name: &str| {
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x"])
+            .args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")])
+            .current_dir(&folder.0)
+            .output()
+            .expect("openssl runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    pair("one");
+    pair("two");
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    let tls = |key: &str| {
+        format!("[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n", path("one.pem"), path(key))
+    };
+    succeed(&["validate", &folder.file("right.toml", &tls("one.key"))]);
+    let wrong = folder.file("wrong.toml", &tls("two.key"));
+    let output = tollgate(&["validate", &wrong]);
+    let out = String::from_utf8(output.stdout).expect("text");
+    assert!(!output.status.success());
+    assert!(out.contains("wrong.toml:3: tls.key: does not belong to the certificate"), "{out}");
 }

@@ -2,9 +2,9 @@
 
 use tollgate_core::Timestamp;
 
-use super::Embedded;
+use super::{Embedded, Runner};
 use crate::answer::Answer;
-use crate::backend::{BATCH_MAX, Backend, Wake};
+use crate::backend::{BATCH_MAX, Backend, Health, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::schedule::{Change, Queue, Scope};
 use crate::settings::{check_limits, longest_result};
@@ -27,6 +27,14 @@ impl Embedded {
 }
 
 impl Backend for Embedded {
+    fn health(&self) -> Health {
+        match &self.runner {
+            Runner::Memory(_) => Health::default(),
+            #[cfg(feature = "redb")]
+            Runner::File(writer) => writer.health(),
+        }
+    }
+
     fn put_queue(
         &self,
         queue: &QueueName,
@@ -67,7 +75,10 @@ impl Backend for Embedded {
         if let Err(error) = check_batch(jobs.len()) {
             return Answer::error(error);
         }
-        self.on(queue, now, move |queue, scope| queue.enqueue(jobs, scope))
+        let name = queue.clone();
+        self.submit_as(true, move |desk| {
+            desk.schedule.with(&name, now, |queue, scope| queue.enqueue(jobs, scope))
+        })
     }
 
     fn lease(
@@ -262,7 +273,8 @@ impl Backend for Embedded {
         recurring: Recurring,
         now: Timestamp,
     ) -> Answer<'_, ()> {
-        self.on(queue, now, move |queue, scope| {
+        let name = queue.clone();
+        let put = move |queue: &mut Queue, scope: &mut Scope<'_>| {
             recurring.validate()?;
             recurring.job.check(&queue.settings, scope.now)?;
             let known = queue.kept.recurring.contains_key(&recurring.name);
@@ -276,7 +288,8 @@ impl Backend for Embedded {
                 return Ok(());
             }
             Err(Error::invalid("the recurring job's time never comes"))
-        })
+        };
+        self.submit_as(true, move |desk| desk.schedule.with(&name, now, put))
     }
 
     fn remove_recurring(&self, queue: &QueueName, name: &str, now: Timestamp) -> Answer<'_, bool> {

@@ -8,31 +8,35 @@
 //! when it has grown, and when the file is opened or closed.
 //!
 //! If a commit fails, every call in it is told so, the database is closed, and the next batch opens
-//! it anew and reads the schedule from it.
+//! it anew and reads the schedule from it. If it failed for want of space, that takes the space which
+//! was set aside (see [`reserve`]), and calls that would add jobs are refused until there is room.
 
 mod bytes;
 mod journal;
 mod load;
+mod options;
+mod reserve;
 mod rows;
 mod trouble;
 mod vault;
 
-use std::fmt;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use redb::{Builder, Database, StorageBackend};
+use redb::Database;
 use tokio::sync::oneshot;
 
 use super::desk::{Desk, Vault};
 use super::signals::Signals;
 use crate::answer::Answer;
+use crate::backend::Health;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
 use journal::Journal;
+pub use options::FileOptions;
+pub use reserve::Reserve;
+use reserve::Space;
 use trouble::{contained, trouble, uncertain};
 use vault::FileVault;
 
@@ -41,58 +45,7 @@ const COMMIT_MAX: usize = 4_096;
 /// The most calls that wait for the writer; beyond it they are refused.
 const WAITING_MAX: usize = 65_536;
 
-/// How a file of queues is opened.
-pub struct FileOptions {
-    storage: Storage,
-    two_phase: bool,
-    cache_bytes: usize,
-    journal_bytes: usize,
-}
-
-enum Storage {
-    Path(PathBuf),
-    Made(Box<dyn Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send>),
-}
-
 impl FileOptions {
-    /// The file at `path`, two-phase commits, 64 MiB of cache, a journal of 4 MiB.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self {
-            storage: Storage::Path(path.into()),
-            two_phase: true,
-            cache_bytes: 64 << 20,
-            journal_bytes: 4 << 20,
-        }
-    }
-
-    /// A storage that is made whenever the queues are opened, at first and after a failure: for
-    /// storages that fail on purpose.
-    pub fn on(
-        make: impl Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send + 'static,
-    ) -> Self {
-        Self { storage: Storage::Made(Box::new(make)), ..Self::at("") }
-    }
-
-    /// Whether a commit is made in two phases, with a sync of its own for the page that says which
-    /// commit counts. Without, one sync suffices and a checksum tells after a crash.
-    #[must_use]
-    pub fn two_phase(self, two_phase: bool) -> Self {
-        Self { two_phase, ..self }
-    }
-
-    /// How many bytes of the file are kept in memory.
-    #[must_use]
-    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
-        Self { cache_bytes, ..self }
-    }
-
-    /// How many bytes of changes are gathered, in the file and in memory, before they are sorted
-    /// into tables. What is enqueued and done in between costs no more than its share of a commit.
-    #[must_use]
-    pub fn journal_bytes(self, journal_bytes: usize) -> Self {
-        Self { journal_bytes, ..self }
-    }
-
     /// Opens the file and reads what is in it.
     fn load(&self) -> Result<Open, Error> {
         contained(|| {
@@ -102,90 +55,17 @@ impl FileOptions {
             Ok(Open { database, journal, schedule })
         })
     }
-
-    fn open(&self) -> Result<Database, Error> {
-        let mut builder = Builder::new();
-        builder.set_cache_size(self.cache_bytes);
-        let database = match &self.storage {
-            Storage::Path(path) => {
-                create_whole(&builder, path)?;
-                builder.open(path)
-            }
-            Storage::Made(make) => {
-                let storage = make().map_err(|error| trouble(redb::Error::Io(error)))?;
-                builder.create_with_backend(Boxed(storage))
-            }
-        };
-        database.map_err(|error| trouble(error.into()))
-    }
-}
-
-/// Makes the file if there is none. It gets its name when it is whole: a process that dies while it
-/// makes one leaves nothing that the next would take for a damaged file.
-fn create_whole(builder: &Builder, path: &std::path::Path) -> Result<(), Error> {
-    if path.exists() {
-        return Ok(());
-    }
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    let io = |error| trouble(redb::Error::Io(error));
-    match std::fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-        _ => {}
-    }
-    // Jobs are nobody else's to read.
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished);
-    drop(builder.create_file(file.map_err(io)?).map_err(|error| trouble(error.into()))?);
-    std::fs::rename(&unfinished, path).map_err(io)
-}
-
-impl fmt::Debug for FileOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = match &self.storage {
-            Storage::Path(path) => Some(path),
-            Storage::Made(_) => None,
-        };
-        f.debug_struct("FileOptions")
-            .field("path", &path)
-            .field("two_phase", &self.two_phase)
-            .finish()
-    }
-}
-
-/// A storage behind a pointer.
-#[derive(Debug)]
-struct Boxed(Box<dyn StorageBackend>);
-
-impl StorageBackend for Boxed {
-    fn len(&self) -> std::io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write(offset, data)
-    }
-
-    fn close(&self) -> std::io::Result<()> {
-        self.0.close()
-    }
 }
 
 /// A call on its way to the writer: given a desk it does its work and says what is to be told after
 /// the commit; given an error it tells that.
-type Task = Box<dyn FnOnce(Result<&mut Desk<'_>, Error>) -> Option<Tell> + Send>;
+type Run = Box<dyn FnOnce(Result<&mut Desk<'_>, Error>) -> Option<Tell> + Send>;
+/// A call, and whether it adds jobs: those are refused while there is no space for them.
+struct Task {
+    run: Run,
+    adds: bool,
+}
+
 /// What is told after a commit that failed with this, or succeeded.
 type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
 
@@ -194,26 +74,61 @@ type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
 pub(super) struct Writer {
     tasks: Option<mpsc::Sender<Task>>,
     waiting: Arc<AtomicUsize>,
+    health: Arc<SharedHealth>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// How the file is, told to who asks.
+#[derive(Debug, Default)]
+struct SharedHealth {
+    is_full: AtomicBool,
+    failed_commits: AtomicU64,
 }
 
 impl Writer {
     /// Opens the file, and starts the thread that writes it.
-    pub(super) fn start(options: FileOptions, signals: Arc<Signals>) -> Result<Self, Error> {
-        let open = options.load()?;
+    pub(super) fn start(mut options: FileOptions, signals: Arc<Signals>) -> Result<Self, Error> {
+        let mut space = Space::new(options.reserve.take());
+        let open = options.load().or_else(|error| {
+            // A process that was killed on a full disk has left its reserve: it is there for this.
+            if error.kind() != ErrorKind::NoSpace {
+                return Err(error);
+            }
+            space.run_out(&error);
+            options.load()
+        })?;
+        space.look(true);
         let (tasks, inbox) = mpsc::channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let mut thread =
-            Thread { options, open: Some(open), seen: 0, signals, inbox, waiting: waiting.clone() };
+        let (waiting, health) = (Arc::new(AtomicUsize::new(0)), Arc::<SharedHealth>::default());
+        let mut thread = Thread {
+            options,
+            open: Some(open),
+            space,
+            health: Arc::clone(&health),
+            seen: 0,
+            signals,
+            inbox,
+            waiting: Arc::clone(&waiting),
+        };
+        thread.tell_health();
         let thread = std::thread::Builder::new()
             .name("tollgate-queue".to_owned())
             .spawn(move || thread.run())
             .map_err(|error| trouble(redb::Error::Io(error)))?;
-        Ok(Self { tasks: Some(tasks), waiting, thread: Some(thread) })
+        Ok(Self { tasks: Some(tasks), waiting, health, thread: Some(thread) })
     }
 
+    pub(super) fn health(&self) -> Health {
+        Health {
+            is_full: self.health.is_full.load(Ordering::Relaxed),
+            failed_commits: self.health.failed_commits.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Hands a call to the thread; `adds` if it adds jobs.
     pub(super) fn submit<T: Send + Unpin + 'static>(
         &self,
+        adds: bool,
         operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
         if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
@@ -221,7 +136,7 @@ impl Writer {
             return Answer::error(Error::new(ErrorKind::Unavailable, message));
         }
         let (answer, answered) = oneshot::channel();
-        let task: Task = Box::new(move |desk| match desk {
+        let run: Run = Box::new(move |desk| match desk {
             Err(error) => {
                 drop(answer.send(Err(error)));
                 None
@@ -234,7 +149,7 @@ impl Writer {
             }
         });
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok());
+        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(Task { run, adds }).is_ok());
         if !sent {
             return Answer::error(stopped());
         }
@@ -267,6 +182,8 @@ struct Thread {
     options: FileOptions,
     /// `None` after a failure, until the file is opened anew.
     open: Option<Open>,
+    space: Space,
+    health: Arc<SharedHealth>,
     /// The last wake that was told, so that none is told twice after a failure.
     seen: u64,
     signals: Arc<Signals>,
@@ -290,16 +207,24 @@ impl Thread {
             // Should it fail, the journal is there when the file is opened again.
             drop(open.journal.fold(&open.database, self.options.two_phase));
         }
+        self.space.close();
+    }
+
+    fn tell_health(&self) {
+        self.health.is_full.store(self.space.is_full(), Ordering::Relaxed);
     }
 
     /// Does all tasks and stores them together, or tells all of them why not.
     fn commit(&mut self, tasks: Vec<Task>) {
+        self.space.look(false);
+        self.tell_health();
         if let Err(error) = self.reopen() {
             for task in tasks {
-                task(Err(error.again()));
+                (task.run)(Err(error.again()));
             }
             return;
         }
+        let tasks = if self.space.is_full() { without_additions(tasks) } else { tasks };
         let Some(mut open) = self.open.take() else { return };
         let mut tells = Vec::with_capacity(tasks.len());
         let mut tasks = tasks.into_iter();
@@ -317,8 +242,13 @@ impl Thread {
                 tells.into_iter().for_each(|tell| tell(None));
             }
             Err(error) => {
+                self.health.failed_commits.fetch_add(1, Ordering::Relaxed);
+                if error.kind() == ErrorKind::NoSpace {
+                    self.space.run_out(&error);
+                    self.tell_health();
+                }
                 // Those that were not begun are told, too.
-                tasks.for_each(|task| drop(task(Err(error.again()))));
+                tasks.for_each(|task| drop((task.run)(Err(error.again()))));
                 tells.into_iter().for_each(|tell| tell(Some(error.again())));
             }
         }
@@ -327,12 +257,23 @@ impl Thread {
     /// Opens the file again after a failure.
     fn reopen(&mut self) -> Result<(), Error> {
         if self.open.is_none() {
-            let mut open = self.options.load()?;
+            let mut open = self.options.load().inspect_err(|error| {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.space.run_out(error);
+                }
+            })?;
             open.schedule.seen = self.seen;
             self.open = Some(open);
         }
         Ok(())
     }
+}
+
+/// The tasks that add no jobs; the others are refused.
+fn without_additions(tasks: Vec<Task>) -> Vec<Task> {
+    let (refused, served): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.adds);
+    refused.into_iter().for_each(|task| drop((task.run)(Err(Space::refusal()))));
+    served
 }
 
 impl Open {
@@ -346,7 +287,7 @@ impl Open {
         let Self { database, journal, schedule } = self;
         let mut vault = FileVault::new(database, journal);
         for task in tasks {
-            tells.extend(task(Ok(&mut Desk { schedule, vault: &mut vault })));
+            tells.extend((task.run)(Ok(&mut Desk { schedule, vault: &mut vault })));
             vault.store(schedule)?;
             if let Some(error) = vault.failed.take() {
                 return Err(error);

@@ -235,6 +235,8 @@ fn read_settings(read: &mut Reader<'_>) -> Option<QueueSettings> {
         keys_max,
         payload_max,
         jobs_max,
+        // Not stored: the server's own bound holds.
+        bytes_max: QueueSettings::default().bytes_max,
         groups_max,
         retention,
     })

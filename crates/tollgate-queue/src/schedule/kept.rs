@@ -22,6 +22,8 @@ pub(crate) struct Kept {
     done_order: BTreeSet<(Timestamp, u64)>,
     pub(crate) dead: BTreeMap<u64, Over>,
     dead_order: BTreeSet<(Timestamp, u64)>,
+    /// Of the payloads of dead letters.
+    pub(crate) dead_bytes: u64,
     pub(crate) recurring: BTreeMap<String, (Recurring, Timestamp)>,
     recurring_order: BTreeSet<(Timestamp, String)>,
 }
@@ -56,12 +58,14 @@ impl Kept {
 
     pub(crate) fn remember_dead(&mut self, id: u64, over: Over) {
         self.dead_order.insert((over.at, id));
+        self.dead_bytes += u64::from(over.entry.payload_len);
         self.dead.insert(id, over);
     }
 
     pub(crate) fn take_dead(&mut self, id: u64) -> Option<Over> {
         let over = self.dead.remove(&id)?;
         self.dead_order.remove(&(over.at, id));
+        self.dead_bytes -= u64::from(over.entry.payload_len);
         Some(over)
     }
 
@@ -165,7 +169,8 @@ impl Queue {
                 }
             }
             scope.changes.push(Change::Recurring { queue: scope.queue, name });
-            let room = (self.jobs.len() as u64) < self.settings.jobs_max;
+            let room = (self.jobs.len() as u64) < self.settings.jobs_max
+                && self.has_room_for(recurring.job.payload.len() as u64);
             let known = self.groups.find(recurring.job.group.as_str()).is_some();
             // A full queue has work enough: this time passes, the next comes.
             if room && (known || self.groups.len() < self.settings.groups_max as usize) {

@@ -72,6 +72,8 @@ pub(crate) struct Queue {
     pub(crate) forgettable: BTreeSet<(Timestamp, u32)>,
     pub(crate) waiting: u64,
     pub(crate) units: u64,
+    /// Of the payloads of its jobs; dead letters have their own count.
+    pub(crate) payload_bytes: u64,
     /// The heaviest job since the queue was last empty: what a group may start in one turn.
     pub(crate) heaviest: u32,
     /// The lowest and the highest priority since the queue was last empty.
@@ -153,6 +155,7 @@ impl Queue {
             forgettable: BTreeSet::new(),
             waiting: 0,
             units: 0,
+            payload_bytes: 0,
             heaviest: 1,
             priorities: (u8::MAX, 0),
             response: Response::default(),
@@ -204,6 +207,15 @@ impl Queue {
             let message = format!("the queue holds {} jobs and may hold no more", self.jobs.len());
             return Err(Error::new(ErrorKind::Full, message));
         }
+        let new_bytes: u64 = jobs.iter().map(|job| job.payload.len() as u64).sum();
+        if !self.has_room_for(new_bytes) {
+            let message = format!(
+                "the queue's payloads have {} bytes and may have {} (bytes_max)",
+                self.held_bytes(),
+                self.settings.bytes_max
+            );
+            return Err(Error::new(ErrorKind::Full, message));
+        }
         let new: BTreeSet<&Group> = jobs
             .iter()
             .map(|job| &job.group)
@@ -215,6 +227,16 @@ impl Queue {
             return Err(Error::new(ErrorKind::Full, message));
         }
         Ok(())
+    }
+
+    /// Bytes of all payloads that are kept.
+    fn held_bytes(&self) -> u64 {
+        self.payload_bytes + self.kept.dead_bytes
+    }
+
+    /// Whether the payloads may have so many bytes more.
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+        self.held_bytes().saturating_add(bytes) <= self.settings.bytes_max
     }
 
     fn enqueue_one(&mut self, job: NewJob, scope: &mut Scope<'_>) -> Enqueued {
@@ -273,6 +295,7 @@ impl Queue {
         let (lowest, highest) = self.priorities;
         self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
         self.units += u64::from(entry.weight);
+        self.payload_bytes += u64::from(entry.payload_len);
         let number = entry.group;
         if entry.stage == Stage::Delayed {
             let group = self.groups.get_mut(number);
@@ -298,6 +321,7 @@ impl Queue {
         let (lowest, highest) = self.priorities;
         self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
         self.units += u64::from(entry.weight);
+        self.payload_bytes += u64::from(entry.payload_len);
         let group = self.groups.get_mut(entry.group);
         group.running += 1;
         let limits = group.limits(&self.settings.group_limits).to_vec();
@@ -340,6 +364,7 @@ impl Queue {
     pub(crate) fn drop_job(&mut self, id: u64) -> Option<Entry> {
         let entry = self.jobs.remove(&id)?;
         self.units -= u64::from(entry.weight);
+        self.payload_bytes -= u64::from(entry.payload_len);
         if self.jobs.is_empty() {
             self.jobs = HashMap::default();
             self.heaviest = 1;

@@ -12,10 +12,11 @@ use std::path::PathBuf;
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use tollgate_core::Timestamp;
 use tollgate_queue::{
-    Backend, Embedded, Error, FileOptions, JobState, LeaseToken, Outcome, QueueSettings,
+    Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken, NewJob, Outcome,
+    QueueSettings,
 };
 
-use crate::world::{START, after, get, job, now_or_soon, queue};
+use crate::world::{START, after, get, group, job, now_or_soon, queue};
 pub(crate) use disk::{Disk, Fault};
 
 /// A path for one test, removed with it.
@@ -24,6 +25,8 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 impl Drop for Scratch {
     fn drop(&mut self) {
         drop(std::fs::remove_file(&self.0));
+        // A process that was killed leaves what it had set aside.
+        drop(std::fs::remove_file(self.0.with_extension("redb.reserve")));
     }
 }
 
@@ -179,6 +182,79 @@ fn a_queue_survives_a_write_that_fails_and_goes_on() {
         let failed = live(&queues, &mut seen).is_err();
         disk.set(Fault::None);
         judge(&queues, &seen, &format!("write {point} failed: {failed}"));
+    }
+}
+
+#[test]
+fn payloads_are_bounded_in_bytes_whatever_their_number_and_after_a_restart() {
+    let path = scratch("bytes");
+    let settings = QueueSettings { bytes_max: 250, attempts_max: 1, ..QueueSettings::default() };
+    let hundred = || NewJob::new(group("g"), vec![7; 100]);
+    let full = |queues: &Embedded| {
+        let refused = now_or_soon(queues.enqueue(&queue("q"), vec![hundred()], START));
+        refused.is_err_and(|error| error.kind() == ErrorKind::Full)
+    };
+    let name = queue("q");
+    for queues in [Embedded::memory(), Embedded::open(&path.0).expect("opens")] {
+        get(queues.put_queue(&name, settings.clone(), START));
+        get(queues.enqueue(&name, vec![hundred(), hundred()], START));
+        assert!(full(&queues));
+        // A dead letter is held as a job that waits is.
+        let failed = get(queues.lease(&name, 1, "w", START)).leases[0].token();
+        let outcome = Outcome::Failed { reason: String::new(), retry: true };
+        get(queues.settle_one(&name, failed, outcome, START));
+        assert!(full(&queues));
+    }
+    let queues = Embedded::open(&path.0).expect("opens again");
+    assert!(full(&queues));
+    assert_eq!(get(queues.queues())[0].1, settings);
+    let done = get(queues.lease(&name, 1, "w", START)).leases[0].token();
+    get(queues.settle_one(&name, done, Outcome::Done { result: None }, START));
+    assert!(!full(&queues), "what is done is held no more");
+}
+
+#[test]
+fn on_a_full_disk_jobs_are_read_leased_and_settled_and_new_ones_are_refused() {
+    for journal_bytes in JOURNALS {
+        let disk = Disk::new();
+        let options = || on(&disk, true, journal_bytes).reserve(disk.reserve(8 << 20));
+        let (queues, name) = (Embedded::open_with(options()).expect("opens"), queue("q"));
+        get(queues.put_queue(&name, QueueSettings::default(), START));
+        let large = || NewJob::new(group("g"), vec![7; 100_000]);
+        let first = get(queues.enqueue(&name, vec![large(), large(), large()], START));
+        let leased = get(queues.lease(&name, 1, "w", START)).leases;
+        disk.set(Fault::Full);
+        let mut kept: Vec<JobId> = first.iter().map(|job| job.id).collect();
+        let refused = loop {
+            assert!(kept.len() < 1_000, "a full disk takes no more");
+            match now_or_soon(queues.enqueue(&name, vec![large()], START)) {
+                Ok(enqueued) => kept.push(enqueued[0].id),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(queues.health().is_full && queues.health().failed_commits > 0);
+        let done = || Outcome::Done { result: None };
+        get(queues.settle_one(&name, leased[0].token(), done(), START));
+        assert_eq!(get(queues.stats(&name, None, 1, START)).queue.waiting, kept.len() as u64 - 1);
+        let next = get(queues.lease(&name, 1, "w", START)).leases;
+        assert_eq!(next[0].payload.len(), 100_000);
+        get(queues.settle_one(&name, next[0].token(), done(), START));
+        let refused = now_or_soon(queues.enqueue(&name, vec![large()], START)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(get(queues.job(&name, kept[2], START)).is_some());
+        disk.set(Fault::None);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while now_or_soon(queues.enqueue(&name, vec![large()], START)).is_err() {
+            assert!(std::time::Instant::now() < deadline, "there is room again");
+            std::thread::yield_now();
+        }
+        assert!(!queues.health().is_full);
+        drop(queues);
+        disk.reboot(1);
+        let queues = Embedded::open_with(options()).expect("opens again");
+        let waiting = get(queues.stats(&name, None, 1, START)).queue.waiting;
+        assert_eq!(waiting, kept.len() as u64 - 2 + 1, "what was acknowledged, and nothing else");
     }
 }
 

@@ -75,6 +75,7 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     table.set("keys_max", &mut settings.keys_max, Place::number);
     table.set("payload_bytes", &mut settings.payload_max, Place::number);
     table.set("jobs_max", &mut settings.jobs_max, Place::number);
+    table.set("bytes_max", &mut settings.bytes_max, Place::number);
     table.set("groups_max", &mut settings.groups_max, Place::number);
     let retention = &mut settings.retention;
     table.set("keep_done", &mut retention.done_age, Place::duration);
@@ -154,6 +155,7 @@ mod tests {
         keys_max = 11
         payload_bytes = 1234
         jobs_max = 12
+        bytes_max = 16
         groups_max = 13
         keep_done = "5m"
         keep_done_max = 14
@@ -186,6 +188,7 @@ mod tests {
             keys_max: 11,
             payload_max: 1_234,
             jobs_max: 12,
+            bytes_max: 16,
             groups_max: 13,
             retention: Retention {
                 done_age: Duration::from_secs(300),

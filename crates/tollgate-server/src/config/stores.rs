@@ -8,8 +8,8 @@ use super::reader::Place;
 const STORES: &str = "memory, redis://host, redis+unix:///path, redis+sentinel://host/name or \
                       redis+cluster://host (rediss for TLS), tollgate://host, tollgates://host or \
                       tollgate+unix:///path";
-const QUEUE_STORES: &str = "memory, redb:PATH, redis://host, redis+unix:///path or \
-                            redis+sentinel://host/name (rediss for TLS)";
+const QUEUE_STORES: &str = "memory, redb:PATH, redis://host, redis+unix:///path, \
+                            redis+sentinel://host/name or redis+cluster://host (rediss for TLS)";
 
 /// Whether states can live there.
 pub(super) fn check_store(text: &str) -> Result<(), String> {
@@ -24,10 +24,8 @@ pub(super) fn check_queue_store(text: &str) -> Result<(), String> {
     match text.split_once(':') {
         None if text == "memory" => Ok(()),
         Some(("redb", path)) if !path.is_empty() => Ok(()),
-        // Queues are whole on one server, and are served by this process alone.
-        Some((scheme, _)) if scheme.starts_with("tollgate") || scheme.ends_with("+cluster") => {
-            Err(unsupported(text, QUEUE_STORES))
-        }
+        // Another Tollgate shares its states, not its queues.
+        Some((scheme, _)) if scheme.starts_with("tollgate") => Err(unsupported(text, QUEUE_STORES)),
         _ => check_url(text, QUEUE_STORES),
     }
 }
@@ -71,16 +69,17 @@ mod tests {
         for right in ["memory", "redis://h", "rediss://u:p@h:1/2", "tollgate+unix:///run/t"] {
             assert_eq!(check_store(right), Ok(()));
         }
-        for right in ["memory", "redb:/var/lib/q", "redis+sentinel://a,b/main"] {
+        for right in ["memory", "redb:/var/lib/q", "redis+sentinel://a,b/main", "redis+cluster://a"]
+        {
             assert_eq!(check_queue_store(right), Ok(()));
         }
         for wrong in ["memcached://x", "memroy", "redb:/x", "host:6379", "", "http://:s3cret@h"] {
             let told = check_store(wrong).unwrap_err();
             assert!(told.contains("redis://") && !told.contains("s3cret"), "{wrong}: {told}");
         }
-        for wrong in ["memcached://x", "redb:", "tollgate://h", "redis+cluster://a", "sqlite:x"] {
+        for wrong in ["memcached://x", "redb:", "tollgate://h", "sqlite:x"] {
             let told = check_queue_store(wrong).unwrap_err();
-            assert!(told.contains("redb:PATH") && !told.contains("cluster://h"), "{wrong}: {told}");
+            assert!(told.contains("redb:PATH"), "{wrong}: {told}");
         }
         assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("does not read"));
         let told = check_store("memcached://x").unwrap_err();

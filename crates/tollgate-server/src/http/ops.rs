@@ -15,6 +15,7 @@ use crate::auth::Role;
 use crate::metrics::Exposition;
 use crate::pressure;
 use crate::process;
+use crate::queues::Queues;
 use crate::reload;
 use crate::service::Service;
 use crate::top::{Ranked, Ranking};
@@ -88,6 +89,7 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
         "draining": service.is_draining(),
         "config": if service.reload_error().is_some() { "stale" } else { "current" },
         "config_error": detail,
+        "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
     });
     reply.body.extend_from_slice(body.to_string().as_bytes());
 }
@@ -149,6 +151,14 @@ fn exposition(service: &Service) -> String {
     text.sample(&[], service.room().bytes() as f64);
     if let Some(memory) = service.memory() {
         pressure::write(memory, service, &mut text);
+    }
+    if let Some(health) = service.queues().map(Queues::health) {
+        let help = "Whether the disk of the queues is full, so that new jobs are refused.";
+        text.family("tollgate_queue_store_full", "gauge", help);
+        text.sample(&[], f64::from(u8::from(health.is_full)));
+        let help = "Commits of the queue file that failed.";
+        text.family("tollgate_queue_commit_failures_total", "counter", help);
+        text.sample(&[], health.failed_commits as f64);
     }
     process::write(&mut text);
     text.finish()

@@ -33,6 +33,11 @@ pub(super) fn is_ours(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz" | "/metrics") || path.starts_with("/admin/")
 }
 
+/// Whether the path is one that load balancers and supervisors ask for.
+pub(super) fn is_probe(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
+
 /// Answers a request for one of the proxy's own pages.
 pub(super) async fn answer(
     state: &State,
@@ -67,10 +72,8 @@ fn may_look(state: &State, peer: IpAddr, headers: &HeaderMap) -> bool {
     if state.settings.admin.token.is_some() {
         return may_act(state, headers);
     }
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    let is_local = name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    peer.is_loopback() && is_local
+    let host = headers.get(HOST).map(|host| host.as_bytes()).unwrap_or_default();
+    peer.is_loopback() && state.settings.hosts.has(host)
 }
 
 fn forbidden() -> Response<Body> {

@@ -20,6 +20,10 @@ const BY: HeaderName = HeaderName::from_static("x-tollgate-answer");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     BadRequest(&'static str),
+    /// A web page of another origin sent it, or one that reached this machine by a foreign name.
+    CrossSite(&'static str),
+    /// It carries the admin's token, and asks for none of the proxy's own pages.
+    NoPage,
     /// CONNECT: tunnels are no requests that limits can be kept for.
     NoTunnel,
     /// Too many requests or bytes are held already.
@@ -45,6 +49,8 @@ impl Cause {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::BadRequest(_) => "bad-request",
+            Self::CrossSite(_) => "cross-site",
+            Self::NoPage => "no-page",
             Self::NoTunnel => "no-tunnel",
             Self::Full => "full",
             Self::Refused(refusal) => match refusal.reason {
@@ -89,6 +95,8 @@ impl Cause {
     fn status_and_wait(self) -> (StatusCode, Option<Duration>) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, None),
+            Self::CrossSite(_) => (StatusCode::FORBIDDEN, None),
+            Self::NoPage => (StatusCode::NOT_FOUND, None),
             Self::NoTunnel => (StatusCode::METHOD_NOT_ALLOWED, None),
             Self::Full => (StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(1))),
             Self::Refused(Refusal { reason, wait }) => match reason {
@@ -105,7 +113,10 @@ impl Cause {
 
     fn message(self) -> String {
         match self {
-            Self::BadRequest(what) => what.to_owned(),
+            Self::BadRequest(what) | Self::CrossSite(what) => what.to_owned(),
+            Self::NoPage => {
+                "no such page of the proxy; the admin token is not sent to the upstream".to_owned()
+            }
             Self::NoTunnel => "tunnels are not offered".to_owned(),
             Self::Full => "too many requests are held already".to_owned(),
             Self::Refused(refusal) => refusal.to_string(),

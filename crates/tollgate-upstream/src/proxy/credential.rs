@@ -22,6 +22,10 @@ const OPEN_AGAIN: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialId([u8; 16]);
 
+/// A request shows a credential twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TwoCredentials;
+
 /// Opens the ledger of a credential that was not seen before.
 pub type OpenLedger = Arc<
     dyn Fn(CredentialId) -> BoxFuture<'static, Result<Arc<dyn Ledger>, LedgerError>> + Send + Sync,
@@ -68,19 +72,37 @@ pub(super) struct Accounts {
 
 impl CredentialId {
     /// The credential that a request's fields show; that of nobody if they show none.
-    pub(super) fn of(headers: &HeaderMap, fields: &[HeaderName]) -> Self {
+    ///
+    /// The first of `fields` that is there counts, and no other: a field that the upstream does not
+    /// look at must not make a budget of its own. How a scheme and the spaces after it are written
+    /// makes no difference to the upstream, and makes none here.
+    ///
+    /// # Errors
+    ///
+    /// If that field is there more than once: which one counts is the upstream's to say.
+    pub(super) fn of(headers: &HeaderMap, fields: &[HeaderName]) -> Result<Self, TwoCredentials> {
         let mut digest = Context::new(&SHA256);
-        for name in fields {
-            for value in headers.get_all(name) {
-                digest.update(name.as_str().as_bytes());
+        if let Some(name) = fields.iter().find(|name| headers.contains_key(*name)) {
+            let mut values = headers.get_all(name).iter();
+            let (Some(value), None) = (values.next(), values.next()) else {
+                return Err(TwoCredentials);
+            };
+            digest.update(name.as_str().as_bytes());
+            let words = value.as_bytes().split(u8::is_ascii_whitespace);
+            let words: Vec<&[u8]> = words.filter(|word| !word.is_empty()).collect();
+            for (index, word) in words.iter().enumerate() {
                 digest.update(&[0]);
-                digest.update(value.as_bytes());
-                digest.update(&[0]);
+                // A scheme is one with a word after it.
+                if index == 0 && words.len() > 1 {
+                    digest.update(&word.to_ascii_lowercase());
+                } else {
+                    digest.update(word);
+                }
             }
         }
         let mut id = [0; 16];
         id.copy_from_slice(&digest.finish().as_ref()[..16]);
-        Self(id)
+        Ok(Self(id))
     }
 
     /// Reads what [`fmt::Display`] writes.

@@ -27,7 +27,8 @@ pub(super) struct Exchange {
     pub(super) state: Arc<State>,
     pub(super) account: Arc<Account>,
     pub(super) route: Route,
-    pub(super) path: String,
+    /// With its query: what a query asks for may be missing while the path is not.
+    pub(super) target: String,
     pub(super) has_credential: bool,
     pub(super) permit: Permit,
     pub(super) suspect: Option<Suspect>,
@@ -68,7 +69,7 @@ impl Exchange {
             state: &self.state,
             account: &self.account,
             route: &self.route,
-            path: &self.path,
+            target: &self.target,
             has_credential: self.has_credential,
         };
         lessons.learn(method.as_str(), head.status, &observation).await;
@@ -107,7 +108,7 @@ struct Lessons<'a> {
     state: &'a State,
     account: &'a Account,
     route: &'a Route,
-    path: &'a str,
+    target: &'a str,
     has_credential: bool,
 }
 
@@ -131,7 +132,7 @@ impl Lessons<'_> {
         }
         let is_missing = status == StatusCode::NOT_FOUND && has_own_token;
         if is_missing {
-            self.state.missing.remember(method, self.path, settings.missing_for);
+            self.state.missing.remember(method, self.target, settings.missing_for);
         }
         let counts = observation.invalid || is_missing;
         let Some(guard) = self.state.guard.as_ref().filter(|_| counts) else { return };

@@ -63,10 +63,11 @@ impl Wish {
     }
 }
 
-/// Makes a request's fields those of the next connection.
-pub(super) fn forward_request(headers: &mut HeaderMap) {
+/// Makes a request's fields those of the next connection. Those of `kept` go on whatever the sender
+/// says: a credential that is counted here is shown to the upstream.
+pub(super) fn forward_request(headers: &mut HeaderMap, kept: &[HeaderName]) {
     let wants_trailers = headers.get_all(TE).iter().any(|value| names(value, "trailers"));
-    strip(headers);
+    strip(headers, kept);
     headers.remove(PROXY_AUTHORIZATION);
     // The client sets it to the upstream's name.
     headers.remove(HOST);
@@ -78,7 +79,7 @@ pub(super) fn forward_request(headers: &mut HeaderMap) {
 
 /// Makes a response's fields those of the client's connection.
 pub(super) fn forward_response(headers: &mut HeaderMap) {
-    strip(headers);
+    strip(headers, &[]);
     headers.remove(PROXY_AUTHENTICATE);
 }
 
@@ -89,13 +90,14 @@ pub(super) fn head_bytes(target: &str, headers: &HeaderMap) -> u64 {
 }
 
 /// Removes what ends at this connection, and what the sender said ends here.
-fn strip(headers: &mut HeaderMap) {
+fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| !kept.contains(name))
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -128,8 +130,9 @@ mod tests {
     #[test]
     fn what_concerns_one_connection_ends_with_it() {
         let mut map = headers(&[
-            ("connection", "close, X-Secret"),
+            ("connection", "close, X-Secret, private-token"),
             ("x-secret", "1"),
+            ("private-token", "t"),
             ("upgrade", "websocket"),
             ("te", "gzip, trailers;q=1"),
             ("transfer-encoding", "chunked"),
@@ -137,9 +140,10 @@ mod tests {
             ("host", "proxy"),
             ("accept", "*/*"),
         ]);
-        forward_request(&mut map);
-        let names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
-        assert_eq!(names, ["accept", "te", "via"]);
+        forward_request(&mut map, &[HeaderName::from_static("private-token")]);
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "private-token", "te", "via"]);
         assert_eq!(map["te"], "trailers");
     }
 

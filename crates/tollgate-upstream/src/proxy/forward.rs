@@ -91,12 +91,13 @@ impl Trip {
         let held = fields::head_bytes(&target, &head.headers);
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
-        let id = CredentialId::of(&head.headers, &settings.credential_fields);
+        let id = CredentialId::of(&head.headers, &settings.credential_fields)
+            .map_err(|_| Cause::BadRequest("a credential is shown more than once"))?;
         let patience = wish.patience.unwrap_or(settings.patience);
         let account = state.accounts.get(id, patience).await.map_err(Cause::from)?;
         let shown = |name: &HeaderName| head.headers.contains_key(name);
         let has_credential = settings.credential_fields.iter().any(shown);
-        fields::forward_request(&mut head.headers);
+        fields::forward_request(&mut head.headers, &settings.credential_fields);
         let client = wish.client.unwrap_or_else(|| peer.to_string());
         let weight = settings.weights.get(&client).copied().unwrap_or(1);
         let trip = Self {
@@ -124,7 +125,7 @@ impl Trip {
         if let Err(wait) = self.account.admit(self.state.settings.head_timeout) {
             return Err(Cause::Unauthorized(wait));
         }
-        let missing = self.state.missing.left(self.method.as_str(), self.path());
+        let missing = self.state.missing.left(self.method.as_str(), &self.target);
         missing.map_or(Ok(()), |left| Err(Cause::Missing(left)))
     }
 
@@ -193,7 +194,7 @@ impl Trip {
             state: Arc::clone(&self.state),
             account: Arc::clone(&self.account),
             route: self.route.clone(),
-            path: self.path().to_owned(),
+            target: self.target.clone(),
             has_credential: self.has_credential,
             permit,
             suspect,
@@ -242,10 +243,6 @@ impl Trip {
         }
         let timed = Timed::new(body, self.state.settings.idle_timeout);
         Response::from_parts(head, timed.holding(Arc::clone(&self.place)).boxed_unsync())
-    }
-
-    fn path(&self) -> &str {
-        self.target.split('?').next().unwrap_or_default()
     }
 
     fn retries_max(&self) -> u32 {

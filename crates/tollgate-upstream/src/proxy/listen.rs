@@ -17,8 +17,9 @@ use tokio::task::JoinSet;
 
 use super::answer::{Cause, text_response};
 use super::body::Body;
-use super::{State, admin, forward};
-use tollgate_http::{Answers, Patient};
+use super::settings::Settings;
+use super::{State, admin, forward, visitor};
+use tollgate_http::{Answers, Opening, Patient};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,9 +34,20 @@ pub(super) enum Door {
     Admin,
 }
 
+/// Where a connection came in.
+#[derive(Clone, Copy, Debug)]
+struct Entrance {
+    door: Door,
+    /// Whether only this machine can reach it.
+    is_loopback: bool,
+}
+
 /// Accepts until told to stop, then waits for the connections to end.
 pub(super) async fn accept(listener: TcpListener, state: Arc<State>, door: Door) {
     let places = Arc::new(Semaphore::new(state.settings.connections_max));
+    // Where it cannot be told, a name proves nothing: then none is asked for.
+    let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let entrance = Entrance { door, is_loopback };
     let mut stopping = state.stopping.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -50,7 +62,7 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<State>, door: Door)
         };
         match (place, accepted) {
             (Ok(place), Ok((stream, peer))) => {
-                connections.spawn(serve(stream, peer.ip(), Arc::clone(&state), door, place));
+                connections.spawn(serve(stream, peer.ip(), Arc::clone(&state), entrance, place));
             }
             _ => tokio::time::sleep(PAUSE).await,
         }
@@ -64,7 +76,7 @@ async fn serve(
     stream: TcpStream,
     peer: IpAddr,
     state: Arc<State>,
-    door: Door,
+    entrance: Entrance,
     _place: OwnedSemaphorePermit,
 ) {
     let _open = Open::new(&state);
@@ -85,11 +97,12 @@ async fn serve(
     let service = service_fn(move |request| {
         let (state, sent) = (Arc::clone(&inner), sent.clone());
         async move {
-            let response = answer(state, peer, door, request).await;
+            let response = answer(state, peer, entrance, request).await;
             Ok::<_, Infallible>(response.map(|body| sent.watch(body)))
         }
     });
-    let stream = Patient::new(stream, state.settings.idle_timeout);
+    let Settings { idle_timeout, slow_client_after, .. } = state.settings;
+    let stream = Patient::new(Opening::new(stream, slow_client_after), idle_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let stalled = answers.stalled(state.settings.idle_timeout);
     tokio::pin!(connection, stalled);
@@ -109,13 +122,21 @@ async fn serve(
 async fn answer(
     state: Arc<State>,
     peer: IpAddr,
-    door: Door,
+    entrance: Entrance,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let is_ours = admin::is_ours(request.uri().path());
+    let path = request.uri().path();
+    let is_ours = admin::is_ours(path);
+    let Entrance { door, is_loopback } = entrance;
+    // Who probes needs no name; the answers say nothing that a page could use.
+    let is_probe = admin::is_probe(path) && door != Door::Proxy;
+    if !is_probe && let Err(cause) = visitor::admit(&request, &state.settings.hosts, is_loopback) {
+        return refuse(&state, cause);
+    }
     match door {
         Door::Both | Door::Admin if is_ours => admin::answer(&state, peer, &request).await,
         Door::Admin => text_response(StatusCode::NOT_FOUND, "no such page\n"),
+        _ if visitor::has_admin_token(&state, request.headers()) => refuse(&state, Cause::NoPage),
         Door::Both | Door::Proxy => match forward::forward(&state, peer, request).await {
             Ok(response) => response,
             Err(cause) => refuse(&state, cause),

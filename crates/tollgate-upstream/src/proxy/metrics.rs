@@ -11,8 +11,10 @@ use crate::profile::{Observation, Scope};
 /// Upper bounds of durations, in milliseconds.
 const BOUNDS_MS: [u64; 10] = [1, 5, 25, 100, 250, 1_000, 2_500, 10_000, 60_000, 300_000];
 /// Every word of [`Cause::word`].
-const CAUSES: [&str; 14] = [
+const CAUSES: [&str; 16] = [
     "bad-request",
+    "cross-site",
+    "no-page",
     "no-tunnel",
     "full",
     "deadline",

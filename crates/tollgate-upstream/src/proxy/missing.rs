@@ -10,9 +10,9 @@ use tokio::time::Instant;
 /// Entries kept; beyond them the one that ends first is forgotten.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Which requests were answered 404 lately, by method and path, and until when that is believed.
+/// Which requests were answered 404 lately, by method and target, and until when that is believed.
 ///
-/// A seeded 64-bit hash stands for the path: it may carry a token.
+/// A seeded 64-bit hash stands for the target: it may carry a token.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     seed: RandomState,
@@ -21,8 +21,8 @@ pub(super) struct Missing {
 
 impl Missing {
     /// How long the resource is still believed to be missing.
-    pub(super) fn left(&self, method: &str, path: &str) -> Option<Duration> {
-        let key = self.key(method, path);
+    pub(super) fn left(&self, method: &str, target: &str) -> Option<Duration> {
+        let key = self.key(method, target);
         let mut table = self.table();
         let left = table.get(&key)?.checked_duration_since(Instant::now());
         if left.is_none() {
@@ -31,8 +31,8 @@ impl Missing {
         left
     }
 
-    pub(super) fn remember(&self, method: &str, path: &str, lasting: Duration) {
-        let key = self.key(method, path);
+    pub(super) fn remember(&self, method: &str, target: &str, lasting: Duration) {
+        let key = self.key(method, target);
         let mut table = self.table();
         if table.len() >= ENTRIES_MAX && !table.contains_key(&key) {
             let now = Instant::now();
@@ -45,8 +45,8 @@ impl Missing {
         table.insert(key, Instant::now() + lasting);
     }
 
-    fn key(&self, method: &str, path: &str) -> u64 {
-        self.seed.hash_one((method, path))
+    fn key(&self, method: &str, target: &str) -> u64 {
+        self.seed.hash_one((method, target))
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::uri::{Authority, Scheme};
+use tollgate_core::fields::Hosts;
 
 use crate::connect::Versions;
 
@@ -31,7 +32,7 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// How long a connection to the upstream may take.
     pub connect_timeout: Duration,
-    /// How long a client may take for the head of its request.
+    /// How long a client may take for the head of its request, and for the first bytes of all.
     pub slow_client_after: Duration,
     /// Requests at work or waiting, over all credentials.
     pub requests_max: usize,
@@ -61,6 +62,8 @@ pub struct Settings {
     pub versions: Versions,
     /// Where the proxy's own pages are served.
     pub admin: Admin,
+    /// Names by which clients on this machine may call the proxy, beside this machine's own.
+    pub hosts: Hosts,
 }
 
 /// Where the proxy's own pages are served, and to whom.
@@ -101,6 +104,7 @@ impl Default for Settings {
             missing_for: Duration::from_secs(300),
             versions: Versions::default(),
             admin: Admin::default(),
+            hosts: Hosts::default(),
         }
     }
 }

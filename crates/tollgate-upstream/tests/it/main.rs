@@ -29,6 +29,8 @@ mod proxy_limits;
 mod proxy_schedule;
 // The way out over TLS.
 mod proxy_tls;
+// Whom the proxy lets in: no web pages of others, no admin's token on its way to the upstream.
+mod proxy_visitors;
 // Profiles on recorded responses.
 mod profiles;
 // A truthful upstream in virtual time.

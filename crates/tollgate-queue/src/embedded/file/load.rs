@@ -95,6 +95,9 @@ fn load_queues(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Er
         let mut queue = Queue::new(read_settings(&mut row)?);
         queue.paused = paused;
         queue.gates = read_gates(&mut row)?;
+        if !row.0.is_empty() {
+            queue.settings.bytes_max = row.u64()?;
+        }
         schedule.names.insert(name, number);
         schedule.queues.insert(number, queue);
     }

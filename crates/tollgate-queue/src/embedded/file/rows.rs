@@ -70,6 +70,8 @@ pub(super) fn read_settings(row: &mut In<'_>) -> Result<QueueSettings, Error> {
         keys_max: row.u32()?,
         payload_max: row.u32()?,
         jobs_max: row.u64()?,
+        // It stands behind all else in the queue's row.
+        bytes_max: QueueSettings::default().bytes_max,
         groups_max: row.u32()?,
         retention: Retention {
             done_max: row.u32()?,

@@ -105,6 +105,8 @@ impl<'d> FileVault<'d> {
             out.text(name.as_str()).u8(u8::from(state.paused));
             write_settings(out, &state.settings);
             write_gates(out, &state.gates);
+            // Last, since files of earlier versions end before it.
+            out.u64(state.settings.bytes_max);
             self.journal.put(Numbered::Queues, queue, 0, &out.0);
         }
     }

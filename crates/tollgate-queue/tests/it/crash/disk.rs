@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
+use tollgate_queue::Reserve;
 
 use crate::world::Random;
 
@@ -30,6 +31,8 @@ struct State {
     synced: Vec<u8>,
     cached: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
+    /// Bytes by which a full disk grows all the same, since they were set aside.
+    given_up: u64,
 }
 
 /// A disk, shared by the storages that are made on it.
@@ -45,11 +48,17 @@ impl Disk {
             synced: Vec::new(),
             cached: Vec::new(),
             unsynced: Vec::new(),
+            given_up: 0,
         })))
     }
 
     pub(crate) fn storage(&self) -> Box<dyn StorageBackend> {
         Box::new(self.clone())
+    }
+
+    /// Space on it that is set aside.
+    pub(crate) fn reserve(&self, bytes: u64) -> SetAside {
+        SetAside { disk: self.clone(), bytes }
     }
 
     pub(crate) fn set(&self, fault: Fault) {
@@ -117,8 +126,10 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.step()?;
-        if state.fault == Fault::Full && len > state.cached.len() as u64 {
-            return Err(io::ErrorKind::StorageFull.into());
+        let grows = len.saturating_sub(state.cached.len() as u64);
+        if state.fault == Fault::Full {
+            let left = state.given_up.checked_sub(grows);
+            state.given_up = left.ok_or(io::ErrorKind::StorageFull)?;
         }
         state.cached.resize(len as usize, 0);
         // A length is kept with the file system's journal; what is beyond it is not.
@@ -141,5 +152,26 @@ impl StorageBackend for Disk {
         state.cached[offset as usize..][..data.len()].copy_from_slice(data);
         state.unsynced.push((offset, data.to_vec()));
         Ok(())
+    }
+}
+
+/// Space that is set aside on a disk.
+pub(crate) struct SetAside {
+    disk: Disk,
+    bytes: u64,
+}
+
+impl Reserve for SetAside {
+    fn set_aside(&mut self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        if state.fault == Fault::Full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.given_up = 0;
+        Ok(())
+    }
+
+    fn give_up(&mut self) {
+        self.disk.state().given_up = self.bytes;
     }
 }

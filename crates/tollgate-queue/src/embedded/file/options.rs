@@ -1,0 +1,174 @@
+//! How a file of queues is opened: where it is, how it commits, what is set aside beside it.
+
+use std::fmt;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, StorageBackend};
+
+use super::reserve::{Reserve, ReserveFile};
+use super::trouble::trouble;
+use crate::error::Error;
+
+/// How a file of queues is opened.
+pub struct FileOptions {
+    storage: Storage,
+    pub(super) two_phase: bool,
+    cache_bytes: usize,
+    pub(super) journal_bytes: usize,
+    pub(super) reserve: Option<Box<dyn Reserve>>,
+}
+
+enum Storage {
+    Path(PathBuf),
+    Made(Box<dyn Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send>),
+}
+
+impl FileOptions {
+    /// The file at `path`, two-phase commits, 64 MiB of cache, a journal of 4 MiB, a reserve of 8 MiB
+    /// beside it: twice the journal, since what is folded is there twice until it is committed.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        let options = Self {
+            storage: Storage::Path(path.into()),
+            two_phase: true,
+            cache_bytes: 64 << 20,
+            journal_bytes: 4 << 20,
+            reserve: None,
+        };
+        options.reserve_bytes(8 << 20)
+    }
+
+    /// A storage that is made whenever the queues are opened, at first and after a failure: for
+    /// storages that fail on purpose.
+    pub fn on(
+        make: impl Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send + 'static,
+    ) -> Self {
+        Self { storage: Storage::Made(Box::new(make)), reserve: None, ..Self::at("") }
+    }
+
+    /// How many bytes are set aside in `PATH.reserve`, for the day on which the disk is full; 0 for
+    /// none. Has no meaning for a storage that is not a file.
+    #[must_use]
+    pub fn reserve_bytes(self, bytes: u64) -> Self {
+        let Storage::Path(path) = &self.storage else { return self };
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".reserve");
+        let file = (bytes > 0).then(|| ReserveFile { path: beside.into(), bytes });
+        Self { reserve: file.map(|file| Box::new(file) as _), ..self }
+    }
+
+    /// Space that is set aside in a way of the caller's.
+    #[must_use]
+    pub fn reserve(self, reserve: impl Reserve + 'static) -> Self {
+        Self { reserve: Some(Box::new(reserve)), ..self }
+    }
+
+    /// Whether a commit is made in two phases, with a sync of its own for the page that says which
+    /// commit counts. Without, one sync suffices and a checksum tells after a crash.
+    #[must_use]
+    pub fn two_phase(self, two_phase: bool) -> Self {
+        Self { two_phase, ..self }
+    }
+
+    /// How many bytes of the file are kept in memory.
+    #[must_use]
+    pub fn cache_bytes(self, cache_bytes: usize) -> Self {
+        Self { cache_bytes, ..self }
+    }
+
+    /// How many bytes of changes are gathered, in the file and in memory, before they are sorted
+    /// into tables. What is enqueued and done in between costs no more than its share of a commit.
+    #[must_use]
+    pub fn journal_bytes(self, journal_bytes: usize) -> Self {
+        Self { journal_bytes, ..self }
+    }
+
+    /// The database that is there, made if need be.
+    pub(super) fn open(&self) -> Result<Database, Error> {
+        let mut builder = Builder::new();
+        builder.set_cache_size(self.cache_bytes);
+        let database = match &self.storage {
+            Storage::Path(path) => {
+                create_whole(&builder, path)?;
+                sync_folder(path).map_err(|error| trouble(redb::Error::Io(error)))?;
+                builder.open(path)
+            }
+            Storage::Made(make) => {
+                let storage = make().map_err(|error| trouble(redb::Error::Io(error)))?;
+                builder.create_with_backend(Boxed(storage))
+            }
+        };
+        database.map_err(|error| trouble(error.into()))
+    }
+}
+
+/// Makes the file if there is none. It gets its name when it is whole: a process that dies while it
+/// makes one leaves nothing that the next would take for a damaged file.
+fn create_whole(builder: &Builder, path: &Path) -> Result<(), Error> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let io = |error| trouble(redb::Error::Io(error));
+    match std::fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    // Jobs are nobody else's to read.
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished);
+    drop(builder.create_file(file.map_err(io)?).map_err(|error| trouble(error.into()))?);
+    std::fs::rename(&unfinished, path).map_err(io)
+}
+
+/// Makes the name of the file durable: after a power cut the file would be there without it, and what
+/// was acknowledged would be gone with the name. Whenever it is opened, since the process that gave
+/// it the name may have died before it could do this.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or_else(|| ".".as_ref()))?.sync_all()
+}
+
+impl fmt::Debug for FileOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match &self.storage {
+            Storage::Path(path) => Some(path),
+            Storage::Made(_) => None,
+        };
+        f.debug_struct("FileOptions")
+            .field("path", &path)
+            .field("two_phase", &self.two_phase)
+            .finish()
+    }
+}
+
+/// A storage behind a pointer.
+#[derive(Debug)]
+struct Boxed(Box<dyn StorageBackend>);
+
+impl StorageBackend for Boxed {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> std::io::Result<()> {
+        self.0.close()
+    }
+}

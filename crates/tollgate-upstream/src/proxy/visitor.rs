@@ -1,0 +1,52 @@
+//! Who is let in before a request is forwarded: no web pages of others, and no admin's token.
+//!
+//! A page in a browser on this machine reaches a proxy on loopback. What it sends would be counted by
+//! the upstream as ours: without a credential it spends the budget of invalid requests, and every bot
+//! behind the proxy is locked out. So requests that a browser marks as another origin's are refused,
+//! and so is a name that is not this machine's where the listener is this machine's alone (a name can
+//! be made to resolve to loopback). Nothing is sent or counted for them.
+//!
+//! The admin's token is a secret between an operator and the proxy. A path that is mistyped must not
+//! hand it to the upstream.
+
+use http::header::{HOST, HeaderMap, ORIGIN};
+use http::{HeaderName, Request};
+use subtle::ConstantTimeEq as _;
+use tollgate_core::fields::{Hosts, is_foreign_page};
+
+use super::State;
+use super::answer::Cause;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Whether a request may come in at all; `is_loopback` if its listener is this machine's alone.
+pub(super) fn admit<B>(
+    request: &Request<B>,
+    hosts: &Hosts,
+    is_loopback: bool,
+) -> Result<(), Cause> {
+    let headers = request.headers();
+    let field = |name: HeaderName| headers.get(name).map(|value| value.as_bytes());
+    // HTTP/2 names the host in the target.
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let host = field(HOST).or(authority);
+    if is_foreign_page(host, field(ORIGIN), field(SEC_FETCH_SITE)) {
+        return Err(Cause::CrossSite("sent by a web page of another origin"));
+    }
+    // A browser always names a host; what names none is no browser.
+    if is_loopback && host.is_some_and(|host| !hosts.has(host)) {
+        return Err(Cause::CrossSite("a Host that is no name of this machine; --host adds one"));
+    }
+    Ok(())
+}
+
+/// Whether some field holds the admin's token, by itself or after a scheme such as `Bearer`.
+pub(super) fn has_admin_token(state: &State, headers: &HeaderMap) -> bool {
+    let Some(token) = &state.settings.admin.token else { return false };
+    headers.values().any(|value| {
+        let value = value.as_bytes().trim_ascii();
+        let bare = value.iter().position(|byte| *byte == b' ').map_or(value, |at| &value[at..]);
+        let is_token = |shown: &[u8]| bool::from(shown.ct_eq(token.as_bytes()));
+        is_token(value) || is_token(bare.trim_ascii())
+    })
+}
