@@ -10,6 +10,12 @@
 //! growth, no rehashing and no pause. A slot whose state says nothing any more (`vacant_at` has
 //! passed) is taken by the next newcomer that sees it, so there is nothing to sweep.
 //!
+//! **Time.** A state in a slot never moves back, so who comes late (his reading of the clock is older
+//! than what others have done since) gains nothing. What is gone cannot say so: therefore the table
+//! knows the newest reading at which a slot was taken from its key, and a newcomer whose own reading
+//! is older is decided as of that one. Otherwise a key whose slot was reused could begin anew in the
+//! past, and spend the time in between twice.
+//!
 //! When no slot within reach is free, the key nearest to saying nothing is forgotten, but not a key
 //! that has nothing left; if all of them have nothing left, [`WhenFull`] decides.
 //!
@@ -28,7 +34,7 @@ use crate::hash::Fingerprint;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Locked, Narrow, Slot, View};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, fence, prefetch};
 
 pub(crate) use together::{FEW, LockedSlots};
 
@@ -58,6 +64,8 @@ pub(crate) struct Table<S> {
     reach: Box<[AtomicU8]>,
     stripes: Box<[Stripe]>,
     when_full: WhenFull,
+    /// The newest reading of the clock at which a slot was taken from a key.
+    newest_reuse_ns: AtomicU64,
 }
 
 #[repr(align(64))]
@@ -87,10 +95,10 @@ struct Stripe {
 
 impl Stripe {
     /// Counts a newcomer that took a slot in place of what was seen there.
-    fn note_claim(&self, view: View, now: Timestamp) {
+    fn note_claim(&self, view: View, at: Timestamp) {
         if view.tag == 0 {
             self.used.fetch_add(1, Ordering::Relaxed);
-        } else if view.vacant_at > now {
+        } else if view.vacant_at > at {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -133,6 +141,7 @@ impl<S: Slot> Table<S> {
             reach: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
             when_full,
+            newest_reuse_ns: AtomicU64::new(0),
         }
     }
 
@@ -172,14 +181,15 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Changes the words of a key, which are zero if there is no such key. `change` may be called
-    /// several times; the last call counts. If it writes nothing then nothing is written.
+    /// Changes the words of a key, which are zero if there is no such key. `change` is told as of
+    /// when: `now`, or later for a newcomer that comes late. It may be called several times; the last
+    /// call counts. If it writes nothing then nothing is written.
     #[inline]
     pub(crate) fn update<R>(
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
-        mut change: impl FnMut([u64; 2]) -> Change<R>,
+        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
         let home = self.home(fingerprint);
         loop {
@@ -193,20 +203,11 @@ impl<S: Slot> Table<S> {
             if view.tag != fingerprint.tag {
                 continue;
             }
-            let Change { answer, content } = change(view.words);
+            let Change { answer, content } = change(view.words, now);
             let Some(content) = content else { return Ok(answer) };
             if slot.try_write(view, fingerprint.tag, content) {
                 return Ok(answer);
             }
-        }
-    }
-
-    /// Makes a key say nothing, if it is there.
-    pub(crate) fn vacate(&self, fingerprint: Fingerprint, now: Timestamp) {
-        if self.read(fingerprint).is_some() {
-            let vacate = |_| Change { answer: (), content: Some(Content::VACANT) };
-            // Full only if the key has just been forgotten by itself.
-            let _ = self.update(fingerprint, now, vacate);
         }
     }
 
@@ -268,23 +269,42 @@ impl<S: Slot> Table<S> {
         fingerprint: Fingerprint,
         home: usize,
         now: Timestamp,
-        change: &mut impl FnMut([u64; 2]) -> Change<R>,
+        change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<Option<R>, Full> {
         let stripe = self.stripe(home).lock.lock();
         let _inserting = stripe.unwrap_or_else(PoisonError::into_inner);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
-        let Change { answer, content } = change([0; 2]);
+        let at = self.newcomer_at(now);
+        let Change { answer, content } = change([0; 2], at);
         let Some(content) = content else { return Ok(Some(answer)) };
-        let (index, view) = self.victim(home, now, |_| false)?;
+        let (index, view) = self.victim(home, at, |_| false)?;
         // Before the key can be seen there: who looks for it must look far enough.
         self.extend_reach(home, index);
+        self.note_reuse(view, at);
         if !self.slot(index).try_write(view, fingerprint.tag, content) {
             return Ok(None);
         }
-        self.stripe(home).note_claim(view, now);
+        self.stripe(home).note_claim(view, at);
         Ok(Some(answer))
+    }
+
+    /// As of when a key is decided that was looked for and not found: its slot may have been taken
+    /// from it after its caller had read the clock.
+    pub(crate) fn newcomer_at(&self, now: Timestamp) -> Timestamp {
+        // Who saw another key in the slot sees when it came there.
+        fence(Ordering::Acquire);
+        now.max(Timestamp::from_nanos(self.newest_reuse_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Notes that a slot is about to be taken from its key. Before it is: who misses the key then
+    /// must know how late it is.
+    fn note_reuse(&self, view: View, at: Timestamp) {
+        if view.tag != 0 {
+            self.newest_reuse_ns.fetch_max(at.as_nanos(), Ordering::Relaxed);
+            fence(Ordering::Release);
+        }
     }
 
     fn extend_reach(&self, home: usize, index: usize) {
@@ -298,7 +318,7 @@ impl<S: Slot> Table<S> {
     fn victim(
         &self,
         home: usize,
-        now: Timestamp,
+        at: Timestamp,
         taken: impl Fn(usize) -> bool,
     ) -> Result<(usize, View), Full> {
         let mut nearest: Option<(usize, View)> = None;
@@ -315,7 +335,7 @@ impl<S: Slot> Table<S> {
                 if view.tag == 0 {
                     return Ok((index, view));
                 }
-                if view.vacant_at <= now {
+                if view.vacant_at <= at {
                     vacant = vacant.or(Some((index, view)));
                     continue;
                 }

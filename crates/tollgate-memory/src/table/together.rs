@@ -15,6 +15,8 @@ pub(crate) const FEW: usize = 4;
 /// Slots locked together, and the stripes that keep others from making more of the same keys.
 pub(crate) struct LockedSlots<'t, S: Slot> {
     pub(crate) slots: Vec<Held<'t, S>>,
+    /// As of when they are decided: later than asked for if one is a newcomer that comes late.
+    pub(crate) at: Timestamp,
     _stripes: Vec<StripeGuard<'t>>,
 }
 
@@ -22,7 +24,7 @@ pub(crate) struct LockedSlots<'t, S: Slot> {
 pub(crate) struct Held<'t, S: Slot> {
     locked: Locked<'t, S>,
     /// Where a newcomer is counted.
-    newcomer: Option<&'t Stripe>,
+    newcomer: Option<(&'t Table<S>, &'t Stripe)>,
 }
 
 impl<S: Slot> Held<'_, S> {
@@ -32,9 +34,10 @@ impl<S: Slot> Held<'_, S> {
     }
 
     /// Writes and unlocks.
-    pub(crate) fn write(self, tag: u64, content: Content, now: Timestamp) {
-        if let Some(stripe) = self.newcomer {
-            stripe.note_claim(self.locked.view(), now);
+    pub(crate) fn write(self, tag: u64, content: Content, at: Timestamp) {
+        if let Some((table, stripe)) = self.newcomer {
+            table.note_reuse(self.locked.view(), at);
+            stripe.note_claim(self.locked.view(), at);
         }
         self.locked.write(tag, content);
     }
@@ -86,7 +89,7 @@ impl<S: Slot> Table<S> {
     ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
         let mut stripes = Vec::new();
         loop {
-            let mut order = self.choose(fingerprints, now)?;
+            let (mut order, at) = self.choose(fingerprints, now)?;
             let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
             if newcomers && stripes.is_empty() {
                 stripes = self.lock_stripes(fingerprints);
@@ -106,7 +109,7 @@ impl<S: Slot> Table<S> {
                 let newcomer = choice.newcomer_in_place_of.map(|_| {
                     let home = self.home(fingerprints[choice.position]);
                     self.extend_reach(home, choice.index);
-                    self.stripe(home)
+                    (self, self.stripe(home))
                 });
                 slots.push((choice.position, Held { locked, newcomer }));
             }
@@ -114,7 +117,7 @@ impl<S: Slot> Table<S> {
             if slots.len() == fingerprints.len() {
                 slots.sort_unstable_by_key(|(position, _)| *position);
                 let slots = slots.into_iter().map(|(_, held)| held).collect();
-                return Ok(LockedSlots { slots, _stripes: stripes });
+                return Ok(LockedSlots { slots, at, _stripes: stripes });
             }
         }
     }
@@ -132,16 +135,18 @@ impl<S: Slot> Table<S> {
         numbers.into_iter().map(lock).collect()
     }
 
-    /// The slot of each key, or the one that it would take: a different one for each.
+    /// The slot of each key, or the one that it would take: a different one for each. And as of when
+    /// they are decided.
     fn choose(
         &self,
         fingerprints: &[Fingerprint],
         now: Timestamp,
-    ) -> Result<Vec<Choice>, (usize, Full)> {
+    ) -> Result<(Vec<Choice>, Timestamp), (usize, Full)> {
         let found = |fingerprint: &Fingerprint| {
             self.find(*fingerprint, self.home(*fingerprint)).map(|slot| self.index(slot))
         };
         let found: Vec<Option<usize>> = fingerprints.iter().map(found).collect();
+        let at = if found.contains(&None) { self.newcomer_at(now) } else { now };
         // Also the slots of keys that are named later: a vacant one is as good as free to a newcomer,
         // and the request would wait for itself.
         let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
@@ -151,7 +156,7 @@ impl<S: Slot> Table<S> {
                 Some(index) => (index, None),
                 None => {
                     let home = self.home(fingerprints[position]);
-                    let victim = self.victim(home, now, |index| taken.contains(&index));
+                    let victim = self.victim(home, at, |index| taken.contains(&index));
                     let (index, view) = victim.map_err(|full| (position, full))?;
                     taken.push(index);
                     (index, Some(view))
@@ -159,6 +164,6 @@ impl<S: Slot> Table<S> {
             };
             choices.push(Choice { index, position, newcomer_in_place_of });
         }
-        Ok(choices)
+        Ok((choices, at))
     }
 }
