@@ -215,6 +215,8 @@ impl MemoryStore {
 
     /// Forgets what the charge's key has taken under its policy.
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
+        // First, or what has expired would be given back to a key that has taken nothing.
+        self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
         let clear = |state: &mut State, at| state.clear(algorithm, at);
         self.amend(self.fingerprint(charge), algorithm, now, clear);

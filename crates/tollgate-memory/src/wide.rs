@@ -193,11 +193,12 @@ impl Shard {
         }
     }
 
-    /// Brings what is known of an entry up to its state, or drops it if that says nothing.
+    /// Brings what is known of an entry up to its state, or drops it if nothing is left in that. One
+    /// that merely has lapsed is left to the sweep: a denial, which changes nothing, comes here too.
     fn refresh(&mut self, position: usize, algorithm: &Algorithm, at: Timestamp) {
         let entry = &mut self.entries[position];
         entry.vacant_at = entry.state.vacant_at(algorithm);
-        if entry.vacant_at <= at {
+        if entry.vacant_at == Timestamp::MIN {
             let at = entry.state.moment(algorithm, at);
             self.drop_at(position, at);
             return;
