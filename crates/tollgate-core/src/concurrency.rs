@@ -7,11 +7,13 @@
 //! ```
 //!
 //! **Invariants.** Holds are in order of expiry, and there are never more than `limit`. Units come
-//! back only by release or expiry; time alone refills nothing. A hold that expires later than a
-//! lease (and [`SKEW`]) from now was made before the clock was set back, and expires then. But for
-//! that repair, a denial changes nothing.
+//! back only by release or expiry; time alone refills nothing. A state knows when it was last changed,
+//! and never moves back: a caller whose reading of the clock is before that came late, and is decided
+//! (and his lease begins) as of then, because holds that were live at his reading may have been
+//! forgotten since. A denial changes nothing.
 //!
-//! [`SKEW`]: crate::SKEW
+//! **Cost.** The state keeps the sum of its holds: a check looks only at those whose leases have ended
+//! since the last change, and, if denied, at those that must end first. A release looks for its name.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -31,6 +33,10 @@ pub struct Concurrency {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     holds: Vec<Hold>,
+    /// Units of all holds, ended or not.
+    total: u128,
+    /// When it was last changed.
+    as_of: Timestamp,
 }
 
 /// Units in flight.
@@ -48,7 +54,9 @@ impl State {
     /// The state made of `holds`, which must be in order of expiry.
     #[must_use]
     pub fn from_holds(holds: impl IntoIterator<Item = Hold>) -> Self {
-        Self { holds: holds.into_iter().collect() }
+        let holds: Vec<Hold> = holds.into_iter().collect();
+        let total = total(&holds);
+        Self { holds, total, as_of: Timestamp::MIN }
     }
 
     /// The holds, soonest to expire first.
@@ -93,39 +101,44 @@ impl Concurrency {
     /// Holds `cost` units under the name `id` if they are free; changes nothing otherwise.
     #[must_use]
     pub fn decide(&self, state: &mut State, cost: Cost, id: u128, now: Timestamp) -> Decision {
-        self.repair(state, now);
-        let wanted = self.held(state, now).saturating_add(cost.get());
-        if wanted <= self.limit {
-            self.hold(state, cost.get(), id, now);
-            return Decision::Allow(self.peek(state, now));
+        if let Some(retry) = self.retry(state, cost, now) {
+            return Decision::Deny { snapshot: self.peek(state, now), retry };
         }
-        let retry = if cost.get() > self.limit {
-            Retry::Never
-        } else {
-            Retry::after_nanos(self.freed_after_ns(state, wanted - self.limit, now))
-        };
-        Decision::Deny { snapshot: self.peek(state, now), retry }
+        self.hold(state, cost.get(), id, now);
+        Decision::Allow(self.peek(state, now))
+    }
+
+    /// When `cost` units are worth another try, if they are not free.
+    #[must_use]
+    pub fn retry(&self, state: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
+        let live = self.live(state, now);
+        let wanted = live.held + u128::from(cost.get());
+        let missing = wanted.saturating_sub(u128::from(self.limit));
+        if cost.get() > self.limit {
+            return Some(Retry::Never);
+        }
+        (missing > 0).then(|| Retry::after_nanos(freed_after_ns(live.holds, missing, now)))
     }
 
     /// What there is to report, with nothing held.
     #[must_use]
     pub fn peek(&self, state: &State, now: Timestamp) -> Snapshot {
-        let held = self.held(state, now);
-        let missing = held.saturating_sub(self.limit.saturating_sub(1)).max(1);
+        let live = self.live(state, now);
+        let limit = u128::from(self.limit);
+        let missing = live.held.saturating_sub(limit.saturating_sub(1)).max(1).min(live.held);
+        let last = live.holds.last().map_or(now, |hold| hold.expires_at);
         Snapshot {
             limit: self.limit,
-            remaining: self.limit.saturating_sub(held),
-            reset_after_ns: self.freed_after_ns(state, held, now),
-            next_after_ns: self.freed_after_ns(state, missing.min(held), now),
+            remaining: limit.saturating_sub(live.held) as u64,
+            reset_after_ns: last.as_nanos().saturating_sub(now.as_nanos()),
+            next_after_ns: freed_after_ns(live.holds, missing, now),
         }
     }
 
     /// Holds `cost` units whether or not they are free, as far as the limit goes.
     #[must_use]
     pub fn count(&self, state: &mut State, cost: Cost, id: u128, now: Timestamp) -> Snapshot {
-        self.repair(state, now);
-        let free = self.limit.saturating_sub(self.held(state, now));
-        match cost.get().min(free) {
+        match cost.get().min(self.peek(state, now).remaining()) {
             0 => {}
             units => self.hold(state, units, id, now),
         }
@@ -134,14 +147,20 @@ impl Concurrency {
 
     /// Releases what is held under the name `id`; whether there was such a hold.
     pub fn release(&self, state: &mut State, id: u128, now: Timestamp) -> bool {
+        if !self.live(state, now).holds.iter().any(|hold| hold.id == id) {
+            return false;
+        }
         self.forget_expired(state, now);
-        let before = state.holds.len();
         state.holds.retain(|hold| hold.id != id);
-        state.holds.len() < before
+        state.total = total(&state.holds);
+        true
     }
 
     /// Releases `units`, the soonest to expire first.
     pub fn refund(&self, state: &mut State, units: u64, now: Timestamp) {
+        if units == 0 || self.live(state, now).holds.is_empty() {
+            return;
+        }
         self.forget_expired(state, now);
         let mut left = units;
         for hold in &mut state.holds {
@@ -150,6 +169,14 @@ impl Concurrency {
             left -= back;
         }
         state.holds.retain(|hold| hold.units > 0);
+        state.total -= u128::from(units - left);
+    }
+
+    /// Forgets every hold. All are free as of `now`, and not as of any time before.
+    pub fn clear(&self, state: &mut State, now: Timestamp) {
+        if !state.holds.is_empty() {
+            *state = State { as_of: self.moment(state, now), ..State::default() };
+        }
     }
 
     /// From when on `state` says nothing that an absent state would not.
@@ -158,50 +185,67 @@ impl Concurrency {
         state.holds.last().map_or(Timestamp::MIN, |hold| hold.expires_at)
     }
 
-    fn hold(&self, state: &mut State, units: u64, id: u128, now: Timestamp) {
-        self.forget_expired(state, now);
-        let expires_at = now.after(self.lease());
-        let at = state.holds.partition_point(|hold| hold.expires_at <= expires_at);
-        state.holds.insert(at, Hold { id, units, expires_at });
+    /// The moment as of which a charge with the reading `now` is decided.
+    #[must_use]
+    pub fn moment(&self, state: &State, now: Timestamp) -> Timestamp {
+        now.max(state.as_of)
     }
 
-    /// Shortens holds that were made before the clock was set back.
-    pub(crate) fn repair(&self, state: &mut State, now: Timestamp) {
-        let latest = self.latest_expiry(now);
+    /// The state after the clock was set back to `now`: holds that would last longer than a lease from
+    /// now are shortened. Only for whoever knows that the clock was set back; see [`SKEW`].
+    pub fn rewind(&self, state: &mut State, now: Timestamp) {
+        let latest = now.after(self.lease()).after(SKEW);
         for hold in state.holds.iter_mut().rev().take_while(|hold| hold.expires_at > latest) {
             hold.expires_at = latest;
         }
+        state.as_of = state.as_of.min(now.after(SKEW));
     }
 
-    fn forget_expired(&self, state: &mut State, now: Timestamp) {
-        let expired = state.holds.partition_point(|hold| hold.expires_at <= now);
+    /// Forgets the holds whose leases have ended at `now`.
+    pub(crate) fn forget_expired(&self, state: &mut State, now: Timestamp) {
+        state.as_of = self.moment(state, now);
+        let expired = state.holds.partition_point(|hold| hold.expires_at <= state.as_of);
+        state.total -= total(&state.holds[..expired]);
         state.holds.drain(..expired);
     }
 
-    fn latest_expiry(&self, now: Timestamp) -> Timestamp {
-        now.after(self.lease()).after(SKEW)
+    fn hold(&self, state: &mut State, units: u64, id: u128, now: Timestamp) {
+        self.forget_expired(state, now);
+        let expires_at = state.as_of.after(self.lease());
+        let at = state.holds.partition_point(|hold| hold.expires_at <= expires_at);
+        state.holds.insert(at, Hold { id, units, expires_at });
+        state.total += u128::from(units);
     }
 
-    fn live<'a>(&self, state: &'a State, now: Timestamp) -> impl Iterator<Item = &'a Hold> {
-        state.holds.iter().filter(move |hold| hold.expires_at > now)
+    /// Which holds still count at `now`.
+    fn live<'a>(&self, state: &'a State, now: Timestamp) -> Live<'a> {
+        let moment = self.moment(state, now);
+        let expired = state.holds.partition_point(|hold| hold.expires_at <= moment);
+        let (ended, holds) = state.holds.split_at(expired);
+        Live { holds, held: state.total - total(ended) }
     }
+}
 
-    fn held(&self, state: &State, now: Timestamp) -> u64 {
-        self.live(state, now).fold(0, |held, hold| held.saturating_add(hold.units))
-    }
+/// The holds that still count, and the units in them.
+struct Live<'a> {
+    holds: &'a [Hold],
+    held: u128,
+}
 
-    /// How long after `now` the leases that hold `units` between them have ended.
-    fn freed_after_ns(&self, state: &State, units: u64, now: Timestamp) -> u64 {
-        let latest = self.latest_expiry(now);
-        let mut freed = 0u64;
-        for hold in self.live(state, now) {
-            freed = freed.saturating_add(hold.units);
-            if freed >= units && units > 0 {
-                return hold.expires_at.min(latest).as_nanos() - now.as_nanos();
-            }
+fn total(holds: &[Hold]) -> u128 {
+    holds.iter().map(|hold| u128::from(hold.units)).sum()
+}
+
+/// How long after `now` the leases that hold `units` between them have ended.
+fn freed_after_ns(holds: &[Hold], units: u128, now: Timestamp) -> u64 {
+    let mut freed = 0u128;
+    for hold in holds {
+        freed += u128::from(hold.units);
+        if freed >= units && units > 0 {
+            return hold.expires_at.as_nanos().saturating_sub(now.as_nanos());
         }
-        0
     }
+    0
 }
 
 /// Why numbers do not make a concurrency limit.

@@ -55,6 +55,19 @@ impl Snapshot {
     pub const fn next_after(self) -> Duration {
         Duration::from_nanos(self.next_after_ns)
     }
+
+    /// The same figures for somebody whose clock reads `now`, if they were true as of `moment`, which
+    /// is not earlier: the waits are as much longer. What was over then is over now.
+    #[must_use]
+    pub fn told_at(self, now: Timestamp, moment: Timestamp) -> Self {
+        let late_ns = moment.as_nanos().saturating_sub(now.as_nanos());
+        let told = |wait_ns: u64| if wait_ns == 0 { 0 } else { wait_ns.saturating_add(late_ns) };
+        Self {
+            reset_after_ns: told(self.reset_after_ns),
+            next_after_ns: told(self.next_after_ns),
+            ..self
+        }
+    }
 }
 
 /// When a denied charge is worth another try. Ordered: `Never` is the latest.
@@ -116,6 +129,23 @@ impl Decision {
         match self {
             Self::Allow(_) => None,
             Self::Deny { retry, .. } => Some(*retry),
+        }
+    }
+
+    /// The same decision for somebody whose clock reads `now`, if it was made as of `moment`; see
+    /// [`Snapshot::told_at`].
+    #[must_use]
+    pub fn told_at(self, now: Timestamp, moment: Timestamp) -> Self {
+        match self {
+            Self::Allow(snapshot) => Self::Allow(snapshot.told_at(now, moment)),
+            Self::Deny { snapshot, retry } => {
+                let late = moment.since(now);
+                let retry = match retry {
+                    Retry::After(wait) => Retry::After(wait.saturating_add(late)),
+                    Retry::Never => Retry::Never,
+                };
+                Self::Deny { snapshot: snapshot.told_at(now, moment), retry }
+            }
         }
     }
 }
@@ -194,6 +224,20 @@ impl Verdict {
     #[must_use]
     pub fn retry(&self) -> Option<Retry> {
         self.denied_by.and_then(|index| self.decisions()[index].retry())
+    }
+
+    /// The same verdict for somebody whose clock reads `now`, if it was made as of `moment`; see
+    /// [`Snapshot::told_at`].
+    #[must_use]
+    pub fn told_at(mut self, now: Timestamp, moment: Timestamp) -> Self {
+        let decisions = match &mut self.decisions {
+            Decisions::One(decision) => core::slice::from_mut(decision),
+            Decisions::Many(decisions) => decisions,
+        };
+        for decision in decisions {
+            *decision = decision.told_at(now, moment);
+        }
+        self
     }
 
     /// A decision per charge, in the order of the charges.

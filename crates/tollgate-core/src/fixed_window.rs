@@ -8,11 +8,9 @@
 //! The simplest algorithm to explain, and what many proxies and APIs do; two windows' worth may
 //! pass around a boundary, which is the reason to prefer GCRA or a sliding window.
 //!
-//! **Invariants.** A window that starts later than [`SKEW`] from now (the clock was set back) counts
-//! as the current one: its count is kept, and a key is locked for at most a period and that skew. But
-//! for that repair, a denial changes nothing.
-//!
-//! [`SKEW`]: crate::SKEW
+//! **Invariants.** The start of the window only ever moves forward, also when nothing is left in it:
+//! a caller whose reading of the clock is before the start came late, and is decided as of the start.
+//! Who moved the window back for him would open it a second time. A denial changes nothing.
 
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
@@ -77,7 +75,6 @@ impl FixedWindow {
     /// Takes `cost` units if the window has them.
     #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
-        let state = self.repair(state, now);
         let window = self.roll(state, now);
         let wanted = window.count.saturating_add(cost.get());
         if wanted <= self.quota.units() {
@@ -116,10 +113,22 @@ impl FixedWindow {
         now: Timestamp,
     ) -> State {
         let window = self.roll(state, now);
-        if taken_at.is_some_and(|taken_at| taken_at < window.start) {
-            return window;
+        if window.count == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
+            return state;
         }
         State { count: window.count.saturating_sub(units), ..window }
+    }
+
+    /// Forgets what was taken. The window is empty as of `now`, and not as of any time before.
+    #[must_use]
+    pub fn clear(&self, state: State, now: Timestamp) -> State {
+        if state == State::default() { state } else { State { count: 0, ..self.roll(state, now) } }
+    }
+
+    /// The moment as of which a charge with the reading `now` is decided.
+    #[must_use]
+    pub fn moment(&self, state: State, now: Timestamp) -> Timestamp {
+        now.max(state.start)
     }
 
     /// From when on `state` says nothing that an absent state would not.
@@ -128,22 +137,25 @@ impl FixedWindow {
         if state.count == 0 { Timestamp::MIN } else { state.start.after(self.quota.period()) }
     }
 
-    /// The state, its window brought back if the clock was set back since.
-    pub(crate) fn repair(&self, state: State, now: Timestamp) -> State {
-        // No window can have started so far ahead: most calls need no division.
+    /// The state after the clock was set back to `now`: a window that starts in the future counts as
+    /// the current one, with its count, so that the key is locked for one period at most. Only for
+    /// whoever knows that the clock was set back; see [`SKEW`].
+    #[must_use]
+    pub fn rewind(&self, state: State, now: Timestamp) -> State {
+        // Most windows have started: no division for them.
         if state.start <= now {
             return state;
         }
         State { start: state.start.min(self.start(now.after(SKEW))), ..state }
     }
 
-    /// The window that `now` falls into, with what was taken in it so far.
-    fn roll(&self, state: State, now: Timestamp) -> State {
-        let state = self.repair(state, now);
+    /// The window that `now` falls into, or the later one that is open already, with what was taken
+    /// in it so far.
+    pub(crate) fn roll(&self, state: State, now: Timestamp) -> State {
         if state.count > 0 && now < state.start.after(self.quota.period()) {
             return state;
         }
-        State { start: self.start(now), count: 0 }
+        State { start: self.start(now).max(state.start), count: 0 }
     }
 
     /// The start of the window that a first request at `now` would open.

@@ -16,17 +16,18 @@
 //! (units and period reduced by their common divisor). No division decides anything, nothing is
 //! rounded, nothing accumulates. Only reported durations are rounded, up, and remaining units, down.
 //!
-//! **Invariants.** A TAT in the past says nothing that an absent state would not. A TAT beyond the
-//! fill time (and [`SKEW`]) can only come from a clock that was set back; it becomes an empty bucket,
-//! so the key is locked no longer than a fill takes and nothing is granted twice. But for that
-//! repair, a denial changes nothing. (Where quotas come with the call, see [`Gcra::per_call`], a TAT
-//! beyond the fill time may be an earlier quota's, and is kept.)
+//! **Invariants.** A TAT in the past says nothing that an absent state would not. A charge only ever
+//! moves the TAT forward, and never beyond the fill time after the reading of the clock that came
+//! with it. So what is admitted at readings between `a` and `b` is at most `burst` and what refills
+//! from `a` to `b`, in whatever order the charges arrive: each moves the TAT, which was at least `a`
+//! after the first and is at most `b` and a fill time after the last. A TAT beyond the fill time is
+//! seen by a caller who read the clock long ago, and denies; a denial changes nothing. A key that
+//! became full again by a refund keeps the time at which it did, or such a caller could take units as
+//! of the past.
 //!
 //! Rejected: a TAT in nanoseconds (drifts by up to a nanosecond per unit, 0.1 % at a million per
 //! second), floating point (drifts and depends on the epoch), a token count with a timestamp (two
 //! numbers to keep in step, and a division per decision).
-//!
-//! [`SKEW`]: crate::SKEW
 
 mod word;
 
@@ -45,9 +46,8 @@ pub struct Gcra {
     unit: u64,
     /// What a full bucket holds, in ticks.
     capacity: u128,
-    /// How far beyond empty the bucket may be found, in ticks: by a racing thread, or after another
-    /// quota of the same key.
-    skew: u128,
+    /// Whether the quota comes with the call.
+    per_call: bool,
     /// Until when a state is one word; see [`Gcra::word_until`].
     word_until: Timestamp,
 }
@@ -83,28 +83,24 @@ impl Gcra {
         let unit = quota.period_ns() / common;
         let scale = quota.units() / common;
         let capacity = quota.burst() as u128 * unit as u128;
-        let skew = SKEW.as_nanos() * scale as u128;
         let word_until = word::until(scale, capacity);
-        Self { quota, scale, unit, capacity, skew, word_until }
+        Self { quota, scale, unit, capacity, per_call: false, word_until }
     }
 
     /// GCRA for a quota that comes with the call: calls on one key may bring different ones and
-    /// still move one arrival time, if a unit of each lasts whole nanoseconds. So an arrival time is
-    /// believed however far ahead it is; a clock that was set back is not told apart from an
-    /// earlier call with a longer fill time.
+    /// still move one arrival time, if a unit of each lasts whole nanoseconds. So [`Self::rewind`]
+    /// believes an arrival time however far ahead it is: a clock that was set back is not told apart
+    /// from an earlier call with a longer fill time.
     #[must_use]
     pub const fn per_call(quota: Quota) -> Self {
-        Self { skew: Self::ANY_SKEW, ..Self::new(quota) }
+        Self { per_call: true, ..Self::new(quota) }
     }
 
     /// Whether the quota comes with the call.
     #[must_use]
     pub const fn is_per_call(&self) -> bool {
-        self.skew == Self::ANY_SKEW
+        self.per_call
     }
-
-    /// Beyond every arrival time of one word.
-    const ANY_SKEW: u128 = Self::WORD_END as u128;
 
     /// The quota.
     #[must_use]
@@ -116,7 +112,6 @@ impl Gcra {
     #[inline]
     #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
-        let state = self.repair(state, now);
         let used = self.used(state, now);
         let wanted = used + u128::from(cost.get()) * u128::from(self.unit);
         if wanted <= self.capacity {
@@ -133,13 +128,13 @@ impl Gcra {
     /// What there is to report, with nothing taken.
     #[must_use]
     pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
-        self.snapshot(self.used(self.repair(state, now), now))
+        self.snapshot(self.used(state, now))
     }
 
     /// Takes `cost` units whether or not the bucket holds them; it cannot get emptier than empty.
     #[must_use]
     pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
-        let used = self.used(self.repair(state, now), now);
+        let used = self.used(state, now);
         let wanted = used + u128::from(cost.get()) * u128::from(self.unit);
         let used = wanted.min(self.capacity.max(used));
         (self.snapshot(used), self.state(used, now))
@@ -149,10 +144,16 @@ impl Gcra {
     #[must_use]
     pub fn refund(&self, state: State, units: u64, now: Timestamp) -> State {
         let back = u128::from(units) * u128::from(self.unit);
-        match self.used(self.repair(state, now), now).saturating_sub(back) {
-            0 => State::IDLE,
-            used => self.state(used, now),
+        match self.used(state, now) {
+            0 => state,
+            used => self.state(used.saturating_sub(back), now),
         }
+    }
+
+    /// Forgets what was taken. The bucket is full as of `now`, and not as of any time before.
+    #[must_use]
+    pub fn clear(&self, state: State, now: Timestamp) -> State {
+        if state == State::IDLE { state } else { self.state(0, now) }
     }
 
     /// From when on `state` says nothing that an absent state would not.
@@ -161,10 +162,13 @@ impl Gcra {
         Timestamp::from_nanos(self.nanos(state.tat))
     }
 
-    /// The state, or an empty bucket if `state` was made before the clock was set back.
-    #[inline]
-    pub(crate) fn repair(&self, state: State, now: Timestamp) -> State {
-        if self.used(state, now) > self.capacity + self.skew {
+    /// The state after the clock was set back to `now`: what was taken by a time that is now in the
+    /// future becomes an empty bucket, so that the key is locked no longer than a fill takes. Only
+    /// for whoever knows that the clock was set back; see [`SKEW`](crate::SKEW).
+    #[must_use]
+    pub fn rewind(&self, state: State, now: Timestamp) -> State {
+        let believed = self.capacity + SKEW.as_nanos() * u128::from(self.scale);
+        if !self.per_call && self.used(state, now) > believed {
             return self.state(self.capacity, now);
         }
         state

@@ -13,17 +13,16 @@
 //! ```
 //!
 //! **Invariants.** An empty bucket equals an absent one, so idle time is never banked and a bucket
-//! of size 1 enforces its interval as a minimum spacing. A drip moment later than [`SKEW`] from now
-//! (the clock was set back) is moved there. A level above the size (the policy shrank) drains, it is not
-//! forgiven. But for the repair of a set-back clock, a denial changes nothing.
-//!
-//! [`SKEW`]: crate::SKEW
+//! of size 1 enforces its interval as a minimum spacing. The drip moment only ever moves forward, also
+//! in an empty bucket: a caller whose reading of the clock is before it came late, and is decided as of
+//! that moment; moved back for him, the bucket would drip twice. A level above the size (the policy
+//! shrank) drains, it is not forgiven. A denial changes nothing.
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::decision::{Decision, Retry, Snapshot};
-use crate::{Cost, Quota, Timestamp};
+use crate::{Cost, Quota, SKEW, Timestamp};
 
 /// A leaky bucket's size and drips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +142,6 @@ impl LeakyBucket {
     /// Adds `cost` units if they fit.
     #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
-        let state = self.repair(state, now);
         let dripped = self.drip(state, now);
         let wanted = dripped.level.saturating_add(cost.get());
         if wanted <= self.size {
@@ -177,7 +175,28 @@ impl LeakyBucket {
     #[must_use]
     pub fn refund(&self, state: State, units: u64, now: Timestamp) -> State {
         let dripped = self.drip(state, now);
-        State { level: dripped.level.saturating_sub(units), ..dripped }
+        if dripped.level == 0 {
+            return state;
+        }
+        match dripped.level.saturating_sub(units) {
+            0 => State { level: 0, dripped_at: self.moment(state, now) },
+            level => State { level, ..dripped },
+        }
+    }
+
+    /// Forgets what was taken. The bucket is empty as of `now`, and not as of any time before.
+    #[must_use]
+    pub fn clear(&self, state: State, now: Timestamp) -> State {
+        if state == State::default() {
+            return state;
+        }
+        State { level: 0, dripped_at: self.moment(state, now) }
+    }
+
+    /// The moment as of which a charge with the reading `now` is decided.
+    #[must_use]
+    pub fn moment(&self, state: State, now: Timestamp) -> Timestamp {
+        now.max(state.dripped_at)
     }
 
     /// From when on `state` says nothing that an absent state would not.
@@ -187,18 +206,21 @@ impl LeakyBucket {
         state.dripped_at.after(Duration::from_nanos(drips_ns))
     }
 
-    /// The state, its drip moment brought back if the clock was set back since.
-    pub(crate) const fn repair(&self, state: State, now: Timestamp) -> State {
-        State { dripped_at: state.dripped_at.within_skew(now), ..state }
+    /// The state after the clock was set back to `now`: a drip moment in the future is brought back,
+    /// so that the key is locked no longer than a drain takes. Only for whoever knows that the clock
+    /// was set back; see [`SKEW`].
+    #[must_use]
+    pub fn rewind(&self, state: State, now: Timestamp) -> State {
+        State { dripped_at: state.dripped_at.min(now.after(SKEW)), ..state }
     }
 
     /// The state after all drips until `now`.
-    fn drip(&self, state: State, now: Timestamp) -> State {
-        let dripped_at = self.repair(state, now).dripped_at;
+    pub(crate) fn drip(&self, state: State, now: Timestamp) -> State {
+        let dripped_at = state.dripped_at;
         let drips = now.as_nanos().saturating_sub(dripped_at.as_nanos()) / self.interval_ns;
         let level = state.level.saturating_sub(drips.saturating_mul(self.drip_size));
         if level == 0 {
-            return State { level, dripped_at: now };
+            return State { level, dripped_at: self.moment(state, now) };
         }
         let moved_ns = dripped_at.as_nanos() + drips * self.interval_ns;
         State { level, dripped_at: Timestamp::from_nanos(moved_ns) }
@@ -215,13 +237,14 @@ impl LeakyBucket {
         let remaining = self.size.saturating_sub(dripped.level);
         // The smallest fall of the level that shows in `remaining`: past the size, then one unit.
         let missing = dripped.level.saturating_sub(self.size.saturating_sub(1)).max(1);
-        let next_after_ns =
-            if dripped.level == 0 { 0 } else { self.drips_ns(dripped, missing, now) };
+        // An empty bucket is as good as new, also to who comes late and has its drip moment ahead.
+        let after_ns =
+            |units| if dripped.level == 0 { 0 } else { self.drips_ns(dripped, units, now) };
         Snapshot {
             limit: self.size,
             remaining,
-            reset_after_ns: self.drips_ns(dripped, dripped.level, now),
-            next_after_ns,
+            reset_after_ns: after_ns(dripped.level),
+            next_after_ns: after_ns(missing),
         }
     }
 }

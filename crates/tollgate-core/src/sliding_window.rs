@@ -16,12 +16,16 @@
 //! With [`SlidingWindow::exact`] a tick is one nanosecond and the window is exact.
 //!
 //! **Invariants.** Cells are in order of ticks; empty ticks have no cell; there are never more than
-//! `buckets + 1` cells, nor more than `limit` (counted charges aside: then [`SlidingWindow::CELLS_MAX`]). Cells later than [`SKEW`] from now (the clock was set
-//! back) count as taken then. But for that repair, a denial changes nothing.
+//! `buckets + 1` cells, nor more than `limit`, but for counted charges (see [`SlidingWindow::count`]).
+//! A state knows the last tick at which it was changed. It never moves back: a caller whose reading of
+//! the clock is before that tick came late, and is decided as of that tick, because cells that counted
+//! at his reading may have been dropped since. A denial changes nothing.
+//!
+//! **Cost.** The state keeps the sum of its cells, so a check looks at the cells that have been dropped
+//! since the last change and, if denied, at those that must be dropped before it is allowed: one or two
+//! for a charge of one unit, however many cells there are.
 //!
 //! Rejected: interpolating between two windows (an estimate cannot say truthfully when to retry).
-//!
-//! [`SKEW`]: crate::SKEW
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -42,6 +46,10 @@ pub struct SlidingWindow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     cells: VecDeque<Cell>,
+    /// Units in all cells, dropped or not.
+    total: u128,
+    /// The last tick at which it was changed; not before any cell's.
+    as_of: u64,
 }
 
 /// The units taken in one tick.
@@ -57,7 +65,10 @@ impl State {
     /// The state made of `cells`, which must be in order of ticks.
     #[must_use]
     pub fn from_cells(cells: impl IntoIterator<Item = Cell>) -> Self {
-        Self { cells: cells.into_iter().collect() }
+        let cells: VecDeque<Cell> = cells.into_iter().collect();
+        let total = cells.iter().map(|cell| u128::from(cell.units)).sum();
+        let as_of = cells.back().map_or(0, |newest| newest.tick);
+        Self { cells, total, as_of }
     }
 
     /// The cells, oldest first.
@@ -65,13 +76,31 @@ impl State {
         self.cells.iter().copied()
     }
 
-    /// Adds `units` to the cell of `tick`, or of the newest one if a racing thread was ahead.
+    /// Adds `units` to the cell of `tick`, which is not before any other.
     fn add(&mut self, tick: u64, units: u64) {
         match self.cells.back_mut() {
             Some(newest) if newest.tick >= tick => {
-                newest.units = newest.units.saturating_add(units);
+                let before = newest.units;
+                newest.units = before.saturating_add(units);
+                self.total += u128::from(newest.units - before);
             }
-            _ => self.cells.push_back(Cell { tick, units }),
+            _ => {
+                self.cells.push_back(Cell { tick, units });
+                self.total += u128::from(units);
+            }
+        }
+        self.as_of = self.as_of.max(tick);
+    }
+
+    /// Makes one cell of the two oldest, at the later tick.
+    fn merge_oldest(&mut self) {
+        if let Some(oldest) = self.cells.pop_front() {
+            self.total -= u128::from(oldest.units);
+            if let Some(next) = self.cells.front_mut() {
+                let before = next.units;
+                next.units = before.saturating_add(oldest.units);
+                self.total += u128::from(next.units - before);
+            }
         }
     }
 }
@@ -133,46 +162,51 @@ impl SlidingWindow {
     /// Takes `cost` units if the window has room for them; changes nothing otherwise.
     #[must_use]
     pub fn decide(&self, state: &mut State, cost: Cost, now: Timestamp) -> Decision {
-        self.repair(state, now);
-        let live = self.live(state, now);
-        let wanted = live.total.saturating_add(cost.get());
-        if wanted <= self.limit {
-            self.take(state, live, cost.get(), now);
-            return Decision::Allow(self.peek(state, now));
+        if let Some(retry) = self.retry(state, cost, now) {
+            return Decision::Deny { snapshot: self.peek(state, now), retry };
         }
-        let retry = if cost.get() > self.limit {
-            Retry::Never
-        } else {
-            Retry::after_nanos(self.freed_after_ns(state, wanted - self.limit, now))
-        };
-        Decision::Deny { snapshot: self.peek(state, now), retry }
+        self.take(state, cost.get(), now);
+        Decision::Allow(self.peek(state, now))
+    }
+
+    /// When `cost` units are worth another try, if the window has no room for them.
+    #[must_use]
+    pub fn retry(&self, state: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
+        let live = self.live(state, now);
+        let wanted = live.total + u128::from(cost.get());
+        let missing = wanted.saturating_sub(u128::from(self.limit));
+        if cost.get() > self.limit {
+            return Some(Retry::Never);
+        }
+        (missing > 0).then(|| Retry::after_nanos(self.freed_after_ns(state, &live, missing, now)))
     }
 
     /// What there is to report, with nothing taken.
     #[must_use]
     pub fn peek(&self, state: &State, now: Timestamp) -> Snapshot {
-        let total = self.live(state, now).total;
-        let remaining = self.limit.saturating_sub(total);
-        let missing = total.saturating_sub(self.limit.saturating_sub(1)).max(1);
+        let live = self.live(state, now);
+        let limit = u128::from(self.limit);
+        let missing = live.total.saturating_sub(limit.saturating_sub(1)).max(1).min(live.total);
+        let newest = state.cells.back().filter(|_| live.total > 0);
         Snapshot {
             limit: self.limit,
-            remaining,
-            reset_after_ns: self.freed_after_ns(state, total, now),
-            next_after_ns: self.freed_after_ns(state, missing.min(total), now),
+            remaining: limit.saturating_sub(live.total) as u64,
+            reset_after_ns: newest.map_or(0, |newest| self.dropped_after_ns(newest.tick, now)),
+            next_after_ns: self.freed_after_ns(state, &live, missing, now),
         }
     }
 
     /// Takes `cost` units whether or not the window has room for them.
+    ///
+    /// What is counted beyond the limit needs cells too. They are bounded by the limit (twice it and
+    /// a few): beyond that the two oldest become one, at the later tick. Nothing remains until the
+    /// later of them is dropped anyway, so no decision is another for it; but units that are given
+    /// back afterwards may go to the merged cell where they would have gone to a younger one.
     #[must_use]
     pub fn count(&self, state: &mut State, cost: Cost, now: Timestamp) -> Snapshot {
-        self.repair(state, now);
-        let live = self.live(state, now);
-        self.take(state, live, cost.get(), now);
-        // Counted units know no limit, cells do: the two newest become one, at the later tick.
-        if state.cells.len() as u64 > Self::CELLS_MAX + 1
-            && let (Some(newest), Some(before)) = (state.cells.pop_back(), state.cells.back_mut())
-        {
-            *before = Cell { tick: newest.tick, units: before.units.saturating_add(newest.units) };
+        self.take(state, cost.get(), now);
+        if state.cells.len() as u64 > self.cells_max() {
+            state.merge_oldest();
         }
         self.peek(state, now)
     }
@@ -186,18 +220,29 @@ impl SlidingWindow {
         taken_at: Option<Timestamp>,
         now: Timestamp,
     ) {
-        self.repair(state, now);
-        let live = self.live(state, now);
-        state.cells.drain(..live.dead);
         let tick = taken_at.map(|taken_at| self.tick(taken_at));
+        let meant = |cell: &Cell| tick.is_none_or(|tick| tick == cell.tick);
+        let dead = self.live(state, now).dead;
+        if units == 0 || !state.cells.iter().skip(dead).any(meant) {
+            return;
+        }
+        self.drop_dead(state, now);
         let mut left = units;
-        for cell in state.cells.iter_mut().filter(|cell| tick.is_none_or(|tick| tick == cell.tick))
-        {
+        for cell in state.cells.iter_mut().filter(|cell| meant(cell)) {
             let back = cell.units.min(left);
             cell.units -= back;
             left -= back;
         }
         state.cells.retain(|cell| cell.units > 0);
+        state.total -= u128::from(units - left);
+    }
+
+    /// Forgets what was taken. The window is empty as of `now`, and not as of any time before.
+    pub fn clear(&self, state: &mut State, now: Timestamp) {
+        if !state.cells.is_empty() {
+            let as_of = self.tick(now).max(state.as_of);
+            *state = State { as_of, ..State::default() };
+        }
     }
 
     /// From when on `state` says nothing that an absent state would not.
@@ -206,45 +251,73 @@ impl SlidingWindow {
         state.cells.back().map_or(Timestamp::MIN, |newest| self.dropped_at(newest.tick))
     }
 
-    fn take(&self, state: &mut State, live: Live, units: u64, now: Timestamp) {
-        state.cells.drain(..live.dead);
-        state.add(self.tick(now), units);
+    /// The moment as of which a charge with the reading `now` is decided.
+    #[must_use]
+    pub fn moment(&self, state: &State, now: Timestamp) -> Timestamp {
+        if self.tick(now) >= state.as_of { now } else { self.start_of(state.as_of.into()) }
     }
 
-    /// Brings cells that a set-back clock left in the future back to the latest believable tick.
-    pub(crate) fn repair(&self, state: &mut State, now: Timestamp) {
+    /// The state after the clock was set back to `now`: cells in the future count as taken at the
+    /// latest believable tick, so that the key is locked for one period at most. Only for whoever
+    /// knows that the clock was set back; see [`SKEW`].
+    pub fn rewind(&self, state: &mut State, now: Timestamp) {
         let latest = self.tick(now.after(SKEW));
         let mut units = 0u64;
         while let Some(newest) = state.cells.pop_back_if(|newest| newest.tick > latest) {
+            state.total -= u128::from(newest.units);
             units = units.saturating_add(newest.units);
         }
+        state.as_of = state.as_of.min(latest);
         if units > 0 {
             state.add(latest, units);
         }
     }
 
+    /// Drops the cells that do not count at `now` any more.
+    pub(crate) fn drop_dead(&self, state: &mut State, now: Timestamp) {
+        state.as_of = self.tick(now).max(state.as_of);
+        while let Some(dead) = state.cells.pop_front_if(|oldest| self.is_dead(oldest, state.as_of))
+        {
+            state.total -= u128::from(dead.units);
+        }
+    }
+
+    fn take(&self, state: &mut State, units: u64, now: Timestamp) {
+        self.drop_dead(state, now);
+        state.add(state.as_of, units);
+    }
+
+    /// The most cells of counted charges.
+    fn cells_max(&self) -> u64 {
+        self.limit.saturating_mul(2).max(self.limit.saturating_add(64)).min(Self::CELLS_MAX + 1)
+    }
+
     /// Which cells still count at `now`.
     fn live(&self, state: &State, now: Timestamp) -> Live {
-        let tick = self.tick(now);
-        let dead =
-            state.cells.partition_point(|cell| cell.tick.saturating_add(self.buckets) <= tick);
-        let counted = state.cells.iter().skip(dead);
-        let total = counted.fold(0u64, |total, cell| total.saturating_add(cell.units));
-        Live { dead, total }
+        let tick = self.tick(now).max(state.as_of);
+        let dead = state.cells.partition_point(|cell| self.is_dead(cell, tick));
+        let dropped = state.cells.iter().take(dead).map(|cell| u128::from(cell.units));
+        Live { dead, total: state.total - dropped.sum::<u128>() }
+    }
+
+    const fn is_dead(&self, cell: &Cell, tick: u64) -> bool {
+        cell.tick.saturating_add(self.buckets) <= tick
     }
 
     /// How long after `now` the oldest cells that hold `units` between them are dropped.
-    fn freed_after_ns(&self, state: &State, units: u64, now: Timestamp) -> u64 {
-        let latest = self.tick(now.after(SKEW));
-        let mut freed = 0u64;
-        for cell in state.cells.iter().skip(self.live(state, now).dead) {
-            freed = freed.saturating_add(cell.units);
+    fn freed_after_ns(&self, state: &State, live: &Live, units: u128, now: Timestamp) -> u64 {
+        let mut freed = 0u128;
+        for cell in state.cells.iter().skip(live.dead) {
+            freed += u128::from(cell.units);
             if freed >= units && units > 0 {
-                let dropped_at = self.dropped_at(cell.tick.min(latest));
-                return dropped_at.as_nanos().saturating_sub(now.as_nanos());
+                return self.dropped_after_ns(cell.tick, now);
             }
         }
         0
+    }
+
+    fn dropped_after_ns(&self, tick: u64, now: Timestamp) -> u64 {
+        self.dropped_at(tick).as_nanos().saturating_sub(now.as_nanos())
     }
 
     const fn tick(&self, at: Timestamp) -> u64 {
@@ -253,8 +326,12 @@ impl SlidingWindow {
 
     /// The first moment at which a cell of `tick` no longer counts.
     fn dropped_at(&self, tick: u64) -> Timestamp {
-        let ticks = u128::from(tick) + u128::from(self.buckets);
-        let nanos = (ticks * u128::from(self.period_ns)).div_ceil(u128::from(self.buckets));
+        self.start_of(u128::from(tick) + u128::from(self.buckets))
+    }
+
+    /// The first moment of a tick.
+    fn start_of(&self, tick: u128) -> Timestamp {
+        let nanos = (tick * u128::from(self.period_ns)).div_ceil(u128::from(self.buckets));
         Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
@@ -262,7 +339,7 @@ impl SlidingWindow {
 /// How many of the oldest cells no longer count, and what the others hold.
 struct Live {
     dead: usize,
-    total: u64,
+    total: u128,
 }
 
 /// Why numbers do not make a sliding window.

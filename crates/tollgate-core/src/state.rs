@@ -98,6 +98,28 @@ impl State {
         }
     }
 
+    /// When `cost` units are worth another try, if the policy would not allow them: what
+    /// [`Self::charge`] would deny, with nothing taken and nothing copied.
+    #[must_use]
+    pub fn retry(&self, algorithm: &Algorithm, cost: Cost, now: Timestamp) -> Option<Retry> {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.decide(*state, cost, now).0.retry(),
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                bucket.decide(*state, cost, now).0.retry()
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                window.decide(*state, cost, now).0.retry()
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.retry(state, cost, now)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
+                limit.retry(state, cost, now)
+            }
+            (algorithm, _) => Self::vacant(algorithm).retry(algorithm, cost, now),
+        }
+    }
+
     /// What there is to report, with nothing taken.
     #[must_use]
     pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
@@ -154,14 +176,14 @@ impl State {
         }
     }
 
-    /// Units that `charge` would take if it were allowed: only a bucket cannot get emptier than
-    /// empty; a window counts on beyond its limit.
-    fn taken_by(&self, charge: &Charge<'_>, now: Timestamp) -> u64 {
+    /// Units that `charge` would take if it were allowed, after `earlier` units: only a bucket
+    /// cannot get emptier than empty; a window counts on beyond its limit.
+    fn taken_by(&self, charge: &Charge<'_>, earlier: u64, now: Timestamp) -> u64 {
         let (algorithm, cost) = (charge.policy.algorithm(), charge.cost.get());
         match algorithm {
             Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => cost,
             _ if charge.mode == Mode::Enforce => cost,
-            _ => cost.min(self.peek(algorithm, now).remaining()),
+            _ => cost.min(self.peek(algorithm, now).remaining().saturating_sub(earlier)),
         }
     }
 
@@ -180,20 +202,87 @@ impl State {
         }
     }
 
-    /// Brings back what a set-back clock left in the future; see each algorithm.
-    fn repair(&mut self, algorithm: &Algorithm, now: Timestamp) {
+    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time before:
+    /// a caller who read the clock earlier and comes later does not begin anew in the past.
+    pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
         match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.repair(*state, now),
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.clear(*state, now),
             (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                *state = bucket.repair(*state, now);
+                *state = bucket.clear(*state, now);
             }
             (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                *state = window.repair(*state, now);
+                *state = window.clear(*state, now);
             }
             (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.repair(state, now);
+                window.clear(state, now);
             }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.repair(state, now),
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.clear(state, now),
+            (algorithm, state) => *state = Self::vacant(algorithm),
+        }
+    }
+
+    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later moment
+    /// up to which this state has been brought already.
+    #[must_use]
+    pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
+        match (algorithm, self) {
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                bucket.moment(*state, now)
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                window.moment(*state, now)
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.moment(state, now)
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.moment(state, now),
+            // An arrival time says how much is used, and not when that was found out.
+            _ => now,
+        }
+    }
+
+    /// Drops what does not count at `now` any more.
+    pub fn forget_past(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        match (algorithm, self) {
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                *state = bucket.drip(*state, now);
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                *state = window.roll(*state, now);
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.drop_dead(state, now);
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
+                limit.forget_expired(state, now);
+            }
+            (algorithm, state) if state.vacant_at(algorithm) <= now => {
+                *state = Self::vacant(algorithm);
+            }
+            _ => {}
+        }
+    }
+
+    /// Brings back what a clock that was set back left in the future, so that nothing is granted
+    /// twice and no key is locked for longer than its policy says (and [`SKEW`]); see each
+    /// algorithm. Only for whoever knows that the *clock* was set back: a store that decides by one
+    /// server's clock, one request at a time. Called for a reading that merely comes late, it would
+    /// grant units a second time.
+    ///
+    /// [`SKEW`]: crate::SKEW
+    pub fn rewind(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        match (algorithm, self) {
+            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.rewind(*state, now),
+            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
+                *state = bucket.rewind(*state, now);
+            }
+            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
+                *state = window.rewind(*state, now);
+            }
+            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
+                window.rewind(state, now);
+            }
+            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.rewind(state, now),
             (algorithm, state) => *state = Self::vacant(algorithm),
         }
     }
@@ -213,7 +302,7 @@ pub struct Held {
     pub cost: Cost,
     /// Units taken: fewer than asked for where a charge was counted and there were fewer.
     pub taken: u64,
-    /// When.
+    /// The moment as of which they were taken; see [`State::moment`].
     pub at: Timestamp,
 }
 
@@ -232,13 +321,15 @@ impl Held {
         id: u128,
         now: Timestamp,
     ) -> Vec<Self> {
-        let mut states = states.to_vec();
-        let hold = |(charge, &slot): (&Charge<'_>, &usize)| {
-            let taken = states[slot].taken_by(charge, now);
-            let _ = states[slot].charge(charge, id, now);
-            Self { id, cost: charge.cost, taken, at: now }
-        };
-        charges.iter().zip(slots).map(hold).collect()
+        let mut all: Vec<Self> = Vec::with_capacity(charges.len());
+        for (charge, &slot) in charges.iter().zip(slots) {
+            let same = all.iter().zip(slots).filter(|(_, other)| **other == slot);
+            let earlier = same.fold(0u64, |sum, (held, _)| sum.saturating_add(held.taken));
+            let taken = states[slot].taken_by(charge, earlier, now);
+            let at = states[slot].moment(charge.policy.algorithm(), now);
+            all.push(Self { id, cost: charge.cost, taken, at });
+        }
+        all
     }
 }
 
@@ -258,40 +349,38 @@ pub fn decide_all(
     hold_id: u128,
     now: Timestamp,
 ) -> Verdict {
-    for (charge, &slot) in charges.iter().zip(slots) {
-        states[slot].repair(charge.policy.algorithm(), now);
+    let retries: Vec<Option<Retry>> =
+        (0..charges.len()).map(|index| retry_on_top(charges, slots, index, states, now)).collect();
+    if retries.iter().all(Option::is_none) {
+        let take =
+            |(charge, &slot): (&Charge<'_>, &usize)| states[slot].charge(charge, hold_id, now);
+        return Verdict::new(charges.iter().zip(slots).map(take).collect());
     }
-    let before = states.to_vec();
-    let mut decisions = Vec::with_capacity(charges.len());
-    for (charge, &slot) in charges.iter().zip(slots) {
-        decisions.push(states[slot].charge(charge, hold_id, now));
-    }
-    if decisions.iter().all(Decision::is_allowed) {
-        return Verdict::new(decisions);
-    }
-    states.clone_from_slice(&before);
-    for (index, decision) in decisions.iter_mut().enumerate() {
-        let (algorithm, state) = (charges[index].policy.algorithm(), &states[slots[index]]);
-        let snapshot = state.peek(algorithm, now);
-        *decision = match retry_on_top(charges, slots, index, state, now) {
+    let untouched = charges.iter().zip(slots).zip(retries).map(|((charge, &slot), retry)| {
+        let snapshot = states[slot].peek(charge.policy.algorithm(), now);
+        match retry {
             None => Decision::Allow(snapshot),
             Some(retry) => Decision::Deny { snapshot, retry },
-        };
-    }
-    Verdict::new(decisions)
+        }
+    });
+    Verdict::new(untouched.collect())
 }
 
-/// When `charges[index]` is worth another try, given an untouched `state`: once there is room for
-/// it on top of what the request asks of the same state before it. Told to wait only for itself,
-/// the request would come back too early.
+/// When `charges[index]` is worth another try: once there is room for it on top of what the request
+/// asks of the same state before it. Told to wait only for itself, the request would come back too
+/// early.
 fn retry_on_top(
     charges: &[Charge<'_>],
     slots: &[usize],
     index: usize,
-    state: &State,
+    states: &[State],
     now: Timestamp,
 ) -> Option<Retry> {
+    let charge = &charges[index];
+    if charge.mode == Mode::Count {
+        return None;
+    }
     let same = charges[..index].iter().zip(slots).filter(|(_, slot)| **slot == slots[index]);
-    let cost = same.fold(charges[index].cost, |sum, (charge, _)| sum.saturating_add(charge.cost));
-    state.clone().charge(&charges[index].cost(cost), 0, now).retry()
+    let cost = same.fold(charge.cost, |sum, (charge, _)| sum.saturating_add(charge.cost));
+    states[slots[index]].retry(charge.policy.algorithm(), cost, now)
 }

@@ -59,17 +59,11 @@ impl Timestamp {
     }
 }
 
-impl Timestamp {
-    /// This moment as a stored one may be believed at `now`: at most [`SKEW`] in the future.
-    pub(crate) const fn within_skew(self, now: Self) -> Self {
-        let latest = now.after(SKEW);
-        if self.0 > latest.0 { latest } else { self }
-    }
-}
-
-/// How far in the future a stored moment may lie. Threads that read the clock and then race for a
-/// key arrive out of order by microseconds, and must not move a window back and so forget what was
-/// taken in it; a moment further ahead means that the clock was set back, and would lock the key.
+/// How far in the future a stored moment may lie before a clock that *can* be set back is taken to
+/// have been: the clock of a Redis server, or of a queue's caller. Whoever has such a clock says so
+/// by [`State::rewind`](crate::State::rewind). No decision does it by itself: a reading that is
+/// behind a state may as well be that of a thread which was interrupted after it read the clock, and
+/// moving the state back for it would grant the units in between a second time.
 pub const SKEW: Duration = Duration::from_millis(10);
 
 /// `duration` in whole nanoseconds, at most [`u64::MAX`].
@@ -79,8 +73,15 @@ pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
 }
 
 /// A source of time.
+///
+/// **Contract.** Within a process, `now` never goes back: once any thread was given a reading, every
+/// reading that is begun later, by any thread, is at least as late. Readings may be *used* in any
+/// order and after any delay. A state that is ahead of a reading is taken as proof that the reading is old,
+/// and the charge is decided as of the state's time; so a clock that does step back grants nothing
+/// twice, but denies what it should not until it has caught up. Wrap a clock that may step in a
+/// [`SteadyClock`].
 pub trait Clock: Send + Sync {
-    /// The time now. It may step backwards; every algorithm says what it makes of that.
+    /// The time now.
     fn now(&self) -> Timestamp;
 }
 
@@ -109,7 +110,8 @@ impl VirtualClock {
         self.set(self.now().after(by));
     }
 
-    /// Moves the clock to `now`, backwards if need be.
+    /// Moves the clock to `now`, backwards if need be: then what it reads is a reading that comes
+    /// late, as [`Clock`] says.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::SeqCst);
     }

@@ -37,16 +37,17 @@ pub(crate) fn is_narrow(gcra: &Gcra, now: Timestamp) -> bool {
     now < gcra.word_until()
 }
 
-/// Decides a charge on packed words: the answer, and what to write if anything has changed.
+/// Decides a charge on packed words as of `at`: the answer, and what to write if anything has
+/// changed.
 pub(crate) fn charge(
     charge: &Charge<'_>,
     words: [u64; 2],
-    now: Timestamp,
+    at: Timestamp,
 ) -> (Decision, Option<Content>) {
     let mut state = unpack(charge.policy.algorithm(), words);
-    let decision = state.charge(charge, 0, now);
+    let decision = state.charge(charge, 0, at);
     let after = pack(&state);
-    (decision, (after != words).then(|| content(after, decision.snapshot(), now)))
+    (decision, (after != words).then(|| content(after, decision.snapshot(), at)))
 }
 
 /// What a slot holds after `snapshot` was reported of it at `now`.

@@ -62,12 +62,6 @@ pub(crate) struct Content {
     pub(crate) limited: bool,
 }
 
-impl Content {
-    /// A slot that says nothing.
-    pub(crate) const VACANT: Self =
-        Self { words: [0; 2], vacant_at: Timestamp::MIN, limited: false };
-}
-
 /// A locked slot; dropped, it is unlocked unchanged.
 pub(crate) struct Locked<'a, S: Slot> {
     slot: &'a S,

@@ -1,6 +1,7 @@
 //! The store: decides charges on states in memory, synchronously and without failing.
 
 mod answers;
+mod carry;
 mod dump;
 mod few;
 mod request;
@@ -57,6 +58,8 @@ pub struct MemoryStore {
     capacity: Capacity,
     /// When the file was written from which this was restored.
     written_at: Option<Timestamp>,
+    /// Held while a state is carried from one table to another.
+    carrying: Mutex<()>,
     /// Held while a dump is made and put in place: of two at once the older must not come last.
     dumping: Mutex<()>,
 }
@@ -98,6 +101,7 @@ impl MemoryStore {
             named: AtomicU64::new(0),
             capacity,
             written_at: None,
+            carrying: Mutex::default(),
             dumping: Mutex::default(),
         }
     }
@@ -213,7 +217,7 @@ impl MemoryStore {
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
-        self.state(self.fingerprint(charge), algorithm, now).peek(algorithm, now)
+        self.state(self.fingerprint(charge), algorithm, now).0.peek(algorithm, now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
@@ -222,10 +226,10 @@ impl MemoryStore {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        self.change(self.fingerprint(charge), algorithm, now, |state| {
-            let remaining = state.peek(algorithm, now).remaining();
+        self.change(self.fingerprint(charge), algorithm, now, |state, at| {
+            let remaining = state.peek(algorithm, at).remaining();
             let cost = Grant::affordable(charge.cost, remaining);
-            Grant::new(state.charge(&charge.cost(cost), hold_id, now), cost)
+            Grant::new(state.charge(&charge.cost(cost), hold_id, at).told_at(now, at), cost)
         })
         .unwrap_or_else(|full| Grant::new(refuse(algorithm, full, now), Cost::ONE))
     }
@@ -236,17 +240,16 @@ impl MemoryStore {
         let algorithm = charge.policy.algorithm();
         let fingerprint = self.fingerprint(charge);
         self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
-        self.state(fingerprint, algorithm, now).peek(algorithm, now)
+        self.state(fingerprint, algorithm, now).0.peek(algorithm, now)
     }
 
-    /// Forgets the charge's key under its policy.
+    /// Forgets what the charge's key has taken under its policy.
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
-        let fingerprint = self.fingerprint(charge);
-        match Place::of(charge.policy.algorithm(), now) {
-            Place::Narrow => self.narrow.vacate(fingerprint, now),
-            Place::Double => self.double.vacate(fingerprint, now),
-            Place::Wide => self.wide.lock(Wide::shard_of(fingerprint)).remove(fingerprint),
-        }
+        // First, or what has expired would be given back to a key that has taken nothing.
+        self.settle_expired(now);
+        let algorithm = charge.policy.algorithm();
+        let clear = |state: &mut State, at| state.clear(algorithm, at);
+        self.amend(self.fingerprint(charge), algorithm, now, clear);
     }
 
     #[inline]
@@ -307,12 +310,12 @@ impl MemoryStore {
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
     fn check_any(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        let decide = |words| {
-            let (answer, content) = packed::charge(charge, words, now);
-            Change { answer, content }
+        let decide = |words, at| {
+            let (decision, content) = packed::charge(charge, words, at);
+            Change { answer: decision.told_at(now, at), content }
         };
         let algorithm = charge.policy.algorithm();
-        let decided = match Place::of(algorithm, now) {
+        let decided = match self.place(fingerprint, algorithm, now) {
             Place::Narrow => self.narrow.update(fingerprint, now, decide),
             Place::Double => self.double.update(fingerprint, now, decide),
             Place::Wide => self.check_wide(fingerprint, charge, now),
@@ -328,27 +331,32 @@ impl MemoryStore {
     ) -> Result<Decision, Full> {
         let hold_id = self.hold_id(core::slice::from_ref(charge));
         let algorithm = charge.policy.algorithm();
-        self.change(fingerprint, algorithm, now, |state| state.charge(charge, hold_id, now))
+        self.change(fingerprint, algorithm, now, |state, at| {
+            state.charge(charge, hold_id, at).told_at(now, at)
+        })
     }
 
-    /// Changes one state of any algorithm.
+    /// Changes one state of any algorithm. `change` is told as of when: `now`, or later where a key
+    /// is not known any more and its caller comes late.
     fn change<R>(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-        mut change: impl FnMut(&mut State) -> R,
+        mut change: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
-        let place = Place::of(algorithm, now);
+        let place = self.place(fingerprint, algorithm, now);
         if place == Place::Wide {
             return self.wide.change(fingerprint, algorithm, now, change);
         }
-        let change = |words| {
+        let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
-            let answer = change(&mut state);
+            let answer = change(&mut state, at);
             let after = packed::pack(&state);
-            let snapshot = || state.peek(algorithm, now);
-            let content = (after != words).then(|| packed::content(after, snapshot(), now));
+            // A state that says nothing may still be ahead of a reading that comes late.
+            let moment = state.moment(algorithm, at);
+            let snapshot = || state.peek(algorithm, moment);
+            let content = (after != words).then(|| packed::content(after, snapshot(), moment));
             Change { answer, content }
         };
         match place {
@@ -364,9 +372,9 @@ impl MemoryStore {
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-        mut change: impl FnMut(&mut State),
+        mut change: impl FnMut(&mut State, Timestamp),
     ) {
-        let known = match Place::of(algorithm, now) {
+        let known = match self.place(fingerprint, algorithm, now) {
             Place::Narrow => self.narrow.read(fingerprint).is_some(),
             Place::Double => self.double.read(fingerprint).is_some(),
             Place::Wide => return self.wide.amend(fingerprint, algorithm, now, change),
@@ -377,14 +385,20 @@ impl MemoryStore {
         }
     }
 
-    /// The state as it is.
-    fn state(&self, fingerprint: Fingerprint, algorithm: &Algorithm, now: Timestamp) -> State {
-        let words = match Place::of(algorithm, now) {
-            Place::Narrow => self.narrow.read(fingerprint),
-            Place::Double => self.double.read(fingerprint),
-            Place::Wide => return self.wide.read(fingerprint, algorithm),
+    /// The state as it is, and as of when it would be decided.
+    fn state(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) -> (State, Timestamp) {
+        let (words, newcomer_at) = match self.place(fingerprint, algorithm, now) {
+            Place::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
+            Place::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
+            Place::Wide => return self.wide.read(fingerprint, algorithm, now),
         };
-        packed::unpack(algorithm, words.unwrap_or_default())
+        let at = if words.is_some() { now } else { newcomer_at };
+        (packed::unpack(algorithm, words.unwrap_or_default()), at)
     }
 
     fn refund_at(
@@ -395,7 +409,7 @@ impl MemoryStore {
         taken_at: Option<Timestamp>,
         now: Timestamp,
     ) {
-        let refund = |state: &mut State| state.refund(algorithm, units, taken_at, now);
+        let refund = |state: &mut State, at| state.refund(algorithm, units, taken_at, at);
         self.amend(fingerprint, algorithm, now, refund);
     }
 

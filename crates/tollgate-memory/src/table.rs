@@ -11,6 +11,12 @@
 //! no pause. A slot whose state says nothing any more (`vacant_at` has passed) is taken by the next
 //! newcomer that sees it, so there is nothing to sweep.
 //!
+//! **Time.** A state in a slot never moves back, so who comes late (his reading of the clock is older
+//! than what others have done since) gains nothing. What is gone cannot say so: therefore the table
+//! knows the newest reading at which a slot was taken from its key, and a newcomer whose own reading
+//! is older is decided as of that one. Otherwise a key whose slot was reused could begin anew in the
+//! past, and spend the time in between twice.
+//!
 //! When no slot within reach is free, somebody near gives way: `room.rs` says who. Within one policy
 //! that is the key nearest to saying nothing, but not a key that has nothing left; if all of them have
 //! nothing left, [`WhenFull`] decides.
@@ -35,7 +41,7 @@ use crate::owners::Owners;
 #[cfg(not(tollgate_loom))]
 use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Narrow, Slot, View};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, fence, prefetch};
 
 use growth::{BASE, Moving, Plan};
 pub(crate) use together::{FEW, LockedSlots};
@@ -83,6 +89,8 @@ pub(crate) struct Table<S> {
     stripes: Box<[Stripe]>,
     owners: Owners,
     when_full: WhenFull,
+    /// The newest reading of the clock at which a slot was taken from a key.
+    newest_reuse_ns: AtomicU64,
 }
 
 /// What is known of a bucket beside its slots: nothing that the shortest way reads.
@@ -165,6 +173,7 @@ impl<S: Slot> Table<S> {
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
             owners: Owners::new(),
             when_full,
+            newest_reuse_ns: AtomicU64::new(0),
         }
     }
 
@@ -210,14 +219,15 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Changes the words of a key, which are zero if there is no such key. `change` may be called
-    /// several times; the last call counts. If it writes nothing then nothing is written.
+    /// Changes the words of a key, which are zero if there is no such key. `change` is told as of
+    /// when: `now`, or later for a newcomer that comes late. It may be called several times; the last
+    /// call counts. If it writes nothing then nothing is written.
     #[inline]
     pub(crate) fn update<R>(
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
-        mut change: impl FnMut([u64; 2]) -> Change<R>,
+        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
         loop {
             let Some(slot) = self.find(fingerprint, self.home(fingerprint)) else {
@@ -230,20 +240,11 @@ impl<S: Slot> Table<S> {
             if view.tag != fingerprint.tag {
                 continue;
             }
-            let Change { answer, content } = change(view.words);
+            let Change { answer, content } = change(view.words, now);
             let Some(content) = content else { return Ok(answer) };
             if slot.try_write(view, fingerprint.tag, content) {
                 return Ok(answer);
             }
-        }
-    }
-
-    /// Makes a key say nothing, if it is there.
-    pub(crate) fn vacate(&self, fingerprint: Fingerprint, now: Timestamp) {
-        if self.read(fingerprint).is_some() {
-            let vacate = |_| Change { answer: (), content: Some(Content::VACANT) };
-            // Full only if the key has just been forgotten by itself.
-            let _ = self.update(fingerprint, now, vacate);
         }
     }
 
@@ -267,7 +268,7 @@ impl<S: Slot> Table<S> {
         content: Content,
         now: Timestamp,
     ) -> Result<(), Full> {
-        self.update(fingerprint, now, |_| Change { answer: (), content: Some(content) })
+        self.update(fingerprint, now, |_, _| Change { answer: (), content: Some(content) })
     }
 
     pub(crate) fn pressure(&self) -> Pressure {
@@ -313,7 +314,7 @@ impl<S: Slot> Table<S> {
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
-        change: &mut impl FnMut([u64; 2]) -> Change<R>,
+        change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<Option<R>, Full> {
         let stripe = self.stripe(self.home(fingerprint)).lock.lock();
         let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
@@ -322,15 +323,16 @@ impl<S: Slot> Table<S> {
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
-        let Change { answer, content } = change([0; 2]);
+        let at = self.newcomer_at(now);
+        let Change { answer, content } = change([0; 2], at);
         let Some(content) = content else { return Ok(Some(answer)) };
         self.tend(home, &mut moving, now);
         let home = self.home(fingerprint);
         let owner = self.owners.number(fingerprint.owner);
-        let (index, view) = match self.free_slot(home, now, |_| false) {
+        let (index, view) = match self.free_slot(home, at, |_| false) {
             Some(free) => free,
             None if self.grow() => return Ok(None),
-            None => self.take_over(home, owner, now, |_| false)?,
+            None => self.take_over(home, owner, at, |_| false)?,
         };
         // Before the key can be seen there: who looks for it must look far enough.
         self.extend_reach(home, index);
@@ -338,9 +340,17 @@ impl<S: Slot> Table<S> {
         if !slot.try_lock(view) {
             return Ok(None);
         }
-        self.note_claim(home, index, view, owner, now);
+        self.note_claim(home, index, view, owner, at);
         slot.write_locked(view, fingerprint.tag, content);
         Ok(Some(answer))
+    }
+
+    /// As of when a key is decided that was looked for and not found: its slot may have been taken
+    /// from it after its caller had read the clock.
+    pub(crate) fn newcomer_at(&self, now: Timestamp) -> Timestamp {
+        // Who saw another key in the slot sees when it came there.
+        fence(Ordering::Acquire);
+        now.max(Timestamp::from_nanos(self.newest_reuse_ns.load(Ordering::Relaxed)))
     }
 
     fn extend_reach(&self, home: usize, index: usize) {
@@ -349,18 +359,21 @@ impl<S: Slot> Table<S> {
     }
 
     /// Notes whose a locked slot is from now on, and what became of whom was seen there.
-    fn note_claim(&self, home: usize, index: usize, view: View, owner: u8, now: Timestamp) {
+    fn note_claim(&self, home: usize, index: usize, view: View, owner: u8, at: Timestamp) {
         if view.tag == 0 {
             self.stripe(home).used.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.note_gone(index, view, now);
+            self.note_gone(index, view, at);
         }
         self.beside[index / SLOTS].owners[index % SLOTS].store(owner, Ordering::Relaxed);
     }
 
-    /// Notes that a locked slot is about to be taken from the key that was seen there.
-    fn note_gone(&self, index: usize, view: View, now: Timestamp) {
-        if view.vacant_at > now {
+    /// Notes that a locked slot is about to be taken from the key that was seen there. Before it is:
+    /// who misses the key then must know how late it is.
+    fn note_gone(&self, index: usize, view: View, at: Timestamp) {
+        self.newest_reuse_ns.fetch_max(at.as_nanos(), Ordering::Relaxed);
+        fence(Ordering::Release);
+        if view.vacant_at > at {
             self.owners.note_forgotten(self.owner_of(index));
         }
     }
@@ -370,11 +383,11 @@ impl<S: Slot> Table<S> {
         &self,
         home: usize,
         owner: u8,
-        now: Timestamp,
+        at: Timestamp,
         taken: impl Fn(usize) -> bool,
     ) -> Result<(usize, View), Full> {
-        let free = self.free_slot(home, now, &taken);
-        free.map_or_else(|| self.take_over(home, owner, now, taken), Ok)
+        let free = self.free_slot(home, at, &taken);
+        free.map_or_else(|| self.take_over(home, owner, at, taken), Ok)
     }
 
     /// In the first bucket that has one, a slot never used or else one that says nothing: its key may
@@ -382,7 +395,7 @@ impl<S: Slot> Table<S> {
     fn free_slot(
         &self,
         home: usize,
-        now: Timestamp,
+        at: Timestamp,
         taken: impl Fn(usize) -> bool,
     ) -> Option<(usize, View)> {
         for probe in 0..PROBES.min(self.buckets.len()) {
@@ -397,7 +410,7 @@ impl<S: Slot> Table<S> {
                 if view.tag == 0 {
                     return Some((index, view));
                 }
-                if view.vacant_at <= now {
+                if view.vacant_at <= at {
                     vacant = vacant.or(Some((index, view)));
                 }
             }

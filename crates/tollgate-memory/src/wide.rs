@@ -10,6 +10,9 @@
 //! from itself, the entry nearest to saying nothing among the next few, never one with nothing left;
 //! if all of those have, the charge is denied until the first of them has something again. (Another
 //! try looks at the next few: this wait is a promise to look again, not to be let in.)
+//!
+//! A shard knows the newest moment as of which it dropped an entry, for the same reason as the tables
+//! do: a caller who comes late to a key that is gone is decided as of that moment.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -38,6 +41,10 @@ pub(crate) struct Shard {
     when_full: WhenFull,
     /// The entry to look at next.
     hand: usize,
+    /// The newest reading of the clock that came with a call.
+    newest: Timestamp,
+    /// The newest moment as of which an entry was dropped.
+    newest_drop: Timestamp,
     owners: Arc<Owners>,
 }
 
@@ -81,10 +88,18 @@ impl Wide {
         (fingerprint.tag >> 32) as usize % Self::SHARDS
     }
 
-    /// The state of a key as it is.
-    pub(crate) fn read(&self, fingerprint: Fingerprint, algorithm: &Algorithm) -> State {
+    /// The state of a key as it is, and as of when it would be decided.
+    pub(crate) fn read(
+        &self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) -> (State, Timestamp) {
         let shard = self.lock(Self::shard_of(fingerprint));
-        shard.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm))
+        match shard.get(fingerprint) {
+            Some(state) => (state.clone(), now),
+            None => (State::vacant(algorithm), now.max(shard.newest_drop)),
+        }
     }
 
     /// Changes the state of one key.
@@ -93,14 +108,16 @@ impl Wide {
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-        mut change: impl FnMut(&mut State) -> R,
+        mut change: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
         let mut shard = self.lock(Self::shard_of(fingerprint));
-        let mut state = shard.load(fingerprint, algorithm, now)?;
-        let answer = change(&mut state);
-        if shard.get(fingerprint) != Some(&state) {
-            shard.put(fingerprint, state, algorithm, now);
+        shard.prepare(fingerprint, now)?;
+        if let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut change) {
+            return Ok(answer);
         }
+        let (mut state, at) = shard.take(fingerprint, algorithm, now);
+        let answer = change(&mut state, at);
+        shard.put(fingerprint, state, algorithm, at);
         Ok(answer)
     }
 
@@ -110,12 +127,11 @@ impl Wide {
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-        mut change: impl FnMut(&mut State),
+        mut change: impl FnMut(&mut State, Timestamp),
     ) {
         let mut shard = self.lock(Self::shard_of(fingerprint));
-        let Some(mut state) = shard.get(fingerprint).cloned() else { return };
-        change(&mut state);
-        shard.put(fingerprint, state, algorithm, now);
+        shard.newest = shard.newest.max(now);
+        shard.change_known(fingerprint, algorithm, now, &mut change);
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -147,6 +163,8 @@ impl Shard {
             bytes_max,
             when_full,
             hand: 0,
+            newest: Timestamp::MIN,
+            newest_drop: Timestamp::MIN,
             owners,
         }
     }
@@ -181,21 +199,75 @@ impl Shard {
         }
     }
 
-    /// Stores a state; one that says nothing is dropped instead.
+    /// Changes the state of a key where it is; `None` if it is not there.
+    fn change_known<R>(
+        &mut self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+        change: &mut impl FnMut(&mut State, Timestamp) -> R,
+    ) -> Option<R> {
+        let position = *self.index.get(&fingerprint)? as usize;
+        let answer = change(&mut self.entries[position].state, now);
+        self.refresh(position, algorithm, now);
+        Some(answer)
+    }
+
+    /// Takes a state out, to be put back by [`Self::put`]; and as of when it is to be decided.
+    pub(crate) fn take(
+        &mut self,
+        fingerprint: Fingerprint,
+        algorithm: &Algorithm,
+        now: Timestamp,
+    ) -> (State, Timestamp) {
+        let vacant = State::vacant(algorithm);
+        match self.index.get(&fingerprint) {
+            Some(&position) => {
+                let entry = &mut self.entries[position as usize];
+                (std::mem::replace(&mut entry.state, vacant), now)
+            }
+            None => (vacant, now.max(self.newest_drop)),
+        }
+    }
+
+    /// Stores a state as of `at`; one that says nothing is dropped instead.
     pub(crate) fn put(
         &mut self,
         fingerprint: Fingerprint,
         state: State,
         algorithm: &Algorithm,
-        now: Timestamp,
+        at: Timestamp,
     ) {
+        if let Some(&position) = self.index.get(&fingerprint) {
+            self.entries[position as usize].state = state;
+            self.refresh(position as usize, algorithm, at);
+            return;
+        }
         let vacant_at = state.vacant_at(algorithm);
-        let limited = state.peek(algorithm, now).remaining() == 0;
-        self.remove(fingerprint);
-        if vacant_at > now {
+        if vacant_at > at {
+            let limited = state.peek(algorithm, at).remaining() == 0;
             let bytes = bytes_of(&state);
             self.push(Entry { fingerprint, state, vacant_at, limited, bytes, member: 0 });
         }
+    }
+
+    /// Brings what is known of an entry up to its state, or drops it if nothing is left in that. One
+    /// that merely has lapsed is left to the sweep: a denial, which changes nothing, comes here too.
+    fn refresh(&mut self, position: usize, algorithm: &Algorithm, at: Timestamp) {
+        let entry = &mut self.entries[position];
+        entry.vacant_at = entry.state.vacant_at(algorithm);
+        if entry.vacant_at == Timestamp::MIN {
+            let at = entry.state.moment(algorithm, at);
+            self.drop_at(position, at);
+            return;
+        }
+        entry.limited = entry.state.peek(algorithm, at).remaining() == 0;
+        let bytes = bytes_of(&entry.state);
+        self.bytes = self.bytes - entry.bytes + bytes;
+        if let Some(room) = self.rooms.get_mut(&entry.fingerprint.owner) {
+            room.bytes = room.bytes - entry.bytes + bytes;
+        }
+        entry.bytes = bytes;
     }
 
     fn push(&mut self, mut entry: Entry) {
@@ -209,22 +281,17 @@ impl Shard {
         self.entries.push(entry);
     }
 
-    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) {
+    fn remove(&mut self, fingerprint: Fingerprint) {
         if let Some(&at) = self.index.get(&fingerprint) {
             self.remove_at(at as usize);
         }
     }
 
-    /// The state of a key, to take from and put back, if there is room for it to grow.
-    pub(crate) fn load(
-        &mut self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
-        now: Timestamp,
-    ) -> Result<State, Full> {
-        self.sweep(now);
-        self.make_room(fingerprint.owner, now)?;
-        Ok(self.get(fingerprint).cloned().unwrap_or_else(|| State::vacant(algorithm)))
+    /// Sweeps, and makes sure that the state of a key may grow.
+    pub(crate) fn prepare(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Result<(), Full> {
+        self.newest = self.newest.max(now);
+        self.sweep(fingerprint, now);
+        self.make_room(fingerprint.owner, now)
     }
 
     /// Makes sure that one more entry may be stored, or says when it may.
@@ -234,7 +301,7 @@ impl Shard {
             if vacant_at > now {
                 self.owners.note_forgotten(self.owners.number(self.entries[at].fingerprint.owner));
             }
-            self.remove_at(at);
+            self.drop_at(at, self.newest);
         }
         Ok(())
     }
@@ -244,11 +311,13 @@ impl Shard {
         (self.bytes, self.bytes_max)
     }
 
-    fn sweep(&mut self, now: Timestamp) {
+    /// Drops the next entries that say nothing, but for the one of the key at hand: its state says
+    /// more to who comes late than that it is gone.
+    fn sweep(&mut self, but: Fingerprint, now: Timestamp) {
         for _ in 0..SWEPT.min(self.entries.len()) {
             let at = self.next_hand();
-            if self.entries[at].vacant_at <= now {
-                self.remove_at(at);
+            if self.entries[at].vacant_at <= now && self.entries[at].fingerprint != but {
+                self.drop_at(at, self.newest);
             }
         }
     }
@@ -300,6 +369,12 @@ impl Shard {
         let at = self.hand % self.entries.len();
         self.hand = at + 1;
         at
+    }
+
+    /// Drops an entry as of `moment`.
+    fn drop_at(&mut self, at: usize, moment: Timestamp) {
+        self.newest_drop = self.newest_drop.max(moment);
+        self.remove_at(at);
     }
 
     fn remove_at(&mut self, at: usize) {
@@ -397,7 +472,7 @@ mod tests {
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));
             let fingerprint = Fingerprint { tag: 1 + step % 100, owner: 0 };
-            let take = |state: &mut State| state.charge(&charge, 0, now).is_allowed();
+            let take = |state: &mut State, at| state.charge(&charge, 0, at).is_allowed();
             let _ = wide.change(fingerprint, policy.algorithm(), now, take);
             let shard = wide.lock(0);
             let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);

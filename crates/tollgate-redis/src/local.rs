@@ -13,8 +13,16 @@ use crate::share::smallest_share;
 
 /// States of this process's shares, at most as many as it was made for.
 pub(crate) struct LocalShares {
-    states: Mutex<HashMap<Vec<u8>, Held>>,
+    shares: Mutex<Shares>,
     max: usize,
+}
+
+#[derive(Default)]
+struct Shares {
+    states: HashMap<Vec<u8>, Held>,
+    /// The newest reading of the clock that came with a call: who comes late is decided as of then,
+    /// or a share that was dropped could begin anew in the past.
+    newest: Timestamp,
 }
 
 struct Held {
@@ -27,7 +35,7 @@ pub(crate) type LocalPart<'a> = (&'a Part, u32);
 
 impl LocalShares {
     pub(crate) fn new(max: usize) -> Self {
-        Self { states: Mutex::default(), max }
+        Self { shares: Mutex::default(), max }
     }
 
     /// Decides the parts together. With `take` unset nothing is taken.
@@ -38,10 +46,13 @@ impl LocalShares {
         now: Timestamp,
         take: bool,
     ) -> Vec<Decision> {
-        let mut held = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = now.max(shares.newest);
+        shares.newest = at;
+        let held = &mut shares.states;
         let policies: Option<Vec<Policy>> = parts.iter().map(local_policy).collect();
         let Some(policies) = policies else { return deny_all(parts) };
-        if !make_room(&mut held, parts, self.max, now) {
+        if !make_room(held, parts, self.max, at) {
             return deny_all(parts);
         }
         let keys: Vec<&Vec<u8>> = distinct(parts);
@@ -57,7 +68,7 @@ impl LocalShares {
         }
         let charges: Vec<Charge<'_>> =
             parts.iter().zip(&policies).map(|((part, _), policy)| charge(part, policy)).collect();
-        let verdict = decide_all(&charges, &slots, &mut states, hold_id, now);
+        let verdict = decide_all(&charges, &slots, &mut states, hold_id, at).told_at(now, at);
         if take {
             for (slot, policy) in slots.iter().zip(&policies) {
                 let entry = Held { state: states[*slot].clone(), algorithm: *policy.algorithm() };

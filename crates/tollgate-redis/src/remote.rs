@@ -30,8 +30,8 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tollgate_core::{
-    Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved, Settlement,
-    Snapshot, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved,
+    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use self::flight::{Job, fly};

@@ -36,10 +36,12 @@ impl Board {
     }
 
     /// Adds the state that `value` says, with what has expired given back; `None` if it is not
-    /// ours.
+    /// ours. As the script did, it takes a state ahead of the server's clock as left there by that
+    /// clock being set back: requests come one at a time, and none of them comes late.
     pub(crate) fn add(&mut self, terms: &Terms, value: &[u8]) -> Option<()> {
         let (mut state, mut returns) = terms.parse(value)?;
         let now = self.now;
+        state.rewind(terms.algorithm(), now);
         returns.retain(|entry| {
             let is_open = entry.expires_at > now;
             match (terms.algorithm(), &mut state) {

@@ -39,10 +39,11 @@
 //! A legacy limit makes two policies of `max` and `minInterval` together: the second is named as
 //! the first, with ` spacing` added.
 //!
-//! Some tags are there to be declined: `clock-steps-back` (time runs backwards), `end-of-time` (the
-//! last moments that a timestamp can tell), `absolute-time`, `several-denials` (several charges deny
-//! with different waits), `repeated-key` (one request names a key twice). The others say what a
-//! scenario is about.
+//! Some tags are there to be declined: `clock-steps-back` (the clock is set back; for stores that
+//! decide by a server's clock), `late-reading` (who asks read the clock some time ago; for those who
+//! decide by the caller's), `end-of-time` (the last moments that a timestamp can tell),
+//! `absolute-time`, `several-denials` (several charges deny with different waits), `repeated-key` (one
+//! request names a key twice). The others say what a scenario is about.
 //!
 //! What is not expected is not compared, except that an allowed request has no charge that denies.
 //!

@@ -14,7 +14,11 @@
 //! A wait is the first moment at which the question has the wanted answer, found by bisection; no
 //! formula of the core's is repeated here. Several charges on one key need the sum of their costs.
 //!
-//! Deliberately absent: speed, and time that runs backwards.
+//! Who comes late (the time of his operation is before that of an earlier one) is answered as of the
+//! last moment up to which the key's model has been brought; a bucket that fills continuously has no
+//! such moment. A wait that is told to him counts from his own time.
+//!
+//! Deliberately absent: speed, and a clock that is set back.
 
 mod concurrency;
 mod fixed_window;
@@ -36,7 +40,7 @@ use crate::conformance::{Ask, Capabilities, Failure, Figures, Operation, Outcome
 
 /// A key under a policy, modelled from what was taken.
 trait Model {
-    /// Units that would be free at `at`, not before the last change, if nobody asked meanwhile.
+    /// Units that would be free for somebody with the reading `at` if nobody asked meanwhile.
     fn free(&self, at: &BigInt) -> BigInt;
 
     /// Whether nothing that was taken counts at `at` any more.
@@ -48,8 +52,14 @@ trait Model {
     /// Gives `units` back that were taken at `taken_at`, or whenever.
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt);
 
+    /// Forgets what was taken, as of `at` and not as of before.
+    fn clear(&mut self, at: &BigInt);
+
+    /// The moment as of which somebody with the reading `at` is answered.
+    fn moment(&self, at: &BigInt) -> BigInt;
+
     /// Ends what is in flight under the name `hold`; whether this model knows of flights at all.
-    fn release(&mut self, _hold: u64) -> bool {
+    fn release(&mut self, _hold: u64, _at: &BigInt) -> bool {
         false
     }
 }
@@ -62,8 +72,8 @@ type Address = (u64, Vec<u8>);
 pub struct Oracle {
     keys: BTreeMap<Address, Box<dyn Model>>,
     open: Vec<Open>,
-    /// What each ask of the last request took.
-    taken: Vec<BigInt>,
+    /// What each ask of the last request took, and as of when.
+    taken: Vec<(BigInt, BigInt)>,
     operations: u64,
     now: BigInt,
 }
@@ -72,9 +82,9 @@ pub struct Oracle {
 struct Open {
     label: String,
     asks: Vec<Ask>,
-    taken: Vec<BigInt>,
+    /// What each took, and as of when.
+    taken: Vec<(BigInt, BigInt)>,
     hold: u64,
-    taken_at: BigInt,
     expires_at: BigInt,
 }
 
@@ -91,11 +101,9 @@ impl Oracle {
         &mut **model
     }
 
-    /// Moves on to `at`: reservations that expire until then do so, each at its own moment.
-    fn pass(&mut self, at: BigInt) -> Result<(), Failure> {
-        if at < self.now {
-            return Err("the oracle's time does not run backwards".into());
-        }
+    /// Comes to `at`, or back to it: reservations that expire until then do so.
+    fn pass(&mut self, at: BigInt) {
+        self.now = at.clone();
         self.open.sort_by(|a, b| a.expires_at.cmp(&b.expires_at));
         let expired = self.open.partition_point(|open| open.expires_at <= at);
         for open in self.open.drain(..expired).collect::<Vec<_>>() {
@@ -103,11 +111,8 @@ impl Oracle {
                 OnExpiry::Return => BigInt::ZERO,
                 OnExpiry::Keep => units(ask),
             };
-            self.now = open.expires_at.clone();
             self.settle(&open, kept);
         }
-        self.now = at;
-        Ok(())
     }
 
     /// What a request for `asks` would come to: how long each must wait, if at all.
@@ -161,8 +166,10 @@ impl Oracle {
         let (hold, now) = (self.operations, self.now.clone());
         self.taken.clear();
         let take = |ask: &Ask| {
-            let taken = self.model(ask).take(&units(ask), hold, &now);
-            self.taken.push(taken);
+            let model = self.model(ask);
+            let as_of = model.moment(&now);
+            let taken = model.take(&units(ask), hold, &now);
+            self.taken.push((taken, as_of));
             self.figures(ask, Some(Wait::No))
         };
         let figures = asks.iter().map(take).collect();
@@ -205,7 +212,6 @@ impl Oracle {
             asks: asks.to_vec(),
             taken: self.taken.clone(),
             hold: self.operations,
-            taken_at: self.now.clone(),
             expires_at: &self.now + BigInt::from(ttl.as_nanos()),
         });
         Outcome { expires_after: Some(ttl), ..outcome }
@@ -226,14 +232,14 @@ impl Oracle {
         for (index, ask) in open.asks.iter().enumerate() {
             let (reserved, real) = (units(ask), real(index, ask));
             let model = self.model(ask);
-            if model.release(open.hold) {
+            if model.release(open.hold, &now) {
                 continue;
             }
-            let taken = &open.taken[index];
-            if real >= reserved {
+            let (taken, taken_at) = &open.taken[index];
+            if real > reserved {
                 model.take(&(real - reserved), open.hold, &now);
             } else if real < *taken {
-                model.give_back(&(taken - real), Some(&open.taken_at), &now);
+                model.give_back(&(taken - real), Some(taken_at), &now);
             }
         }
     }
@@ -251,7 +257,7 @@ impl Subject for Oracle {
 
     fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
         self.operations += 1;
-        self.pass(BigInt::from(at.as_nanos()))?;
+        self.pass(BigInt::from(at.as_nanos()));
         let now = self.now.clone();
         Ok(match operation {
             Operation::Check(asks) => self.check(asks),
@@ -262,7 +268,7 @@ impl Subject for Oracle {
                 Outcome { figures: vec![self.figures(ask, None)], ..Outcome::default() }
             }
             Operation::Reset(ask) => {
-                self.keys.remove(&(ask.policy().id(), ask.key().to_vec()));
+                self.model(ask).clear(&now);
                 Outcome::default()
             }
             Operation::Reserve { label, asks } => self.reserve(label, asks),

@@ -73,6 +73,7 @@ fn a_clock_set_back_keeps_the_count_and_locks_for_one_window() {
     for anchor in [Anchor::Epoch, Anchor::FirstRequest] {
         let window = window("2/1s", anchor);
         let (_, state) = window.decide(State::default(), Cost::new(2).unwrap(), ms(86_400_000));
+        let state = window.rewind(state, ms(5_000));
         let (denied, state) = window.decide(state, Cost::ONE, ms(5_000));
         assert!(denied.retry().unwrap().after().unwrap() <= Duration::from_millis(1_010));
         assert!(window.decide(state, Cost::ONE, ms(6_010)).0.is_allowed());

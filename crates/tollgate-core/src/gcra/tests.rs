@@ -91,6 +91,7 @@ fn a_clock_set_back_locks_a_key_for_one_fill_and_grants_nothing_twice() {
     let noon = Timestamp::from_millis(86_400_000);
     let (_, state) = limit.decide(State::default(), cost(5), noon);
     let yesterday = Timestamp::from_millis(1_000);
+    let state = limit.rewind(state, yesterday);
     let (decision, state) = limit.decide(state, Cost::ONE, yesterday);
     assert_eq!(decision.retry(), Some(Retry::After(Duration::from_secs(1))));
     let (decision, _) = limit.decide(state, Cost::ONE, yesterday.after(Duration::from_secs(1)));
@@ -132,7 +133,10 @@ fn a_refund_never_fills_beyond_full() {
     let now = Timestamp::from_millis(1_000);
     let (_, state) = limit.decide(State::default(), cost(2), now);
     assert_eq!(limit.peek(limit.refund(state, 1, now), now).remaining(), 4);
-    assert_eq!(limit.refund(state, 100, now), State::default());
+    let full = limit.refund(state, 100, now);
+    assert_eq!(limit.peek(full, now), limit.peek(State::default(), now));
+    // Full as of then: who read the clock a second earlier does not find it full as of that.
+    assert_eq!(limit.peek(full, Timestamp::from_millis(0)).remaining(), 4);
 }
 
 #[test]

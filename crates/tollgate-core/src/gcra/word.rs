@@ -3,9 +3,7 @@
 //! The same algorithm with the same answers (a property holds the two together), at half the
 //! instructions: an arrival time in nanoseconds is all there is to keep.
 
-use super::{Cost, Decision, Gcra, Retry, SKEW, Snapshot, State, Timestamp};
-
-const SKEW_NS: u64 = SKEW.as_nanos() as u64;
+use super::{Cost, Decision, Gcra, Retry, Snapshot, State, Timestamp};
 
 impl Gcra {
     /// A bound on the arrival times that [`Self::decide_word`] meets: two bits of the word stay free
@@ -26,12 +24,7 @@ impl Gcra {
     #[must_use]
     pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> Word {
         let capacity = self.capacity as u64;
-        let mut tat_ns = tat_ns;
-        let mut used_ns = tat_ns.saturating_sub(now.as_nanos());
-        if used_ns > capacity + self.skew as u64 {
-            used_ns = capacity;
-            tat_ns = now.as_nanos() + capacity;
-        }
+        let used_ns = tat_ns.saturating_sub(now.as_nanos());
         let asked = match cost.get().checked_mul(self.unit) {
             Some(asked) if asked <= capacity => asked,
             _ => return Word { tat_ns, used_ns, short_ns: Word::NEVER },
@@ -105,8 +98,8 @@ impl Word {
 }
 
 pub(super) const fn until(scale: u64, capacity: u128) -> Timestamp {
-    let last = (Gcra::WORD_END - SKEW_NS) as u128;
-    let spare = last.saturating_sub(capacity);
+    // The last moment stays free too: a store marks by it that a state is kept elsewhere.
+    let spare = (Gcra::WORD_END as u128 - 1).saturating_sub(capacity);
     // Twice the capacity must fit too: what is used and what is asked are added up.
     if scale != 1 || spare < capacity {
         Timestamp::MIN

@@ -96,6 +96,7 @@ fn a_clock_set_back_keeps_what_was_taken_for_one_period() {
     let window = window("2/1s", 10);
     let mut state = State::default();
     assert!(window.decide(&mut state, Cost::new(2).unwrap(), ms(86_400_000)).is_allowed());
+    window.rewind(&mut state, ms(5_000));
     let retry = window.decide(&mut state, Cost::ONE, ms(5_000)).retry().unwrap().after().unwrap();
     assert!(retry <= Duration::from_millis(1_100));
     assert!(window.decide(&mut state, Cost::ONE, ms(5_000).after(retry)).is_allowed());
@@ -118,4 +119,55 @@ fn the_end_of_time_does_not_panic() {
     let _ = window.decide(&mut state, Cost::ONE, Timestamp::MAX);
     let _ = window.count(&mut state, Cost::new(u64::MAX).unwrap(), Timestamp::MAX);
     window.refund(&mut state, 1, None, Timestamp::MIN);
+}
+
+/// The sum of what was counted was once cut off at what 64 bits hold, and so was the wait.
+#[test]
+fn the_wait_is_true_however_much_was_counted() {
+    let window = SlidingWindow::exact("1/1m".parse().unwrap()).unwrap();
+    let mut state = State::default();
+    let _ = window.count(&mut state, Cost::new(u64::MAX).unwrap(), ms(0));
+    let _ = window.count(&mut state, Cost::ONE, ms(10_000));
+    let denied = window.decide(&mut state, Cost::ONE, ms(10_000));
+    assert_eq!(denied.retry(), Some(Retry::After(Duration::from_secs(60))));
+    assert!(
+        !window.decide(&mut state, Cost::ONE, Timestamp::from_nanos(69_999_999_999)).is_allowed()
+    );
+    assert!(window.decide(&mut state, Cost::ONE, ms(70_000)).is_allowed());
+}
+
+#[test]
+fn counted_charges_take_no_more_cells_than_the_limit_needs() {
+    let window = SlidingWindow::exact("10/1m".parse().unwrap()).unwrap();
+    let (mut state, mut all) = (State::default(), State::default());
+    for millis in 0..1_000 {
+        let _ = window.count(&mut state, Cost::ONE, ms(millis));
+        assert!(state.cells().len() <= 74, "{} cells", state.cells().len());
+        all =
+            State::from_cells(all.cells().chain([Cell { tick: ms(millis).as_nanos(), units: 1 }]));
+    }
+    // Nobody notices: the answers are those of a state that kept every cell.
+    for millis in [1_000, 59_999, 60_500, 60_989, 60_990, 60_995, 60_999, 61_000] {
+        assert_eq!(window.peek(&state, ms(millis)), window.peek(&all, ms(millis)), "{millis}");
+        for units in [1, 5, 10] {
+            let cost = Cost::new(units).unwrap();
+            let retry = window.retry(&all, cost, ms(millis));
+            assert_eq!(window.retry(&state, cost, ms(millis)), retry, "{units} at {millis}");
+        }
+    }
+}
+
+#[test]
+fn a_late_reading_counts_in_the_tick_of_the_last_change() {
+    let window = window("2/1s", 10);
+    let mut state = State::default();
+    assert!(window.decide(&mut state, Cost::ONE, ms(500)).is_allowed());
+    assert!(window.decide(&mut state, Cost::ONE, ms(1_700)).is_allowed());
+    // As of 1,200 ms the first would count; as of 1,700 ms it does not, and that is what counts.
+    assert!(window.decide(&mut state, Cost::ONE, ms(1_200)).is_allowed());
+    let denied = window.decide(&mut state, Cost::ONE, ms(1_200));
+    assert_eq!(denied.retry(), Some(Retry::After(Duration::from_millis(1_500))));
+    // What was given back late does not reopen the past either.
+    window.refund(&mut state, 2, None, ms(1_200));
+    assert_eq!(window.moment(&state, ms(0)), ms(1_700));
 }

@@ -1,10 +1,13 @@
-//! Never more than the bound, in any window, whatever is asked and whatever the clock does.
+//! Never more than the bound, in any window, whatever is asked, whoever comes late, and whatever the
+//! clock does.
 
 use proptest::prelude::*;
 use tollgate_core::fixed_window::{Anchor, FixedWindow};
 use tollgate_core::{Algorithm, SKEW, Timestamp};
 
-use crate::key::{Act, Beat, Key, START, TICK, algorithm, checks, config, pause, quota, script};
+use crate::key::{
+    Act, Beat, Key, Pause, START, TICK, algorithm, checks, config, pause, quota, script,
+};
 
 /// Units admitted, and when, in nanoseconds.
 type Admissions = Vec<(u64, u64)>;
@@ -158,6 +161,7 @@ proptest! {
             };
             run_ns += then.since(now).as_nanos() as u64;
             now = then;
+            key.state.rewind(&algorithm, now);
             if key.check(units, now).is_allowed() {
                 admissions.push((run_ns, units));
             }
@@ -175,6 +179,7 @@ proptest! {
         let before = key.play(&script, START);
         let shown = key.peek(before).remaining();
         let now = if far { Timestamp::from_millis(1) } else { before.before(back.of(key.fill())) };
+        key.state.rewind(&algorithm, now);
         prop_assert!(key.peek(now).remaining() <= shown);
         let lock = key.fill() + SKEW;
         let decision = key.check(units, now);
@@ -188,5 +193,77 @@ proptest! {
         }
         let recovered = now.after(lock);
         prop_assert_eq!(key.peek(recovered), Key::new(algorithm).peek(recovered));
+    }
+}
+
+/// Checks that come late, each by its own delay: they arrive in order of the time at which they do.
+fn arrivals() -> impl Strategy<Value = Vec<(Beat, Pause)>> {
+    let delay = prop_oneof![2 => Just(None), 3 => pause().prop_map(Some)];
+    (checks(), prop::collection::vec(delay, 60)).prop_map(|(checks, delays)| {
+        let none = Pause::NONE;
+        checks.into_iter().zip(delays.into_iter().map(|delay| delay.unwrap_or(none))).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever is admitted by calls that begin (read the clock) and end within an interval is within
+    /// the bound of that interval, however long each takes and in whatever order they arrive. And
+    /// what the late are told is true.
+    #[test]
+    fn late_callers_exceed_no_bound_and_are_told_the_truth(
+        algorithm in algorithm(), arrivals in arrivals(), refunds in any::<u64>(),
+    ) {
+        let mut key = Key::new(algorithm);
+        // Read at, decided at, units; and what refunds have made possible besides.
+        let (mut now, mut admitted, mut refunded) = (START, Vec::new(), 0u128);
+        for (index, (beat, delay)) in arrivals.into_iter().enumerate() {
+            let Act::Check(units) = beat.act else { continue };
+            now = now.after(beat.pause.of(key.fill()));
+            let reading = now.before(delay.of(key.fill()) * 3);
+            if refunds >> (index % 64) & 7 == 7 {
+                key.refund(1, reading);
+                refunded += 1;
+            }
+            let before = key.state.clone();
+            let decision = key.check(units, reading);
+            if decision.is_allowed() {
+                admitted.push((reading.as_nanos(), now.as_nanos(), units));
+            } else {
+                prop_assert_eq!(&key.state, &before, "a denial changes nothing");
+            }
+            if let Some(wait) = decision.retry().and_then(|retry| retry.after()) {
+                prop_assert!(key.allows(units, reading.after(wait)));
+                prop_assert!(!key.allows(units, reading.after(wait).before(TICK)));
+            }
+            prop_assert!(key.next_is_exact(reading), "{:?}", key.peek(reading));
+        }
+        for &(start, _, _) in &admitted {
+            for &(_, end, _) in &admitted {
+                let within = admitted.iter().filter(|(read, decided, _)| *read >= start && *decided <= end);
+                let units: u128 = within.map(|(_, _, units)| u128::from(*units)).sum();
+                let most = bound(&algorithm, end.saturating_sub(start)) + refunded;
+                prop_assert!(units <= most, "{units} > {most} from {start} to {end}: {admitted:?}");
+            }
+        }
+    }
+
+    /// GCRA keeps more than that: its bound holds by the readings alone, whenever they arrive.
+    #[test]
+    fn gcra_exceeds_no_bound_by_the_readings_themselves(quota in quota(), arrivals in arrivals()) {
+        let gcra = tollgate_core::gcra::Gcra::new(quota);
+        let mut key = Key::new(gcra.into());
+        let (mut now, mut admissions) = (START, Vec::new());
+        for (beat, delay) in arrivals {
+            let Act::Check(units) = beat.act else { continue };
+            now = now.after(beat.pause.of(key.fill()));
+            let reading = now.before(delay.of(key.fill()) * 3);
+            if key.check(units, reading).is_allowed() {
+                admissions.push((reading.as_nanos(), units));
+            }
+        }
+        admissions.sort_unstable();
+        prop_assert!(within_bounds(&gcra.into(), &admissions, 0), "{:?}", admissions);
     }
 }

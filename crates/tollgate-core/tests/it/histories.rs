@@ -15,9 +15,15 @@ fn judge_many(mix: &Mix, seeds: std::ops::Range<u64>) {
     }
 }
 
+/// One kind alone; with everybody in time, and with some who come late.
 fn one_kind(kind: &'static [Kind]) {
     let mix = Mix { kinds: kind, keys: 1, ..Mix::default() };
     judge_many(&mix, 0..sized(60, 2_000));
+    let late = Mix { late: true, ..mix };
+    for seed in 0..sized(120, 4_000) {
+        let verdict = judge(&mut OnCore::new(), &history(seed, &late));
+        verdict.unwrap_or_else(|difference| panic!("{difference}"));
+    }
 }
 
 #[test]
@@ -87,4 +93,26 @@ fn histories_try_everything() {
     assert!(count(&|step| waits(step, |wait| *wait == Wait::Never)) > 100);
     assert!(count(&|step| waits(step, |wait| matches!(wait, Wait::After(_)))) > 300);
     assert!(count(&|step| step.expect.figures.len() > 1) > 300);
+}
+
+/// Late steps that are all allowed, or all denied, would prove little too.
+#[test]
+fn late_histories_come_late_and_are_answered_either_way() {
+    for kind in [[Kind::Gcra], [Kind::LeakyBucket], [Kind::SlidingWindow], [Kind::FixedWindow]] {
+        let (mut newest, mut late, mut answers) = (0, 0, [0, 0]);
+        let mix = Mix { kinds: Box::leak(Box::new(kind)), keys: 1, late: true, ..Mix::default() };
+        for step in (0..60).flat_map(|seed| history(seed, &mix).steps) {
+            if step.offset_ns < newest {
+                late += 1;
+                if let Some(allowed) = step.expect.allowed {
+                    answers[usize::from(allowed)] += 1;
+                }
+            }
+            newest = newest.max(step.offset_ns);
+        }
+        assert!(
+            late > 1_000 && answers[0] > 100 && answers[1] > 100,
+            "{kind:?}: {late} {answers:?}"
+        );
+    }
 }

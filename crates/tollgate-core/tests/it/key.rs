@@ -143,6 +143,8 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
+    pub(crate) const NONE: Self = Self { thousandths: 0, extra_ns: 0 };
+
     pub(crate) fn of(self, whole: Duration) -> Duration {
         let nanos = whole.as_nanos() * u128::from(self.thousandths) / 1_000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX) + u64::from(self.extra_ns))

@@ -26,8 +26,9 @@ impl<'a> Plan<'a> {
         let asked: Vec<_> = charges
             .iter()
             .map(|charge| {
-                let algorithm = charge.policy.algorithm();
-                (store.fingerprint(charge), algorithm, Place::of(algorithm, now))
+                let (fingerprint, algorithm) =
+                    (store.fingerprint(charge), charge.policy.algorithm());
+                (fingerprint, algorithm, store.place(fingerprint, algorithm, now))
             })
             .collect();
         let mut states = Vec::with_capacity(asked.len());
@@ -58,17 +59,17 @@ type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
-        self.request_looking(charges, hold_id, now, |_, _| ())
+        self.request_looking(charges, hold_id, now, |_, _, _| ())
     }
 
-    /// As [`Self::request`]; `look` sees the states as they are before, and which charge is about
-    /// which.
+    /// As [`Self::request`]; `look` sees which charge is about which state, the states as they are
+    /// before, and as of when the request is decided.
     pub(super) fn request_looking(
         &self,
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State]),
+        look: impl FnOnce(&[usize], &[State], Timestamp),
     ) -> Verdict {
         let plan = Plan::new(self, charges, now);
         self.decide(&plan, charges, hold_id, now, look)
@@ -82,36 +83,42 @@ impl MemoryStore {
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State]),
+        look: impl FnOnce(&[usize], &[State], Timestamp),
     ) -> Result<Verdict, (usize, Full)> {
         let mut shards = self.lock_shards(plan);
-        let mut states = load_wide(plan, &mut shards, now)?;
+        make_room(plan, &mut shards, now)?;
+        let mut wide = Taken::out_of(plan, &mut shards, now);
         let narrow = lock_slots(&self.narrow, plan, Place::Narrow, now)?;
-        unpack_into(&mut states, plan, &narrow);
+        unpack_into(&mut wide.states, plan, &narrow);
         let double = lock_slots(&self.double, plan, Place::Double, now)?;
-        unpack_into(&mut states, plan, &double);
-        look(&plan.slots, &states);
-        let verdict = decide_all(charges, &plan.slots, &mut states, hold_id, now);
-        store_wide(plan, &mut shards, &states, now);
-        write_slots(plan, Place::Narrow, narrow, &states, now);
-        write_slots(plan, Place::Double, double, &states, now);
-        Ok(verdict)
+        unpack_into(&mut wide.states, plan, &double);
+        // One moment for the whole request, so that all its waits are told from the same one.
+        let at = wide.at.max(narrow.at).max(double.at);
+        look(&plan.slots, &wide.states, at);
+        let verdict = decide_all(charges, &plan.slots, &mut wide.states, hold_id, at);
+        write_slots(plan, Place::Narrow, narrow, &wide.states, at);
+        write_slots(plan, Place::Double, double, &wide.states, at);
+        wide.at = at;
+        Ok(verdict.told_at(now, at))
     }
 
     /// What [`Self::request`] would answer. Nothing is locked for long: each state is consistent in
     /// itself, the request as a whole a look at things in motion.
     pub(super) fn peek_request(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         let plan = Plan::new(self, charges, now);
-        let read = |&(key, algorithm, _): &(Fingerprint, &Algorithm, Place)| {
-            self.state(key, algorithm, now)
-        };
-        let before: Vec<State> = plan.states.iter().map(read).collect();
-        let verdict = decide_all(charges, &plan.slots, &mut before.clone(), 0, now);
+        let mut at = now;
+        let mut before = Vec::with_capacity(plan.states.len());
+        for &(fingerprint, algorithm, _) in &plan.states {
+            let (state, state_at) = self.state(fingerprint, algorithm, now);
+            before.push(state);
+            at = at.max(state_at);
+        }
+        let verdict = decide_all(charges, &plan.slots, &mut before.clone(), 0, at);
         if !verdict.is_allowed() {
-            return verdict;
+            return verdict.told_at(now, at);
         }
         let untouched = charges.iter().zip(&plan.slots).map(|(charge, &number)| {
-            Decision::Allow(before[number].peek(charge.policy.algorithm(), now))
+            Decision::Allow(before[number].peek(charge.policy.algorithm(), at).told_at(now, at))
         });
         Verdict::new(untouched.collect())
     }
@@ -168,35 +175,60 @@ fn write_slots<S: Slot>(
     place: Place,
     locked: LockedSlots<'_, S>,
     states: &[State],
-    now: Timestamp,
+    at: Timestamp,
 ) {
     let LockedSlots { slots, .. } = locked;
     for (held, (number, fingerprint, algorithm)) in slots.into_iter().zip(plan.of(place)) {
         let words = packed::pack(&states[number]);
         if words != held.words() {
-            let snapshot = states[number].peek(algorithm, now);
-            held.write(fingerprint.tag, packed::content(words, snapshot, now), now);
+            let snapshot = states[number].peek(algorithm, at);
+            held.write(fingerprint.tag, packed::content(words, snapshot, at), at);
         }
     }
 }
 
-fn load_wide(
+/// Makes sure that every wide state may grow, before the first is touched.
+fn make_room(
     plan: &Plan<'_>,
     shards: &mut Shards<'_>,
     now: Timestamp,
-) -> Result<Vec<State>, (usize, Full)> {
-    let load = |(number, fingerprint, algorithm): (usize, Fingerprint, &Algorithm)| {
+) -> Result<(), (usize, Full)> {
+    for (number, fingerprint, _) in plan.of(Place::Wide) {
         let shard = shard_mut(shards, fingerprint);
-        shard.load(fingerprint, algorithm, now).map_err(|full| (number, full))
-    };
-    plan.of(Place::Wide).map(load).collect()
+        shard.prepare(fingerprint, now).map_err(|full| (number, full))?;
+    }
+    Ok(())
 }
 
-fn store_wide(plan: &Plan<'_>, shards: &mut Shards<'_>, states: &[State], now: Timestamp) {
-    for (number, fingerprint, algorithm) in plan.of(Place::Wide) {
-        let shard = shard_mut(shards, fingerprint);
-        if shard.get(fingerprint) != Some(&states[number]) {
-            shard.put(fingerprint, states[number].clone(), algorithm, now);
+/// The states of a request; the wide ones are taken out of their shards, not copied, and go back
+/// there when this is dropped, whatever became of the request.
+struct Taken<'t, 'a, 's> {
+    plan: &'t Plan<'a>,
+    shards: &'t mut Shards<'s>,
+    states: Vec<State>,
+    /// As of when they are decided.
+    at: Timestamp,
+}
+
+impl<'t, 'a, 's> Taken<'t, 'a, 's> {
+    fn out_of(plan: &'t Plan<'a>, shards: &'t mut Shards<'s>, now: Timestamp) -> Self {
+        let mut states = Vec::with_capacity(plan.states.len());
+        let mut at = now;
+        for (_, fingerprint, algorithm) in plan.of(Place::Wide) {
+            let (state, state_at) =
+                shard_mut(shards, fingerprint).take(fingerprint, algorithm, now);
+            states.push(state);
+            at = at.max(state_at);
+        }
+        Self { plan, shards, states, at }
+    }
+}
+
+impl Drop for Taken<'_, '_, '_> {
+    fn drop(&mut self) {
+        let wide = self.plan.of(Place::Wide).zip(std::mem::take(&mut self.states));
+        for ((_, fingerprint, algorithm), state) in wide {
+            shard_mut(self.shards, fingerprint).put(fingerprint, state, algorithm, self.at);
         }
     }
 }

@@ -24,8 +24,8 @@ impl MemoryStore {
         }
         let id = self.new_id();
         let mut held = Vec::new();
-        let verdict = self.request_looking(charges, id, now, |slots, states| {
-            held = Held::by_all(charges, slots, states, id, now);
+        let verdict = self.request_looking(charges, id, now, |slots, states, at| {
+            held = Held::by_all(charges, slots, states, id, at);
         });
         if !verdict.is_allowed() || charges.is_empty() {
             self.reservations.decline(&fingerprints);
@@ -72,7 +72,7 @@ impl MemoryStore {
     /// Brings one part of a reservation from what was reserved to what it really cost.
     fn settle(&self, part: &Part, cost: u64, now: Timestamp) {
         let algorithm = &part.algorithm;
-        let settle = |state: &mut State| state.settle(algorithm, &part.held, cost, now);
+        let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
         if cost > part.held.cost.get() {
             // Full: the key was forgotten and there is no room for it; so it stays forgotten.
             let _ = self.change(part.fingerprint, algorithm, now, settle);

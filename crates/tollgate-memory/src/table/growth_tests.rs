@@ -16,7 +16,7 @@ fn key(number: u64) -> Fingerprint {
 /// Adds one to the second word of a key; what it was before.
 fn count(table: &Table<Double>, number: u64) -> u64 {
     let vacant_at = NOW.after(LATER);
-    let counted = table.update(key(number), NOW, |[_, count]| {
+    let counted = table.update(key(number), NOW, |[_, count], _| {
         let words = [number, count + 1];
         Change { answer: count, content: Some(Content { words, vacant_at, limited: false }) }
     });
@@ -25,7 +25,7 @@ fn count(table: &Table<Double>, number: u64) -> u64 {
 
 fn put(table: &Table<Narrow>, number: u64, vacant_at: Timestamp) {
     let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
-    table.update(key(number), NOW, |_| Change { answer: (), content: Some(content) }).unwrap();
+    table.update(key(number), NOW, |_, _| Change { answer: (), content: Some(content) }).unwrap();
 }
 
 fn words_of(table: &Table<Narrow>, number: u64) -> Option<u64> {

@@ -20,7 +20,7 @@ fn later(words: [u64; 2]) -> Content {
 
 /// Counts in both words; the sum of the two says whether they were written together.
 fn count<S: Slot>(table: &Table<S>, key: Fingerprint) -> u64 {
-    let counted = table.update(key, NOW, |[count, twin]| {
+    let counted = table.update(key, NOW, |[count, twin], _| {
         assert_eq!(count, twin, "half of a state was seen");
         Change { answer: count + 1, content: Some(later([count + 1, twin + 1])) }
     });
@@ -32,7 +32,7 @@ fn move_on(table: &Table<Narrow>, key: Fingerprint) -> u64 {
     let next = |moment: u64| moment.max(NOW.as_nanos()) + 1;
     let short = table.move_on(key, table.home(key), |moment| (next(moment), next(moment), false));
     short.unwrap_or_else(|| {
-        let moved = table.update(key, NOW, |[moment, _]| {
+        let moved = table.update(key, NOW, |[moment, _], _| {
             let words = [next(moment), 0];
             let vacant_at = Timestamp::from_nanos(words[0]);
             Change { answer: words[0], content: Some(Content { words, vacant_at, limited: false }) }
@@ -88,7 +88,7 @@ fn a_narrow_key_that_is_moved_while_it_is_charged_loses_no_charge() {
             // Another moment than Alice's: what the same nanosecond would do, `narrow.rs` says.
             let words = [NOW.as_nanos() + 1_000, 0];
             let content = Content { words, vacant_at: NOW, limited: false };
-            other.update(BOB, NOW, |_| Change { answer: (), content: Some(content) })
+            other.update(BOB, NOW, |_, _| Change { answer: (), content: Some(content) })
         });
         move_on(&table, ALICE);
         thread.join().unwrap().expect("there is room");

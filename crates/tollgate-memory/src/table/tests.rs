@@ -10,7 +10,7 @@ fn put<S: Slot>(table: &Table<S>, number: u64, seconds: u64, limited: bool) -> R
     let vacant_at = NOW.after(Duration::from_secs(seconds));
     let words = [vacant_at.as_nanos(), 0];
     let content = Some(Content { words, vacant_at, limited });
-    table.update(key(number), NOW, |_| Change { answer: (), content })
+    table.update(key(number), NOW, |_, _| Change { answer: (), content })
 }
 
 fn key(number: u64) -> Fingerprint {
@@ -27,7 +27,7 @@ fn a_slot_that_says_nothing_is_reused_on_sight() {
     for number in 0..10_000 {
         let vacant_at = NOW.before(Duration::from_nanos(number));
         let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
-        let change = |_| Change { answer: (), content: Some(content) };
+        let change = |_, _| Change { answer: (), content: Some(content) };
         table.update(key(number), NOW, change).unwrap();
     }
     assert_eq!(table.pressure().forgotten, 0);
@@ -93,7 +93,7 @@ fn when_everybody_near_is_limited_the_newcomer_waits_or_takes_over() {
 #[test]
 fn what_writes_nothing_leaves_no_trace() {
     let table = Table::<Double>::new(8, WhenFull::Deny);
-    let seen = table.update(key(1), NOW, |words| Change { answer: words, content: None });
+    let seen = table.update(key(1), NOW, |words, _| Change { answer: words, content: None });
     assert_eq!((seen, table.read(key(1)), table.pressure().used), (Ok([0, 0]), None, 0));
 }
 
@@ -102,7 +102,7 @@ fn a_double_slot_is_kept_up_to_one_grain_longer_never_shorter() {
     let table = Table::<Double>::new(1, WhenFull::Deny);
     let vacant_at = NOW.after(Duration::from_nanos(1));
     let content = Some(Content { words: [1, 2], vacant_at, limited: false });
-    table.update(key(1), NOW, |_| Change { answer: (), content }).unwrap();
+    table.update(key(1), NOW, |_, _| Change { answer: (), content }).unwrap();
     let (_, view) = table.views().next().unwrap();
     assert!(view.vacant_at >= vacant_at);
     assert!(view.vacant_at <= vacant_at.after(Duration::from_millis(68)));

@@ -16,6 +16,8 @@ pub(crate) const FEW: usize = 4;
 /// Slots locked together, and the stripes that keep others from making more of the same keys.
 pub(crate) struct LockedSlots<'t, S: Slot> {
     pub(crate) slots: Vec<Held<'t, S>>,
+    /// As of when they are decided: later than asked for if one is a newcomer that comes late.
+    pub(crate) at: Timestamp,
     _stripes: Vec<StripeGuard<'t, Moving>>,
 }
 
@@ -40,9 +42,9 @@ impl<S: Slot> Held<'_, S> {
     }
 
     /// Writes and unlocks.
-    pub(crate) fn write(self, tag: u64, content: Content, now: Timestamp) {
+    pub(crate) fn write(self, tag: u64, content: Content, at: Timestamp) {
         if let Some(Newcomer { table, home, index, owner }) = self.newcomer {
-            table.note_claim(home, index, self.locked.view(), owner, now);
+            table.note_claim(home, index, self.locked.view(), owner, at);
         }
         self.locked.write(tag, content);
     }
@@ -95,7 +97,7 @@ impl<S: Slot> Table<S> {
     ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
         let mut stripes = Vec::new();
         loop {
-            let mut order = self.choose(fingerprints, now)?;
+            let (mut order, at) = self.choose(fingerprints, now)?;
             let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
             if newcomers && stripes.is_empty() {
                 stripes = self.lock_stripes(fingerprints, now);
@@ -124,7 +126,7 @@ impl<S: Slot> Table<S> {
             if slots.len() == fingerprints.len() {
                 slots.sort_unstable_by_key(|(position, _)| *position);
                 let slots = slots.into_iter().map(|(_, held)| held).collect();
-                return Ok(LockedSlots { slots, _stripes: stripes });
+                return Ok(LockedSlots { slots, at, _stripes: stripes });
             }
         }
     }
@@ -149,16 +151,18 @@ impl<S: Slot> Table<S> {
         numbers.into_iter().map(lock).collect()
     }
 
-    /// The slot of each key, or the one that it would take: a different one for each.
+    /// The slot of each key, or the one that it would take: a different one for each. And as of when
+    /// they are decided.
     fn choose(
         &self,
         fingerprints: &[Fingerprint],
         now: Timestamp,
-    ) -> Result<Vec<Choice>, (usize, Full)> {
+    ) -> Result<(Vec<Choice>, Timestamp), (usize, Full)> {
         let found = |fingerprint: &Fingerprint| {
             self.find(*fingerprint, self.home(*fingerprint)).map(|slot| self.index(slot))
         };
         let found: Vec<Option<usize>> = fingerprints.iter().map(found).collect();
+        let at = if found.contains(&None) { self.newcomer_at(now) } else { now };
         // Also the slots of keys that are named later: a vacant one is as good as free to a newcomer,
         // and the request would wait for itself.
         let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
@@ -169,7 +173,7 @@ impl<S: Slot> Table<S> {
                 Some(index) => (index, None),
                 None => {
                     let owner = self.owners.number(fingerprints[position].owner);
-                    let victim = self.victim(home, owner, now, |index| taken.contains(&index));
+                    let victim = self.victim(home, owner, at, |index| taken.contains(&index));
                     let (index, view) = victim.map_err(|full| (position, full))?;
                     taken.push(index);
                     (index, Some(view))
@@ -177,6 +181,6 @@ impl<S: Slot> Table<S> {
             };
             choices.push(Choice { index, position, home, newcomer_in_place_of });
         }
-        Ok(choices)
+        Ok((choices, at))
     }
 }

@@ -11,6 +11,12 @@ mod contention;
 /// The store as a file, whole and damaged.
 mod dump;
 
+/// Callers who read the clock and arrive any time later.
+mod late;
+
+/// Threads and processes that are stopped between reading the clock and asking, by the real clock.
+mod stopped;
+
 /// What a flood of keys does, and batches beside single checks.
 mod load;
 

@@ -65,7 +65,7 @@ impl Gate {
                 }
             }
             (Self::Policy(state), Limit::Policy(algorithm)) => {
-                match retry(algorithm, state, cost(algorithm, weight), now) {
+                match state.retry(algorithm, cost(algorithm, weight), now) {
                     None => Opens::At(Timestamp::MIN),
                     Some(Retry::After(wait)) => Opens::At(now.after(wait)),
                     Some(Retry::Never) => Opens::Unknown,
@@ -172,11 +172,10 @@ impl Gate {
                 (*number, *used) = current_window(*number, *used, *window, now.after(by));
                 *number = (*number).min(window_number(now, *window));
             }
-            // Every algorithm forgets what is over and mends its state when units are given back,
-            // even none.
+            // What was over before the clock was set back stays over.
             (Self::Policy(state), Limit::Policy(algorithm)) => {
-                state.refund(algorithm, 0, None, now.after(by));
-                state.refund(algorithm, 0, None, now);
+                state.forget_past(algorithm, now.after(by));
+                state.rewind(algorithm, now);
             }
             _ => {}
         }
@@ -212,22 +211,6 @@ pub(crate) fn capacity(algorithm: &Algorithm) -> u64 {
 /// A job that is heavier than the limit takes all of it: it must not wait for ever.
 fn cost(algorithm: &Algorithm, weight: u32) -> Cost {
     Cost::new(u64::from(weight).min(capacity(algorithm))).unwrap_or(Cost::ONE)
-}
-
-fn retry(algorithm: &Algorithm, state: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
-    match (algorithm, state) {
-        (Algorithm::Gcra(gcra), State::Gcra(state)) => gcra.decide(*state, cost, now).0.retry(),
-        (Algorithm::LeakyBucket(bucket), State::LeakyBucket(state)) => {
-            bucket.decide(*state, cost, now).0.retry()
-        }
-        (Algorithm::FixedWindow(window), State::FixedWindow(state)) => {
-            window.decide(*state, cost, now).0.retry()
-        }
-        (Algorithm::SlidingWindow(window), State::SlidingWindow(state)) => {
-            window.decide(&mut state.clone(), cost, now).retry()
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

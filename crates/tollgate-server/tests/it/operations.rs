@@ -461,9 +461,7 @@ fn a_drain_ends_the_wait_for_a_job() {
 
 /// A server whose fronts listen on sockets in a folder, each with what `setting` says of it.
 fn start_on_sockets(folder: &Folder, setting: impl Fn(&str) -> String) -> Server {
-    let at = |name: &str| {
-        Some(format!("unix:{}{}", folder.0.join(name).display(), setting(name)))
-    };
+    let at = |name: &str| Some(format!("unix:{}{}", folder.0.join(name).display(), setting(name)));
     let overrides =
         Overrides { http: at("http"), grpc: at("grpc"), resp: at("resp"), ..Overrides::default() };
     let metrics = Metrics::default();

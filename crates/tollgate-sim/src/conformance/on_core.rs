@@ -13,7 +13,7 @@ use tollgate_core::{
 };
 
 use super::on_store::granted;
-use super::{Ask, Failure, Operation, Outcome, Subject};
+use super::{Ask, Capabilities, Failure, Operation, Outcome, Subject};
 
 /// The address of a state: the policy, by its identity, and the key.
 type Address = (u64, Vec<u8>);
@@ -21,12 +21,21 @@ type Address = (u64, Vec<u8>);
 /// States in a map.
 #[derive(Debug, Default)]
 pub struct OnCore {
-    forgetful: bool,
+    manner: Manner,
     states: BTreeMap<Address, State>,
     reservations: BTreeMap<String, Open>,
     /// What the last request took, or would have.
     held: Vec<Held>,
     operations: u128,
+}
+
+/// How states are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Manner {
+    #[default]
+    ForEver,
+    UntilVacant,
+    ByServerClock,
 }
 
 /// A reservation that is not settled yet.
@@ -46,7 +55,14 @@ impl OnCore {
     /// Forgets every state as soon as it claims to say nothing: nobody may notice.
     #[must_use]
     pub fn forgetful() -> Self {
-        Self { forgetful: true, ..Self::default() }
+        Self { manner: Manner::UntilVacant, ..Self::default() }
+    }
+
+    /// Decides by a clock that may be set back, as a Redis server's: one request at a time, each at
+    /// the time of its turn, so that a state in the future can only have been left there by the clock.
+    #[must_use]
+    pub fn by_server_clock() -> Self {
+        Self { manner: Manner::ByServerClock, ..Self::default() }
     }
 
     /// Decides on copies; `keep` says whether what was taken is kept.
@@ -143,16 +159,28 @@ impl OnCore {
 }
 
 impl Subject for OnCore {
+    fn capabilities(&self) -> Capabilities {
+        let declines: &[_] = match self.manner {
+            Manner::ForEver => &["clock-steps-back"],
+            // What is forgotten cannot tell that somebody comes late: that takes a store.
+            Manner::UntilVacant => &["clock-steps-back", "late-reading"],
+            Manner::ByServerClock => &["late-reading"],
+        };
+        Capabilities { declines, ..Capabilities::FULL }
+    }
+
     fn begin(&mut self, _policies: &[Arc<Policy>], _base: Timestamp) -> Result<(), Failure> {
-        *self = Self { forgetful: self.forgetful, ..Self::default() };
+        *self = Self { manner: self.manner, ..Self::default() };
         Ok(())
     }
 
     fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
         self.operations += 1;
         self.catch_up(at);
-        if self.forgetful {
-            self.forget(operation.asks(), at);
+        match self.manner {
+            Manner::ForEver => {}
+            Manner::UntilVacant => self.forget(operation.asks(), at),
+            Manner::ByServerClock => self.rewind(operation.asks(), at),
         }
         Ok(match operation {
             Operation::Check(asks) => Outcome::of_verdict(&self.decide(asks, true, at), operation),
@@ -165,7 +193,7 @@ impl Subject for OnCore {
                 Outcome::of_snapshot(state.peek(algorithm, at))
             }
             Operation::Reset(ask) => {
-                self.states.remove(&address(ask));
+                self.state(ask).clear(ask.policy().algorithm(), at);
                 Outcome::default()
             }
             Operation::Reserve { label, .. } => self.reserve(operation, label, at),
@@ -178,6 +206,14 @@ impl Subject for OnCore {
 }
 
 impl OnCore {
+    fn rewind(&mut self, asks: &[Ask], now: Timestamp) {
+        for ask in asks {
+            if let Some(state) = self.states.get_mut(&address(ask)) {
+                state.rewind(ask.policy().algorithm(), now);
+            }
+        }
+    }
+
     fn commit(&mut self, label: &str, costs: &[u64], now: Timestamp) -> Settlement {
         let Some(open) = self.reservations.remove(label) else { return Settlement::Unknown };
         let real = |index, ask: &Ask| costs.get(index).copied().unwrap_or(ask.cost().get());

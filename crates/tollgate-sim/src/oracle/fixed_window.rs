@@ -20,9 +20,11 @@ struct Event {
 enum Change {
     Taken(BigInt),
     GivenBack { units: BigInt, taken_at: Option<BigInt> },
+    Cleared,
 }
 
-/// A window in which something is taken.
+/// A window that was opened, over or not.
+#[derive(Clone)]
 struct Window {
     start: BigInt,
     used: BigInt,
@@ -40,39 +42,46 @@ impl Log {
 
     /// The window that is open at `at`, if there is one.
     fn window(&self, at: &BigInt) -> Option<Window> {
-        let mut window = None;
-        for event in &self.events {
-            window = self.replay(self.still_open(window, &event.at), event);
-        }
-        self.still_open(window, at)
+        self.latest().filter(|window| self.is_open(window, at))
     }
 
-    fn still_open(&self, window: Option<Window>, at: &BigInt) -> Option<Window> {
-        window.filter(|window| *at < &window.start + &self.period && window.used > BigInt::ZERO)
+    /// The window that was opened last.
+    fn latest(&self) -> Option<Window> {
+        self.events.iter().fold(None, |latest, event| self.replay(latest, event))
     }
 
-    fn replay(&self, window: Option<Window>, event: &Event) -> Option<Window> {
-        match (&event.change, window) {
-            (Change::Taken(units), None) => {
-                Some(Window { start: self.start(&event.at), used: units.clone() })
-            }
+    fn is_open(&self, window: &Window, at: &BigInt) -> bool {
+        *at < &window.start + &self.period && window.used > BigInt::ZERO
+    }
+
+    fn replay(&self, latest: Option<Window>, event: &Event) -> Option<Window> {
+        let open = latest.clone().filter(|window| self.is_open(window, &event.at));
+        match (&event.change, open) {
+            (Change::Taken(units), None) => Some(self.next(latest, &event.at, units.clone())),
             (Change::Taken(units), Some(window)) => {
                 Some(Window { used: window.used + units, ..window })
             }
-            (Change::GivenBack { .. }, None) => None,
+            (Change::GivenBack { .. }, None) => latest,
             (Change::GivenBack { units, taken_at }, Some(window)) => {
                 let elsewhere = taken_at.as_ref().is_some_and(|taken| *taken < window.start);
                 let used = if elsewhere { window.used } else { window.used - units };
                 Some(Window { used, ..window })
             }
+            (Change::Cleared, Some(window)) => Some(Window { used: BigInt::ZERO, ..window }),
+            (Change::Cleared, None) => {
+                latest.map(|window| self.next(Some(window), &event.at, BigInt::ZERO))
+            }
         }
     }
 
-    fn start(&self, at: &BigInt) -> BigInt {
-        match self.anchor {
+    /// The window that is opened at `at`, but not before the last one was.
+    fn next(&self, latest: Option<Window>, at: &BigInt, used: BigInt) -> Window {
+        let start = match self.anchor {
             Anchor::Epoch => at / &self.period * &self.period,
             Anchor::FirstRequest => at.clone(),
-        }
+        };
+        let earliest = latest.map_or(BigInt::ZERO, |window| window.start);
+        Window { start: start.max(earliest), used }
     }
 }
 
@@ -94,5 +103,13 @@ impl Model for Log {
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt) {
         let change = Change::GivenBack { units: units.clone(), taken_at: taken_at.cloned() };
         self.events.push(Event { at: at.clone(), change });
+    }
+
+    fn clear(&mut self, at: &BigInt) {
+        self.events.push(Event { at: at.clone(), change: Change::Cleared });
+    }
+
+    fn moment(&self, at: &BigInt) -> BigInt {
+        self.latest().map_or(BigInt::ZERO, |window| window.start).max(at.clone())
     }
 }

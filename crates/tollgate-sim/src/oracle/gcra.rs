@@ -8,33 +8,35 @@ use super::Model;
 
 pub(super) struct Bucket {
     burst: BigRational,
-    tokens_per_ns: BigRational,
-    tokens: BigRational,
-    filled_at: BigInt,
+    ns_per_token: BigRational,
+    /// When the bucket is full if nobody asks any more; `None` if nobody ever did.
+    full_at: Option<BigRational>,
 }
 
 impl Bucket {
     pub(super) fn new(gcra: &Gcra) -> Self {
         let quota = gcra.quota();
-        let burst = BigRational::from_integer(quota.burst().into());
         let period_ns = BigInt::from(quota.period().as_nanos());
         Self {
-            tokens_per_ns: BigRational::new(quota.units().into(), period_ns),
-            tokens: burst.clone(),
-            burst,
-            filled_at: BigInt::ZERO,
+            burst: whole(&quota.burst().into()),
+            ns_per_token: BigRational::new(period_ns, quota.units().into()),
+            full_at: None,
         }
     }
 
+    /// Tokens that are there for somebody with the reading `at`: fewer if he comes late, because
+    /// what was taken since is gone and what was filled since is not his.
     fn tokens(&self, at: &BigInt) -> BigRational {
-        let elapsed = BigRational::from_integer(at - &self.filled_at);
-        (&self.tokens + elapsed * &self.tokens_per_ns).min(self.burst.clone())
+        let until_full = (self.full_at(at) - whole(at)) / &self.ns_per_token;
+        (&self.burst - until_full).max(whole(&BigInt::ZERO))
     }
 
-    fn set(&mut self, tokens: BigRational, at: &BigInt) {
-        let empty = BigRational::from_integer(BigInt::ZERO);
-        self.tokens = tokens.clamp(empty, self.burst.clone());
-        self.filled_at = at.clone();
+    fn full_at(&self, at: &BigInt) -> BigRational {
+        self.full_at.clone().unwrap_or_else(|| whole(at)).max(whole(at))
+    }
+
+    fn duration(&self, units: &BigInt) -> BigRational {
+        whole(units) * &self.ns_per_token
     }
 }
 
@@ -44,16 +46,32 @@ impl Model for Bucket {
     }
 
     fn is_new(&self, at: &BigInt) -> bool {
-        self.tokens(at) == self.burst
+        self.full_at(at) == whole(at)
     }
 
     fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
         let taken = units.clone().min(self.free(at));
-        self.set(self.tokens(at) - BigRational::from_integer(units.clone()), at);
+        let before = self.full_at(at);
+        let empty = whole(at) + &self.burst * &self.ns_per_token;
+        self.full_at = Some((&before + self.duration(units)).min(empty.max(before)));
         taken
     }
 
     fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {
-        self.set(self.tokens(at) + BigRational::from_integer(units.clone()), at);
+        if !self.is_new(at) {
+            self.full_at = Some((self.full_at(at) - self.duration(units)).max(whole(at)));
+        }
     }
+
+    fn clear(&mut self, at: &BigInt) {
+        self.full_at = self.full_at.take().map(|_| whole(at));
+    }
+
+    fn moment(&self, at: &BigInt) -> BigInt {
+        at.clone()
+    }
+}
+
+fn whole(number: &BigInt) -> BigRational {
+    BigRational::from_integer(number.clone())
 }

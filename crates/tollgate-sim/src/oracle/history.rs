@@ -35,6 +35,10 @@ pub struct Mix {
     pub counted_reservations: bool,
     /// When it starts.
     pub start: Timestamp,
+    /// Whether some steps come late: their time is before that of steps before them. What a key is
+    /// told then may depend on what became of others in the same place, so there is to be one key
+    /// and one kind.
+    pub late: bool,
 }
 
 impl Default for Mix {
@@ -47,6 +51,7 @@ impl Default for Mix {
             repeats: true,
             counted_reservations: true,
             start: Timestamp::from_millis(1_700_000_000_000),
+            late: false,
         }
     }
 }
@@ -90,9 +95,10 @@ pub fn history(seed: u64, mix: &Mix) -> Scenario {
         now: mix.start,
     };
     let steps = (0..mix.steps).map(|_| writer.step()).collect();
+    let tags: &[&str] = if mix.late { &["history", "late-reading"] } else { &["history"] };
     Scenario {
         name: format!("history {seed}"),
-        tags: vec!["history".to_owned()],
+        tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         policies: writer.policies,
         align: Duration::from_nanos(1),
         absolute: true,
@@ -127,9 +133,9 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn step(&mut self) -> Step {
         let operation = self.operation();
-        let at = self.now;
-        let expect = self.oracle.apply(at, &operation).expect("a history runs forwards");
-        self.now = at.after(self.pause(&operation, &expect));
+        let at = self.now.before(self.delay(&operation));
+        let expect = self.oracle.apply(at, &operation).expect("the oracle always answers");
+        self.now = self.now.after(self.pause(&operation, &expect));
         Step { offset_ns: at.as_nanos().into(), operation, expect }
     }
 
@@ -209,6 +215,23 @@ impl Writer<'_> {
     fn costs(&mut self) -> Vec<u64> {
         let some = draw::below(&mut self.dice, 3);
         (0..some).map(|_| draw::below(&mut self.dice, 5)).collect()
+    }
+
+    /// How long ago whoever asks read the clock: often just now, sometimes several periods ago.
+    fn delay(&mut self, operation: &Operation) -> Duration {
+        if !self.mix.late {
+            return Duration::ZERO;
+        }
+        let tick = self.mix.capabilities.clock.max(Duration::from_nanos(1));
+        let policy = operation.asks().first().map_or(&self.policies[0], |ask| ask.policy());
+        let scale = draw::scale(policy.algorithm());
+        match draw::below(&mut self.dice, 8) {
+            0..=3 => Duration::ZERO,
+            4 => tick,
+            5 => up(scale.mul_f64(self.dice.unit() / 8.0), tick),
+            6 => up(scale, tick),
+            _ => up(scale.mul_f64(self.dice.unit() * 3.0), tick),
+        }
     }
 
     /// How long until the next step: often none, often exactly a wait that was just named or a tick

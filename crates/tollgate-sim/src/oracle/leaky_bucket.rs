@@ -11,8 +11,10 @@ pub(super) struct Bucket {
     drip_size: BigInt,
     interval: BigInt,
     level: BigInt,
-    /// Only a bucket with something in it drips.
+    /// Only a bucket with something in it drips. In an empty one it is an interval after the moment
+    /// up to which the bucket was brought.
     next_drip: BigInt,
+    is_used: bool,
 }
 
 impl Bucket {
@@ -22,7 +24,8 @@ impl Bucket {
             drip_size: bucket.drip_size().into(),
             interval: bucket.interval().as_nanos().into(),
             level: BigInt::ZERO,
-            next_drip: BigInt::ZERO,
+            next_drip: bucket.interval().as_nanos().into(),
+            is_used: false,
         }
     }
 
@@ -48,8 +51,9 @@ impl Model for Bucket {
 
     fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
         *self = self.at(at);
+        self.is_used = true;
         if self.level == BigInt::ZERO {
-            self.next_drip = at + &self.interval;
+            self.next_drip = self.moment(at) + &self.interval;
         }
         let taken = units.clone().min(&self.size - &self.level);
         self.level += &taken;
@@ -57,7 +61,25 @@ impl Model for Bucket {
     }
 
     fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {
-        *self = self.at(at);
+        let bucket = self.at(at);
+        if bucket.level == BigInt::ZERO {
+            return;
+        }
+        *self = bucket;
         self.level = (&self.level - units).max(BigInt::ZERO);
+        if self.level == BigInt::ZERO {
+            self.next_drip = self.moment(at) + &self.interval;
+        }
+    }
+
+    fn clear(&mut self, at: &BigInt) {
+        if self.is_used {
+            self.level = BigInt::ZERO;
+            self.next_drip = self.moment(at) + &self.interval;
+        }
+    }
+
+    fn moment(&self, at: &BigInt) -> BigInt {
+        (&self.next_drip - &self.interval).max(at.clone())
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Log {
     buckets: BigInt,
     bucket_ns: BigRational,
     admissions: Vec<Admission>,
+    /// The bucket of the last change.
+    as_of: BigInt,
 }
 
 struct Admission {
@@ -26,7 +28,13 @@ impl Log {
             buckets: window.buckets().into(),
             bucket_ns: BigRational::new(period_ns, window.buckets().into()),
             admissions: Vec::new(),
+            as_of: BigInt::ZERO,
         }
+    }
+
+    /// The bucket as of which somebody with the reading `at` is answered.
+    fn current(&self, at: &BigInt) -> BigInt {
+        self.bucket(at).max(self.as_of.clone())
     }
 
     /// The bucket that a moment falls into, counted from the epoch.
@@ -36,7 +44,7 @@ impl Log {
 
     /// What was admitted in the current bucket and those before it that belong to the window.
     fn counted(&self, at: &BigInt) -> BigInt {
-        let oldest = self.bucket(at) - &self.buckets + 1;
+        let oldest = self.current(at) - &self.buckets + 1;
         let counts = |admission: &&Admission| admission.bucket >= oldest;
         self.admissions.iter().filter(counts).map(|admission| &admission.units).sum()
     }
@@ -52,13 +60,15 @@ impl Model for Log {
     }
 
     fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
-        self.admissions.push(Admission { bucket: self.bucket(at), units: units.clone() });
+        self.as_of = self.current(at);
+        self.admissions.push(Admission { bucket: self.as_of.clone(), units: units.clone() });
         units.clone()
     }
 
     /// From the bucket in which they were taken, or else the oldest that still count.
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt) {
-        let oldest = self.bucket(at) - &self.buckets + 1;
+        let current = self.current(at);
+        let oldest = &current - &self.buckets + 1;
         let wanted = taken_at.map(|taken_at| self.bucket(taken_at));
         let mut left = units.clone();
         let live = self.admissions.iter_mut().filter(|admission| admission.bucket >= oldest);
@@ -69,5 +79,25 @@ impl Model for Log {
                 left -= back;
             }
         }
+        if left < *units {
+            self.as_of = current;
+        }
+    }
+
+    fn clear(&mut self, at: &BigInt) {
+        let oldest = &self.as_of - &self.buckets + 1;
+        let something =
+            |admission: &Admission| admission.bucket >= oldest && admission.units > BigInt::ZERO;
+        if self.admissions.iter().any(something) {
+            self.as_of = self.current(at);
+            self.admissions.clear();
+        }
+    }
+
+    fn moment(&self, at: &BigInt) -> BigInt {
+        if self.bucket(at) >= self.as_of {
+            return at.clone();
+        }
+        (BigRational::from_integer(self.as_of.clone()) * &self.bucket_ns).ceil().to_integer()
     }
 }
