@@ -479,8 +479,6 @@ impl<S: Slot> Default for Bucket<S> {
     }
 }
 
-#[cfg(all(test, not(tollgate_loom)))]
-mod growth_tests;
 #[cfg(all(test, tollgate_loom))]
 mod loom_tests;
 #[cfg(all(test, not(tollgate_loom)))]

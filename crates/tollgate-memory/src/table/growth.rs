@@ -229,3 +229,6 @@ impl<S: Slot> Table<S> {
         true
     }
 }
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests;

@@ -3,8 +3,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hash::Seed;
-use crate::slot::{Double, Narrow};
+use crate::hash::{Fingerprint, Seed};
+use crate::slot::{Double, Narrow, View};
+use crate::table::{Change, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Duration = Duration::from_secs(60);
@@ -20,12 +21,13 @@ fn count(table: &Table<Double>, number: u64) -> u64 {
         let words = [number, count + 1];
         Change { answer: count, content: Some(Content { words, vacant_at, limited: false }) }
     });
-    counted.unwrap()
+    counted.expect("there is room")
 }
 
 fn put(table: &Table<Narrow>, number: u64, vacant_at: Timestamp) {
     let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
-    table.update(key(number), NOW, |_| Change { answer: (), content: Some(content) }).unwrap();
+    let put = table.update(key(number), NOW, |_| Change { answer: (), content: Some(content) });
+    put.expect("there is room");
 }
 
 fn words_of(table: &Table<Narrow>, number: u64) -> Option<u64> {
