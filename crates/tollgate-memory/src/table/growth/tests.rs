@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hash::{Fingerprint, Seed};
+use crate::hash::Seed;
 use crate::slot::{Double, Narrow, View};
 use crate::table::{Change, WhenFull};
 
@@ -90,6 +90,22 @@ fn a_table_grows_by_newcomers_that_are_locked_together_too() {
     }
     assert!((0..50_000).all(|number| words_of(&table, number).is_some()));
     assert!(table.lock_few(&[key(0), key(1), key(2)]).is_some());
+}
+
+#[test]
+fn keys_that_are_charged_are_moved_though_no_newcomer_comes() {
+    let table = Table::<Double>::with_base(400_000, 1_024, WhenFull::Deny);
+    let keys = (0..).find(|number| {
+        count(&table, *number);
+        table.lagging.load(Ordering::Relaxed) > 0
+    });
+    let keys = keys.unwrap();
+    assert!((0..=keys).all(|number| count(&table, number) == 1));
+    assert_eq!(table.lagging.load(Ordering::Relaxed), 0);
+    assert!((0..=keys).all(|number| {
+        let home = table.home(key(number));
+        table.find_here(key(number), home).is_some()
+    }));
 }
 
 /// Keys that all threads charge, and keys that come meanwhile and make the table grow.
