@@ -8,8 +8,8 @@
 //! leaky bucket, fixed window), and never stops to sweep; memory stays under [`Capacity`] whatever
 //! keys come; under those three a denied charge writes nothing that another core reads.
 //!
-//! Deliberately absent: growth (the table has its size from the start), background threads, and
-//! the keys themselves (a seeded 128-bit fingerprint stands for each).
+//! Deliberately absent: growth beyond the capacity, background threads, and the keys themselves (a
+//! seeded 64-bit fingerprint stands for each).
 
 mod capacity;
 mod clock;

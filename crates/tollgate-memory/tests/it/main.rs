@@ -14,6 +14,10 @@ mod dump;
 /// What a flood of keys does, and batches beside single checks.
 mod load;
 
+/// Memory as keys come, in processes of their own.
+#[cfg(target_os = "linux")]
+mod resident;
+
 /// Room belongs to policies: who pays for a flood, and who does not.
 mod room;
 
