@@ -229,8 +229,19 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
+        let mut helped = false;
         loop {
-            let Some(slot) = self.find(fingerprint, self.home(fingerprint)) else {
+            let home = self.home(fingerprint);
+            let mut found = self.find_here(fingerprint, home);
+            if found.is_none() {
+                found = self.find_behind(fingerprint, home);
+                if found.is_some() && !helped {
+                    helped = true;
+                    self.help(fingerprint, now);
+                    continue;
+                }
+            }
+            let Some(slot) = found else {
                 match self.try_insert(fingerprint, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
@@ -289,6 +300,12 @@ impl<S: Slot> Table<S> {
 
     #[inline(always)]
     fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
+        self.find_here(fingerprint, home).or_else(|| self.find_behind(fingerprint, home))
+    }
+
+    /// The slot of a key that is where it is to be.
+    #[inline(always)]
+    fn find_here(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
         let bucket = &self.buckets[home];
         if let Some(slot) = bucket.find(fingerprint.tag) {
             return Some(slot);
@@ -298,12 +315,15 @@ impl<S: Slot> Table<S> {
 
     #[inline(never)]
     fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        let tag = fingerprint.tag;
-        let look = |home: usize, first| {
-            let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
-            (first..=reach).find_map(|probe| self.buckets[self.probed(home, probe)].find(tag))
-        };
-        look(home, 1).or_else(|| look(self.home_before(tag, home)?, 0))
+        let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
+        let bucket = |probe| &self.buckets[self.probed(home, probe)];
+        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
+    }
+
+    /// The slot of a key that is still where it was before the table doubled.
+    #[inline(never)]
+    fn find_behind(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
+        self.find_here(fingerprint, self.home_before(fingerprint.tag, home)?)
     }
 
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
@@ -447,7 +467,7 @@ impl<S: Slot> Table<S> {
 }
 
 impl Table<Narrow> {
-    /// Moves the moment of a key that is at home; `None` if it is not, or not undisturbed.
+    /// Moves the moment of a key that is where it is to be; `None` if it is not, or not undisturbed.
     #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,
@@ -455,7 +475,7 @@ impl Table<Narrow> {
         home: usize,
         decide: impl FnOnce(u64) -> (R, u64, bool),
     ) -> Option<R> {
-        self.find(fingerprint, home)?.move_on(fingerprint.tag, decide)
+        self.find_here(fingerprint, home)?.move_on(fingerprint.tag, decide)
     }
 }
 
@@ -488,8 +508,6 @@ impl<S: Slot> Default for Bucket<S> {
     }
 }
 
-#[cfg(all(test, not(tollgate_loom)))]
-mod growth_tests;
 #[cfg(all(test, tollgate_loom))]
 mod loom_tests;
 #[cfg(all(test, not(tollgate_loom)))]

@@ -11,7 +11,8 @@
 //! Memory is touched up to the size in use and no further, so it follows the most keys that there
 //! were at once. A table that is seen to be crowded doubles by changing its mask. Its keys are moved
 //! afterwards: every newcomer moves those of a few homes of its own stripe, under the lock that it
-//! holds anyway. There is no sweep and no pause, and the next doubling waits until all have been moved.
+//! holds anyway, and so does who charges a key that has not been moved. There is no sweep and no pause,
+//! and the next doubling waits until all have been moved.
 //!
 //! **Lookups.** Until then a key is at its new home or at the one before, and is looked for at both, in
 //! this order. A key that is moved between the two looks is missed: therefore a miss counts only under
@@ -28,6 +29,7 @@
 use tollgate_core::Timestamp;
 
 use super::{PROBES, SLOTS, STRIPES, Table};
+use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot};
 use crate::sync::Ordering;
 
@@ -117,13 +119,9 @@ impl<S: Slot> Table<S> {
         if self.is_settled() {
             return;
         }
-        let mask = self.mask.load(Ordering::Acquire);
-        if moving.mask != mask {
-            *moving = Moving { mask, next: home % STRIPES, newcomers: 0 };
-        }
-        self.move_some(moving, now);
+        self.move_some(home, moving, now);
         moving.newcomers += 1;
-        let slots_of_stripe = self.base * (mask + 1) as usize * SLOTS / STRIPES;
+        let slots_of_stripe = self.base * (moving.mask + 1) as usize * SLOTS / STRIPES;
         // Where every interleaving is explored, a look over so many slots would never end.
         if moving.newcomers > slots_of_stripe / LOOKS && !cfg!(tollgate_loom) {
             moving.newcomers = 0;
@@ -167,7 +165,23 @@ impl<S: Slot> Table<S> {
         saying * 100 >= SPOTS * SPOT_BUCKETS * SLOTS * CROWDED_PERCENT
     }
 
-    fn move_some(&self, moving: &mut Moving, now: Timestamp) {
+    /// Moves the home that a known key had before, with a few others of its stripe: if no newcomers come
+    /// any more, its callers would always have to look for it at both. If the stripe is locked it can
+    /// wait until the next call.
+    pub(super) fn help(&self, fingerprint: Fingerprint, now: Timestamp) {
+        let home = self.home(fingerprint);
+        let Ok(mut moving) = self.stripe(home).lock.try_lock() else { return };
+        if let Some(before) = self.home_before(fingerprint.tag, home) {
+            self.move_some(home, &mut moving, now);
+            self.move_home(before, moving.mask, now);
+        }
+    }
+
+    fn move_some(&self, home: usize, moving: &mut Moving, now: Timestamp) {
+        let mask = self.mask.load(Ordering::Acquire);
+        if moving.mask != mask {
+            *moving = Moving { mask, next: home % STRIPES, newcomers: 0 };
+        }
         let homes_before =
             if moving.mask == 0 { 0 } else { self.base * (moving.mask >> 1) as usize + self.base };
         if moving.next >= homes_before {
@@ -229,3 +243,6 @@ impl<S: Slot> Table<S> {
         true
     }
 }
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests;

@@ -143,7 +143,7 @@ fn in_a_smaller_store_keys_with_nothing_left_are_the_last_to_be_dropped() {
     let store = MemoryStore::new(Capacity::keys(3_000));
     let names: Vec<String> = (0..2_000).map(|number| format!("user{number}")).collect();
     // Every tenth has nothing left, in whatever order they lie.
-    let spent = |number: usize| number % 10 == 0;
+    let spent = |number: usize| number.is_multiple_of(10);
     for policy in &policies {
         for (number, name) in names.iter().enumerate() {
             let cost = Cost::new(if spent(number) { 5 } else { 3 }).unwrap();

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hash::Seed;
-use crate::slot::{Double, Narrow};
+use crate::slot::{Double, Narrow, View};
+use crate::table::{Change, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Duration = Duration::from_secs(60);
@@ -20,12 +21,13 @@ fn count(table: &Table<Double>, number: u64) -> u64 {
         let words = [number, count + 1];
         Change { answer: count, content: Some(Content { words, vacant_at, limited: false }) }
     });
-    counted.unwrap()
+    counted.expect("there is room")
 }
 
 fn put(table: &Table<Narrow>, number: u64, vacant_at: Timestamp) {
     let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
-    table.update(key(number), NOW, |_, _| Change { answer: (), content: Some(content) }).unwrap();
+    let put = table.update(key(number), NOW, |_, _| Change { answer: (), content: Some(content) });
+    put.expect("there is room");
 }
 
 fn words_of(table: &Table<Narrow>, number: u64) -> Option<u64> {
@@ -88,6 +90,22 @@ fn a_table_grows_by_newcomers_that_are_locked_together_too() {
     }
     assert!((0..50_000).all(|number| words_of(&table, number).is_some()));
     assert!(table.lock_few(&[key(0), key(1), key(2)]).is_some());
+}
+
+#[test]
+fn keys_that_are_charged_are_moved_though_no_newcomer_comes() {
+    let table = Table::<Double>::with_base(400_000, 1_024, WhenFull::Deny);
+    let keys = (0..).find(|number| {
+        count(&table, *number);
+        table.lagging.load(Ordering::Relaxed) > 0
+    });
+    let keys = keys.unwrap();
+    assert!((0..=keys).all(|number| count(&table, number) == 1));
+    assert_eq!(table.lagging.load(Ordering::Relaxed), 0);
+    assert!((0..=keys).all(|number| {
+        let home = table.home(key(number));
+        table.find_here(key(number), home).is_some()
+    }));
 }
 
 /// Keys that all threads charge, and keys that come meanwhile and make the table grow.
