@@ -4,6 +4,7 @@ mod check;
 mod completions;
 mod demo;
 mod fake_upstream;
+mod hints;
 mod man;
 mod profile;
 mod proxy;

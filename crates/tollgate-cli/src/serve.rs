@@ -17,6 +17,8 @@ use tollgate_server::service::{Backing, Origin, Service};
 #[cfg(feature = "otlp")]
 use tollgate_server::traces::{Collector, Traces};
 
+use crate::hints::Hints;
+
 /// Serve limits over HTTP, gRPC and RESP.
 ///
 /// A flag beats the environment (TOLLGATE_HTTP, TOLLGATE_STORE, ...), which beats the files. A token
@@ -162,7 +164,9 @@ async fn serve(args: Args) -> Result<()> {
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
-    announce(&server, example.as_deref())?;
+    let policy = example.as_deref().unwrap_or("POLICY");
+    let token = !server.service().settings().auth.is_open();
+    announce(&server, Hints { policy, tls: tls.is_some(), token })?;
     until_told(server, drain, args.snapshot).await?;
     if let Some(pushing) = pushing {
         pushing.stop().await;
@@ -204,26 +208,12 @@ async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing
     Ok((Backing::Memory(Arc::new(memory)), "memory"))
 }
 
-fn announce(server: &Server, policy: Option<&str>) -> Result<()> {
-    let policy = policy.unwrap_or("POLICY");
+fn announce(server: &Server, hints: Hints<'_>) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    if let Some(endpoint) = server.endpoint(Front::Http) {
-        let body = format!(r#"{{"policy":"{policy}","key":"ada"}}"#);
-        writeln!(out, "page  {endpoint}   http://{endpoint}/")?;
-        writeln!(out, "HTTP  {endpoint}   curl --json '{body}' http://{endpoint}/v1/check")?;
-    }
-    if let Some(endpoint) = server.endpoint(Front::Grpc) {
-        let service = "envoy.service.ratelimit.v3.RateLimitService";
-        writeln!(out, "gRPC  {endpoint}   grpcurl -plaintext {endpoint} describe {service}")?;
-    }
-    if let Some(endpoint) = server.endpoint(Front::Resp) {
-        let text = endpoint.to_string();
-        let at = match text.rsplit_once(':') {
-            Some(("unix", path)) => format!("-s {path}"),
-            Some((_, port)) => format!("-p {port}"),
-            None => String::new(),
-        };
-        writeln!(out, "RESP  {endpoint}   redis-cli {at} TOLL.CHECK {policy} ada")?;
+    for front in [Front::Http, Front::Grpc, Front::Resp] {
+        if let Some(endpoint) = server.endpoint(front) {
+            hints.lines(front, endpoint).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
     }
     out.flush()?;
     Ok(())
