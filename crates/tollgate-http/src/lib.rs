@@ -1,7 +1,7 @@
 //! What the service and the proxy share about HTTP connections: nothing is held for ever.
 //!
 //! ```text
-//!   client --bytes--> Opening (which version does it speak?)
+//!   client --------> FirstRequest (asks anything at all?)
 //!   client --bytes--> Room (how much is held, by all together) --> answer
 //!   client <--bytes-- Patient (takes anything at all?), Answers (takes of every answer?) <-- answer
 //! ```
@@ -10,10 +10,10 @@
 
 #![forbid(unsafe_code)]
 
-mod opening;
+mod first;
 mod patient;
 mod room;
 
-pub use opening::Opening;
+pub use first::FirstRequest;
 pub use patient::{Answers, Chunk, Patient, Watched};
 pub use room::{Place, Room};

@@ -34,6 +34,9 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// Bytes that an unfinished request may hold without being counted.
 const UNCOUNTED_BYTES_MAX: usize = 4 * 1024;
+/// Bytes that are put away without the buffer around them, as many as a head may have. More are
+/// left where they are: whoever sends them one by one would have them copied each time.
+const PUT_AWAY_BYTES_MAX: usize = 16 * 1024;
 /// Buffers kept per thread; more are freed.
 const KEPT: usize = 64;
 
@@ -233,6 +236,11 @@ impl Worker {
                 Poll::Pending => {}
             }
         }
+        // An answer that waits for its client is held like a request that waits for its end.
+        let Some(_place) = self.service.room().enter(output.len() as u64) else {
+            self.service.metrics().front(front).rejected.add(1);
+            return Ok(false);
+        };
         let Ok(written) = timeout(patience, self.write(stream, output)).await else {
             self.service.metrics().front(front).timed_out.add(1);
             return Ok(false);
@@ -316,13 +324,15 @@ impl Worker {
             self.rest(input);
             return true;
         }
-        if input.bytes().len() <= UNCOUNTED_BYTES_MAX {
+        if input.bytes().len() <= PUT_AWAY_BYTES_MAX {
             let few = input.bytes().to_vec();
             (input.start, input.end) = (0, few.len());
             self.give_input(mem::replace(&mut input.bytes, few));
-            return true;
         }
         let bytes = input.bytes.len();
+        if bytes <= UNCOUNTED_BYTES_MAX {
+            return true;
+        }
         match &mut input.held {
             Some((_, held)) if *held >= bytes => true,
             Some((place, held)) => {
@@ -445,7 +455,7 @@ mod tests {
         let worker = Worker::new(service());
         let (mut ours, mut theirs) = tokio::io::duplex(1 << 20);
         let mut input = Input::default();
-        for part in [&b"abc"[..], b"def", &[b'x'; UNCOUNTED_BYTES_MAX]] {
+        for part in [&b"abc"[..], b"def", &[b'x'; PUT_AWAY_BYTES_MAX]] {
             worker.write(&mut theirs, part).await.unwrap();
             worker.read(&mut ours, &mut input).await.unwrap();
             let read =

@@ -9,9 +9,8 @@
 //!
 //! Pings prove that a client lives, not that it reads; so answers are watched one by one.
 
-use std::cell::Cell;
 use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -27,8 +26,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until, timeout};
-use tollgate_http::{Answers, Patient, Place, Room};
+use tokio::time::{Instant, timeout};
+use tollgate_http::{Answers, FirstRequest, Patient, Place, Room};
 
 use crate::drain::Stop;
 use crate::metrics::Front;
@@ -49,7 +48,7 @@ pub(crate) struct Manner {
     /// Requests under way at once.
     pub streams_max: u32,
     /// When the first request must be there.
-    pub first_by: Option<Instant>,
+    pub first_by: Instant,
 }
 
 /// What the requests of one connection hold.
@@ -61,9 +60,20 @@ pub(crate) struct Holder {
 
 /// What one request holds, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+struct Held {
     own: Place,
     all: Place,
+}
+
+struct HeldBytes {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Why a body could not be read.
@@ -88,9 +98,16 @@ impl Holder {
     }
 
     /// Room for `bytes`, if there is any.
-    pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
+    fn hold(&self, bytes: usize) -> Option<Held> {
         let (own, all) = (self.own.enter(bytes as u64)?, self.all.enter(bytes as u64)?);
         Some(Held { own, all })
+    }
+
+    /// The bytes of an answer with their place, which is given back when the last of them is sent:
+    /// a client that does not read has what it asked for held. `None` if there is no room.
+    pub(crate) fn keep(&self, bytes: Bytes) -> Option<Bytes> {
+        let held = self.hold(bytes.len())?;
+        Some(Bytes::from_owner(HeldBytes { bytes, _held: held }))
     }
 
     /// Reads a body to its end. What arrives at once is not held; what must be waited for is.
@@ -190,10 +207,10 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let patience = worker.service.settings().limits.slow_client_after;
-    let (answers, has_asked, holder) =
-        (Answers::default(), Rc::new(Cell::new(false)), Holder::new(worker));
+    let (answers, first, holder) =
+        (Answers::default(), FirstRequest::default(), Holder::new(worker));
     let service = service_fn(|request| {
-        has_asked.set(true);
+        first.is_there();
         let (answer, answers) = (respond(request, holder.clone()), answers.clone());
         async move {
             let Answered { response, mut request } = answer.await;
@@ -214,7 +231,7 @@ where
     let mut connection = pin!(builder.serve_connection(stream, service));
     let mut given_up = pin!(async {
         tokio::select! {
-            () = silent(manner.first_by, &has_asked) => {}
+            () = first.is_missing_at(manner.first_by) => {}
             () = answers.stalled(patience) => {}
         }
         worker.service.metrics().front(manner.front).timed_out.add(1);
@@ -245,15 +262,6 @@ async fn discard(request: &mut Incoming) {
     };
     // Whether the client goes on sending is its own affair.
     let _ = timeout(PARTING, rest).await;
-}
-
-/// Waits until a connection that has asked nothing should have.
-async fn silent(first_by: Option<Instant>, has_asked: &Cell<bool>) {
-    let Some(first_by) = first_by else { return pending().await };
-    sleep_until(first_by).await;
-    if has_asked.get() {
-        pending().await
-    }
 }
 
 /// Runs hyper's own tasks on the thread of the connection.

@@ -69,9 +69,19 @@ impl Served {
         root.join(path.strip_prefix("/").expect("a whole path"))
     }
 
+    /// A service that may have no more than `files` open at once.
+    fn start_with_few_files(files: u32, arguments: &[&str]) -> Self {
+        let limited = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_tollgate")]);
+        Self::spawn(&mut command, arguments, Stdio::null())
+    }
+
     fn spawn(command: &mut Command, arguments: &[&str], errors: Stdio) -> Self {
+        let silent: &[&str] = if arguments.contains(&"--resp") { &[] } else { &["--resp", "off"] };
         let mut process = command
-            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off"])
+            .args(silent)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -79,10 +89,15 @@ impl Served {
             .spawn()
             .expect("the binary starts");
         let out = process.stdout.take().expect("piped");
-        let http = BufReader::new(out).lines().find_map(|line| {
+        let mut lines = BufReader::new(out).lines();
+        let http = lines.find_map(|line| {
             let line = line.expect("text");
             line.strip_prefix("HTTP  ")?.split_whitespace().next()?.parse().ok()
         });
+        if silent.is_empty() {
+            // It says where before it serves, and must be heard out.
+            lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("RESP  ")));
+        }
         Self { process, http: http.expect("it says where it listens") }
     }
 
@@ -355,4 +370,19 @@ fn validate_tells_a_key_that_is_not_the_certificates() {
     let out = String::from_utf8(output.stdout).expect("text");
     assert!(!output.status.success());
     assert!(out.contains("wrong.toml:3: tls.key: does not belong to the certificate"), "{out}");
+}
+
+/// Whoever opens connections and says nothing uses up places, but never those of probes.
+#[test]
+fn a_probe_is_answered_when_silent_connections_have_used_up_the_files() {
+    let socket = std::env::temp_dir().join(format!("tollgate-files-{}", std::process::id()));
+    let place = format!("unix:{}", socket.display());
+    let served = Served::start_with_few_files(64, &["--resp", &place]);
+    let silent: Vec<_> = (0..70)
+        .map(|_| std::os::unix::net::UnixStream::connect(&socket).expect("it listens"))
+        .collect();
+    for _ in 0..5 {
+        assert_eq!(served.ask("GET", "/healthz", "").0, 200);
+    }
+    drop(silent);
 }

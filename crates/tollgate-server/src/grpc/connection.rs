@@ -28,6 +28,8 @@ use crate::worker::Worker;
 
 /// Calls of one connection under way at once.
 const STREAMS_MAX: u32 = 1_024;
+/// The longest answer that is not counted as held: nearly all are shorter.
+const UNCOUNTED_BYTES_MAX: usize = 1024;
 /// The longest message of a probe: it names a service. Health is asked without a token.
 pub(super) const PROBE_BYTES_MAX: usize = 4 * 1024;
 
@@ -99,7 +101,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let first_by = Instant::now() + worker.service.settings().limits.first_request_after;
-    let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by: Some(first_by) };
+    let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by };
     let respond = |request: Request<Incoming>, holder| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
         async move { answer(&worker, peer.address, probes, request, holder).await }
@@ -124,7 +126,7 @@ async fn answer(
     });
     let answered = match answer_call(worker, peer, &mut request, &holder).await {
         Some(response) => {
-            let response = response.map(Either::Left);
+            let response = kept(response, &holder).map(Either::Left);
             Answered { response, request: Some(request.into_body()) }
         }
         None => Answered { response: answer_probe(probes, request).await, request: None },
@@ -176,6 +178,21 @@ async fn answer_probe(mut probes: Probes, request: Request<Incoming>) -> Respons
         (probes.reflection)(request).await
     };
     response.map(Either::Right)
+}
+
+/// The answer with its place in the room, unless it is short.
+fn kept(response: Response<UnaryBody>, holder: &Holder) -> Response<UnaryBody> {
+    let (head, body) = response.into_parts();
+    if body.len() <= UNCOUNTED_BYTES_MAX {
+        return Response::from_parts(head, body);
+    }
+    match body.kept(holder) {
+        Some(body) => Response::from_parts(head, body),
+        None => {
+            let full = "too much is held for answers that are not taken";
+            respond::<RateLimitResponse>(Err(Status::new(Code::ResourceExhausted, full)))
+        }
+    }
 }
 
 fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody> {

@@ -31,6 +31,22 @@ pub(super) struct UnaryBody {
     is_trailed: bool,
 }
 
+impl UnaryBody {
+    /// How many bytes it has.
+    pub(super) fn len(&self) -> usize {
+        self.data.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// The same body, whose bytes are held until they are sent; `None` if there is no room.
+    pub(super) fn kept(self, holder: &Holder) -> Option<Self> {
+        let data = match self.data {
+            Some(data) => Some(holder.keep(data)?),
+            None => None,
+        };
+        Some(Self { data, ..self })
+    }
+}
+
 impl Body for UnaryBody {
     type Data = Bytes;
     type Error = Infallible;

@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 use tollgate_http::Patient;
 
 use super::connection::HEAD_BYTES_MAX;
@@ -25,7 +26,7 @@ use super::routes::{admit, answer, events};
 use crate::buffers::Input;
 use crate::dashboard;
 use crate::drain::Stop;
-use crate::http2::{self, Answered, Held, Holder, Manner, Unread};
+use crate::http2::{self, Answered, Holder, Manner, Unread};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -46,7 +47,10 @@ pub(super) async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let (first_by, begun) = (input.first_by(), input.into_bytes());
+    // Who has asked before may begin anew: the deadline is counted from here.
+    let soon = || Instant::now() + worker.service.settings().limits.first_request_after;
+    let first_by = input.first_by().unwrap_or_else(soon);
+    let begun = input.into_bytes();
     let is_http2 = begun.starts_with(PREFACE);
     let stream = Rewound { begun, at: 0, stream };
     if !is_http2 {
@@ -129,9 +133,8 @@ async fn respond(
     }
     let (mut body, is_constant) = reply.take_body();
     if !is_constant && !is_http1 {
-        // A client that does not read has what it asked for held: that is bounded, too.
-        body = match holder.hold(body.len()) {
-            Some(held) => Bytes::from_owner(HeldBytes { bytes: body, _held: held }),
+        body = match holder.keep(body) {
+            Some(body) => body,
             None => {
                 Trouble::Full.write(&mut reply);
                 reply.take_body().0
@@ -225,18 +228,6 @@ fn stream(events: dashboard::Events) -> http::Response<Body> {
     // A proxy that gathers an answer before it passes it on would show nothing.
     fields.insert("x-accel-buffering", text("no"));
     response
-}
-
-/// The bytes of an answer and their place in the room, given back when the last of them is sent.
-struct HeldBytes {
-    bytes: Bytes,
-    _held: Held,
-}
-
-impl AsRef<[u8]> for HeldBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 /// A stream of which some bytes have been read already.

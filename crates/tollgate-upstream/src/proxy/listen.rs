@@ -14,12 +14,12 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::answer::{Cause, text_response};
 use super::body::Body;
-use super::settings::Settings;
 use super::{State, admin, forward, visitor};
-use tollgate_http::{Answers, Opening, Patient};
+use tollgate_http::{Answers, FirstRequest, Patient};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -93,18 +93,26 @@ async fn serve(
         .max_concurrent_streams(STREAMS_MAX)
         .keep_alive_interval(Duration::from_secs(30));
     let (inner, answers) = (Arc::clone(&state), Answers::default());
-    let sent = answers.clone();
+    let (sent, first) = (answers.clone(), FirstRequest::default());
+    let asked = first.clone();
     let service = service_fn(move |request| {
+        asked.is_there();
         let (state, sent) = (Arc::clone(&inner), sent.clone());
         async move {
             let response = answer(state, peer, entrance, request).await;
             Ok::<_, Infallible>(response.map(|body| sent.watch(body)))
         }
     });
-    let Settings { idle_timeout, slow_client_after, .. } = state.settings;
-    let stream = Patient::new(Opening::new(stream, slow_client_after), idle_timeout);
+    let stream = Patient::new(stream, state.settings.idle_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let stalled = answers.stalled(state.settings.idle_timeout);
+    // A part of HTTP/2's preface is no head for which hyper has a deadline.
+    let first_by = Instant::now() + state.settings.slow_client_after;
+    let stalled = async {
+        tokio::select! {
+            () = answers.stalled(state.settings.idle_timeout) => {}
+            () = first.is_missing_at(first_by) => {}
+        }
+    };
     tokio::pin!(connection, stalled);
     tokio::select! {
         // A client that breaks off is nobody to tell.

@@ -273,3 +273,15 @@ async fn without_a_token_pages_are_shown_under_a_local_name_only() {
                content-length: 0\r\n\r\n";
     assert!(raw(rig.address, act).await.starts_with("HTTP/1.1 403"));
 }
+
+/// A part of HTTP/2's preface is neither a head, for which there is a deadline, nor a request.
+#[tokio::test]
+async fn a_connection_that_asks_nothing_is_closed() {
+    let settings =
+        Settings { slow_client_after: Duration::from_millis(300), ..Settings::default() };
+    let (_proxy, proxy) = proxy_to("http://127.0.0.1:9", settings, "9/1m", None).await;
+    let whole = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+    for begun in ["", "PR", "PRI * HTTP/", "GET / HTTP/1.1\r\n", whole] {
+        raw(proxy, begun).await;
+    }
+}
