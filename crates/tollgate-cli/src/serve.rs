@@ -43,6 +43,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
+    /// Do not start without the store; by default policies decide as their on_store_error says
+    /// until it is found
+    #[arg(long)]
+    store_required: bool,
+
+    /// Let the {tag} in a key choose its slot in a cluster, so that keys of one tag can be charged
+    /// together: only where clients do not choose their keys
+    #[arg(long)]
+    store_key_tags: bool,
+
     /// Where queues live: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
     #[arg(long, value_name = "WHERE")]
     queue_store: Option<String>,
@@ -137,7 +147,7 @@ async fn serve(args: Args) -> Result<()> {
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
     tollgate_server::logs::note(&config.notes);
-    let (backing, store_name) = backing(&config, args.snapshot.as_ref()).await?;
+    let (backing, store_name) = backing(&config, &args).await?;
     let (queues, pushing) = queues(&config.queues).await?;
     let Config { rules, settings, listen, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
@@ -177,20 +187,22 @@ pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<P
     Ok((Some(queues), Some(pushing)))
 }
 
-async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing, &'static str)> {
+async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
+    let start_without = !args.store_required;
     if let Some(url) = &config.store {
         // The URL may hold a password: it is not repeated.
         if url.starts_with("tollgate") {
-            let settings = RemoteSettings::default();
+            let settings = RemoteSettings { start_without, ..RemoteSettings::default() };
             let store = RemoteStore::connect(url, settings).await.context("the store")?;
             return Ok((Backing::Shared(Arc::new(store)), "remote"));
         }
-        let settings = tollgate_redis::Settings::default();
+        let key_tags = args.store_key_tags;
+        let settings = tollgate_redis::Settings { start_without, key_tags, ..Default::default() };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
     let capacity = Capacity::bytes(config.memory_bytes);
-    let memory = match snapshot.filter(|path| path.exists()) {
+    let memory = match args.snapshot.as_ref().filter(|path| path.exists()) {
         Some(path) => MemoryStore::restore(path, capacity)
             .with_context(|| format!("the snapshot {}", path.display()))?,
         None => MemoryStore::new(capacity),

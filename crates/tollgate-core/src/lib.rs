@@ -71,6 +71,7 @@ pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, Reserva
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use state::{Held, State, decide_all};
 pub use store::{
-    Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store, StoreError,
+    Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
+    StoreError,
 };
 pub use time::{Clock, SKEW, Timestamp, VirtualClock};

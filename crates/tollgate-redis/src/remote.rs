@@ -30,8 +30,8 @@ use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tollgate_core::{
-    Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved, Settlement,
-    Snapshot, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved,
+    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use self::flight::{Job, fly};
@@ -315,7 +315,7 @@ impl Inner {
     /// What the policies need to answer in place of the service.
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
         let part = |charge: &Charge<'_>| Part {
-            key: layout::state_key("", charge.policy.id(), charge.key.as_bytes()),
+            key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
             terms: self.terms.of(charge.policy),
             units: charge.cost.get(),
             mode: charge.mode,

@@ -323,10 +323,11 @@ pub(crate) async fn slots(
 ) -> Result<Vec<Range>, StoreError> {
     use redis::Value;
     let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await;
-    let answer: Vec<Vec<Value>> = answer.map_err(|error: redis::RedisError| match error.code() {
-        Some("ERR") => misuse("the server is no cluster; name it redis://").caused_by(error),
-        _ => classify(error),
-    })?;
+    let answer: Vec<Vec<Value>> =
+        answer.map_err(|error: redis::RedisError| match error.code() {
+            Some("ERR") => misuse("the server is no cluster; name it redis://").caused_by(error),
+            _ => classify(error),
+        })?;
     let own_host = match asked.addr() {
         redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => {
             host.clone()

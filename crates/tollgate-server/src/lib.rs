@@ -22,6 +22,7 @@ pub mod decide;
 pub mod descriptors;
 pub mod drain;
 pub mod endpoint;
+pub mod fallback;
 #[cfg(test)]
 mod fuzzing;
 pub mod grpc;
@@ -30,6 +31,7 @@ mod listen;
 pub mod logs;
 pub mod metrics;
 pub mod net;
+pub mod outage;
 pub mod pattern;
 mod process;
 pub mod queues;

@@ -29,7 +29,7 @@ use crate::listen::{Handoff, Listener, Socket};
 use crate::metrics::Front;
 use crate::service::Service;
 use crate::worker::Worker;
-use crate::{dashboard, grpc, http, resp, tls};
+use crate::{dashboard, grpc, http, outage, resp, tls};
 
 /// How often a drain looks whether everybody has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -188,6 +188,7 @@ async fn accept_all(
         let (service, workers, ids) = (Arc::clone(&service), workers.clone(), Arc::clone(&ids));
         accepting.spawn(listener.accept(service, workers, ids, stop.clone()));
     }
+    accepting.spawn(outage::watch(Arc::clone(&service), stop.clone()));
     accepting.spawn(dashboard::sample(service, stop));
     drop(workers);
     while accepting.join_next().await.is_some() {}

@@ -14,6 +14,7 @@ use crate::amendments::{Amendments, NoRoom};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
+use crate::outage::Outages;
 use crate::queues::Queues;
 use crate::rules::{Ask, Rules};
 use crate::settings::Settings;
@@ -36,6 +37,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     store_name: &'static str,
+    outages: Outages,
     #[cfg(feature = "otlp")]
     traces: Option<crate::traces::Traces>,
     clock: Arc<dyn Clock>,
@@ -96,6 +98,7 @@ impl Service {
             changing: Mutex::default(),
             store,
             store_name: if memory.is_some() { "memory" } else { "shared" },
+            outages: Outages::default(),
             #[cfg(feature = "otlp")]
             traces: None,
             memory,
@@ -232,6 +235,12 @@ impl Service {
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Whether the store answers, and since when it does not.
+    #[must_use]
+    pub const fn outages(&self) -> &Outages {
+        &self.outages
     }
 
     /// The store, if it is in this process.

@@ -34,13 +34,24 @@ impl Served {
         Self::spawn(&mut command, arguments)
     }
 
+    /// A service that logs to this file.
+    pub(crate) fn start_logging(log: &Path, arguments: &[&str]) -> Self {
+        let log = std::fs::File::create(log).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        Self::spawn_logging(&mut command, log.into(), arguments)
+    }
+
     fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
+        Self::spawn_logging(command, Stdio::null(), arguments)
+    }
+
+    fn spawn_logging(command: &mut Command, log: Stdio, arguments: &[&str]) -> Self {
         let mut process = command
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the binary starts");
         let out = process.stdout.take().expect("piped");

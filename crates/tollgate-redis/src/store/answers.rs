@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{
-    Algorithm, Answer, Charge, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Snapshot,
-    Store, StoreError, Timestamp, Verdict,
+    Algorithm, Answer, Charge, Grant, Outage, Reservation, ReservationId, Reserved, Settlement,
+    Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use super::ask::strange_answer;
