@@ -51,6 +51,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
+    /// Do not start without the store; by default policies decide as their on_store_error says
+    /// until it is found
+    #[arg(long)]
+    store_required: bool,
+
+    /// Let the {tag} in a key choose its slot in a cluster, so that keys of one tag can be charged
+    /// together: only where clients do not choose their keys
+    #[arg(long)]
+    store_key_tags: bool,
+
     /// Where queues live: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
     #[arg(long, value_name = "WHERE")]
     queue_store: Option<String>,
@@ -210,14 +220,16 @@ pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<P
 }
 
 async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
+    let start_without = !args.store_required;
     if let Some(url) = &config.store {
         // The URL may hold a password: it is not repeated.
         if url.starts_with("tollgate") {
-            let settings = RemoteSettings::default();
+            let settings = RemoteSettings { start_without, ..RemoteSettings::default() };
             let store = RemoteStore::connect(url, settings).await.context("the store")?;
             return Ok((Backing::Shared(Arc::new(store)), "remote"));
         }
-        let settings = tollgate_redis::Settings::default();
+        let key_tags = args.store_key_tags;
+        let settings = tollgate_redis::Settings { start_without, key_tags, ..Default::default() };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }

@@ -2,47 +2,96 @@
 //!
 //! ```text
 //!   tg:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
-//!   tg:GkTSxSzLo80:tuser{acme}:7       the key `user{acme}:7` brings its own hash tag
-//!   tg:GkTSxSzLo80:h{5f2a…}a}b         a key with braces that are no tag: tagged by its hash
+//!   tg:GkTSxSzLo80:h{5f2a…}a{b}        a key with braces: tagged by its hash
+//!   tg:GkTSxSzLo80:s{x8Jd…}            a key of more than 128 bytes: its SHA-256, tagged by it
+//!   tg:GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
+//!   tg:GkTSxSzLo80:u{acme}x8Jd…        the same of a long key
+//!   tg:GkTSxSzLo80:t{2/1f3}alice       share 2 of a split key
 //!   tg:g:k{alice}                      ledger of all GCRA states of key `alice`
 //!   tg:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
 //!   tg:q:{2k}71aa…                     answer to a request that may be asked again
 //! ```
 //!
 //! **One slot per key.** The tag depends on the key alone, so charges on one key under any number
-//! of policies share a slot; a key with a tag of its own (`{tenant}`) shares it with all keys so
-//! tagged.
+//! of policies share a slot. Braces in a key choose nothing, unless the settings say that keys bring
+//! their own tags (`{tenant}`): then all keys of one tag share a slot.
 //!
 //! **Nothing is mistaken.** The letter before the tag says how the rest was made, the prefix holds
 //! no brace, and the policy's identity has a fixed length and no colon: no two keys have one name,
-//! whatever bytes they are made of.
+//! whatever bytes they are made of. Long keys are told apart by a hash for which nobody can find two
+//! of a kind: whoever could would make another pay. It has no seed, since all processes must agree.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
+
+use ring::digest::{SHA256, digest};
 
 /// Slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The name of the state of `key` under the policy with this identity.
-pub(crate) fn state_key(prefix: &str, policy_id: u64, key: &[u8]) -> Vec<u8> {
-    let mut name = Vec::with_capacity(prefix.len() + key.len() + 36);
-    name.extend_from_slice(prefix.as_bytes());
-    name.extend_from_slice(&identity(policy_id));
-    match own_tag(key) {
+/// The longest key, or tag, that stands in a name as it is. Strangers choose keys of up to 64 KiB,
+/// and a store that is full answers nobody.
+const VERBATIM_LEN_MAX: usize = 128;
+
+/// The name of the state of `key` under the policy with this identity. With `key_tags` the tag in a
+/// key chooses the slot.
+pub(crate) fn state_key(prefix: &str, policy_id: u64, key: &[u8], key_tags: bool) -> Vec<u8> {
+    let mut name = begun(prefix, policy_id);
+    let is_long = key.len() > VERBATIM_LEN_MAX;
+    match own_tag(key).filter(|_| key_tags) {
+        Some(tag) if is_long => put_tagged(&mut name, b'u', &short(tag), &hashed(key)),
         Some(_) => {
             name.extend_from_slice(b":t");
             name.extend_from_slice(key);
         }
+        None if is_long => put_tagged(&mut name, b's', &hashed(key), b""),
         None if key.contains(&b'{') || key.contains(&b'}') => {
-            name.extend_from_slice(format!(":h{{{:016x}}}", fnv1a(key)).as_bytes());
-            name.extend_from_slice(key);
+            put_tagged(&mut name, b'h', format!("{:016x}", fnv1a(key)).as_bytes(), key);
         }
-        None => {
-            name.extend_from_slice(b":k{");
-            name.extend_from_slice(key);
-            name.push(b'}');
-        }
+        None => put_tagged(&mut name, b'k', key, b""),
     }
     name
+}
+
+/// The name of one share of a split key, in a slot of its own.
+pub(crate) fn share_key(prefix: &str, policy_id: u64, key: &[u8], share: usize) -> Vec<u8> {
+    let mut name = begun(prefix, policy_id);
+    let key = short(key);
+    let tag = format!("{share}/{:x}", crc16(&key) % SLOTS);
+    put_tagged(&mut name, b't', tag.as_bytes(), &key);
+    name
+}
+
+fn begun(prefix: &str, policy_id: u64) -> Vec<u8> {
+    let mut name = Vec::with_capacity(prefix.len() + VERBATIM_LEN_MAX + 64);
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(&identity(policy_id));
+    name
+}
+
+fn put_tagged(name: &mut Vec<u8>, sort: u8, tag: &[u8], rest: &[u8]) {
+    name.extend_from_slice(&[b':', sort, b'{']);
+    name.extend_from_slice(tag);
+    name.push(b'}');
+    name.extend_from_slice(rest);
+}
+
+/// The bytes, or their hash if they are many.
+fn short(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.len() > VERBATIM_LEN_MAX { hashed(bytes).into() } else { bytes.into() }
+}
+
+/// SHA-256 as 43 characters of base 64.
+fn hashed(bytes: &[u8]) -> Vec<u8> {
+    let digest = digest(&SHA256, bytes);
+    let sextets = |bytes: &[u8]| {
+        let [high, middle, low] = [0, 1, 2].map(|at| bytes.get(at).copied().unwrap_or_default());
+        [high >> 2, (high << 4 | middle >> 4) & 63, (middle << 2 | low >> 6) & 63, low & 63]
+            .map(|sextet| DIGITS[usize::from(sextet)])
+    };
+    let mut text: Vec<u8> = digest.as_ref().chunks(3).flat_map(sextets).collect();
+    text.pop();
+    text
 }
 
 /// Where a GCRA state is that would be called `name`: the ledger of its key, and the policy's
@@ -159,35 +208,86 @@ mod tests {
     fn a_key_has_one_slot_under_every_policy_whatever_its_bytes() {
         let keys: [&[u8]; 8] =
             [b"alice", b"user{acme}:7", b"}x", b"{}", b"{", b"a}b{", b"\0 \n", &[0xff; 65_536]];
-        for key in keys {
-            let slots = [1, u64::MAX].map(|policy| slot(&state_key("tg:", policy, key)));
+        for (key, key_tags) in keys.into_iter().flat_map(|key| [(key, false), (key, true)]) {
+            let slots = [1, u64::MAX].map(|policy| slot(&state_key("tg:", policy, key, key_tags)));
             assert_eq!(slots[0], slots[1], "{}", key.escape_ascii());
         }
-        let tagged = [b"user{acme}:7".as_slice(), b"{acme}", b"acme"];
-        let slots = tagged.map(|key| slot(&state_key("tg:", 1, key)));
-        assert!(slots.iter().all(|one| *one == slots[0]), "a tag is shared");
+    }
+
+    /// Keys of about `len` bytes that all have the tag `acme`.
+    fn tagged(len: usize) -> Vec<Vec<u8>> {
+        (0..1_000).map(|number| format!("{{acme}}{number:0len$}").into_bytes()).collect()
+    }
+
+    #[test]
+    fn a_tag_in_a_key_chooses_the_slot_only_where_the_settings_say_so() {
+        for len in [8, 128, 5_000] {
+            let slots = |key_tags| -> std::collections::HashSet<u16> {
+                let names = tagged(len).into_iter().map(|key| state_key("tg:", 1, &key, key_tags));
+                names.map(|name| slot(&name)).collect()
+            };
+            assert!(slots(false).len() > 900, "{len}: {} slots", slots(false).len());
+            assert_eq!(slots(true), [crc16(b"acme") % SLOTS].into(), "{len}");
+        }
+        let shares = |share| tagged(8).into_iter().map(move |key| share_key("tg:", 1, &key, share));
+        let slots: std::collections::HashSet<u16> = shares(1).map(|name| slot(&name)).collect();
+        assert!(slots.len() > 900, "shares of split keys: {} slots", slots.len());
+    }
+
+    #[test]
+    fn long_keys_have_short_names_of_their_own() {
+        let long = |last: u8, len: usize| [vec![b'x'; len - 1], vec![last]].concat();
+        let keys = [long(b'a', 129), long(b'b', 129), long(b'a', 65_536), long(b'b', 65_536)];
+        let mut names = std::collections::HashSet::new();
+        for key in &keys {
+            names.insert(state_key("tg:", 7, key, false));
+            names.insert(share_key("tg:", 7, key, 0));
+            names.insert(state_key("tg:", 7, &[b"{t}", &key[..]].concat(), true));
+        }
+        assert_eq!(names.len(), 3 * keys.len());
+        assert!(names.iter().all(|name| name.len() <= 128), "{names:?}");
+        let tag = [&[b'{'][..], &[b't'; 300], b"}", &[b'k'; 300]].concat();
+        assert!(state_key("tg:", 7, &tag, true).len() <= 128, "a long tag is hashed too");
+    }
+
+    /// What is in a store stays there when the process is replaced by a newer one.
+    #[test]
+    fn names_of_short_keys_are_those_of_earlier_versions() {
+        let name = |key: &[u8]| String::from_utf8(state_key("tg:", 7, key, true)).unwrap();
+        assert_eq!(name(b"alice"), "tg:HAAAAAAAAAA:k{alice}");
+        assert_eq!(name(&[b'x'; 128]), format!("tg:HAAAAAAAAAA:k{{{}}}", "x".repeat(128)));
+        assert_eq!(name(b"user{acme}:7"), "tg:HAAAAAAAAAA:tuser{acme}:7");
+        assert_eq!(name(b"a}"), "tg:HAAAAAAAAAA:h{089c4707b5459d83}a}");
+        let share = share_key("tg:", 7, b"alice", 2);
+        assert_eq!(String::from_utf8(share).unwrap(), "tg:HAAAAAAAAAA:t{2/2ed}alice");
+    }
+
+    #[test]
+    fn the_hash_of_a_long_key_is_sha_256_in_base_64() {
+        let expected = b"ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0";
+        assert_eq!(hashed(b"abc"), expected);
     }
 
     #[test]
     fn no_two_keys_have_one_name() {
         let keys = [b"a".as_slice(), b"{a}", b"{a", b"a}", b"{a}}", b"}a{", b"{}a", b"h{a}"];
         let names: std::collections::HashSet<_> =
-            keys.iter().map(|key| state_key("tg:", 7, key)).collect();
+            keys.iter().map(|key| state_key("tg:", 7, key, true)).collect();
         assert_eq!(names.len(), keys.len());
     }
 
     #[test]
     fn the_gcra_states_of_a_key_share_a_ledger_in_their_slot() {
         for key in [b"alice".as_slice(), b"user{acme}:7", b"{}", b"AAAAAAAAAAA:k{x}"] {
-            let names = [7, u64::MAX].map(|policy| state_key("tg:", policy, key));
+            let names = [7, u64::MAX].map(|policy| state_key("tg:", policy, key, true));
             let [(one, first), (two, last)] = names.each_ref().map(|name| ledger("tg:", name));
             assert_eq!((first, last), (7u64.to_le_bytes(), u64::MAX.to_le_bytes()));
             assert_eq!(one, two);
             assert_eq!(slot(&one), slot(&names[0]));
             assert_ne!(one, names[0]);
         }
-        let tagged = |key: &[u8]| ledger("tg:", &state_key("tg:", 1, key)).0;
-        assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tg:", 0, b"x"));
+        let tagged = |key: &[u8]| ledger("tg:", &state_key("tg:", 1, key, true)).0;
+        assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tg:", 0, b"x", true));
     }
 
     #[test]

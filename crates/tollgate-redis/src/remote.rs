@@ -315,7 +315,7 @@ impl Inner {
     /// What the policies need to answer in place of the service.
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
         let part = |charge: &Charge<'_>| Part {
-            key: layout::state_key("", charge.policy.id(), charge.key.as_bytes()),
+            key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
             terms: self.terms.of(charge.policy),
             units: charge.cost.get(),
             mode: charge.mode,

@@ -46,12 +46,17 @@ pub struct Settings {
     pub denials: Option<Denials>,
     /// The most keys for which a policy with `Local` shares keeps a state while the store is gone,
     /// the most that have a lease, and the most reservations of which this process remembers the
-    /// charges. Keys of more than 1 KiB have no lease and are not remembered.
+    /// charges. Those whose names take more than 1 KiB together are looked up instead.
     pub local_keys_max: usize,
     /// Whether to start although the store cannot be reached, or is a replica at the moment: its
     /// policies answer until it is found in the background. What waiting does not mend is an error
     /// all the same: a URL that does not read, wrong credentials, a certificate that is not trusted.
     pub start_without: bool,
+    /// Whether the hash tag of a key, as in `user{acme}:7`, chooses its slot in a cluster, so that
+    /// keys of one tag can be charged together. Whoever chooses keys then chooses which server
+    /// bears them: leave it off where keys come from strangers. It names the states, so all
+    /// processes of a fleet must agree on it.
+    pub key_tags: bool,
     /// Certificates for `rediss://`; by default those of the system and no client certificate.
     pub certificates: Certificates,
     /// What single policies ask for, by name.
@@ -113,6 +118,7 @@ impl Default for Settings {
             denials: None,
             local_keys_max: 65_536,
             start_without: true,
+            key_tags: false,
             certificates: Certificates::default(),
             policies: BTreeMap::new(),
         }

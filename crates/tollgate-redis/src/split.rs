@@ -73,10 +73,7 @@ impl Split {
     /// The part of a request in one share.
     pub(crate) fn part(&self, prefix: &str, key: &[u8], part: &Part, index: usize) -> Part {
         let share = &self.shares[index];
-        // A tag of its own puts each share into a slot of its own.
-        let mut tagged = format!("{{{index}/{:x}}}", layout::slot(key)).into_bytes();
-        tagged.extend_from_slice(key);
-        let key = layout::state_key(prefix, share.policy_id, &tagged);
+        let key = layout::share_key(prefix, share.policy_id, key, index);
         Part { key, terms: Arc::clone(&share.terms), ..part.clone() }
     }
 }

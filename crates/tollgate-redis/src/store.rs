@@ -147,9 +147,10 @@ impl Inner {
     }
 
     fn part(&self, charge: &Charge<'_>, place: u16) -> Part {
-        let policy = charge.policy;
+        let (policy, settings) = (charge.policy, &self.settings);
+        let (id, key) = (policy.id(), charge.key.as_bytes());
         Part {
-            key: layout::state_key(&self.settings.prefix, policy.id(), charge.key.as_bytes()),
+            key: layout::state_key(&settings.prefix, id, key, settings.key_tags),
             terms: self.terms.of(policy),
             units: charge.cost.get(),
             mode: charge.mode,
@@ -175,7 +176,8 @@ impl Inner {
         if self.router.is_cluster() && request.parts.iter().any(is_astray) {
             return Err(misuse(
                 "the charges are in different slots of the cluster and cannot be decided together; \
-                 give their keys one hash tag, as in {tenant}, or let the policies go across slots",
+                 let the policies go across slots, or give the keys one hash tag, as in {tenant}, \
+                 and the store the setting key_tags",
             ));
         }
         Ok(())

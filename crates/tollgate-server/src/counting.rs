@@ -2,9 +2,10 @@
 
 use std::sync::PoisonError;
 
-use tollgate_core::{Decision, Timestamp, Verdict};
+use tollgate_core::{Decision, StoreError, Timestamp, Verdict};
 
 use crate::decide::Decided;
+use crate::fallback::Fallback;
 use crate::metrics::Tally;
 use crate::rules::{Ask, Treatment};
 use crate::worker::Worker;
@@ -15,7 +16,7 @@ struct Sums {
     allowed: u64,
     denied: u64,
     near_limit: u64,
-    degraded: u64,
+    degraded: [u64; Fallback::ALL.len()],
 }
 
 impl Worker {
@@ -30,9 +31,12 @@ impl Worker {
                 sums.flush(tally);
                 tally = Some(ask.tally);
             }
-            let Ok(verdict) = answer else { continue };
+            let Ok(verdict) = answer else {
+                sums.degraded[Fallback::Unavailable as usize] += u64::from(is_unavailable(answer));
+                continue;
+            };
             let Some(decision) = verdict.decisions().first() else { continue };
-            sums.add(decision, verdict.is_degraded());
+            sums.add(ask, decision, verdict.is_degraded());
             tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
         }
         sums.flush(tally);
@@ -40,8 +44,13 @@ impl Worker {
 
     /// Counts the answer to one request of several charges.
     pub(crate) fn count_verdict(&self, asks: &[Ask<'_>], answer: &Decided, now: Timestamp) {
-        if let Ok(verdict) = answer {
-            self.count_decisions(asks, verdict, now);
+        match answer {
+            Ok(verdict) => self.count_decisions(asks, verdict, now),
+            Err(_) if is_unavailable(answer) => asks
+                .iter()
+                .filter(|ask| ask.is_asked())
+                .for_each(|ask| ask.tally.degraded.add(Fallback::Unavailable, 1)),
+            Err(_) => {}
         }
     }
 
@@ -50,7 +59,7 @@ impl Worker {
         let mut tops = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         for (ask, decision) in asks.iter().zip(verdict.decisions()) {
             let mut sums = Sums::default();
-            sums.add(decision, verdict.is_degraded());
+            sums.add(ask, decision, verdict.is_degraded());
             sums.flush(Some(ask.tally));
             if ask.treatment != Treatment::Exempt {
                 tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
@@ -59,15 +68,22 @@ impl Worker {
     }
 }
 
+/// Whether a caller was told that the store does not answer, and nothing else.
+fn is_unavailable(answer: &Decided) -> bool {
+    answer.as_ref().is_err_and(StoreError::is_transient)
+}
+
 impl Sums {
     #[inline]
-    fn add(&mut self, decision: &Decision, degraded: bool) {
+    fn add(&mut self, ask: &Ask<'_>, decision: &Decision, degraded: bool) {
         let snapshot = decision.snapshot();
         let is_allowed = decision.is_allowed();
         self.allowed += u64::from(is_allowed);
         self.denied += u64::from(!is_allowed);
         self.near_limit += u64::from(is_allowed && snapshot.remaining() < snapshot.limit() / 5);
-        self.degraded += u64::from(degraded);
+        if degraded && ask.is_asked() {
+            self.degraded[Fallback::of(ask, decision) as usize] += 1;
+        }
     }
 
     fn flush(&mut self, tally: Option<&Tally>) {
@@ -75,7 +91,9 @@ impl Sums {
             tally.allowed.add(self.allowed);
             tally.denied.add(self.denied);
             tally.near_limit.add(self.near_limit);
-            tally.degraded.add(self.degraded);
+            for (fallback, count) in Fallback::ALL.into_iter().zip(self.degraded) {
+                tally.degraded.add(fallback, count);
+            }
         }
         *self = Self::default();
     }

@@ -47,8 +47,9 @@ impl Worker {
                 }));
             }
             None => {
-                self.check_each_shared(asks, now, answers).await;
-                self.service.metrics().store_seconds.observe(started.elapsed());
+                if self.check_each_shared(asks, now, answers).await {
+                    self.service.metrics().store_seconds.observe(started.elapsed());
+                }
             }
         }
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
@@ -92,9 +93,6 @@ impl Worker {
         let started = Instant::now();
         let now = self.service.clock().now();
         let mut answer = self.check_together(asks, now, true).await;
-        if self.service.memory().is_none() {
-            self.service.metrics().store_seconds.observe(started.elapsed());
-        }
         self.judge(asks, &mut answer);
         self.count_verdict(asks, &answer, now);
         self.service.metrics().decision_seconds.observe(started.elapsed());
@@ -130,7 +128,13 @@ impl Worker {
             Err(_) if is_trial => Grant::new(ask.unasked(), cost),
             answer => answer?,
         };
-        self.count_decisions(std::slice::from_ref(ask), &Verdict::one(grant.decision), now);
+        let verdict = Verdict::one(grant.decision);
+        let verdict = match grant.store_failure {
+            Some(failure) => verdict.degraded_by(failure),
+            None => verdict,
+        };
+        self.is_decided(1, &verdict);
+        self.count_decisions(std::slice::from_ref(ask), &verdict, now);
         if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
@@ -175,6 +179,7 @@ impl Worker {
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
         let reserved = self.told(self.service.store().reserve(&charges, now)).await?;
+        self.is_decided(charges.len(), &reserved.verdict);
         self.count_decisions(asks, &reserved.verdict, now);
         Ok(reserved)
     }
@@ -199,50 +204,62 @@ impl Worker {
         self.told(self.service.store().cancel(id, now)).await
     }
 
+    /// Whether the store answered all of them.
     async fn check_each_shared(
         &self,
         asks: &[Ask<'_>],
         now: Timestamp,
         answers: &mut Vec<Decided>,
-    ) {
+    ) -> bool {
         let store = self.service.store();
         let asked = asks.iter().filter(|ask| ask.is_asked());
         let asked = asked.map(|ask| store.check(&[ask.charge], now)).collect();
-        let mut decided = at_once(asked).await.into_iter();
+        let decided = at_once(asked).await;
+        let all = decided.iter().fold(true, |all, answer| self.is_answered(1, answer) && all);
+        let mut decided = decided.into_iter();
         answers.extend(asks.iter().map(|ask| {
             let decided = if ask.is_asked() { decided.next() } else { None };
             let decided = decided.unwrap_or_else(|| Ok(Verdict::one(ask.unasked())));
-            if ask.treatment == Treatment::Shadow { Ok(self.tried(ask, decided)) } else { decided }
+            if ask.treatment == Treatment::Shadow { Ok(tried(ask, decided)) } else { decided }
         }));
+        all
     }
 
     /// Decides the enforced asks together, or looks at them unless `takes`; then those in shadow
     /// mode, each on its own.
     async fn check_together(&self, asks: &[Ask<'_>], now: Timestamp, takes: bool) -> Decided {
-        let takes = takes && asks.iter().all(|ask| ask.treatment != Treatment::Ban);
+        let started = self.service.memory().is_none().then(Instant::now);
         let store = self.service.store();
+        let takes = takes && asks.iter().all(|ask| ask.treatment != Treatment::Ban);
         let enforced = treated(asks, Treatment::Enforce);
         let verdict = match enforced.is_empty() {
-            true => Verdict::new(Vec::new()),
-            false if takes => store.check(&enforced, now).await?,
-            false => store.peek(&enforced, now).await?,
+            true => Ok(Verdict::new(Vec::new())),
+            false if takes => store.check(&enforced, now).await,
+            false => store.peek(&enforced, now).await,
         };
+        let mut all = self.is_answered(enforced.len(), &verdict);
+        let verdict = verdict?;
         let takes = takes && verdict.is_allowed();
         let on_trial = treated(asks, Treatment::Shadow);
         let on_trial = on_trial.iter().map(|charge| match takes {
             true => store.check(&[*charge], now),
             false => store.peek(&[*charge], now),
         });
-        let mut tried = at_once(on_trial.collect()).await.into_iter();
+        let on_trial = at_once(on_trial.collect()).await;
+        all = on_trial.iter().fold(all, |all, answer| self.is_answered(1, answer) && all);
+        if let Some(started) = started.filter(|_| all) {
+            self.service.metrics().store_seconds.observe(started.elapsed());
+        }
+        let mut on_trial = on_trial.into_iter();
         let mut decided = verdict.decisions().iter().copied();
         let mut decisions = Vec::with_capacity(asks.len());
         for ask in asks {
             let decision = match ask.treatment {
                 Treatment::Enforce => decided.next(),
                 Treatment::Exempt | Treatment::Ban => Some(ask.unasked()),
-                Treatment::Shadow => tried
+                Treatment::Shadow => on_trial
                     .next()
-                    .and_then(|answer| self.tried(ask, answer).decisions().first().copied()),
+                    .and_then(|answer| tried(ask, answer).decisions().first().copied()),
             };
             decisions.push(decision.ok_or_else(no_answer)?);
         }
@@ -272,23 +289,45 @@ impl Worker {
         if asks.iter().any(told) && answer.as_ref().is_ok_and(Verdict::is_degraded) {
             *answer = Err(StoreError::new(ErrorKind::Unavailable, "the store does not answer"));
         }
-        if let Err(error) = answer {
-            self.service.metrics().store_error(error.kind());
-        }
-    }
-
-    /// What a policy on trial says: it allows where the store fails. The charges that are enforced
-    /// stand, and an error would hide from the caller that they were taken.
-    fn tried(&self, ask: &Ask<'_>, answer: Decided) -> Verdict {
-        answer.unwrap_or_else(|error| {
-            self.service.metrics().store_error(error.kind());
-            Verdict::one(ask.unasked()).degraded()
-        })
     }
 
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
-        answer.await.inspect_err(|error| self.service.metrics().store_error(error.kind()))
+        answer.await.inspect_err(|error| self.note_error(1, error))
     }
+
+    /// Whether the store answered for so many charges, whatever their policies said in its place;
+    /// counted if it did not.
+    fn is_answered(&self, charges: usize, answer: &Decided) -> bool {
+        match answer {
+            Ok(verdict) => self.is_decided(charges, verdict),
+            Err(error) => {
+                self.note_error(charges, error);
+                false
+            }
+        }
+    }
+
+    /// Whether the store decided; counted if it did not.
+    fn is_decided(&self, charges: usize, verdict: &Verdict) -> bool {
+        let Some(failure) = verdict.store_failure() else { return true };
+        self.service.metrics().store_error(failure);
+        self.service.note_outage(charges as u64);
+        false
+    }
+
+    fn note_error(&self, charges: usize, error: &StoreError) {
+        self.service.metrics().store_error(error.kind());
+        // What the store refuses because of what was asked is no outage: anybody could make one.
+        if error.is_transient() {
+            self.service.note_outage(charges as u64);
+        }
+    }
+}
+
+/// What a policy on trial says: it allows where the store fails. The charges that are enforced
+/// stand, and an error would hide from the caller that they were taken.
+fn tried(ask: &Ask<'_>, answer: Decided) -> Verdict {
+    answer.unwrap_or_else(|_| Verdict::one(ask.unasked()).degraded())
 }
 
 impl Ask<'_> {

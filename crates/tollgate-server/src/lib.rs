@@ -24,6 +24,7 @@ pub mod decide;
 pub mod descriptors;
 pub mod drain;
 pub mod endpoint;
+pub mod fallback;
 #[cfg(test)]
 mod fuzzing;
 pub mod grpc;
@@ -35,6 +36,7 @@ pub mod logs;
 pub mod metrics;
 pub mod net;
 mod open_files;
+pub mod outage;
 pub mod pattern;
 mod pressure;
 mod process;

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_core::{ErrorKind, Timestamp};
 
+use crate::fallback::Fallback;
+
 pub use histogram::Histogram;
 pub use text::Exposition;
 
@@ -27,7 +29,33 @@ pub struct Tally {
     /// Requests allowed with less than a fifth of the limit left.
     pub near_limit: Counter,
     /// Decisions made without the store.
-    pub degraded: Counter,
+    pub degraded: Degraded,
+}
+
+/// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for a
+/// store that does not answer.
+#[derive(Debug, Default)]
+pub struct Degraded([AtomicU64; Fallback::ALL.len()]);
+
+impl Degraded {
+    /// Adds so many decisions.
+    pub fn add(&self, fallback: Fallback, count: u64) {
+        if count > 0 {
+            self.0[fallback as usize].fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The decisions of one kind.
+    #[must_use]
+    pub fn of(&self, fallback: Fallback) -> u64 {
+        self.0[fallback as usize].load(Ordering::Relaxed)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
+    }
 }
 
 /// A count that only grows: a cache line for each of a few threads, so that workers which count the
@@ -168,7 +196,11 @@ impl Metrics {
     pub fn write(&self, store: &str, text: &mut Exposition) {
         self.write_decisions(text);
         self.write_fronts(text);
-        text.family("tollgate_store_errors_total", "counter", "Failures of the store by kind.");
+        text.family(
+            "tollgate_store_errors_total",
+            "counter",
+            "Calls that the store did not answer.",
+        );
         for (index, kind) in STORE_ERROR_KINDS.into_iter().enumerate() {
             text.sample(&[("store", store), ("kind", kind)], self.store_errors[index].get() as f64);
         }
@@ -202,14 +234,19 @@ impl Metrics {
                 text.sample(&labels, pick(tally).get() as f64);
             }
         }
-        let others: [(&str, &str, Pick); 2] = [
-            ("tollgate_near_limit_total", "Allowed with under a fifth left.", |t| &t.near_limit),
-            ("tollgate_degraded_decisions_total", "Made without the store.", |t| &t.degraded),
-        ];
-        for (name, help, pick) in others {
-            text.family(name, "counter", help);
-            for ((domain, policy), tally) in &*tallies {
-                text.sample(&[("domain", domain), ("policy", policy)], pick(tally).get() as f64);
+        let help = "Allowed with under a fifth left.";
+        text.family("tollgate_near_limit_total", "counter", help);
+        for ((domain, policy), tally) in &*tallies {
+            let labels = [("domain", &**domain), ("policy", policy)];
+            text.sample(&labels, tally.near_limit.get() as f64);
+        }
+        let help = "Made without the store, by what was answered.";
+        text.family("tollgate_degraded_decisions_total", "counter", help);
+        for ((domain, policy), tally) in &*tallies {
+            for fallback in Fallback::ALL {
+                let answer = ("answer", fallback.name());
+                let labels = [("domain", &**domain), ("policy", policy), answer];
+                text.sample(&labels, tally.degraded.of(fallback) as f64);
             }
         }
     }

@@ -182,7 +182,7 @@ async fn judge(worker: &Worker, rules: &Rules, cases: &[Case<'_>]) -> Result<Jud
         let limit = case.limit.expect("a case with an ask has a limit");
         if case.hits == 0 {
             let verdict = worker.peek(&[ask]).await?;
-            judged.decisions[index] = verdict.decisions().first().copied();
+            judged.note(&[(index, ask)], &verdict);
         } else if case.is_negative {
             let snapshot: Snapshot = worker.refund(&ask).await?;
             judged.decisions[index] = Some(Decision::Allow(snapshot));

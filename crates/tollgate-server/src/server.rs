@@ -30,7 +30,7 @@ use crate::open_files::{Places, make_places};
 use crate::service::Service;
 use crate::tls::Certificates;
 use crate::worker::Worker;
-use crate::{dashboard, grpc, http, resp};
+use crate::{dashboard, grpc, http, outage, resp};
 
 /// How often a drain looks whether everybody has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -190,6 +190,7 @@ async fn accept_all(
         let (service, workers, ids) = (Arc::clone(&service), workers.clone(), Arc::clone(&ids));
         accepting.spawn(listener.accept(service, workers, ids, places, stop.clone()));
     }
+    accepting.spawn(outage::watch(Arc::clone(&service), stop.clone()));
     accepting.spawn(dashboard::sample(service, stop));
     drop(workers);
     while accepting.join_next().await.is_some() {}

@@ -17,6 +17,7 @@ use crate::auth::{Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
+use crate::outage::Outages;
 use crate::queues::Queues;
 use crate::rules::{Ask, Rules};
 use crate::settings::Settings;
@@ -40,6 +41,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     store_name: &'static str,
+    outages: Outages,
     #[cfg(feature = "otlp")]
     traces: Option<crate::traces::Traces>,
     clock: Arc<dyn Clock>,
@@ -106,6 +108,7 @@ impl Service {
             changing: Mutex::default(),
             store,
             store_name: if memory.is_some() { "memory" } else { "shared" },
+            outages: Outages::default(),
             #[cfg(feature = "otlp")]
             traces: None,
             memory,
@@ -268,6 +271,12 @@ impl Service {
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Whether the store answers, and since when it does not.
+    #[must_use]
+    pub const fn outages(&self) -> &Outages {
+        &self.outages
     }
 
     /// The store, if it is in this process.

@@ -14,7 +14,8 @@ use std::slice;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Answer, Charge, Decision, Limiter, ReservationId, Reserved, StoreError, Timestamp, Verdict,
+    Answer, Charge, Decision, Limiter, OnStoreError, ReservationId, Reserved, StoreError,
+    Timestamp, Verdict,
 };
 
 use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
@@ -296,13 +297,28 @@ impl Gate {
             self.observe(&self.limits, limits, &verdict, false);
         }
         if !verdict.is_allowed() {
-            return Err(Refused { reason: Reason::Quota, limits, verdict: Some(verdict) });
+            let reason = self.reason(limits, &verdict);
+            return Err(Refused { reason, limits, verdict: Some(verdict) });
         }
         let open = reservation.map(|id| Box::new(Open::new(self, id, demand)));
         if open.is_none() && self.reply.is_silent() {
             return Ok(None);
         }
         Ok(Some(Passage { gate: Arc::clone(self), limits, verdict, open }))
+    }
+
+    /// Why a verdict denies: a quota is spent, be it this process's share, or a policy denies without
+    /// its store.
+    fn reason(&self, limits: LimitSet, verdict: &Verdict) -> Reason {
+        let denier = verdict.denied_by().and_then(|by| limits.indices().nth(by));
+        let is_share = denier.is_some_and(|index| {
+            let on_store_error = self.limits[index].policy.store_error();
+            matches!(
+                on_store_error,
+                OnStoreError::Local { .. } | OnStoreError::AllowThenLocal { .. }
+            )
+        });
+        if verdict.is_degraded() && !is_share { Reason::Store } else { Reason::Quota }
     }
 
     fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {

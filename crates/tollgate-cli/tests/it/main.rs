@@ -25,6 +25,8 @@ mod clients;
 mod dashboard;
 // Runs what `scripts/install-face` installs.
 mod face;
+// An outage of the store: log, metrics and the alerts that are shipped.
+mod outage;
 // What ships beside the binary.
 mod packaging;
 // The documents and what they show.

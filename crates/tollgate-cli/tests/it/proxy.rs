@@ -194,6 +194,15 @@ async fn the_budget_of_invalid_requests_is_one_for_all_proxies_on_a_store() {
     }
 }
 
+#[tokio::test]
+async fn a_proxy_starts_without_its_store() {
+    let fake = Running::fake(&[]);
+    let away = format!("redis://127.0.0.1:{}", tollgate_sim::servers::free_port());
+    let proxy = Running::proxy(&fake, &["--store", &away]);
+    let health = reqwest::get(format!("{}/healthz", proxy.url)).await.unwrap();
+    assert_eq!(health.status(), 200);
+}
+
 #[test]
 fn other_machines_are_not_listened_to_by_accident() {
     let public = ["proxy", "--upstream", "http://127.0.0.1:1", "--listen", "0.0.0.0:0"];

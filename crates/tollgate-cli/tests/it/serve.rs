@@ -77,6 +77,13 @@ impl Served {
         Self::spawn(&mut command, arguments, Stdio::null())
     }
 
+    /// A service that logs to this file.
+    pub(crate) fn start_logging(log: &Path, arguments: &[&str]) -> Self {
+        let log = std::fs::File::create(log).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        Self::spawn(&mut command, arguments, log.into())
+    }
+
     fn spawn(command: &mut Command, arguments: &[&str], errors: Stdio) -> Self {
         let silent: &[&str] = if arguments.contains(&"--resp") { &[] } else { &["--resp", "off"] };
         let mut process = command

@@ -68,6 +68,26 @@ impl Problem {
     /// ```
     #[must_use]
     pub fn body<'a>(self, status: u16, violated: impl IntoIterator<Item = &'a str>) -> String {
+        self.write(status, violated, None)
+    }
+
+    /// The same with a sentence about this occurrence.
+    #[must_use]
+    pub fn detailed<'a>(
+        self,
+        status: u16,
+        violated: impl IntoIterator<Item = &'a str>,
+        detail: &str,
+    ) -> String {
+        self.write(status, violated, Some(detail))
+    }
+
+    fn write<'a>(
+        self,
+        status: u16,
+        violated: impl IntoIterator<Item = &'a str>,
+        detail: Option<&str>,
+    ) -> String {
         let mut json = String::with_capacity(192);
         json.push_str("{\"type\":");
         push_json(&mut json, self.type_uri());
@@ -75,6 +95,10 @@ impl Problem {
         push_json(&mut json, self.title());
         json.push_str(",\"status\":");
         push_number(&mut json, u64::from(status));
+        if let Some(detail) = detail {
+            json.push_str(",\"detail\":");
+            push_json(&mut json, detail);
+        }
         json.push_str(",\"violated-policies\":[");
         let mut named = Vec::new();
         for policy in violated {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate_core::{ErrorKind, Policy, Settlement, Store, Timestamp};
-use tollgate_redis::{PolicySettings, RedisStore, Settings};
+use tollgate_core::{ErrorKind, OnStoreError, Policy, Settlement, Store, Timestamp};
+use tollgate_redis::{PolicySettings, Settings};
 use tollgate_sim::conformance::{run, scenarios};
 use tollgate_sim::oracle::history;
 
 use crate::caller::{admitted, charge, check, connect, cost, settings};
 use crate::conformance::{OnServer, single_charges};
-use crate::faults::{fail_over, hasty, until_asked};
-use tollgate_sim::servers::{Cluster, Engine, Server, full};
+use crate::faults::{fail_over, hasty, until, until_asked};
+use tollgate_sim::servers::{Cluster, Engine, LossyWay, Server, full};
 
 /// The engines on which clusters are tried: Redis always, Valkey where it is.
 #[test]
@@ -41,7 +41,32 @@ async fn charges_across_slots_are_refused_unless_the_policies_allow_it() {
         assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
         assert!(error.to_string().contains("hash tag"), "{error}");
         let together = [charge(&a, "one{t}"), charge(&b, "two{t}")];
-        assert!(store.check(&together, Timestamp::MIN).await.unwrap().is_allowed());
+        let error = store.check(&together, Timestamp::MIN).await.unwrap_err();
+        assert!(error.to_string().contains("key_tags"), "{error}");
+        let tagging = connect(&url, &Settings { key_tags: true, ..settings }).await;
+        assert!(tagging.check(&together, Timestamp::MIN).await.unwrap().is_allowed());
+    }
+}
+
+/// Whoever chooses keys must not choose the server that bears them.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_all_bring_one_tag_are_spread_over_the_cluster() {
+    for engine in Engine::available() {
+        let (cluster, settings) = (Cluster::shared(engine), settings());
+        let store = connect(&cluster.url(), &settings).await;
+        let policy = Policy::parse("a", "10/30d").unwrap();
+        for number in 0..300 {
+            assert!(check(&store, &policy, &format!("{{x}}{number}")).await.unwrap().is_allowed());
+        }
+        let pattern = format!("{}*", settings.prefix);
+        let held = |node: &Server| {
+            let is_primary = node.tell(&["ROLE"]).contains("master");
+            is_primary.then(|| node.tell(&["KEYS", &pattern]).matches(":h{").count())
+        };
+        let mut held: Vec<usize> = cluster.nodes.iter().filter_map(held).collect();
+        held.sort_unstable();
+        assert_eq!(held.iter().sum::<usize>(), 300, "{engine:?}: {held:?}");
+        assert!(held[0] > 50, "{engine:?}: {held:?}");
     }
 }
 
@@ -123,7 +148,7 @@ async fn a_reservation_across_slots_is_made_and_settled_in_all_of_them_or_in_non
 async fn a_slot_that_moves_under_load_loses_no_answer_and_grants_nothing_twice() {
     for engine in Engine::available() {
         let cluster = Cluster::shared(engine);
-        let settings = settings();
+        let settings = Settings { key_tags: true, ..settings() };
         let store = connect(&cluster.url(), &settings).await;
         let policies = ["a", "b"].map(|name| Policy::parse(name, "1000000/30d").unwrap());
         let stop = Arc::new(AtomicBool::new(false));
@@ -267,10 +292,25 @@ async fn a_killed_primary_is_replaced_and_at_most_its_limit_is_admitted_again() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_a_cluster_without_enough_nodes_still_starts_if_told_to() {
-    let settings = Settings { start_without: true, ..hasty() };
-    let store = RedisStore::connect("redis+cluster://127.0.0.1:1", settings).await.unwrap();
-    let policy = Policy::parse("api", "1/s").unwrap();
+async fn a_cluster_that_comes_after_the_start_is_found() {
+    let engine = Engine::Redis;
+    let cluster = Cluster::shared(engine);
+    let way = LossyWay::to(&cluster.nodes[0]);
+    way.hold(true);
+    let url = format!("redis+cluster://127.0.0.1:{}", way.port);
+    let store = connect(&url, &hasty()).await;
+    let policy = Policy::parse("api", "5/30d").unwrap();
+    let at_most = Duration::from_secs(3_600);
+    let allow = policy.clone().on_store_error(OnStoreError::Allow { at_most });
     let verdict = check(&store, &policy, "k").await.unwrap();
     assert!(verdict.is_degraded() && !verdict.is_allowed());
+    let verdict = check(&store, &allow, "k").await.unwrap();
+    assert!(verdict.is_degraded() && verdict.is_allowed(), "the outage has only begun");
+    assert!(store.outage().is_some());
+    way.hold(false);
+    until("the cluster is found", async || {
+        !check(&store, &policy, "k").await.unwrap().is_degraded()
+    })
+    .await;
+    assert_eq!(store.outage(), None);
 }

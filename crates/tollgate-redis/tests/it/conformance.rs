@@ -31,8 +31,8 @@ impl OnServer {
     pub(crate) fn new(url: &str) -> Self {
         let runtime = Runtime::new().unwrap();
         let prefix = fresh_prefix();
-        let store = runtime.block_on(connect(url, &prefix));
-        let elsewhere = runtime.block_on(connect(url, &prefix));
+        let store = runtime.block_on(connect(url, &prefix, false));
+        let elsewhere = runtime.block_on(connect(url, &prefix, false));
         let reservations = HashMap::new();
         let url = url.to_owned();
         Self {
@@ -89,9 +89,9 @@ impl OnServer {
     }
 }
 
-async fn connect(url: &str, prefix: &str) -> RedisStore {
+async fn connect(url: &str, prefix: &str, key_tags: bool) -> RedisStore {
     let timeout = std::time::Duration::from_secs(20);
-    let settings = Settings { prefix: prefix.to_owned(), timeout, ..Settings::default() };
+    let settings = Settings { prefix: prefix.to_owned(), timeout, key_tags, ..Settings::default() };
     RedisStore::connect_with_callers_time(url, settings).await.unwrap()
 }
 
@@ -103,8 +103,8 @@ fn fresh_prefix() -> String {
 impl Subject for OnServer {
     fn begin(&mut self, _policies: &[Arc<Policy>], _base: Timestamp) -> Result<(), Failure> {
         let prefix = fresh_prefix();
-        self.store = self.runtime.block_on(connect(&self.url, &prefix));
-        self.elsewhere = self.runtime.block_on(connect(&self.url, &prefix));
+        self.store = self.runtime.block_on(connect(&self.url, &prefix, self.has_one_tag));
+        self.elsewhere = self.runtime.block_on(connect(&self.url, &prefix, self.has_one_tag));
         self.reservations.clear();
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! Every run prints what it counted: `cargo test faults -- --nocapture` shows it.
 
+use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate_core::{ErrorKind, OnStoreError, Policy, Timestamp};
+use tollgate_core::{ErrorKind, OnStoreError, Policy, Store, Timestamp};
 use tollgate_redis::{RedisStore, Settings};
 
 use crate::caller::{check, connect, settings};
@@ -298,6 +299,124 @@ async fn latency_of_seconds_is_answered_by_the_policy_within_the_budget() {
             "first allowed, then denied"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denial_by_the_store_ends_an_outage_as_any_decision_does() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        let policy = Policy::parse("spent", "1/30d").unwrap();
+        assert!(check(&store, &policy, "hot").await.unwrap().is_allowed());
+        let is_degraded = async || {
+            let verdict = check(&store, &policy, "hot").await.unwrap();
+            assert!(!verdict.is_allowed());
+            verdict.is_degraded()
+        };
+        server.pause();
+        until("a degraded answer", is_degraded).await;
+        assert!(store.outage().is_some());
+        server.resume();
+        until("recovery", async || !is_degraded().await).await;
+        assert_eq!(store.outage(), None, "{engine:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_noticed_by_those_who_do_not_ask() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let store = connect(&server.url(), &hasty()).await;
+        until("it answers", async || store.outage().is_none()).await;
+        server.pause();
+        until("the pause is noticed", async || store.outage().is_some()).await;
+        server.resume();
+        until("it answers", async || store.status().servers_up == 1).await;
+        server.kill();
+        until("the end is noticed", async || store.status().servers_up == 0).await;
+        let outage = store.outage().unwrap();
+        assert!(!outage.reason.is_empty(), "{engine:?}: {outage:?}");
+    }
+}
+
+/// What waits for the answers to others would be answered when nobody waits any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_sent_although_as_many_as_allowed_are_under_way() {
+    let server = Server::start(Engine::Redis, &[]);
+    let way = LossyWay::to(&server);
+    let settings = Settings { in_flight_max: 1, ..settings() };
+    let store = connect(&format!("redis://127.0.0.1:{}", way.port), &settings).await;
+    let policy = policy(OnStoreError::Deny);
+    assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
+    let before = store.status().round_trips;
+    way.hold(true);
+    let callers: Vec<_> = (1..=3)
+        .map(|number| {
+            let (store, policy) = (store.clone(), policy.clone());
+            (number, tokio::spawn(async move { check(&store, &policy, "k").await.unwrap() }))
+        })
+        .collect();
+    until("two round trips at once", async || store.status().round_trips >= before + 2).await;
+    way.hold(false);
+    for (number, caller) in callers {
+        let verdict = caller.await.unwrap();
+        assert!(verdict.is_allowed() && !verdict.is_degraded(), "caller {number}");
+    }
+}
+
+/// No Redis does so; what is asked must be bounded all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_always_answers_nil_is_not_asked_for_ever() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let port = answer_nil(Arc::clone(&asked));
+    let store = connect(&format!("redis://127.0.0.1:{port}"), &settings()).await;
+    let verdict = check(&store, &policy(OnStoreError::Deny), "k").await.unwrap();
+    assert!(verdict.is_degraded() && !verdict.is_allowed());
+    assert_eq!(verdict.store_failure(), Some(ErrorKind::Refused));
+    assert!(asked.load(Ordering::Relaxed) <= 3, "{asked:?} scripts for one request");
+}
+
+/// A server that greets as a primary does and answers nil to every script, which it counts.
+fn answer_nil(asked: Arc<AtomicU64>) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let asked = Arc::clone(&asked);
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(&stream);
+                while let Some(words) = number(&mut reader) {
+                    let command: Vec<_> = (0..words).map_while(|_| word(&mut reader)).collect();
+                    let answer: &[u8] = match command.first().map(|name| &name[..]) {
+                        Some(b"ROLE") => b"*1\r\n$6\r\nmaster\r\n",
+                        Some(b"EVALSHA" | b"EVAL") => {
+                            asked.fetch_add(1, Ordering::Relaxed);
+                            b"$-1\r\n"
+                        }
+                        _ => b"+OK\r\n",
+                    };
+                    if (&stream).write_all(answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// The number in a line such as `*3` or `$5`.
+fn number(reader: &mut impl BufRead) -> Option<usize> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    line.get(1..)?.trim_end().parse().ok()
+}
+
+fn word(reader: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut word = vec![0; number(reader)? + 2];
+    reader.read_exact(&mut word).ok()?;
+    word.truncate(word.len() - 2);
+    Some(word)
 }
 
 #[tokio::test(flavor = "multi_thread")]

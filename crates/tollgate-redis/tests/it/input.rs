@@ -184,6 +184,24 @@ async fn keys_of_any_bytes_are_kept_apart() {
     }
 }
 
+/// A store that is full answers nobody: strangers must not fill it by the length of their keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_keys_take_no_more_room_than_short_ones() {
+    for engine in Engine::available() {
+        let limits = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
+        let server = Server::start(engine, &limits);
+        let store = connect(&server.url(), &settings()).await;
+        let window = SlidingWindow::new("5/1h".parse().unwrap(), 5).unwrap();
+        for policy in [Policy::parse("g", "5/1h").unwrap(), Policy::new("w", window).unwrap()] {
+            for number in 0..300 {
+                let key = format!("{number}{}", "x".repeat(60_000));
+                let verdict = check(&store, &policy, &key).await.unwrap();
+                assert!(!verdict.is_degraded() && verdict.is_allowed(), "{engine:?}: {number}");
+            }
+        }
+    }
+}
+
 /// What this process does not remember of its own reservations is looked up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_on_a_long_key_is_settled_as_any_other() {

@@ -123,7 +123,10 @@ fn store(service: &Service, degraded: u64) -> Value {
                 "degraded": degraded,
             })
         }
-        None => json!({"kind": "shared", "errors": errors, "degraded": degraded}),
+        None => {
+            let is_up = service.outages().is_up();
+            json!({"kind": "shared", "up": is_up, "errors": errors, "degraded": degraded})
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
 use crate::decide::Decided;
+use crate::fallback::Fallback;
 use crate::rules::{Ask, Treatment};
 use crate::worker::Worker;
 
@@ -119,6 +120,13 @@ pub(super) fn begin(
     }
 }
 
+/// What was answered in place of the store by the policy that denied, if one was.
+fn fallback(verdict: &Verdict, asks: &[Ask<'_>]) -> Option<Fallback> {
+    let by = verdict.denied_by().filter(|_| verdict.is_degraded())?;
+    let ask = asks.get(by).filter(|ask| ask.is_asked())?;
+    Some(Fallback::of(ask, verdict.decisions().get(by)?))
+}
+
 /// A denial is a problem too: the members of RFC 9457 stand beside the verdict's.
 fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Reply) {
     let denied =
@@ -126,8 +134,16 @@ fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Re
     let violated = denied.map(|(ask, _)| ask.charge.policy.name());
     // A banned key has spent nothing: it is not a quota that it must wait for.
     let is_banned = asks.iter().any(|ask| ask.treatment == Treatment::Ban);
-    let kind = if is_banned { Problem::AbnormalUsageDetected } else { Problem::QuotaExceeded };
-    let problem = kind.body(status, violated);
+    let fallback = fallback(verdict, asks).filter(|_| !is_banned);
+    let problem = match fallback {
+        _ if is_banned => Problem::AbnormalUsageDetected.body(status, violated),
+        Some(fallback) => {
+            reply.fields.push((Fallback::FIELD, fallback.name().to_owned()));
+            let (problem, detail) = fallback.problem();
+            problem.detailed(status, violated, detail)
+        }
+        None => Problem::QuotaExceeded.body(status, violated),
+    };
     let members = problem.trim_start_matches('{').trim_end_matches('}');
     reply.body.push(b',');
     reply.body.extend_from_slice(members.as_bytes());

@@ -2,7 +2,8 @@
 //!
 //! `/healthz` says that the process runs, `/readyz` that it wants work: not while it drains. A
 //! refused reload does not make it unready, since the old rules still hold, but shows in the
-//! detail.
+//! detail. Nor does a store that is gone: policies say what is answered then, and a store that all
+//! nodes share would take all of them from the balancer at once.
 
 use std::sync::Arc;
 
@@ -83,6 +84,9 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
     let auth = &service.settings().auth;
     let may_read = auth.role_of_field(request.fields.field("authorization")).is_some();
     let detail = service.reload_error().filter(|_| may_read);
+    let outage = service.outages().current();
+    let since_ms = outage.as_ref().map(|outage| outage.since.as_nanos() / 1_000_000);
+    let last_error = outage.as_ref().map(|outage| &outage.reason).filter(|_| may_read);
     reply.status = if is_ready { 200 } else { 503 };
     let body = json!({
         "ready": is_ready,
@@ -90,6 +94,7 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
         "config": if service.reload_error().is_some() { "stale" } else { "current" },
         "config_error": detail,
         "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
+        "store": {"up": outage.is_none(), "since_ms": since_ms, "last_error": last_error},
     });
     reply.body.extend_from_slice(body.to_string().as_bytes());
 }
@@ -146,6 +151,10 @@ fn exposition(service: &Service) -> String {
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     text.family("tollgate_draining", "gauge", "Whether the service is about to stop.");
     text.sample(&[], f64::from(u8::from(service.is_draining())));
+    let help = "Whether the store answers; without it each policy's on_store_error does.";
+    text.family("tollgate_store_up", "gauge", help);
+    let is_up = service.outages().is_up();
+    text.sample(&[("store", service.store_name())], f64::from(u8::from(is_up)));
     service.metrics().write(service.store_name(), &mut text);
     text.family("tollgate_held_bytes", "gauge", "Held for unfinished requests.");
     text.sample(&[], service.room().bytes() as f64);

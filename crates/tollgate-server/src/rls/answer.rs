@@ -7,6 +7,7 @@ use tollgate_core::{Decision, Policy, Retry};
 
 use super::limits::{Unit, unit_and_requests};
 use super::{Case, Judged};
+use crate::fallback::Fallback;
 use crate::worker::Worker;
 
 /// The answer to a request.
@@ -109,9 +110,17 @@ fn tell_client(worker: &Worker, cases: &[Case<'_>], judged: &Judged, answer: &mu
         answer.fields.push((field.name(), value.to_owned()));
     });
     if answer.is_over {
-        let violated = told.iter().filter(|(_, decision)| !decision.is_allowed());
-        let names = violated.map(|(policy, _)| policy.name());
-        answer.body = Some(Problem::QuotaExceeded.body(429, names));
+        let violated = || told.iter().filter(|(_, decision)| !decision.is_allowed());
+        let names = violated().map(|(policy, _)| policy.name());
+        let first = violated().next().filter(|_| judged.degraded);
+        answer.body = Some(match first.map(|(policy, decision)| Fallback::by(policy, decision)) {
+            None => Problem::QuotaExceeded.body(429, names),
+            Some(fallback) => {
+                answer.fields.push((Fallback::FIELD, fallback.name().to_owned()));
+                let (problem, detail) = fallback.problem();
+                problem.detailed(429, names, detail)
+            }
+        });
         answer.fields.push(("Content-Type", Problem::CONTENT_TYPE.to_owned()));
     }
 }

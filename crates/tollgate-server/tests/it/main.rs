@@ -46,6 +46,9 @@ mod traces;
 /// What a store that fails does to requests, and what it must not.
 mod failures;
 
+/// What operators and clients are told while the store is lost: killed, stopped, paused.
+mod outage;
+
 /// What operators do: reload, drain, tokens, certificates, sockets, metrics.
 mod operations;
 

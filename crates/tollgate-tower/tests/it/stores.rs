@@ -183,6 +183,22 @@ async fn a_local_share_that_no_store_keeps_is_a_denial() {
     assert_eq!(statuses(&service, 3, || get("/")).await, [503, 503, 503]);
 }
 
+/// The Redis store answers by the policies itself; a client must not be told that it spent a quota
+/// of which nobody knows.
+#[tokio::test]
+async fn a_denial_in_place_of_the_store_is_not_told_as_a_spent_quota() {
+    let refuse = async |on_store_error| {
+        let settings = tollgate_redis::Settings::default();
+        let gone = tollgate_redis::RedisStore::connect("redis://127.0.0.1:1", settings).await;
+        let api = policy("api", "1/1m").on_store_error(on_store_error);
+        let limiter = Limiter::new([api], Arc::new(gone.expect("it starts without")), clock());
+        let service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
+        statuses(&service, 2, || get("/")).await
+    };
+    assert_eq!(refuse(OnStoreError::Deny).await, [503, 503]);
+    assert_eq!(refuse(OnStoreError::Local { shares: 1 }).await, [200, 429], "its share is spent");
+}
+
 #[tokio::test]
 async fn a_question_that_was_wrong_is_excused_by_no_outage() {
     let at_most = Duration::from_secs(3600);
