@@ -1,5 +1,7 @@
 //! The binary `tollgate`: arguments to calls, nothing else.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod completions;
 mod demo;

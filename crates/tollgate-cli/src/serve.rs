@@ -1,5 +1,7 @@
 //! `tollgate serve`: the service, from flags, environment and files.
 
+mod hints;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use tollgate_server::service::{Backing, Origin, Service};
 #[cfg(feature = "otlp")]
 use tollgate_server::traces::{Collector, Traces};
 
+use hints::Hints;
+
 /// Serve limits over HTTP, gRPC and RESP.
 ///
 /// A flag beats the environment (TOLLGATE_HTTP, TOLLGATE_STORE, ...), which beats the files. A token
@@ -27,7 +31,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     config: Vec<PathBuf>,
 
-    /// Where HTTP listens: address:port, unix:/path or off [default: 127.0.0.1:8080]
+    /// Where HTTP listens: address:port, unix:/path, unix:/path?mode=0660&group=www-data or off
+    /// [default: 127.0.0.1:8080]
     #[arg(long, value_name = "WHERE")]
     http: Option<String>,
 
@@ -96,12 +101,12 @@ impl Args {
             store: self.store.clone(),
             queue_store: self.queue_store.clone(),
             token: None,
+            read_token: None,
             memory_bytes: self.memory_bytes,
             workers: self.workers,
             listen_public: self.listen_public.then_some(true),
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
-            read_token: None,
         };
         Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
     }
@@ -157,7 +162,12 @@ async fn serve(args: Args) -> Result<()> {
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
     let server = Server::start(service, &listen, tls.as_ref(), workers)?;
-    announce(&server, example.as_deref())?;
+    let hints = Hints {
+        policy: example.as_deref().unwrap_or("POLICY"),
+        has_tls: tls.is_some(),
+        has_token: !server.service().settings().auth.is_open(),
+    };
+    announce(&server, hints)?;
     until_told(server, drain, args.snapshot).await?;
     if let Some(pushing) = pushing {
         pushing.stop().await;
@@ -199,26 +209,12 @@ async fn backing(config: &Config, snapshot: Option<&PathBuf>) -> Result<(Backing
     Ok((Backing::Memory(Arc::new(memory)), "memory"))
 }
 
-fn announce(server: &Server, policy: Option<&str>) -> Result<()> {
-    let policy = policy.unwrap_or("POLICY");
+fn announce(server: &Server, hints: Hints<'_>) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    if let Some(endpoint) = server.endpoint(Front::Http) {
-        let body = format!(r#"{{"policy":"{policy}","key":"ada"}}"#);
-        writeln!(out, "page  {endpoint}   http://{endpoint}/")?;
-        writeln!(out, "HTTP  {endpoint}   curl -d '{body}' http://{endpoint}/v1/check")?;
-    }
-    if let Some(endpoint) = server.endpoint(Front::Grpc) {
-        let service = "envoy.service.ratelimit.v3.RateLimitService";
-        writeln!(out, "gRPC  {endpoint}   grpcurl -plaintext {endpoint} describe {service}")?;
-    }
-    if let Some(endpoint) = server.endpoint(Front::Resp) {
-        let text = endpoint.to_string();
-        let at = match text.rsplit_once(':') {
-            Some(("unix", path)) => format!("-s {path}"),
-            Some((_, port)) => format!("-p {port}"),
-            None => String::new(),
-        };
-        writeln!(out, "RESP  {endpoint}   redis-cli {at} TOLL.CHECK {policy} ada")?;
+    for front in [Front::Http, Front::Grpc, Front::Resp] {
+        if let Some(endpoint) = server.endpoint(front) {
+            write!(out, "{}", hints.of(front, endpoint))?;
+        }
     }
     out.flush()?;
     Ok(())

@@ -23,6 +23,8 @@
 //! trips and retry under load; server modules; the client library's own cluster mode, which sends a
 //! script again after an I/O error and so may charge twice.
 
+#![forbid(unsafe_code)]
+
 mod address;
 mod amount;
 mod batch;

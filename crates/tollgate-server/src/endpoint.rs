@@ -1,17 +1,21 @@
 //! Where a front listens: an address and port, or a Unix socket.
 
+mod unix;
+
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::str::FromStr;
+
+pub use unix::UnixSocket;
 
 /// A place to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// An address and port.
     Tcp(SocketAddr),
-    /// A Unix socket: `unix:/run/tollgate.sock`.
-    Unix(PathBuf),
+    /// A Unix socket: `unix:/run/tollgate.sock`, with `?mode=0660&group=www-data` if others are to
+    /// connect.
+    Unix(UnixSocket),
 }
 
 impl Endpoint {
@@ -35,8 +39,8 @@ impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Self::Unix(path.into()));
+        if let Some(socket) = text.strip_prefix("unix:") {
+            return socket.parse().map(Self::Unix);
         }
         let right = "right would be 127.0.0.1:8080, [::1]:8080 or unix:/run/tollgate.sock";
         text.parse().map(Self::Tcp).map_err(|_| format!("{text:?} is no place to listen; {right}"))
@@ -47,7 +51,7 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Unix(socket) => socket.fmt(f),
         }
     }
 }

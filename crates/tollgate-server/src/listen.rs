@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use crate::drain::Stop;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, UnixSocket};
 use crate::metrics::Front;
 use crate::service::Service;
 
@@ -75,9 +75,11 @@ impl Listener {
                 socket.bind(*address).map_err(named)?;
                 ListenerSocket::Tcp(socket.listen(BACKLOG).map_err(named)?)
             }
-            Endpoint::Unix(path) => {
-                remove_stale(path).map_err(named)?;
-                ListenerSocket::Unix(UnixListener::bind(path).map_err(named)?)
+            Endpoint::Unix(socket) => {
+                remove_stale(&socket.path).map_err(named)?;
+                let listener = UnixListener::bind(&socket.path).map_err(named)?;
+                socket.protect().map_err(named)?;
+                ListenerSocket::Unix(listener)
             }
         };
         Ok(Self { front, socket })
@@ -89,8 +91,10 @@ impl Listener {
             ListenerSocket::Tcp(listener) => listener.local_addr().map(Endpoint::Tcp),
             ListenerSocket::Unix(listener) => {
                 let address = listener.local_addr()?;
-                let path = address.as_pathname().map(Path::to_path_buf);
-                path.map(Endpoint::Unix).ok_or_else(|| io::Error::other("a socket without a name"))
+                let socket = address.as_pathname().map(UnixSocket::at);
+                socket
+                    .map(Endpoint::Unix)
+                    .ok_or_else(|| io::Error::other("a socket without a name"))
             }
         }
     }
@@ -130,9 +134,8 @@ impl Listener {
                 counts.open.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        if let (ListenerSocket::Unix(_), Ok(Endpoint::Unix(path))) = (&self.socket, self.endpoint())
-        {
-            let _ = std::fs::remove_file(path);
+        if let Ok(Endpoint::Unix(socket)) = self.endpoint() {
+            let _ = std::fs::remove_file(socket.path);
         }
     }
 

@@ -1,22 +1,18 @@
 //! What the operating system says about this process, under Prometheus's usual names.
 
 use std::fs;
-use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::metrics::Exposition;
 
 /// Linux counts processor time in hundredths of a second, whatever the kernel's own tick.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-static STARTED_AT: LazyLock<f64> = LazyLock::new(|| {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-});
-
 /// Writes the process's figures; those that the system does not tell are left out.
 pub(crate) fn write(text: &mut Exposition) {
-    text.family("process_start_time_seconds", "gauge", "When the process began to count.");
-    text.sample(&[], *STARTED_AT);
+    if let Some(seconds) = started_at() {
+        text.family("process_start_time_seconds", "gauge", "When the process was started.");
+        text.sample(&[], seconds);
+    }
     if let Some(seconds) = cpu_seconds() {
         text.family("process_cpu_seconds_total", "counter", "Processor time used.");
         text.sample(&[], seconds);
@@ -31,17 +27,49 @@ pub(crate) fn write(text: &mut Exposition) {
     }
 }
 
+/// Seconds since the epoch: when the machine was started, and how much later this process was.
+fn started_at() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let booted_at = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Some(booted_at.trim().parse::<f64>().ok()? + own_seconds(STARTED)?)
+}
+
 fn cpu_seconds() -> Option<f64> {
+    Some(own_seconds(USER_TIME)? + own_seconds(SYSTEM_TIME)?)
+}
+
+/// Places in `/proc/self/stat`, counted from after the name.
+const USER_TIME: usize = 11;
+const SYSTEM_TIME: usize = 12;
+const STARTED: usize = 19;
+
+/// What the system says about this process in ticks, in seconds.
+fn own_seconds(place: usize) -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name of the process comes second, in parentheses, and may hold spaces.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
-    let ticks = |field: Option<&str>| field?.parse::<f64>().ok();
-    Some((ticks(fields.next())? + ticks(fields.next())?) / TICKS_PER_SECOND)
+    let ticks: f64 = rest.split_ascii_whitespace().nth(place)?.parse().ok()?;
+    Some(ticks / TICKS_PER_SECOND)
 }
 
 fn resident_bytes() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn the_start_is_the_process_s_own_and_not_the_first_look() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let file = fs::metadata("/proc/self/stat").map(|_| started_at().unwrap());
+        // Whole seconds of the machine's start, and a clock that was set since.
+        assert!(file.is_ok_and(|started| started > 0.0 && started <= now + 2.0));
+        assert_eq!(started_at(), started_at(), "it does not move");
+    }
 }

@@ -15,6 +15,8 @@
 //! # Ok::<(), tollgate_sim::ScenarioError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod chart;
 pub mod conformance;
 pub mod fault;

@@ -20,6 +20,8 @@
 //! [`pace`] is for a token whose other users cannot be seen; [`budget`] for one that this process,
 //! or a fleet on one Redis, has to itself. Both are pure: time is an argument.
 
+#![forbid(unsafe_code)]
+
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;

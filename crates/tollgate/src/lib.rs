@@ -19,6 +19,8 @@
 //!
 //! A limiter over any store, shared between processes, is [`shared::Limiter`].
 
+#![forbid(unsafe_code)]
+
 pub use tollgate_core::*;
 
 #[cfg(feature = "memory")]

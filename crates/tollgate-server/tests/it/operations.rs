@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
@@ -125,7 +126,6 @@ fn the_gate_takes_its_key_from_the_address_behind_trusted_proxies() {
 }
 
 #[test]
-#[test]
 fn the_gate_reads_addresses_as_proxies_write_them() {
     let running = start(&format!("trusted_proxies = [\"127.0.0.0/8\"]\n{POLICY}"));
     let mut http = Http::connect(running.http);
@@ -183,6 +183,7 @@ fn a_descriptor_of_any_length_is_limited() {
     assert_eq!(ask(&"x".repeat(100_001)), 200, "another value has a count of its own");
 }
 
+#[test]
 fn tokens_give_roles_on_every_front() {
     let toml = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"use\", role = \"check\" }, \
                 { token = \"rule\", role = \"admin\" }]\n";
@@ -219,7 +220,6 @@ fn tokens_give_roles_on_every_front() {
     assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }
 
-#[test]
 #[test]
 fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
     let tokens = "tokens = [{ token = \"right\", role = \"admin\" }]\n";
@@ -267,6 +267,7 @@ fn a_connection_is_closed_after_a_few_wrong_tokens() {
     assert_eq!(answer.matches("WRONGPASS").count(), 3, "{answer}");
 }
 
+#[test]
 fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("reload");
     let file = folder.file("rules.toml", POLICY);
@@ -436,7 +437,12 @@ fn a_drain_ends_the_wait_for_a_job() {
 #[test]
 fn every_front_listens_on_a_unix_socket_too() {
     let folder = Folder::new("unix");
-    let at = |name: &str| Some(format!("unix:{}", folder.0.join(name).display()));
+    // A group that this process is in: giving a file to another one needs privileges.
+    let group = folder.0.metadata().unwrap().gid();
+    let at = |name: &str| {
+        let (socket, mode) = (folder.0.join(name), if name == "http" { "0660" } else { "600" });
+        Some(format!("unix:{}?mode={mode}&group={group}", socket.display()))
+    };
     let overrides =
         Overrides { http: at("http"), grpc: at("grpc"), resp: at("resp"), ..Overrides::default() };
     let metrics = Metrics::default();
@@ -444,6 +450,8 @@ fn every_front_listens_on_a_unix_socket_too() {
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));
     let service = Service::new(config.rules, metrics, memory, clock(), config.settings);
     let _server = Server::start(Arc::new(service), &config.listen, None, 1).unwrap();
+    let mode = |name| folder.0.join(name).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(["http", "grpc", "resp"].map(mode), [0o660, 0o600, 0o600]);
     let mut resp = UnixStream::connect(folder.0.join("resp")).unwrap();
     resp.write_all(b"PING\r\nQUIT\r\n").unwrap();
     let mut answer = String::new();
