@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
