@@ -164,8 +164,8 @@ fn a_full_disk_stops_new_jobs_and_nothing_else_until_there_is_room() {
     for round in 0..3 {
         let running = lease(&served);
         assert_eq!(running.len(), 10, "round {round}");
-        for id in running {
-            assert_eq!(post(&served, "ack", &json!({"id": id, "attempt": 1})).0, 200);
+        for Held { id, token } in running {
+            assert_eq!(post(&served, "ack", &json!({"token": token})).0, 200);
             assert_eq!(state(&served, id), "done");
         }
         kept -= 10;
