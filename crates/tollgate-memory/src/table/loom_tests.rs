@@ -238,3 +238,62 @@ fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
         assert_eq!(after, before.map(|moment| moment + 2));
     });
 }
+
+/// One unit of a second each, at most two at once: what a charge with the reading `now` does to a
+/// moment, as GCRA does it.
+fn charge(table: &Table<Narrow>, key: Fingerprint, now: Timestamp) -> bool {
+    const UNIT: u64 = 1_000_000_000;
+    let decide = |moment: u64, now: u64| {
+        let wanted = moment.max(now) + UNIT;
+        if wanted <= now + 2 * UNIT { (true, wanted) } else { (false, moment) }
+    };
+    let short = table.move_on(key, table.home(key), |moment| {
+        let (allowed, next) = decide(moment, now.as_nanos());
+        (allowed, next, false)
+    });
+    short.unwrap_or_else(|| {
+        let charged = table.update(key, now, |[moment, _], at| {
+            let (answer, next) = decide(moment, at.as_nanos());
+            let vacant_at = Timestamp::from_nanos(next);
+            let content = Content { words: [next, 0], vacant_at, limited: false };
+            Change { answer, content: answer.then_some(content) }
+        });
+        charged.expect("there is room")
+    })
+}
+
+#[test]
+fn a_late_thread_takes_and_frees_nothing_in_any_order() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Deny));
+        let late = NOW.before(Duration::from_secs(1));
+        assert!(charge(&table, ALICE, NOW));
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || u64::from(charge(&other, ALICE, late)));
+        let mine = u64::from(charge(&table, ALICE, NOW));
+        // As of a second ago everything is taken by now; as of now one is left.
+        assert_eq!(mine + thread.join().unwrap(), 1);
+        assert!(!charge(&table, ALICE, late) && !charge(&table, ALICE, NOW));
+    });
+}
+
+/// Bob takes Alice's slot, which says nothing any more, while she comes with a reading from when she
+/// had nothing left. If she is let in then it is as of now, and not as of then and of now.
+#[test]
+fn a_late_thread_whose_slot_is_reused_meanwhile_does_not_begin_anew_in_the_past() {
+    loom::model(|| {
+        let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Forget));
+        let late = NOW.before(Duration::from_secs(2));
+        assert!(charge(&table, ALICE, late) && charge(&table, ALICE, late));
+        let other = Arc::clone(&table);
+        let thread = thread::spawn(move || {
+            assert!(charge(&other, BOB, NOW), "he has taken nothing yet");
+        });
+        let again = [(); 2].map(|()| u64::from(charge(&table, ALICE, late)));
+        thread.join().unwrap();
+        let now = [(); 2].map(|()| u64::from(charge(&table, ALICE, NOW)));
+        // Two at once and one a second: of readings over two seconds, four, two of which she had.
+        let admitted = 2 + again.iter().sum::<u64>() + now.iter().sum::<u64>();
+        assert!(admitted <= 4, "{again:?} then {now:?}");
+    });
+}

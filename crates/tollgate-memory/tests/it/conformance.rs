@@ -45,7 +45,7 @@ fn the_store_answers_late_callers_as_the_oracle_does() {
     ];
     for kinds in kinds {
         let mix = Mix { kinds, keys: 1, late: true, ..Mix::default() };
-        for seed in 0..if full { 4_000 } else { 100 } {
+        for seed in 0..if full { 1_000 } else { 60 } {
             let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
             verdict.unwrap_or_else(|difference| panic!("{difference}"));
         }

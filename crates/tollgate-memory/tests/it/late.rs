@@ -302,6 +302,9 @@ impl Play<'_> {
                 self.asked_beside(&reserved.verdict, 0, charge, when)?;
                 if let (Some(open), Verb::ReserveAndCancel) = (reserved.reservation, caller.verb) {
                     self.store.cancel(open.id, reading);
+                }
+                // Reserved permits are given back a lease after the reading, which may be long ago.
+                if permits || matches!(caller.verb, Verb::ReserveAndCancel) {
                     self.book.given_back += u128::from(asked);
                 }
             }
