@@ -229,19 +229,10 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
-        let mut helped = false;
         loop {
-            let home = self.home(fingerprint);
-            let mut found = self.find_here(fingerprint, home);
-            if found.is_none() {
-                found = self.find_behind(fingerprint, home);
-                if found.is_some() && !helped {
-                    helped = true;
-                    self.help(fingerprint, now);
-                    continue;
-                }
-            }
-            let Some(slot) = found else {
+            let here = self.find_here_or_help(fingerprint, now);
+            let behind = || self.find_behind(fingerprint, self.home(fingerprint));
+            let Some(slot) = here.or_else(behind) else {
                 match self.try_insert(fingerprint, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,

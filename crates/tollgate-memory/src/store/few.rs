@@ -23,7 +23,7 @@ impl MemoryStore {
             by_word(charge, now)?;
             *fingerprint = self.fingerprint(charge);
         }
-        let mut locked = self.narrow.lock_few(&fingerprints[..charges.len()])?;
+        let mut locked = self.narrow.lock_few(&fingerprints[..charges.len()], now)?;
         let mut words = [None; FEW];
         for ((charge, held), word) in charges.iter().zip(&locked).zip(&mut words) {
             let moment = held.as_ref()?.view().words[0];

@@ -223,7 +223,8 @@ fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
         let far = Fingerprint { tag: u64::MAX, owner: 0 };
         let before = [move_on(&table, ALICE), move_on(&table, far)];
         let both = |table: &Table<Narrow>, keys: [Fingerprint; 2]| {
-            let locked = table.lock_few(&keys).expect("both are known, and neither is evicted");
+            let locked =
+                table.lock_few(&keys, NOW).expect("both are known, and neither is evicted");
             for (held, key) in locked.into_iter().flatten().zip(keys) {
                 let words = [held.view().words[0] + 1, 0];
                 let vacant_at = Timestamp::from_nanos(words[0]);

@@ -64,10 +64,11 @@ impl<S: Slot> Table<S> {
     pub(crate) fn lock_few(
         &self,
         fingerprints: &[Fingerprint],
+        now: Timestamp,
     ) -> Option<[Option<Locked<'_, S>>; FEW]> {
         let mut order = [(usize::MAX, 0); FEW];
         for (position, (fingerprint, place)) in fingerprints.iter().zip(&mut order).enumerate() {
-            let slot = self.find(*fingerprint, self.home(*fingerprint))?;
+            let slot = self.find_here_or_help(*fingerprint, now)?;
             *place = (self.index(slot), position);
         }
         let order = &mut order[..fingerprints.len()];

@@ -89,7 +89,7 @@ fn a_table_grows_by_newcomers_that_are_locked_together_too() {
         }
     }
     assert!((0..50_000).all(|number| words_of(&table, number).is_some()));
-    assert!(table.lock_few(&[key(0), key(1), key(2)]).is_some());
+    assert!(table.lock_few(&[key(0), key(1), key(2)], NOW).is_some());
 }
 
 #[test]
