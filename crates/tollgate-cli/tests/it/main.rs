@@ -15,6 +15,8 @@ mod queue;
 mod serve;
 // What `simulate` prints and writes.
 mod simulate;
+// Honest clients while others attack, for a minute or ten.
+mod soak;
 // Runs the binary within a bound.
 mod tool;
 // The clients for other languages.
