@@ -6,7 +6,8 @@
 
 Needs redis-server, redis-benchmark, wrk and h2load; throttlecrab-server is taken from target/throttlecrab
 if it was built there. Every subject is warmed up before it is measured. `--only tails` compares the tail
-latencies at 1k and 2M live keys, `--only unpipelined` the CPU of single requests beside redis-server. For each subject: requests per second, latency
+latencies at 1k and 2M live keys, `--only unpipelined` the CPU of single requests beside redis-server,
+`--only attacked` what honest clients wait while `attack.py` runs beside them and while it does not. For each subject: requests per second, latency
 percentiles, and CPU microseconds of the server per request from /proc, which is the figure to compare:
 client and server share the machine. Medians over the rounds; every round is kept in the JSON file.
 """
@@ -54,8 +55,8 @@ class Server:
         self.process.wait()
 
 
-def redis_benchmark(port, pipeline, keys, count, command):
-    arguments = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-c", "50", "-n", str(count),
+def redis_benchmark(port, pipeline, keys, count, command, clients=50):
+    arguments = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-c", str(clients), "-n", str(count),
                  "-P", str(pipeline), "-r", str(keys), *command]
     text = subprocess.run(arguments, capture_output=True, text=True, timeout=300).stdout
     rps = float(re.findall(r"throughput summary: ([\d.]+)", text)[-1])
@@ -92,7 +93,7 @@ def main():
     parser.add_argument("tollgate")
     built = os.path.join(HERE, "../../target/throttlecrab/bin/throttlecrab-server")
     parser.add_argument("--throttlecrab", default=built if os.path.exists(built) else None)
-    parser.add_argument("--only", choices=["tails", "unpipelined"])
+    parser.add_argument("--only", choices=["tails", "unpipelined", "attacked"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--out")
@@ -113,6 +114,9 @@ def main():
         return report(rows, options)
     if options.only == "unpipelined":
         unpipelined(tollgate, throttle, size, options.rounds, note)
+        return report(rows, options)
+    if options.only == "attacked":
+        attacked(tollgate, size, options.rounds, note)
         return report(rows, options)
     for _ in range(options.rounds):
         redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
@@ -199,6 +203,27 @@ def unpipelined(tollgate, throttle, size, rounds, note):
         server.stop()
 
 
+def attacked(tollgate, size, rounds, note):
+    """Single requests of four honest clients, alone and under attack in turn."""
+    rules = "".join(f'[[policies]]\nname = "{name}"\nquota = "{quota}"\n' for name, quota in
+                    (("honest", "1000000/1s"), ("flooded", "1/1h"), ("flooded-window", "1/1h")))
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(rules + 'algorithm = "sliding-window"\n[limits]\nslow_client = "2s"\n')
+        file.flush()
+        ours = Server(tollgate("--config", file.name, "--memory-bytes", str(64 << 20)), 16380)
+        command = ["TOLL.CHECK", "honest", "key:__rand_int__"]
+        load = lambda: redis_benchmark(16380, 1, 10_000, size(100_000), command, clients=4)
+        load()  # warm up
+        for _ in range(rounds):
+            note("honest clients alone", ours.measure(size(100_000), load))
+            attack = subprocess.Popen([sys.executable, f"{HERE}/attack.py", "18080", "16380", "600"])
+            time.sleep(3)
+            note("honest clients under attack", ours.measure(size(100_000), load))
+            attack.kill()
+            attack.wait()
+        ours.stop()
+
+
 def compare(rows):
     """What was aimed at, as far as these rows tell: ratios of medians, and of the least disturbed rounds."""
     figures = lambda name, field: [row[field] for row in rows if row["what"] == name and row.get(field)]
@@ -213,6 +238,8 @@ def compare(rows):
     for pipeline in (1, 16, 64):
         name = f"tollgate CL.THROTTLE P{pipeline}, %s of 2M live keys"
         ratio(f"p99.9, 2M to 1k keys, pipeline {pipeline}", name % "2M", name % "1k", "p99.9_us", "≤ 2")
+    ratio("p99 of honest clients, under attack to alone", "honest clients under attack", "honest clients alone",
+          "p99_us", "≤ 3")
     for ours in ("tollgate CL.THROTTLE P1", "tollgate CL.THROTTLE P1 100k keys"):
         ratio("CPU, unpipelined, to redis INCR", ours, "redis INCR P1", "cpu_us_per_op", "≤ 1")
     for pipeline in (16, 64):

@@ -17,6 +17,8 @@ mod serve;
 mod snapshot;
 // What `simulate` prints and writes.
 mod simulate;
+// Honest clients while others attack, for a minute or ten.
+mod soak;
 // Runs the binary within a bound.
 mod tool;
 // The clients for other languages.
