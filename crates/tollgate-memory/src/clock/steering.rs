@@ -36,7 +36,7 @@ impl Line {
     pub(super) fn at(self, raw: u64) -> u64 {
         let ticks = raw.saturating_sub(self.raw);
         // Past the year 2554 this would begin anew; a bound costs what nobody needs.
-        self.ns.wrapping_add((u128::from(ticks) * u128::from(self.rate) >> 32) as u64)
+        self.ns.wrapping_add(((u128::from(ticks) * u128::from(self.rate)) >> 32) as u64)
     }
 }
 
