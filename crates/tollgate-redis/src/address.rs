@@ -11,6 +11,8 @@
 //! sentinels, if they want any, follow as `?sentinel_user=…&sentinel_password=…`, either or both,
 //! percent-encoded like everything in a URL.
 
+use std::sync::Arc;
+
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -214,9 +216,12 @@ pub(crate) fn classify(error: RedisError) -> StoreError {
 /// it is, and a clock that is behind is set.
 fn untrusted(error: &RedisError) -> Option<&rustls::CertificateError> {
     use rustls::CertificateError as Wrong;
+    type Shared = Arc<dyn std::error::Error + Send + Sync>;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        // An I/O error does not name what it wraps as its source.
+        // Neither an error that is shared nor one of I/O names what it wraps as its source.
+        let shared = error.downcast_ref::<Shared>();
+        let error = shared.map_or(error, |shared| &**shared as _);
         let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let error = wrapped.map_or(error, |wrapped| wrapped as _);
         if let Some(rustls::Error::InvalidCertificate(wrong)) = error.downcast_ref() {

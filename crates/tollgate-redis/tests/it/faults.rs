@@ -305,9 +305,12 @@ async fn latency_of_seconds_is_answered_by_the_policy_within_the_budget() {
 async fn a_denial_by_the_store_ends_an_outage_as_any_decision_does() {
     for engine in Engine::available() {
         let server = Server::start(engine, &[]);
-        let store = connect(&server.url(), &hasty()).await;
+        let hasty = hasty();
+        let patient = Settings { timeout: Duration::from_secs(20), ..hasty.clone() };
         let policy = Policy::parse("spent", "1/30d").unwrap();
-        assert!(check(&store, &policy, "hot").await.unwrap().is_allowed());
+        let first = connect(&server.url(), &patient).await;
+        assert!(check(&first, &policy, "hot").await.unwrap().is_allowed());
+        let store = connect(&server.url(), &hasty).await;
         let is_degraded = async || {
             let verdict = check(&store, &policy, "hot").await.unwrap();
             assert!(!verdict.is_allowed());
