@@ -198,7 +198,7 @@ impl Concurrency {
         for hold in state.holds.iter_mut().rev().take_while(|hold| hold.expires_at > latest) {
             hold.expires_at = latest;
         }
-        state.as_of = state.as_of.min(now.after(SKEW));
+        state.as_of = state.as_of.min(now);
     }
 
     /// Forgets the holds whose leases have ended at `now`.

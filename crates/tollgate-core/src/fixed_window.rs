@@ -142,6 +142,9 @@ impl FixedWindow {
     /// whoever knows that the clock was set back; see [`SKEW`].
     #[must_use]
     pub fn rewind(&self, state: State, now: Timestamp) -> State {
+        if state.count == 0 {
+            return State::default();
+        }
         // Most windows have started: no division for them.
         if state.start <= now {
             return state;

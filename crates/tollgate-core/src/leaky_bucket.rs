@@ -211,7 +211,10 @@ impl LeakyBucket {
     /// was set back; see [`SKEW`].
     #[must_use]
     pub fn rewind(&self, state: State, now: Timestamp) -> State {
-        State { dripped_at: state.dripped_at.min(now.after(SKEW)), ..state }
+        match state.level {
+            0 => State::default(),
+            level => State { level, dripped_at: state.dripped_at.min(now.after(SKEW)) },
+        }
     }
 
     /// The state after all drips until `now`.

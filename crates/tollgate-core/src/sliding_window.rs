@@ -48,7 +48,7 @@ pub struct State {
     cells: VecDeque<Cell>,
     /// Units in all cells, dropped or not.
     total: u128,
-    /// The last tick at which it was changed; not before any cell's.
+    /// The last tick at which it was changed: not before any cell's, unless the clock was set back.
     as_of: u64,
 }
 
@@ -267,10 +267,11 @@ impl SlidingWindow {
             state.total -= u128::from(newest.units);
             units = units.saturating_add(newest.units);
         }
-        state.as_of = state.as_of.min(latest);
         if units > 0 {
             state.add(latest, units);
         }
+        // Cells may be ahead of it by the skew now.
+        state.as_of = state.as_of.min(self.tick(now));
     }
 
     /// Drops the cells that do not count at `now` any more.

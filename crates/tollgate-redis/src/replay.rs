@@ -55,6 +55,8 @@ impl Board {
             }
             is_open
         });
+        // What was given back leaves no moment behind in a value.
+        state.rewind(terms.algorithm(), now);
         self.states.push(state);
         self.returns.push(returns);
         Some(())

@@ -8,7 +8,8 @@ use tokio::runtime::Runtime;
 use tollgate_core::{Charge, Grant, Policy, ReservationId, Reserved, Store, Timestamp};
 use tollgate_redis::{RedisStore, Settings};
 use tollgate_sim::conformance::{
-    Ask, Failure, Figures, OnCore, Operation, Outcome, Scenario, Subject, run, scenarios,
+    Ask, Capabilities, Failure, Figures, OnCore, Operation, Outcome, Scenario, Subject, run,
+    scenarios,
 };
 use tollgate_sim::oracle::{Kind, Mix, history};
 
@@ -101,6 +102,11 @@ fn fresh_prefix() -> String {
 }
 
 impl Subject for OnServer {
+    /// The server's clock decides, one request at a time: nobody comes late.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { declines: &["late-reading"], ..Capabilities::FULL }
+    }
+
     fn begin(&mut self, _policies: &[Arc<Policy>], _base: Timestamp) -> Result<(), Failure> {
         let prefix = fresh_prefix();
         self.store = self.runtime.block_on(connect(&self.url, &prefix, self.has_one_tag));
@@ -236,7 +242,7 @@ fn histories_in_which_time_runs_backwards_are_answered_as_the_core_answers_them(
         let mut subject = OnServer::new(&engine.shared().url());
         for seed in 0..histories {
             let scenario = shuffled_time(history(seed, &Mix::default()), seed);
-            let mut core = OnCore::new();
+            let mut core = OnCore::by_server_clock();
             core.begin(&scenario.policies, Timestamp::MIN).unwrap();
             subject.begin(&scenario.policies, Timestamp::MIN).unwrap();
             for step in &scenario.steps {

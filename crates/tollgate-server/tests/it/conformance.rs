@@ -98,7 +98,11 @@ impl<C: Client> Fronted<C> {
         let report = run(&mut self, &scenarios);
         println!("{report}");
         assert!(report.passed(), "{report}");
-        let expected = scenarios.iter().filter(|scenario| (self.plays)(scenario));
+        // The clock of a process does not go back; what it reads then is a reading that comes late.
+        let is_set_back =
+            |scenario: &Scenario| scenario.tags.iter().any(|tag| tag == "clock-steps-back");
+        let expected = scenarios.iter().filter(|scenario| !is_set_back(scenario));
+        let expected = expected.filter(|scenario| (self.plays)(scenario));
         let expected: Vec<&str> = expected.map(|scenario| scenario.name.as_str()).collect();
         assert_eq!(report.ran, expected);
     }

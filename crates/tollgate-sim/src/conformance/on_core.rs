@@ -180,6 +180,14 @@ impl Subject for OnCore {
         match self.manner {
             Manner::ForEver => {}
             Manner::UntilVacant => self.forget(operation.asks(), at),
+            // A look stores nothing, not even that the clock was set back.
+            Manner::ByServerClock if matches!(operation, Operation::Peek(_)) => {
+                let before = self.states.clone();
+                self.rewind(operation.asks(), at);
+                let shown = Outcome::of_verdict(&self.peek(operation.asks(), at), operation);
+                self.states = before;
+                return Ok(shown);
+            }
             Manner::ByServerClock => self.rewind(operation.asks(), at),
         }
         Ok(match operation {
@@ -188,9 +196,18 @@ impl Subject for OnCore {
             Operation::Take(ask) => granted(self.take(ask, at), ask),
             Operation::Refund(ask) => {
                 let algorithm = ask.policy().algorithm();
+                let leaves_time = self.manner != Manner::ByServerClock;
                 let state = self.state(ask);
                 state.refund(algorithm, ask.cost().get(), None, at);
+                if !leaves_time {
+                    state.forget_past(algorithm, at);
+                }
                 Outcome::of_snapshot(state.peek(algorithm, at))
+            }
+            // What is gone from a server leaves no time behind, and nobody there comes late.
+            Operation::Reset(ask) if self.manner == Manner::ByServerClock => {
+                self.states.remove(&address(ask));
+                Outcome::default()
             }
             Operation::Reset(ask) => {
                 self.state(ask).clear(ask.policy().algorithm(), at);

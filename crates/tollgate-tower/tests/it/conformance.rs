@@ -199,7 +199,9 @@ fn the_layer_answers_every_scenario_it_can_express() {
     assert!(report.passed(), "{report}");
     // The rest needs counting without enforcing, or permits that outlive their request.
     let skipped = report.skipped.iter().all(|(_, reason)| {
-        reason.starts_with("cannot enforce") || reason.starts_with("cannot count")
+        reason.starts_with("cannot enforce")
+            || reason.starts_with("cannot count")
+            || reason == "declines clock-steps-back"
     });
     assert!(skipped && report.ran.len() > 4 * report.skipped.len(), "{report}");
 }
