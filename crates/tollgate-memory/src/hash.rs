@@ -84,7 +84,7 @@ impl Seed {
     }
 
     /// The tag of `key` under the policy with this id.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tag(&self, policy_id: u64, key: &[u8]) -> u64 {
         let [of_head, of_tail, of_first, ..] = &self.secret.pairs;
         let mut sum = 0;

@@ -252,7 +252,8 @@ impl MemoryStore {
         self.amend(self.fingerprint(charge), algorithm, now, clear);
     }
 
-    #[inline]
+    // Always inlined: called, it would cost the shortest way a tenth of its instructions.
+    #[inline(always)]
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         let tag = self.seed.tag(charge.policy.id(), charge.key.as_bytes());
         Fingerprint { tag, owner: charge.policy.name_id() }
