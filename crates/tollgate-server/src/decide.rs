@@ -215,7 +215,7 @@ impl Worker {
         let asked = asks.iter().filter(|ask| ask.is_asked());
         let asked = asked.map(|ask| store.check(&[ask.charge], now)).collect();
         let decided = at_once(asked).await;
-        let all = decided.iter().fold(true, |all, answer| self.is_answered(1, answer) && all);
+        let all = self.are_answered(&decided);
         let mut decided = decided.into_iter();
         answers.extend(asks.iter().map(|ask| {
             let decided = if ask.is_asked() { decided.next() } else { None };
@@ -246,7 +246,7 @@ impl Worker {
             false => store.peek(&[*charge], now),
         });
         let on_trial = at_once(on_trial.collect()).await;
-        all = on_trial.iter().fold(all, |all, answer| self.is_answered(1, answer) && all);
+        all &= self.are_answered(&on_trial);
         if let Some(started) = started.filter(|_| all) {
             self.service.metrics().store_seconds.observe(started.elapsed());
         }
@@ -293,6 +293,13 @@ impl Worker {
 
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
         answer.await.inspect_err(|error| self.note_error(1, error))
+    }
+
+    /// Whether the store answered all of these, of one charge each; those that it did not are
+    /// counted.
+    fn are_answered(&self, answers: &[Decided]) -> bool {
+        let failed = answers.iter().filter(|answer| !self.is_answered(1, answer));
+        failed.count() == 0
     }
 
     /// Whether the store answered for so many charges, whatever their policies said in its place;
