@@ -343,6 +343,8 @@ mod tests {
         assert_eq!(api.id(), api.clone().on_store_error(OnStoreError::Local { shares: 2 }).id());
         assert_ne!(api.id(), policy("api", "100/1m burst 21").id());
         assert_ne!(api.id(), policy("web", "100/1m burst 20").id());
+        assert_eq!(api.name_id(), policy("api", "1/1h").name_id());
+        assert_ne!(api.name_id(), policy("web", "100/1m burst 20").name_id());
         let fixed = |anchor| {
             let window = FixedWindow::new("100/1m".parse().unwrap(), anchor);
             Policy::new("api", window).unwrap().id()
