@@ -12,6 +12,12 @@ use tollgate_fuzz::{run, worker};
 use tollgate_server::drain::Stopper;
 use tollgate_server::http::Peer;
 
+/// Answers without their dates: hyper's are those of the machine.
+fn undated(answers: &[u8]) -> Vec<String> {
+    let lines = answers.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"date: "));
+    lines.map(|line| line.escape_ascii().to_string()).collect()
+}
+
 /// What comes back for the parts, each sent when the server has had its turn.
 fn exchange(parts: &[&[u8]]) -> Vec<u8> {
     // Hyper runs tasks of its own beside the connection.
@@ -51,6 +57,6 @@ fuzz_target!(|input: &[u8]| {
     let cut = bytes.len() * usize::from(*first) / 256;
     let parted = exchange(&[&bytes[..cut], &bytes[cut..]]);
     if is_plain {
-        assert_eq!(whole.escape_ascii().to_string(), parted.escape_ascii().to_string());
+        assert_eq!(undated(&whole), undated(&parted));
     }
 });
