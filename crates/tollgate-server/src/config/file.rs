@@ -340,14 +340,10 @@ impl Draft {
             settings.auth.add(token, Role::Read);
         }
         // Those of files were looked at where they stand; these may come from elsewhere.
-        let checks: [(_, _, fn(&str) -> Result<(), String>); 2] = [
-            ("store", &over.store, check_store),
-            ("queue_store", &over.queue_store, check_queue_store),
-        ];
-        for (field, text, check) in checks {
-            check(text.as_deref().unwrap_or("memory"))
-                .map_err(|problem| outside(field, problem))?;
-        }
+        let named = |text: &Option<String>| text.clone().unwrap_or_else(|| "memory".to_owned());
+        check_store(&named(&over.store)).map_err(|problem| outside("store", problem))?;
+        check_queue_store(&named(&over.queue_store))
+            .map_err(|problem| outside("queue_store", problem))?;
         let config = Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes: over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT),
