@@ -94,7 +94,7 @@ impl History {
 /// Runs a history on a store and on the core; how many of its requests were allowed and denied.
 fn compare(subject: &mut OnServer, sort: Sort, seed: u64) -> [u32; 2] {
     let mut history = History::new(sort, seed);
-    let mut core = OnCore::new();
+    let mut core = OnCore::by_server_clock();
     core.begin(&history.policies, Timestamp::MIN).unwrap();
     subject.begin(&history.policies, Timestamp::MIN).unwrap();
     let mut answers = [0; 2];
