@@ -51,6 +51,13 @@ pub struct Hold {
 }
 
 impl State {
+    /// Gives memory back that was needed for more holds.
+    pub(crate) fn shrink(&mut self) {
+        if self.holds.capacity() > 4 * self.holds.len() + 16 {
+            self.holds.shrink_to(2 * self.holds.len());
+        }
+    }
+
     /// The state made of `holds`, which must be in order of expiry.
     #[must_use]
     pub fn from_holds(holds: impl IntoIterator<Item = Hold>) -> Self {

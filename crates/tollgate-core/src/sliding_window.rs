@@ -71,6 +71,13 @@ impl State {
         Self { cells, total, as_of }
     }
 
+    /// Gives memory back that was needed for more cells.
+    pub(crate) fn shrink(&mut self) {
+        if self.cells.capacity() > 4 * self.cells.len() + 16 {
+            self.cells.shrink_to(2 * self.cells.len());
+        }
+    }
+
     /// The cells, oldest first.
     pub fn cells(&self) -> impl ExactSizeIterator<Item = Cell> + '_ {
         self.cells.iter().copied()

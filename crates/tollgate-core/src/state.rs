@@ -67,6 +67,16 @@ impl State {
         }
     }
 
+    /// Gives memory back that was needed for more than is kept now: at most four times as much as
+    /// that stays allocated, and a little.
+    pub fn shrink(&mut self) {
+        match self {
+            Self::SlidingWindow(state) => state.shrink(),
+            Self::Concurrency(state) => state.shrink(),
+            Self::Gcra(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => {}
+        }
+    }
+
     /// Takes `cost` units whether or not the policy would allow it.
     pub fn count(
         &mut self,

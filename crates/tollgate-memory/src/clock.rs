@@ -55,6 +55,7 @@ struct SharedLine {
     raw: AtomicU64,
     ns: AtomicU64,
     rate: AtomicU64,
+    base: AtomicU64,
 }
 
 /// How often a look at the system's time is repeated to find one that nothing disturbed.
@@ -110,7 +111,7 @@ impl Clock for SystemClock {
             return self.read_again();
         }
         if raw.saturating_sub(line.raw) >= shared.look_every {
-            return shared.look(drawn, line.at(raw));
+            return shared.look(drawn, line.at_last(raw, shared.look_every));
         }
         Timestamp::from_nanos(line.at(raw))
     }
@@ -166,7 +167,12 @@ impl SharedLine {
     #[inline]
     fn load(&self) -> Line {
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        Line { raw: word(&self.raw), ns: word(&self.ns), rate: word(&self.rate) }
+        Line {
+            raw: word(&self.raw),
+            ns: word(&self.ns),
+            rate: word(&self.rate),
+            base: word(&self.base),
+        }
     }
 
     fn store(&self, line: Line) {
@@ -175,6 +181,7 @@ impl SharedLine {
         self.raw.store(line.raw, Ordering::Relaxed);
         self.ns.store(line.ns, Ordering::Relaxed);
         self.rate.store(line.rate, Ordering::Relaxed);
+        self.base.store(line.base, Ordering::Relaxed);
     }
 }
 

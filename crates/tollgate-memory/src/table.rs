@@ -274,7 +274,9 @@ impl<S: Slot> Table<S> {
     }
 
     pub(crate) fn pressure(&self) -> Pressure {
-        let used = self.stripes.iter().map(|stripe| stripe.used.load(Ordering::Relaxed)).sum();
+        // A key may be counted in one stripe and leave from another: only the sum says something.
+        let used = self.stripes.iter().map(|stripe| stripe.used.load(Ordering::Relaxed));
+        let used = used.fold(0, u64::wrapping_add).cast_signed().max(0).cast_unsigned();
         Pressure { used, ..self.owners.pressure_of_all() }
     }
 

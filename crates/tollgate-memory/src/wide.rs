@@ -262,6 +262,8 @@ impl Shard {
             return;
         }
         entry.limited = entry.state.peek(algorithm, at).remaining() == 0;
+        // What was allocated for a busier time would not be counted.
+        entry.state.shrink();
         let bytes = bytes_of(&entry.state);
         self.bytes = self.bytes - entry.bytes + bytes;
         if let Some(room) = self.rooms.get_mut(&entry.fingerprint.owner) {

@@ -60,7 +60,7 @@ pub(crate) struct Holder {
 
 /// What one request holds, given back when dropped.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     own: Place,
     all: Place,
 }
@@ -101,6 +101,11 @@ impl Holder {
     fn hold(&self, bytes: usize) -> Option<Held> {
         let (own, all) = (self.own.enter(bytes as u64)?, self.all.enter(bytes as u64)?);
         Some(Held { own, all })
+    }
+
+    /// A place for `bytes`, given back when dropped, if there is room.
+    pub(crate) fn place(&self, bytes: usize) -> Option<Held> {
+        self.hold(bytes)
     }
 
     /// The bytes of an answer with their place, which is given back when the last of them is sent:
@@ -157,6 +162,24 @@ impl Holder {
 pub(crate) struct Answered<B> {
     pub response: Response<B>,
     pub request: Option<Incoming>,
+}
+
+/// The body of an answer that goes on for as long as its client likes, and its place.
+pub(crate) struct Placed<B> {
+    pub body: B,
+    pub _place: Held,
+}
+
+impl<B: Body + Unpin> Body for Placed<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
 }
 
 /// The body of an answer, and with it what is left of the request.

@@ -171,3 +171,18 @@ fn a_late_reading_counts_in_the_tick_of_the_last_change() {
     window.refund(&mut state, 2, None, ms(1_200));
     assert_eq!(window.moment(&state, ms(0)), ms(1_700));
 }
+
+#[test]
+fn a_state_gives_back_what_it_needed_in_a_busier_time() {
+    let window = SlidingWindow::exact("1000/1h".parse().unwrap()).unwrap();
+    let (mut state, start) = (State::default(), Timestamp::from_millis(1_000_000_000));
+    for step in 0..1_000 {
+        let now = start.after(Duration::from_nanos(step));
+        assert!(window.decide(&mut state, Cost::ONE, now).is_allowed());
+    }
+    let later = start.after(Duration::from_secs(7_200));
+    assert!(window.decide(&mut state, Cost::ONE, later).is_allowed());
+    state.shrink();
+    assert_eq!(state.cells().len(), 1);
+    assert!(state.cells.capacity() <= 20, "{}", state.cells.capacity());
+}

@@ -26,8 +26,9 @@ pub(super) struct Look {
 pub(super) struct Line {
     pub(super) raw: u64,
     pub(super) ns: u64,
-    /// Nanoseconds per tick, times 2³².
+    /// Nanoseconds per tick, times 2³²: bent for a second, and what is believed after it.
     pub(super) rate: u64,
+    pub(super) base: u64,
 }
 
 impl Line {
@@ -36,36 +37,53 @@ impl Line {
     pub(super) fn at(self, raw: u64) -> u64 {
         let ticks = raw.saturating_sub(self.raw);
         // Past the year 2554 this would begin anew; a bound costs what nobody needs.
-        self.ns.wrapping_add(((u128::from(ticks) * u128::from(self.rate)) >> 32) as u64)
+        self.ns.wrapping_add(nanos(ticks, self.rate))
     }
+
+    /// The time at a tick that may be long after the line was drawn: it was bent to be right again
+    /// `second` ticks later, and would miss by as much as it is bent for as long as nobody looks.
+    pub(super) fn at_last(self, raw: u64, second: u64) -> u64 {
+        let ticks = raw.saturating_sub(self.raw);
+        let bent = ticks.min(second);
+        let straight = nanos(ticks - bent, self.base);
+        self.ns.wrapping_add(nanos(bent, self.rate)).wrapping_add(straight)
+    }
+}
+
+#[inline]
+fn nanos(ticks: u64, rate: u64) -> u64 {
+    ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
 /// What is known about the counter: how fast it ticks, and when the system's time was last seen.
 #[derive(Debug)]
 pub(super) struct Steering {
     rate: u64,
+    /// Ticks of a second, as far as was known at the start.
+    second: u64,
     seen: Look,
 }
 
 impl Steering {
     pub(super) fn new(seen: Look, ticks_per_second: u64) -> Self {
         let rate = u128::from(ONE) * SECOND_NS as u128 / u128::from(ticks_per_second.max(1));
-        Self { rate: u64::try_from(rate).unwrap_or(u64::MAX), seen }
+        Self { rate: u64::try_from(rate).unwrap_or(u64::MAX), second: ticks_per_second, seen }
     }
 
     /// The first line.
     pub(super) fn start(&self, floor: Timestamp) -> Line {
-        Line { raw: self.seen.raw, ns: self.seen.system_ns.max(floor.as_nanos()), rate: self.rate }
+        let ns = self.seen.system_ns.max(floor.as_nanos());
+        Line { raw: self.seen.raw, ns, rate: self.rate, base: self.rate }
     }
 
     /// The line after `line`.
     pub(super) fn next(&mut self, line: Line, look: Look) -> Line {
         self.learn_rate(look);
-        let ours = line.at(look.raw);
+        let ours = line.at_last(look.raw, self.second);
         let error_ns = i64::try_from(i128::from(ours) - i128::from(look.system_ns))
             .unwrap_or(if ours > look.system_ns { i64::MAX } else { i64::MIN });
         if error_ns < -STEP_NS {
-            return Line { raw: look.raw, ns: look.system_ns, rate: self.rate };
+            return Line { raw: look.raw, ns: look.system_ns, rate: self.rate, base: self.rate };
         }
         let rate = i128::from(self.rate);
         let bend = if error_ns > STEP_NS {
@@ -74,7 +92,7 @@ impl Steering {
             let most = rate / 2_000;
             (rate * i128::from(error_ns) / i128::from(4 * SECOND_NS)).clamp(-most, most)
         };
-        Line { raw: look.raw, ns: ours, rate: (rate - bend) as u64 }
+        Line { raw: look.raw, ns: ours, rate: (rate - bend) as u64, base: self.rate }
     }
 
     /// Measures the counter against the system's time, unless that was set meanwhile.
@@ -129,14 +147,18 @@ mod tests {
 
         /// Looks at a system's time that is read `noise_ns` off; checks that time goes on.
         fn look(&mut self, noise_ns: i64) {
-            let before = self.line.at(self.raw);
+            let before = self.now();
             let system_ns = self.system_ns.saturating_add_signed(noise_ns);
             self.line = self.steering.next(self.line, Look { raw: self.raw, system_ns });
-            assert!(self.line.at(self.raw) >= before, "time went back");
+            assert!(self.now() >= before, "time went back");
+        }
+
+        fn now(&self) -> u64 {
+            self.line.at_last(self.raw, TICKS_PER_SECOND)
         }
 
         fn error_ns(&self) -> i64 {
-            self.line.at(self.raw) as i64 - self.system_ns as i64
+            self.now() as i64 - self.system_ns as i64
         }
     }
 
@@ -190,6 +212,23 @@ mod tests {
             machine.pass(1_000_000_000);
         });
         assert!(machine.error_ns().abs() < 1_000_000, "{}", machine.error_ns());
+    }
+
+    /// A line that is bent for as long as nobody looks would be off by more than it makes good.
+    #[test]
+    fn a_clock_that_is_seldom_read_does_not_overshoot() {
+        for (ahead_ns, every_s) in [(30_000_000, 60), (10_000_000_000, 60), (-20_000_000, 3_600)] {
+            let mut machine = Machine::new(0, 0);
+            machine.system_ns = machine.system_ns.saturating_add_signed(-ahead_ns);
+            machine.look(0);
+            for _ in 0..200 {
+                machine.pass(every_s * 1_000_000_000);
+                let error = machine.error_ns();
+                assert!(error.abs() <= ahead_ns.abs(), "{ahead_ns} every {every_s} s: {error}");
+                machine.look(0);
+            }
+            assert!(machine.error_ns().abs() < 1_000_000, "{}", machine.error_ns());
+        }
     }
 
     proptest! {

@@ -35,12 +35,12 @@ impl<'a> Plan<'a> {
         // Charges are few: looking through them beats a map.
         for place in [Place::Wide, Place::Narrow, Place::Double] {
             for state in asked.iter().filter(|state| state.2 == place) {
-                if !states.contains(state) {
+                if !states.iter().any(|known| is_same(known, state)) {
                     states.push(*state);
                 }
             }
         }
-        let number = |state| states.iter().position(|known| known == state);
+        let number = |state| states.iter().position(|known| is_same(known, state));
         let slots = asked.iter().filter_map(number).collect();
         Self { states, slots }
     }
@@ -53,6 +53,14 @@ impl<'a> Plan<'a> {
             .map(|(number, &(fingerprint, algorithm, _))| (number, fingerprint, algorithm))
     }
 }
+
+/// Whether two charges are about one state. Their quotas may differ: those of calls that bring their
+/// own share the state of a key, and to lock its slot twice would be to wait for ourselves.
+fn is_same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
+    (one.0, one.2) == (other.0, other.2)
+}
+
+type Asked<'a> = (Fingerprint, &'a Algorithm, Place);
 
 type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 

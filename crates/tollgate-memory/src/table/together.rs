@@ -98,7 +98,16 @@ impl<S: Slot> Table<S> {
     ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
         let mut stripes = Vec::new();
         loop {
-            let (mut order, at) = self.choose(fingerprints, now)?;
+            let (mut order, at) = match self.choose(fingerprints, now) {
+                Ok(chosen) => chosen,
+                // A key that is moved meanwhile is missed without the lock of its stripe.
+                Err(_) if stripes.is_empty() => {
+                    stripes = self.lock_stripes(fingerprints, now);
+                    continue;
+                }
+                Err(_) if self.grow() => continue,
+                Err(full) => return Err(full),
+            };
             let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
             if newcomers && stripes.is_empty() {
                 stripes = self.lock_stripes(fingerprints, now);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use http::{Request, Response};
-use http_body_util::Either;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ use super::{envoy, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::http::Peer;
-use crate::http2::{self, Answered, Holder, Manner};
+use crate::http2::{self, Answered, Holder, Manner, Placed};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -129,7 +129,10 @@ async fn answer(
             let response = kept(response, &holder).map(Either::Left);
             Answered { response, request: Some(request.into_body()) }
         }
-        None => Answered { response: answer_probe(probes, request).await, request: None },
+        None => {
+            let response = answer_probe(worker, probes, request, &holder).await;
+            Answered { response, request: None }
+        }
     };
     #[cfg(feature = "otlp")]
     if let Some((traces, begun)) = span {
@@ -170,14 +173,31 @@ async fn answer_call(
     })
 }
 
-async fn answer_probe(mut probes: Probes, request: Request<Incoming>) -> Response<AnswerBody> {
-    let response = if request.uri().path().starts_with(HEALTH) {
-        let Ok(response) = probes.health.call(request).await;
-        response
-    } else {
-        (probes.reflection)(request).await
+/// Answers a probe. Strangers may ask for health: what they have not finished sending is held within
+/// the bounds of any request, and not for longer. A call of reflection goes on for as long as its
+/// client likes, so it has a place for one message.
+async fn answer_probe(
+    worker: &Worker,
+    mut probes: Probes,
+    request: Request<Incoming>,
+    holder: &Holder,
+) -> Response<AnswerBody> {
+    let refused = |status| counted(worker, respond::<RateLimitResponse>(Err(status)));
+    if request.uri().path().starts_with(HEALTH) {
+        let (head, mut body) = request.into_parts();
+        let limits = &worker.service.settings().limits;
+        let bytes = match holder.collect(&mut body, limits).await {
+            Ok(bytes) => bytes,
+            Err(unread) => return refused(unread.into()).map(Either::Left),
+        };
+        let Ok(response) = probes.health.call(Request::from_parts(head, Full::new(bytes))).await;
+        return response.map(Either::Right);
+    }
+    let Some(place) = holder.place(PROBE_BYTES_MAX) else {
+        return refused(http2::Unread::Full.into()).map(Either::Left);
     };
-    response.map(Either::Right)
+    let response = (probes.reflection)(request).await;
+    response.map(|body| Either::Right(tonic::body::Body::new(Placed { body, _place: place })))
 }
 
 /// The answer with its place in the room, unless it is short.

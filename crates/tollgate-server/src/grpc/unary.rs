@@ -83,15 +83,20 @@ pub(super) async fn receive<M: Message + Default>(
     holder: &Holder,
 ) -> Result<M, Status> {
     let bytes = holder.collect(body, &worker.service.settings().limits).await;
-    let bytes = bytes.map_err(|unread| match unread {
-        Unread::TooLong => Status::new(Code::ResourceExhausted, "the message is too long"),
-        Unread::Full => {
-            Status::new(Code::ResourceExhausted, "too much is held for unfinished requests")
+    decode(&bytes?)
+}
+
+impl From<Unread> for Status {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::TooLong => Self::new(Code::ResourceExhausted, "the message is too long"),
+            Unread::Full => {
+                Self::new(Code::ResourceExhausted, "too much is held for unfinished requests")
+            }
+            Unread::Slow => Self::new(Code::DeadlineExceeded, "the request took too long"),
+            Unread::Broken(why) => Self::new(Code::InvalidArgument, why),
         }
-        Unread::Slow => Status::new(Code::DeadlineExceeded, "the request took too long"),
-        Unread::Broken(why) => Status::new(Code::InvalidArgument, why),
-    })?;
-    decode(&bytes)
+    }
 }
 
 /// Reads the one frame that a unary request is.

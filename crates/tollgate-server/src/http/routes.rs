@@ -37,8 +37,15 @@ pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
 pub(super) fn admit(worker: &Worker, request: &Request<'_>, has_body: bool) -> Result<(), Trouble> {
     pages::keep_out(worker, request, has_body)?;
     let auth = &worker.service.settings().auth;
-    let is_known = || auth.role_of_field(request.fields.field("authorization")).is_some();
-    if needs_token(request.path) && !is_known() { Err(Trouble::Unauthorized) } else { Ok(()) }
+    if !needs_token(request.path) {
+        // Who needs no token is a stranger: a body that nothing here reads is not held for one.
+        let unread = || Trouble::Bad("no body is expected at this path".to_owned());
+        return if has_body && !auth.is_open() { Err(unread()) } else { Ok(()) };
+    }
+    match auth.role_of_field(request.fields.field("authorization")) {
+        Some(_) => Ok(()),
+        None => Err(unauthorized(worker, request)),
+    }
 }
 
 /// Whether a path is answered only to those who show a token, where tokens are known.

@@ -239,7 +239,9 @@ fn parse_inline<'a>(
 fn is_http(first: &[u8]) -> bool {
     const WORDS: [&[u8]; 9] =
         [b"POST", b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"HOST:"];
-    WORDS.iter().any(|word| first.eq_ignore_ascii_case(word))
+    // Nor may those in a greeting of TLS, whose ticket a page can have chosen.
+    let is_text = first.first().is_some_and(u8::is_ascii_graphic);
+    !is_text || WORDS.iter().any(|word| first.eq_ignore_ascii_case(word))
 }
 
 fn inline_argument(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {

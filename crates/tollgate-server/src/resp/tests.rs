@@ -271,6 +271,20 @@ async fn a_transaction_is_bounded() {
     assert_eq!(answer.matches("+QUEUED").count(), 1_024);
     assert!(answer.contains("-ERR more than 1024 commands in one transaction"));
     assert!(answer.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+    // Arguments cost memory though they be empty.
+    let empty = ["*1000\r\n$4\r\nPING\r\n", &"$0\r\n\r\n".repeat(999)].concat();
+    let commands = ["MULTI\r\n", &empty.repeat(40)].concat();
+    let answer = client.raw(commands.as_bytes()).await;
+    assert!(answer.contains("-ERR a transaction is longer than 1048576 bytes"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_a_browser_sends_over_tls_is_not_obeyed() {
+    let client = Client::new();
+    let answer = client.raw(b"\x16\x03\x01\x02ticket\r\nTOLL.CHECK api k\r\n").await;
+    assert!(answer.starts_with("-ERR"), "{answer}");
+    assert_eq!(answer.lines().count(), 1, "{answer}");
+    assert_eq!(client.lines("TOLL.REFUND api k").await[2], ":5", "nothing was taken");
 }
 
 #[tokio::test]

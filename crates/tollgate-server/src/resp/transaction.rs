@@ -13,6 +13,8 @@
 //! rest. Charges that belong together are one `TOLL.CHECK`. `WATCH` is refused, since there is nothing
 //! here that a client reads, compares and writes.
 
+use tollgate_http::Place;
+
 use super::batch::unknown;
 use super::check::asks;
 use super::session::Session;
@@ -22,11 +24,16 @@ use crate::auth::Role;
 use crate::rules::Rules;
 use crate::worker::Worker;
 
+/// What an argument takes beside its bytes.
+const ARGUMENT_BYTES: usize = 32;
+
 /// Commands put by.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     commands: Vec<Vec<Box<[u8]>>>,
     bytes: usize,
+    /// Their part of what all connections may hold.
+    place: Option<Place>,
     /// Whether one of them was refused.
     aborted: bool,
 }
@@ -71,11 +78,13 @@ impl Transaction {
         rules: &Rules,
     ) -> Result<(), String> {
         let limits = &worker.service.settings().limits;
-        let bytes = args.iter().map(|arg| arg.len()).sum::<usize>();
+        let bytes = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum::<usize>();
         let refused = if self.commands.len() == limits.pipeline_max {
             Some(format!("ERR more than {} commands in one transaction", limits.pipeline_max))
         } else if self.bytes + bytes > limits.frame_bytes_max {
             Some(format!("ERR a transaction is longer than {} bytes", limits.frame_bytes_max))
+        } else if !self.aborted && !self.hold(bytes, worker) {
+            Some("ERR too much is held for unfinished requests".to_owned())
         } else {
             refusal(args, session, worker, rules)
         };
@@ -88,6 +97,16 @@ impl Transaction {
             self.commands.push(args.iter().map(|&arg| arg.into()).collect());
         }
         Ok(())
+    }
+
+    fn hold(&mut self, bytes: usize, worker: &Worker) -> bool {
+        match &self.place {
+            Some(place) => place.extend(bytes as u64),
+            None => {
+                self.place = worker.service.room().enter(bytes as u64);
+                self.place.is_some()
+            }
+        }
     }
 
     /// The commands; `None` if one was refused.

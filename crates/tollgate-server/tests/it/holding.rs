@@ -39,11 +39,13 @@ async fn http2_client(address: SocketAddr) -> http2::SendRequest<Upload> {
     client
 }
 
+const CHECK: (&str, &str) = ("/v1/check", "application/json");
+
 /// `count` requests at once over one connection, each with most of a long body and no end; the status
 /// of each that was answered while `until` did not hold.
 async fn uploads(
     address: SocketAddr,
-    path: &str,
+    (path, kind): (&str, &str),
     count: usize,
     until: impl Fn(usize) -> bool,
 ) -> Vec<u16> {
@@ -53,7 +55,7 @@ async fn uploads(
     for _ in 0..count {
         let (body, parts) = mpsc::channel(1);
         let request = Request::post(format!("http://localhost{path}"))
-            .header("content-type", "application/json")
+            .header("content-type", kind)
             .body(StreamBody::new(ReceiverStream::new(parts)))
             .unwrap();
         client.ready().await.unwrap();
@@ -96,9 +98,34 @@ fn whoever_shows_no_token_is_refused_by_the_head_and_holds_nothing() {
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let done = |answered| answered == 200;
-    let statuses = runtime.block_on(uploads(running.http, "/v1/check", 200, done));
+    let statuses = runtime.block_on(uploads(running.http, CHECK, 200, done));
     assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
     assert_eq!(held(&service), 0);
+}
+
+#[test]
+fn a_body_that_nothing_reads_is_not_held_for_strangers() {
+    let running = start(&format!("{TOKEN}{POLICY}"));
+    let mut stream = connect(running.http);
+    let head = "POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n{";
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(Http::over(stream).answer().status, 400);
+    assert_eq!(held(running.server.service()), 0);
+}
+
+/// Health is asked without a token, so strangers may begin calls; what they leave unfinished counts.
+#[test]
+fn unfinished_calls_for_health_are_held_within_the_bounds() {
+    let running = start(&format!("{TOKEN}[limits]\nslow_client = \"10m\"\n{POLICY}"));
+    let service = Arc::clone(running.server.service());
+    let bound = service.settings().limits.connection_bytes_max() as u64;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let health = ("/grpc.health.v1.Health/Check", "application/grpc");
+    let answered = runtime.block_on(uploads(running.grpc, health, 40, |answered| answered == 36));
+    assert_eq!(answered.len(), 36, "the others are refused");
+    assert!((1..=bound).contains(&held(&service)), "{} are held", held(&service));
+    drop(runtime);
+    eventually("all is given back", || held(&service) == 0);
 }
 
 #[test]
@@ -108,8 +135,7 @@ fn what_one_connection_makes_the_service_hold_is_bounded() {
     let bound = service.settings().limits.connection_bytes_max() as u64;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     // Four bodies fit; the others are refused while those are held.
-    let statuses =
-        runtime.block_on(uploads(running.http, "/v1/check", 40, |answered| answered == 36));
+    let statuses = runtime.block_on(uploads(running.http, CHECK, 40, |answered| answered == 36));
     assert!(statuses.iter().all(|status| *status == 503), "{statuses:?}");
     assert!(held(&service) <= bound, "{} are held", held(&service));
     drop(runtime);

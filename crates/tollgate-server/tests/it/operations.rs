@@ -238,6 +238,9 @@ fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
     let refused = peek("guess");
     assert_eq!(refused.field("retry-after"), Some("6"));
     assert!(refused.body.contains("too many wrong tokens"), "{}", refused.body);
+    let mut leaving = Http::connect(running.http);
+    let fields = "authorization: Bearer guess\r\nconnection: close\r\n";
+    assert_eq!(leaving.send("POST", "/v1/peek", fields, "{}").status, 429, "in whatever way");
     assert_eq!(peek("right").status, 200, "an address that many share is not locked out");
     // On every front: the address has used up what it may get wrong.
     let mut resp = TcpStream::connect(running.resp).unwrap();
@@ -250,7 +253,7 @@ fn wrong_tokens_are_limited_by_address_and_right_ones_never() {
     let refused = grpc.should_rate_limit_with("Bearer guess").unwrap_err();
     assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     let metrics = http.send("GET", "/metrics", "authorization: Bearer right\r\n", "").body;
-    for (front, count) in [("http", 12), ("resp", 1), ("grpc", 1)] {
+    for (front, count) in [("http", 13), ("resp", 1), ("grpc", 1)] {
         let line = format!("tollgate_wrong_tokens_total{{front=\"{front}\"}} {count}");
         assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
     }

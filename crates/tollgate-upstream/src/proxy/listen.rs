@@ -144,7 +144,7 @@ async fn answer(
     match door {
         Door::Both | Door::Admin if is_ours => admin::answer(&state, peer, &request).await,
         Door::Admin => text_response(StatusCode::NOT_FOUND, "no such page\n"),
-        _ if visitor::has_admin_token(&state, request.headers()) => refuse(&state, Cause::NoPage),
+        _ if visitor::has_admin_token(&state, &request) => refuse(&state, Cause::NoPage),
         Door::Both | Door::Proxy => match forward::forward(&state, peer, request).await {
             Ok(response) => response,
             Err(cause) => refuse(&state, cause),

@@ -9,7 +9,7 @@
 //! The admin's token is a secret between an operator and the proxy. A path that is mistyped must not
 //! hand it to the upstream.
 
-use http::header::{HOST, HeaderMap, ORIGIN};
+use http::header::{HOST, ORIGIN};
 use http::{HeaderName, Request};
 use subtle::ConstantTimeEq as _;
 use tollgate_core::fields::{Hosts, is_foreign_page};
@@ -40,13 +40,13 @@ pub(super) fn admit<B>(
     Ok(())
 }
 
-/// Whether some field holds the admin's token, by itself or after a scheme such as `Bearer`.
-pub(super) fn has_admin_token(state: &State, headers: &HeaderMap) -> bool {
-    let Some(token) = &state.settings.admin.token else { return false };
-    headers.values().any(|value| {
-        let value = value.as_bytes().trim_ascii();
-        let bare = value.iter().position(|byte| *byte == b' ').map_or(value, |at| &value[at..]);
-        let is_token = |shown: &[u8]| bool::from(shown.ct_eq(token.as_bytes()));
-        is_token(value) || is_token(bare.trim_ascii())
-    })
+/// Whether some field or the target holds the admin's token as it is, anywhere.
+pub(super) fn has_admin_token<B>(state: &State, request: &Request<B>) -> bool {
+    let Some(token) = state.settings.admin.token.as_ref().filter(|token| !token.is_empty()) else {
+        return false;
+    };
+    let token = token.as_bytes();
+    let holds = |text: &[u8]| text.windows(token.len()).any(|shown| bool::from(shown.ct_eq(token)));
+    let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+    holds(target.as_bytes()) || request.headers().values().any(|value| holds(value.as_bytes()))
 }

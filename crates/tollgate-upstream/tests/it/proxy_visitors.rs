@@ -70,12 +70,16 @@ async fn the_admin_token_is_never_sent_to_the_upstream() {
                 [("authorization", "bearer   s3cret")],
                 [("authorization", "s3cret")],
                 [("x-api-key", "s3cret")],
+                [("authorization", "Token token=s3cret")],
+                [("cookie", "a=b; token=s3cret")],
             ] {
                 let answer = rig.send(rig.request_with("GET", path, &fields, "")).await;
                 let told = (answer.status, answer.field("x-tollgate-answer"));
                 assert_eq!(told, (404, "no-page"), "{path} {fields:?}");
             }
         }
+        let answer = rig.send(rig.request_with("GET", "/x?token=s3cret", &[], "")).await;
+        assert_eq!(answer.field("x-tollgate-answer"), "no-page");
         assert_eq!(rig.fake.counters().requests, 0);
         assert_eq!(rig.post(MESSAGES).await.status, 200);
     }
