@@ -222,6 +222,9 @@ pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<P
 async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
     let start_without = !args.store_required;
     if let Some(url) = &config.store {
+        if args.snapshot.is_some() {
+            warn!("--snapshot has no effect beside --store: the store keeps the states");
+        }
         // The URL may hold a password: it is not repeated.
         if url.starts_with("tollgate") {
             let settings = RemoteSettings { start_without, ..RemoteSettings::default() };

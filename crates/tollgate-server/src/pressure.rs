@@ -101,7 +101,12 @@ fn tell(news: News, memory: &MemoryStore, service: &Service) {
         ),
         News::Over { lasted, forgotten, refused } => {
             let lasted_s = lasted.as_secs();
-            info!(lasted_s, forgotten, refused, "memory for states has room again");
+            info!(
+                lasted_s,
+                forgotten,
+                refused,
+                "for a minute no key was forgotten or refused for want of memory"
+            );
         }
     }
 }

@@ -113,13 +113,14 @@ fn a_double_slot_is_kept_up_to_one_grain_longer_never_shorter() {
 fn newcomers_locked_together_get_a_slot_each_or_are_told_that_there_is_none() {
     let table = Table::<Narrow>::new(4, WhenFull::Deny);
     let keys: Vec<_> = (0..4).map(key).collect();
-    let locked = table.lock_all(&keys, NOW).ok().unwrap();
     let vacant_at = NOW.after(Duration::from_secs(60));
-    for (held, key) in locked.slots.into_iter().zip(&keys) {
+    let mut locked = table.lock_all(&keys, NOW).ok().unwrap();
+    for (held, key) in locked.slots.drain(..).zip(&keys) {
         assert_eq!(held.words(), [0, 0]);
         let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
         held.write(key.tag, content, NOW);
     }
+    drop(locked);
     assert_eq!(present(&table, 0..4), 4);
     let (position, full) = table.lock_all(&[key(0), key(9)], NOW).err().unwrap();
     assert_eq!((position, full.free_at), (1, vacant_at));

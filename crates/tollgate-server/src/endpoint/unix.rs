@@ -5,8 +5,8 @@
 //!        path                `-- whoever may write to the socket may connect
 //! ```
 //!
-//! Without a mode the process's umask decides, which lets nobody else in where it is 022: other users
-//! may then read the socket and not write to it.
+//! Without a mode only the process's own user may connect, and its group if one is given. The umask is
+//! not asked: where it is 0, every program on the machine would be let in.
 
 use std::fmt;
 use std::io;
@@ -24,14 +24,14 @@ const MODE_MAX: u32 = 0o777;
 pub struct UnixSocket {
     /// Its path.
     pub path: PathBuf,
-    /// Its mode; `None` for what the umask leaves.
+    /// Its mode; `None` for the owner alone, and the group if there is one.
     pub mode: Option<u32>,
     /// Its group, by name or number; `None` for the process's own.
     pub group: Option<String>,
 }
 
 impl UnixSocket {
-    /// A socket that the umask protects.
+    /// A socket for the process's own user.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), mode: None, group: None }
     }
@@ -42,10 +42,9 @@ impl UnixSocket {
             chown(&self.path, None, Some(number_of(group, Path::new(GROUPS))?))?;
         }
         // After the group: a mode that lets a group in must not let in another one first.
-        match self.mode {
-            Some(mode) => std::fs::set_permissions(&self.path, PermissionsExt::from_mode(mode)),
-            None => Ok(()),
-        }
+        let usual = if self.group.is_some() { 0o660 } else { 0o600 };
+        let mode = self.mode.unwrap_or(usual);
+        std::fs::set_permissions(&self.path, PermissionsExt::from_mode(mode))
     }
 }
 
