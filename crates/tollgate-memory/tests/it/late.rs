@@ -400,7 +400,8 @@ fn two_quotas_of_calls_on_one_key_are_decided_on_one_state() {
     assert!(store.check_all(&request(), now).is_allowed());
     let left = store.peek(&Charge::new(&policies[1], key), now).remaining();
     assert_eq!(left, 3, "one second of the minute of a unit is spent, and a unit");
-    assert!(store.check_all(&request(), now).is_allowed());
+    let verdict = store.check_all(&request(), now);
+    assert_eq!(verdict.denied_by(), Some(0), "a minute is more than five seconds hold");
 }
 
 proptest! {

@@ -173,7 +173,7 @@ async fn a_bucket_that_gets_another_name_costs_one_429_at_most() {
         let learned = Settings { naming: Naming::Learned, ..settings(Duration::from_secs(5)) };
         let stage = Stage::new(engine, learned).await;
         let other = stage.process().await;
-        let world = World::new(r#"limit = 4, per = "1s""#);
+        let world = World::new(r#"limit = 4, per = "300ms""#);
         let processes = [&stage.ledger, &other];
         burst(&world, processes, 8).await;
         assert_eq!(world.counters().limited_all(), 0, "{engine:?}: before");
