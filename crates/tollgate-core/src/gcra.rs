@@ -164,7 +164,7 @@ impl Gcra {
 
     /// The state after the clock was set back to `now`: what was taken by a time that is now in the
     /// future becomes an empty bucket, so that the key is locked no longer than a fill takes. Only
-    /// for whoever knows that the clock was set back; see [`SKEW`](crate::SKEW).
+    /// for whoever knows that the clock was set back; see [`SKEW`].
     #[must_use]
     pub fn rewind(&self, state: State, now: Timestamp) -> State {
         let believed = self.capacity + SKEW.as_nanos() * u128::from(self.scale);
