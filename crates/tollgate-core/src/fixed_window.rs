@@ -116,13 +116,16 @@ impl FixedWindow {
         if window.count == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }
-        State { count: window.count.saturating_sub(units), ..window }
+        match window.count.saturating_sub(units) {
+            0 => self.emptied(window, now),
+            count => State { count, ..window },
+        }
     }
 
     /// Forgets what was taken. The window is empty as of `now`, and not as of any time before.
     #[must_use]
     pub fn clear(&self, state: State, now: Timestamp) -> State {
-        if state == State::default() { state } else { State { count: 0, ..self.roll(state, now) } }
+        if state == State::default() { state } else { self.emptied(self.roll(state, now), now) }
     }
 
     /// The moment as of which a charge with the reading `now` is decided.
@@ -159,6 +162,13 @@ impl FixedWindow {
             return state;
         }
         State { start: self.start(now).max(state.start), count: 0 }
+    }
+
+    /// `window` with nothing left in it as of `now`. A window that its first request starts is over
+    /// then: the next one starts with the next request, and somebody late must not start it before
+    /// the last one was emptied.
+    fn emptied(&self, window: State, now: Timestamp) -> State {
+        State { start: self.start(now).max(window.start), count: 0 }
     }
 
     /// The start of the window that a first request at `now` would open.

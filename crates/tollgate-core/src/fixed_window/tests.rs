@@ -80,6 +80,24 @@ fn a_clock_set_back_keeps_the_count_and_locks_for_one_window() {
     }
 }
 
+/// Ten units were taken at 1.0 s, and given back at 1.9 s. Whoever read the clock at 1.1 s and comes
+/// after that starts the next window at 1.9 s: started at 1.1 s, it would end 0.8 s too early.
+#[test]
+fn a_window_emptied_by_a_refund_or_a_reset_is_not_begun_anew_before_that() {
+    let window = window("10/1s", Anchor::FirstRequest);
+    let ten = Cost::new(10).unwrap();
+    let (_, full) = window.decide(State::default(), ten, ms(1_000));
+    for empty in [window.refund(full, 10, None, ms(1_900)), window.clear(full, ms(1_900))] {
+        let (late, next) = window.decide(empty, ten, ms(1_100));
+        assert!(late.is_allowed());
+        let (denied, _) = window.decide(next, Cost::ONE, ms(2_100));
+        assert_eq!(denied.retry(), Some(Retry::After(Duration::from_millis(800))));
+        assert_eq!(window.moment(empty, ms(1_100)), ms(1_900));
+    }
+    let part = window.refund(full, 9, None, ms(1_900));
+    assert!(window.decide(part, ten, ms(2_000)).0.is_allowed(), "its window is over at 2.0 s");
+}
+
 #[test]
 fn the_end_of_time_does_not_panic() {
     let window = window("2/1s", Anchor::FirstRequest);

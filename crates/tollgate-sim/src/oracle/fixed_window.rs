@@ -64,11 +64,13 @@ impl Log {
             (Change::GivenBack { .. }, None) => latest,
             (Change::GivenBack { units, taken_at }, Some(window)) => {
                 let elsewhere = taken_at.as_ref().is_some_and(|taken| *taken < window.start);
-                let used = if elsewhere { window.used } else { window.used - units };
-                Some(Window { used, ..window })
+                let used = if elsewhere { window.used.clone() } else { &window.used - units };
+                if used > BigInt::ZERO {
+                    return Some(Window { used, ..window });
+                }
+                Some(self.next(Some(window), &event.at, BigInt::ZERO))
             }
-            (Change::Cleared, Some(window)) => Some(Window { used: BigInt::ZERO, ..window }),
-            (Change::Cleared, None) => {
+            (Change::Cleared, _) => {
                 latest.map(|window| self.next(Some(window), &event.at, BigInt::ZERO))
             }
         }
