@@ -20,6 +20,7 @@
 //!
 //! Deliberately absent: speed, and a clock that is set back.
 
+mod bound;
 mod concurrency;
 mod fixed_window;
 mod gcra;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use num_bigint::BigInt;
 use tollgate_core::{Algorithm, Mode, OnExpiry, Policy, Settlement, Timestamp};
 
+pub use bound::bound;
 pub use history::{Kind, Mix, history, judge};
 
 use crate::conformance::{Ask, Capabilities, Failure, Figures, Operation, Outcome, Subject, Wait};
@@ -207,14 +209,17 @@ impl Oracle {
         let Some(ttl) = ttls.min().filter(|_| outcome.allowed == Some(true)) else {
             return outcome;
         };
+        let as_of = self.taken.iter().map(|(_, as_of)| as_of).max().unwrap_or(&self.now);
+        let late = (as_of - &self.now).max(BigInt::ZERO);
+        let after = ttl + Duration::from_nanos(u64::try_from(&late).unwrap_or(u64::MAX));
         self.open.push(Open {
             label: label.to_owned(),
             asks: asks.to_vec(),
             taken: self.taken.clone(),
             hold: self.operations,
-            expires_at: &self.now + BigInt::from(ttl.as_nanos()),
+            expires_at: &self.now + late + BigInt::from(ttl.as_nanos()),
         });
-        Outcome { expires_after: Some(ttl), ..outcome }
+        Outcome { expires_after: Some(after), ..outcome }
     }
 
     fn close(&mut self, label: &str, real: impl Fn(usize, &Ask) -> BigInt) -> Outcome {

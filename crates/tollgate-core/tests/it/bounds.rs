@@ -1,9 +1,12 @@
 //! Never more than the bound, in any window, whatever is asked, whoever comes late, and whatever the
 //! clock does.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tollgate_core::fixed_window::{Anchor, FixedWindow};
 use tollgate_core::{Algorithm, SKEW, Timestamp};
+use tollgate_sim::oracle::bound;
 
 use crate::key::{
     Act, Beat, Key, Pause, START, TICK, algorithm, checks, config, pause, quota, script,
@@ -26,42 +29,6 @@ fn admitted(key: &mut Key, checks: &[Beat], start: Timestamp) -> Admissions {
     admissions
 }
 
-/// The most units that may be admitted from one moment to another one `length_ns` later, both
-/// included.
-fn bound(algorithm: &Algorithm, length_ns: u64) -> u128 {
-    let length = u128::from(length_ns);
-    match algorithm {
-        Algorithm::Gcra(gcra) => {
-            let quota = gcra.quota();
-            let refilled = length * u128::from(quota.units()) / quota.period().as_nanos();
-            u128::from(quota.burst()) + refilled
-        }
-        Algorithm::LeakyBucket(bucket) => {
-            let drips = length.div_ceil(bucket.interval().as_nanos());
-            u128::from(bucket.size()) + drips * u128::from(bucket.drip_size())
-        }
-        Algorithm::SlidingWindow(window) => {
-            let (period, buckets) = (window.period().as_nanos(), u128::from(window.buckets()));
-            // What all buckets but one cover is looked at whole, whatever the phase.
-            let whole = period * (buckets - 1);
-            let windows =
-                if whole == 0 { length / period + 2 } else { (length * buckets).div_ceil(whole) };
-            per(window.limit(), windows.max(1))
-        }
-        Algorithm::FixedWindow(window) => {
-            // One more than fit: the first may have started just before, and the last ends later.
-            let windows = length / window.quota().period().as_nanos();
-            per(window.quota().units(), windows + 2)
-        }
-        Algorithm::Concurrency(limit) => per(limit.limit(), length / limit.lease().as_nanos() + 1),
-        other => panic!("no bound is known for {other:?}"),
-    }
-}
-
-fn per(units: u64, windows: u128) -> u128 {
-    u128::from(units) * windows
-}
-
 /// Whether the units between any two admissions are within the bound, if the window were
 /// `slack_ns` longer.
 fn within_bounds(algorithm: &Algorithm, admissions: &Admissions, slack_ns: u64) -> bool {
@@ -70,7 +37,7 @@ fn within_bounds(algorithm: &Algorithm, admissions: &Admissions, slack_ns: u64) 
         let mut units = 0u128;
         admissions[first..].iter().all(|(at_ns, more)| {
             units += u128::from(*more);
-            units <= bound(algorithm, at_ns - start_ns + slack_ns)
+            units <= bound(algorithm, Duration::from_nanos(at_ns - start_ns + slack_ns))
         })
     })
 }
@@ -243,7 +210,8 @@ proptest! {
             for &(_, end, _) in &admitted {
                 let within = admitted.iter().filter(|(read, decided, _)| *read >= start && *decided <= end);
                 let units: u128 = within.map(|(_, _, units)| u128::from(*units)).sum();
-                let most = bound(&algorithm, end.saturating_sub(start)) + refunded;
+                let length = Duration::from_nanos(end.saturating_sub(start));
+                let most = bound(&algorithm, length) + refunded;
                 prop_assert!(units <= most, "{units} > {most} from {start} to {end}: {admitted:?}");
             }
         }

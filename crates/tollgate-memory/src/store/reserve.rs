@@ -32,7 +32,11 @@ impl MemoryStore {
             return Reserved { verdict, reservation: None };
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
-        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let ttl = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        // Counted from the caller's own reading, somebody late would give permits back before their
+        // lease has ended, and others would get them early.
+        let taken_at = held.iter().map(|held| held.at).max().unwrap_or(now).max(now);
+        let (expires_at, expires_after) = (taken_at.after(ttl), taken_at.since(now) + ttl);
         let part = |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| Part {
             fingerprint,
             algorithm: *charge.policy.algorithm(),
@@ -40,7 +44,6 @@ impl MemoryStore {
             on_expiry: charge.policy.reservation_terms().on_expiry,
         };
         let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
-        let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
             verdict,

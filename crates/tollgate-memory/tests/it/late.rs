@@ -16,6 +16,7 @@ use tollgate_core::{
     Timestamp, Verdict,
 };
 use tollgate_memory::{Capacity, Limiter, MemoryStore};
+use tollgate_sim::oracle::bound;
 
 const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const TICK: Duration = Duration::from_nanos(1);
@@ -44,34 +45,6 @@ fn policies() -> Vec<Policy> {
 fn lasting(policy: Policy) -> Policy {
     let ttl = Duration::from_hours(1);
     policy.reservations(ReservationTerms { ttl, on_expiry: OnExpiry::Keep })
-}
-
-/// The most units that may be admitted within an interval of this length, both ends included.
-pub(crate) fn bound(algorithm: &Algorithm, length: Duration) -> u128 {
-    let length = length.as_nanos();
-    match algorithm {
-        Algorithm::Gcra(gcra) => {
-            let quota = gcra.quota();
-            let refilled = length * u128::from(quota.units()) / quota.period().as_nanos();
-            u128::from(quota.burst()) + refilled
-        }
-        Algorithm::LeakyBucket(bucket) => {
-            let drips = length.div_ceil(bucket.interval().as_nanos());
-            u128::from(bucket.size()) + drips * u128::from(bucket.drip_size())
-        }
-        Algorithm::SlidingWindow(window) => {
-            let (period, buckets) = (window.period().as_nanos(), u128::from(window.buckets()));
-            let windows = (length * buckets).div_ceil(period * (buckets - 1)).max(1);
-            u128::from(window.limit()) * windows
-        }
-        Algorithm::FixedWindow(window) => {
-            u128::from(window.quota().units()) * (length / window.quota().period().as_nanos() + 2)
-        }
-        Algorithm::Concurrency(limit) => {
-            u128::from(limit.limit()) * (length / limit.lease().as_nanos() + 1)
-        }
-        other => panic!("no bound is known for {other:?}"),
-    }
 }
 
 /// Room for next to nobody. A key with nothing left is not forgotten early even so.
@@ -173,6 +146,25 @@ fn a_key_whose_place_was_reused_does_not_begin_anew_in_the_past() {
         let admitted = u32::from(late.is_allowed()) + u32::from(now.is_allowed());
         assert!(admitted <= 1, "{}: {late:?} {now:?}", policy.name());
     }
+}
+
+/// All permits are reserved by A, and given back when the lease ends, at 1 s. B read the clock at
+/// 0.05 s and comes then: its lease begins at 1 s, so C gets nothing at 1.05 s.
+#[test]
+fn permits_that_are_reserved_late_are_held_for_a_lease_from_when_they_were_taken() {
+    let lease = Duration::from_secs(1);
+    let policy = Policy::new("p", Concurrency::new(10, lease).unwrap()).unwrap();
+    let ten = Charge::new(&policy, key("k")).cost(units(10));
+    let store = MemoryStore::new(Capacity::keys(64));
+    let late = Duration::from_millis(50);
+    assert!(store.reserve(&[ten], START).reservation.is_some());
+    let ended = START.after(lease);
+    assert_eq!(store.peek(&ten, ended).remaining(), 10);
+    let open = store.reserve(&[ten], START.after(late)).reservation.unwrap();
+    assert_eq!(open.expires_after, lease * 2 - late, "as its caller sees it");
+    assert!(!store.check(&ten, ended.after(late)).is_allowed());
+    assert!(!store.check(&ten, ended.after(lease).before(TICK)).is_allowed());
+    assert!(store.check(&ten, ended.after(lease)).is_allowed());
 }
 
 /// What one caller does.
@@ -302,9 +294,6 @@ impl Play<'_> {
                 self.asked_beside(&reserved.verdict, 0, charge, when)?;
                 if let (Some(open), Verb::ReserveAndCancel) = (reserved.reservation, caller.verb) {
                     self.store.cancel(open.id, reading);
-                }
-                // Reserved permits are given back a lease after the reading, which may be long ago.
-                if permits || matches!(caller.verb, Verb::ReserveAndCancel) {
                     self.book.given_back += u128::from(asked);
                 }
             }

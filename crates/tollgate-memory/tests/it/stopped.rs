@@ -12,8 +12,7 @@ use tollgate_core::leaky_bucket::LeakyBucket;
 use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Algorithm, Clock, Policy, Quota};
 use tollgate_memory::{Capacity, Limiter, MemoryStore, SystemClock};
-
-use crate::late::bound;
+use tollgate_sim::oracle::bound;
 
 fn policies() -> Vec<Policy> {
     let [thousand, ten]: [Quota; 2] = ["1000/1s", "10/20ms"].map(|text| text.parse().unwrap());

@@ -123,8 +123,10 @@ impl OnCore {
             return outcome;
         };
         let parts = asks.iter().cloned().zip(self.held.iter().copied()).collect();
-        self.reservations.insert(label.to_owned(), Open { parts, expires_at: now.after(ttl) });
-        Outcome { expires_after: Some(ttl), ..outcome }
+        let taken_at = self.held.iter().map(|held| held.at).max().unwrap_or(now).max(now);
+        let open = Open { parts, expires_at: taken_at.after(ttl) };
+        self.reservations.insert(label.to_owned(), open);
+        Outcome { expires_after: Some(taken_at.since(now) + ttl), ..outcome }
     }
 
     /// Settles at the costs that `cost` says, given each ask and its index.
