@@ -43,39 +43,53 @@ impl MemoryStore {
             return;
         }
         let _carrying = lock(&self.carrying);
-        let Some([moment, _]) = self.narrow.read(fingerprint) else { return };
-        if moment == CARRIED || self.double.read(fingerprint).is_some() {
-            return;
-        }
-        // There first, then not here: if there is no room there, it stays where it is.
-        if self.add_to_double(fingerprint, algorithm, moment, now) {
-            let left = self.narrow.update(fingerprint, now, |[moment, _], _| {
-                let vacant_at = Timestamp::from_nanos(CARRIED);
-                let content = Content { words: [CARRIED, 0], vacant_at, limited: true };
-                Change { answer: moment, content: (moment > 0).then_some(content) }
-            });
-            // What others took here meanwhile.
-            let more = left.unwrap_or_default().saturating_sub(moment);
-            self.add_to_double(fingerprint, algorithm, more, now);
+        if self.double.read(fingerprint).is_none() {
+            self.carry_alone(fingerprint, algorithm, now, || ());
         }
     }
 
-    /// Moves the arrival time in the double table by `by_ns`; whether there is room for it.
-    fn add_to_double(
+    /// Closes the narrow slot first and adds what was in it after that, so that at no moment both
+    /// tables let the same units go. Whoever looks in between finds the key in neither: in the narrow
+    /// table it is denied, and in the double one it waits for the lock. `between` is called there.
+    fn carry_alone(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
-        by_ns: u64,
         now: Timestamp,
-    ) -> bool {
+        between: impl FnOnce(),
+    ) {
+        let moment = self.swap_narrow(fingerprint, now, |moment| moment > 0, CARRIED);
+        if moment == 0 || moment == CARRIED {
+            return;
+        }
+        between();
         let added = self.double.update(fingerprint, now, |words, at| {
             let [low, high] = words;
-            let tat = u128::from(low) + (u128::from(high) << 64) + u128::from(by_ns);
+            let tat = u128::from(low) + (u128::from(high) << 64) + u128::from(moment);
             let words = [tat as u64, (tat >> 64) as u64];
             let snapshot = packed::unpack(algorithm, words).peek(algorithm, at);
             Change { answer: (), content: Some(packed::content(words, snapshot, at)) }
         });
-        added.is_ok()
+        if added.is_err() {
+            // No room there: it stays where it was, for the next one to try.
+            self.swap_narrow(fingerprint, now, |left| left == CARRIED, moment);
+        }
+    }
+
+    /// Puts `with` into the narrow slot if what is there `is_meant`; what was there, 0 if nothing.
+    fn swap_narrow(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        is_meant: impl Fn(u64) -> bool,
+        with: u64,
+    ) -> u64 {
+        let before = self.narrow.update(fingerprint, now, |[moment, _], _| {
+            let vacant_at = Timestamp::from_nanos(with);
+            let content = Content { words: [with, 0], vacant_at, limited: true };
+            Change { answer: moment, content: is_meant(moment).then_some(content) }
+        });
+        before.unwrap_or_default()
     }
 }
 
@@ -106,6 +120,26 @@ mod tests {
             assert!(store.check(&ten, filled).is_allowed());
             assert!(!store.check(&charge, filled).is_allowed());
         }
+    }
+
+    /// One unit is left. Somebody late asks in the narrow table while the key is being carried, and
+    /// somebody in time in the double table after that: one of them gets it.
+    #[test]
+    fn a_unit_is_not_taken_in_both_tables_while_its_key_is_carried() {
+        let policy = Policy::parse("p", "10/1h").unwrap();
+        let Algorithm::Gcra(gcra) = policy.algorithm() else { panic!("a quota is GCRA") };
+        let charge = Charge::new(&policy, Key::new("k").unwrap());
+        let until = gcra.word_until();
+        let before = until.before(Duration::from_millis(1));
+        let store = MemoryStore::new(Capacity::keys(64));
+        assert!(store.check(&charge.cost(Cost::new(9).unwrap()), before).is_allowed());
+        let mut late = false;
+        store.carry_alone(store.fingerprint(&charge), policy.algorithm(), until, || {
+            late = store.check(&charge, before).is_allowed();
+        });
+        let in_time = store.check(&charge, until).is_allowed();
+        assert_eq!((late, in_time), (false, true));
+        assert!(!store.check(&charge, until).is_allowed());
     }
 
     #[test]
