@@ -309,9 +309,10 @@ fn lower_hex(byte: u8) -> Option<u8> {
     }
 }
 
-/// Decodes base64. Missing padding and non-zero pad bits pass, as the RFC asks of readers (the
-/// draft's own examples have such bits).
-fn base64(encoded: &[u8]) -> Option<Vec<u8>> {
+/// Decodes base64; `None` if it is none. Missing padding and non-zero pad bits pass, as the RFC asks
+/// of readers (the draft's own examples have such bits).
+#[must_use]
+pub fn base64(encoded: &[u8]) -> Option<Vec<u8>> {
     let end = encoded.iter().position(|&byte| byte == b'=').unwrap_or(encoded.len());
     let (symbols, padding) = encoded.split_at(end);
     let padding_max = (4 - symbols.len() % 4) % 4;

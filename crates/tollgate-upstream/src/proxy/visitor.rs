@@ -7,12 +7,13 @@
 //! be made to resolve to loopback). Nothing is sent or counted for them.
 //!
 //! The admin's token is a secret between an operator and the proxy. A path that is mistyped must not
-//! hand it to the upstream.
+//! hand it to the upstream, nor a form in which clients write a token: as it is, as the name or the
+//! password of `Basic`, or with `%` escapes in a target. Bodies are not looked at.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderName, Request};
 use subtle::ConstantTimeEq as _;
-use tollgate_core::fields::{Hosts, is_foreign_page};
+use tollgate_core::fields::{Hosts, is_foreign_page, sf};
 
 use super::State;
 use super::answer::Cause;
@@ -40,13 +41,47 @@ pub(super) fn admit<B>(
     Ok(())
 }
 
-/// Whether some field or the target holds the admin's token as it is, anywhere.
+/// Whether some field or the target holds the admin's token anywhere, as it is or written otherwise.
 pub(super) fn has_admin_token<B>(state: &State, request: &Request<B>) -> bool {
     let Some(token) = state.settings.admin.token.as_ref().filter(|token| !token.is_empty()) else {
         return false;
     };
     let token = token.as_bytes();
-    let holds = |text: &[u8]| text.windows(token.len()).any(|shown| bool::from(shown.ct_eq(token)));
     let target = request.uri().path_and_query().map_or("", |target| target.as_str());
-    holds(target.as_bytes()) || request.headers().values().any(|value| holds(value.as_bytes()))
+    let fields = request.headers().values().map(|value| value.as_bytes());
+    fields.chain([target.as_bytes()]).any(|text| {
+        holds(text, token) || text.contains(&b'%') && holds(&without_escapes(text), token)
+    })
+}
+
+/// Whether `token` stands in `text`, or in what a word of it is the base64 of.
+fn holds(text: &[u8], token: &[u8]) -> bool {
+    let has = |text: &[u8]| text.windows(token.len()).any(|shown| bool::from(shown.ct_eq(token)));
+    let is_symbol = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
+    let words = text.split(|byte| !is_symbol(byte));
+    has(text) || words.filter_map(decoded).any(|decoded| has(&decoded))
+}
+
+/// What a word is the base64 of, in either alphabet.
+fn decoded(word: &[u8]) -> Option<Vec<u8>> {
+    let standard = |byte: &u8| match byte {
+        b'-' => b'+',
+        b'_' => b'/',
+        other => *other,
+    };
+    sf::base64(&word.iter().map(standard).collect::<Vec<u8>>())
+}
+
+/// The text with every `%` and two digits after it as the byte that they mean.
+fn without_escapes(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<2>().filter(|_| *first == b'%');
+        let digits = digits.and_then(|pair| std::str::from_utf8(pair).ok());
+        let escaped = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    bytes
 }

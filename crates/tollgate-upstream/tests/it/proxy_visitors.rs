@@ -72,14 +72,23 @@ async fn the_admin_token_is_never_sent_to_the_upstream() {
                 [("x-api-key", "s3cret")],
                 [("authorization", "Token token=s3cret")],
                 [("cookie", "a=b; token=s3cret")],
+                // ops:s3cret, s3cret: and :s3cret, with and without padding, in both alphabets.
+                [("authorization", "Basic b3BzOnMzY3JldA==")],
+                [("authorization", "basic b3BzOnMzY3JldA")],
+                [("authorization", "Basic czNjcmV0Og==")],
+                [("proxy-authorization", "Basic OnMzY3JldA==")],
+                [("authorization", "Basic _3M6czNjcmV0")],
+                [("cookie", "a=b; token=s3%63ret")],
             ] {
                 let answer = rig.send(rig.request_with("GET", path, &fields, "")).await;
                 let told = (answer.status, answer.field("x-tollgate-answer"));
                 assert_eq!(told, (404, "no-page"), "{path} {fields:?}");
             }
         }
-        let answer = rig.send(rig.request_with("GET", "/x?token=s3cret", &[], "")).await;
-        assert_eq!(answer.field("x-tollgate-answer"), "no-page");
+        for target in ["/x?token=s3cret", "/x?token=%733cret", "/%733cret"] {
+            let answer = rig.send(rig.request_with("GET", target, &[], "")).await;
+            assert_eq!(answer.field("x-tollgate-answer"), "no-page", "{target}");
+        }
         assert_eq!(rig.fake.counters().requests, 0);
         assert_eq!(rig.post(MESSAGES).await.status, 200);
     }
