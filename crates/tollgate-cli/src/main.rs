@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod client;
 mod completions;
 mod demo;
 mod fake_upstream;

@@ -1,6 +1,5 @@
 //! `tollgate queue …`: jobs of a running service, over its HTTP.
 
-mod client;
 mod watch;
 
 use std::io::{BufRead as _, Write as _};
@@ -9,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use tollgate_queue::QueueName;
 
-use self::client::Client;
+use crate::client::{self, Trust};
 
 /// Jobs per call of a batch.
 const BATCH: usize = 500;
@@ -20,13 +19,16 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Enqueue, watch, retry and drain jobs of a running service.
 ///
-/// If the service needs a token, give one in TOLLGATE_TOKEN: check to enqueue, read to look, admin
-/// to pause, resume and retry.
+/// If the service needs a token, give one in TOLLGATE_TOKEN: check to enqueue and to see groups, read
+/// to look, admin to pause, resume and retry.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the service's HTTP listens
+    /// Where the service's HTTP listens: host:port, https://host:port or unix:/path
     #[arg(long, global = true, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     at: String,
+
+    #[command(flatten)]
+    trust: Trust,
 
     #[command(subcommand)]
     command: Command,
@@ -51,7 +53,7 @@ enum Command {
     Stats {
         /// The queue
         queue: Option<QueueName>,
-        /// Groups to show
+        /// Groups to show, which needs the role check; 0 for none
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1_000))]
         groups: u16,
     },
@@ -103,8 +105,29 @@ struct EnqueueArgs {
     key: Option<String>,
 }
 
+/// The queues of a service.
+struct Client(client::Client);
+
+impl Client {
+    fn get(&self, path: &str) -> Result<Value> {
+        self.0.get(&below(path))
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.0.post(&below(path), body)
+    }
+
+    fn delete(&self, path: &str) -> Result<Value> {
+        self.0.delete(&below(path))
+    }
+}
+
+fn below(path: &str) -> String {
+    format!("/v1/queues{}{path}", if path.is_empty() { "" } else { "/" })
+}
+
 pub(crate) fn run(args: Args) -> Result<()> {
-    let client = Client::new(&args.at)?;
+    let client = Client(client::Client::new(&args.at, &args.trust)?);
     match args.command {
         Command::Enqueue(args) => enqueue(&client, &args),
         Command::Watch(args) => watch::watch(&client, &args),

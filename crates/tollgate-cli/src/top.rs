@@ -1,25 +1,25 @@
 //! `tollgate top`: the keys most often allowed and denied in the last minutes, as a view that
 //! refreshes.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// The longest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::client::{Client, Trust};
 
 /// Watch the busiest and the most denied keys of a running service.
 ///
 /// If the service needs a token, give one with the role admin in TOLLGATE_TOKEN.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the service's HTTP listens
+    /// Where the service's HTTP listens: host:port, https://host:port or unix:/path
     #[arg(default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     address: String,
+
+    #[command(flatten)]
+    trust: Trust,
 
     /// Keys to show
     #[arg(short, default_value_t = 15, value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -37,9 +37,10 @@ pub(crate) struct Args {
 /// Shows the view until interrupted.
 pub(crate) fn run(args: Args) -> Result<()> {
     let every = Duration::try_from_secs_f64(args.every).context("--every")?;
+    let client = Client::new(&args.address, &args.trust)?;
     let mut out = std::io::stdout().lock();
     loop {
-        let answer = fetch(&args.address, &format!("/admin/top?n={}", args.n))?;
+        let answer = client.get(&format!("/admin/top?n={}", args.n))?;
         if !args.once {
             // Clear the screen and start at its top.
             out.write_all(b"\x1b[2J\x1b[H")?;
@@ -51,25 +52,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         std::thread::sleep(every);
     }
-}
-
-fn fetch(address: &str, path: &str) -> Result<Value> {
-    let mut stream =
-        TcpStream::connect(address).with_context(|| format!("no service at {address}"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let token = match std::env::var("TOLLGATE_TOKEN") {
-        Ok(token) => format!("authorization: Bearer {token}\r\n"),
-        Err(_) => String::new(),
-    };
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\n{token}connection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
-    let status = head.split(' ').nth(1).unwrap_or_default();
-    if status != "200" {
-        bail!("the service answered {status}: {body}");
-    }
-    serde_json::from_str(body).context("the answer is not JSON")
 }
 
 /// Both lists side by side: decisions per minute over the last minute and the last five, and the key.

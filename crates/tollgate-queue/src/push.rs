@@ -100,6 +100,7 @@ impl Push {
         let options = connect::Options {
             versions: Versions::Negotiated,
             roots_pem: target.roots_pem.as_deref().map(str::as_bytes),
+            unix: None,
             timeout: target.timeout,
             idle_max: target.concurrency,
         };

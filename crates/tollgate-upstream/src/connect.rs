@@ -1,7 +1,9 @@
-//! Connections to somebody else's service: TCP, and TLS by rustls where the URL says so.
+//! Connections to somebody else's service: TCP or a Unix socket, and TLS by rustls where the URL says
+//! so.
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
@@ -45,6 +47,8 @@ pub struct Options<'a> {
     pub versions: Versions,
     /// Certificates in PEM that are trusted in place of the system's.
     pub roots_pem: Option<&'a [u8]>,
+    /// A Unix socket that every connection goes to, whatever host the URL names.
+    pub unix: Option<&'a Path>,
     /// How long it may take until a connection is there.
     pub timeout: Duration,
     /// Idle connections that are kept.
@@ -76,7 +80,8 @@ where
         .http2_only(options.versions == Versions::Http2)
         .http2_keep_alive_interval(Duration::from_secs(30));
     let tls = tls(options.versions, options.roots_pem)?;
-    Ok(builder.build(Connector { tls, timeout: options.timeout }))
+    let unix = options.unix.map(Arc::from);
+    Ok(builder.build(Connector { tls, unix, timeout: options.timeout }))
 }
 
 fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector> {
@@ -111,6 +116,7 @@ fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector>
 #[derive(Clone)]
 pub struct Connector {
     tls: TlsConnector,
+    unix: Option<Arc<Path>>,
     timeout: Duration,
 }
 
@@ -124,33 +130,47 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (tls, timeout) = (self.tls.clone(), self.timeout);
+        let (tls, unix, timeout) = (self.tls.clone(), self.unix.clone(), self.timeout);
         Box::pin(async move {
-            let opened = tokio::time::timeout(timeout, open(tls, uri)).await;
+            let opened = tokio::time::timeout(timeout, open(tls, unix, uri)).await;
             opened.map_err(|_| BoxError::from("no connection in time"))?.map(TokioIo::new)
         })
     }
 }
 
-async fn open(tls: TlsConnector, uri: Uri) -> Result<Stream, BoxError> {
+async fn open(tls: TlsConnector, unix: Option<Arc<Path>>, uri: Uri) -> Result<Stream, BoxError> {
     let host = uri.host().ok_or("no host")?.trim_matches(['[', ']']).to_owned();
     let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
     let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-    let stream = TcpStream::connect((host.as_str(), port)).await?;
-    stream.set_nodelay(true)?;
+    let socket = match unix {
+        Some(path) => Box::new(UnixStream::connect(path).await?) as Socket,
+        None => {
+            let stream = TcpStream::connect((host.as_str(), port)).await?;
+            stream.set_nodelay(true)?;
+            Box::new(stream)
+        }
+    };
     if !is_tls {
-        return Ok(Stream::Plain(stream));
+        return Ok(Stream::Plain(socket));
     }
-    let stream = tls.connect(ServerName::try_from(host)?, stream).await?;
+    let stream = tls.connect(ServerName::try_from(host)?, socket).await?;
     Ok(Stream::Tls(Box::new(stream)))
 }
+
+/// What a connection goes through: the network, or a Unix socket.
+pub type Socket = Box<dyn Duplex>;
+
+/// Bytes in both directions.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A connection, with or without TLS.
 pub enum Stream {
     /// Without.
-    Plain(TcpStream),
+    Plain(Socket),
     /// With.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl Connection for Stream {

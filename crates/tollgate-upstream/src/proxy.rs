@@ -106,6 +106,7 @@ impl Proxy {
         let options = connect::Options {
             versions: settings.versions,
             roots_pem: roots_pem.as_deref(),
+            unix: None,
             timeout: settings.connect_timeout,
             idle_max: IDLE_MAX,
         };

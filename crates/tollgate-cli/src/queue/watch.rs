@@ -11,8 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use tollgate_queue::QueueName;
 
-use super::client::Client;
-use super::say;
+use super::{Client, say};
 
 /// A look costs the service a call; more of them show nothing that an eye could see.
 const EVERY_MIN: Duration = Duration::from_millis(10);
