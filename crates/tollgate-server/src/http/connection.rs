@@ -186,11 +186,14 @@ fn plain<'a>(
     let head_len = match head.parse(bytes) {
         Ok(httparse::Status::Complete(length)) if length <= HEAD_BYTES_MAX => length,
         Ok(httparse::Status::Partial) if bytes.len() <= HEAD_BYTES_MAX => return Parsed::Partial,
+        // Read to the end before it is given away, so that a bare line feed is found in any of it.
+        Err(httparse::Error::TooManyHeaders) if is_unfinished(bytes) => return Parsed::Partial,
+        _ if has_lone_line_feed(head_of(bytes)) => return wrong_line(),
         // Hyper words the refusal, whatever it is.
         _ => return Parsed::Unusual,
     };
     if has_bare_line_feed(&bytes[..head_len]) {
-        return Parsed::Wrong(Trouble::Bad("a line of the head ends without CR".to_owned()));
+        return wrong_line();
     }
     let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else {
         return Parsed::Unusual;
@@ -211,12 +214,35 @@ fn plain<'a>(
     if is_whole { Parsed::Plain(head, head_len + body_len) } else { Parsed::Begun(head) }
 }
 
+fn wrong_line<'a>() -> Parsed<'a> {
+    Parsed::Wrong(Trouble::Bad("a line of the head ends without CR".to_owned()))
+}
+
+/// Whether the head goes on, as far as is known and as far as one may.
+fn is_unfinished(bytes: &[u8]) -> bool {
+    bytes.len() <= HEAD_BYTES_MAX
+        && !has_lone_line_feed(bytes)
+        && head_of(bytes).len() == bytes.len()
+}
+
+/// The lines up to the first empty one, and what is there if there is none.
+fn head_of(bytes: &[u8]) -> &[u8] {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    &bytes[..end.unwrap_or(bytes.len())]
+}
+
 /// Whether a line of a head that httparse has read ends with a line feed alone. It refuses a carriage
 /// return that no line feed follows, so that there are as many of one as of the other unless a line
 /// feed stands alone.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let count = |wanted| head.iter().filter(|&&byte| byte == wanted).count();
     count(b'\n') != count(b'\r')
+}
+
+/// The same of bytes that nobody has read yet, which takes longer.
+fn has_lone_line_feed(head: &[u8]) -> bool {
+    let before = std::iter::once(&b' ').chain(head);
+    before.zip(head).any(|(before, byte)| *byte == b'\n' && *before != b'\r')
 }
 
 /// The length of the body and the one `Host`, `None` if there is none or more; nothing if the request
@@ -325,6 +351,11 @@ mod tests {
         }
         assert_eq!(parsed("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "unusual");
         assert_eq!(parsed("GET / HTTP/1.0\r\n\r\n"), "unusual");
+        let many = |count| format!("GET / HTTP/1.1\r\nHost: x\r\n{}", "a: b\r\n".repeat(count));
+        assert_eq!(parsed(&many(99)), "partial", "its end has not come");
+        assert_eq!(parsed(&format!("{}\r\n", many(99))), "unusual");
+        assert_eq!(parsed(&format!("{}c: d\n", many(99))), "wrong");
+        assert_eq!(parsed(&format!("{}c: d\n\n", many(64))), "wrong");
         assert_eq!(parsed("GET / HTT"), "partial");
         assert_eq!(parsed("GET / HTTP/1.1\r\n\r\n"), "no host");
         assert_eq!(parsed("GET / HTTP/1.1\nHost: x\n\n"), "wrong");

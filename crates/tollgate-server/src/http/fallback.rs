@@ -1,8 +1,13 @@
 //! The unusual ways to say HTTP, by hyper: HTTP/2, chunked bodies, `Expect`, HTTP/1.0.
+//!
+//! Over HTTP/1 one request is read so, and the connection is closed after its answer: hyper reads more
+//! leniently than [`super::connection`] does (a line feed alone ends a line), so that behind a request
+//! about whose end two readers may disagree there is no second one to smuggle.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -81,22 +86,22 @@ where
     let holder = Holder::new(worker);
     let service = service_fn(|request: http::Request<Incoming>| {
         let holder = holder.clone();
-        async move {
+        Box::pin(async move {
             let (head, mut body) = request.into_parts();
             Ok::<_, Infallible>(respond(worker, head, &mut body, peer, holder).await)
-        }
+        })
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(patience);
+    builder.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
     // A client that has sent everything and says so is answered all the same.
     builder.max_buf_size(HEAD_BYTES_MAX).half_close(true);
     let stream = TokioIo::new(Patient::new(stream, patience));
-    let mut connection = pin!(builder.serve_connection(stream, service));
+    let mut connection = builder.serve_connection(stream, service);
     let served = tokio::select! {
-        served = connection.as_mut() => served,
+        served = poll_fn(|context| connection.poll_without_shutdown(context)) => served,
         () = stop.stopped() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|context| connection.poll_without_shutdown(context)).await
         }
     };
     served.map_err(|error| {
@@ -104,7 +109,11 @@ where
             worker.service.metrics().front(Front::Http).timed_out.add(1);
         }
         io::Error::other(error)
-    })
+    })?;
+    // What was sent behind the request is not answered, and must not cost the answer before it.
+    let mut stream = connection.into_parts().io.into_inner();
+    worker.part(&mut stream, &mut worker.new_input()).await;
+    Ok(())
 }
 
 /// Whether the client took nothing for too long.
@@ -152,7 +161,7 @@ async fn respond(
             fields.append(name, value);
         }
     }
-    if is_http1 && worker.service.is_draining() {
+    if is_http1 {
         fields.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -56,6 +56,40 @@ fn long_documents_are_pipelined_too() {
     assert_eq!(answers.matches("\"openapi\":").count(), 4);
 }
 
+/// The reader of unusual requests is more lenient than the other: it reads one, and the rest is not
+/// answered. Nor does what was sent behind cost the answer before it.
+#[test]
+fn nothing_is_read_behind_a_request_that_is_not_plain() {
+    let running = start(POLICY);
+    let asked = r#"{"policy":"api","key":"smuggled"}"#;
+    let body = format!("{:x}\r\n{asked}\r\n0\r\n\r\n", asked.len());
+    let post = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let chunked = format!("{post}transfer-encoding: chunked\r\n\r\n{body}");
+    let many = |count: usize| "a: b\r\n".repeat(count);
+    let unusual = [
+        chunked.clone(),
+        "GET http://localhost/healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", many(80)),
+    ];
+    for first in unusual {
+        for second in [
+            "GET /healthz HTTP/1.1\nhost: localhost\n\n".to_owned(),
+            format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", many(99)),
+            chunked.repeat(20),
+        ] {
+            let answers = answers(running.http, format!("{first}{second}"));
+            assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{first:?}: {answers}");
+            assert!(answers.starts_with("HTTP/1.1 200 "), "{first:?}: {answers}");
+            assert!(answers.contains("connection: close\r\n"), "{answers}");
+        }
+    }
+    // Nor in the first, behind more fields than the strict reader has room for.
+    let bare = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}c: d\n\r\n", many(80));
+    assert!(answers(running.http, bare).starts_with("HTTP/1.1 400 "));
+    let left = Http::connect(running.http).post("/v1/peek", asked).json();
+    assert_eq!(left["charges"][0]["remaining"], 1_000 - 3, "one for each first request");
+}
+
 /// Two readers that disagree about a message are how requests are smuggled.
 #[test]
 fn a_request_names_one_host_and_its_lines_end_as_they_should() {
