@@ -7,6 +7,7 @@
 mod wrong;
 
 use std::fmt;
+use std::path::PathBuf;
 
 use subtle::ConstantTimeEq;
 
@@ -37,9 +38,10 @@ impl Role {
 }
 
 /// The tokens that are known.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Auth {
     tokens: Vec<(Box<[u8]>, Role)>,
+    files: Vec<PathBuf>,
 }
 
 impl Auth {
@@ -48,6 +50,17 @@ impl Auth {
         if !token.is_empty() {
             self.tokens.push((token.as_bytes().into(), role));
         }
+    }
+
+    /// Notes a file from which a token was read, to be looked at when it changes.
+    pub fn add_file(&mut self, file: impl Into<PathBuf>) {
+        self.files.push(file.into());
+    }
+
+    /// The files from which tokens were read.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Whether no token is needed.

@@ -164,31 +164,14 @@ pub(crate) struct Answered<B> {
     pub request: Option<Incoming>,
 }
 
-/// The body of an answer that goes on for as long as its client likes, and its place.
-pub(crate) struct Placed<B> {
+/// The body of an answer, and what is given back when it is over: the place of one that goes on for
+/// as long as its client likes, or what is left of its request.
+pub(crate) struct Keeping<B, K> {
     pub body: B,
-    pub _place: Held,
+    pub _kept: K,
 }
 
-impl<B: Body + Unpin> Body for Placed<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-}
-
-/// The body of an answer, and with it what is left of the request.
-struct Answering<B> {
-    body: B,
-    _request: Option<Incoming>,
-}
-
-impl<B: Body + Unpin> Body for Answering<B> {
+impl<B: Body + Unpin, K: Unpin> Body for Keeping<B, K> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -240,7 +223,7 @@ where
             if let Some(request) = &mut request {
                 discard(request).await;
             }
-            let watched = |body| answers.watch(Answering { body, _request: request });
+            let watched = |body| answers.watch(Keeping { body, _kept: request });
             Ok::<_, Infallible>(response.map(watched))
         }
     });

@@ -50,6 +50,7 @@ pub mod run;
 pub mod server;
 pub mod service;
 pub mod settings;
+mod stale;
 pub mod tls;
 pub mod top;
 #[cfg(feature = "otlp")]

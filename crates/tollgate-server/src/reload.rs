@@ -1,9 +1,10 @@
 //! Reloading: the rules on disk put in force as a whole, or refused as a whole; certificates likewise.
 //!
-//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are certificates and their
-//! keys. Where to listen, limits on connections, tokens, and whether TLS is spoken at all belong to
-//! the process and need a restart. States live in the store under their policy's identity, so a
-//! policy that is the same after a reload goes on where it was.
+//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are tokens, certificates and
+//! their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether a token
+//! is needed no more belong to the process and need a restart; of these, what concerns TLS and tokens
+//! is told. States live in the store under their policy's identity, so a policy that is the same after
+//! a reload goes on where it was.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher as _;
@@ -14,12 +15,13 @@ use std::time::{Duration, SystemTime};
 
 use tracing::{error, info, warn};
 
+use crate::auth::Auth;
 use crate::config::{Config, Tls};
 use crate::logs::note;
 use crate::service::Service;
 
-/// Reads the files again: rules, and certificates. On an error the rules in force stay, and the
-/// error is remembered; certificates that are wrong leave those in force, and are told in the log.
+/// Reads the files again: rules, tokens, and certificates. On an error the rules and tokens in force
+/// stay, certificates that are wrong leave those in force, and either is remembered to be told.
 ///
 /// Takes as long as the files are: not to be called where others wait.
 ///
@@ -37,6 +39,9 @@ pub fn reload(service: &Service) -> Result<(), String> {
             let policies = config.rules.rules().len();
             note(&config.notes);
             replace_certificates(service, config.tls.as_ref());
+            let auth = config.settings.auth;
+            service.stale().set_restart(needing_restart(service, config.tls.as_ref(), &auth));
+            replace_tokens(service, auth);
             service.replace_rules(config.rules);
             info!(policies, "rules reloaded");
             Ok(())
@@ -52,7 +57,7 @@ pub fn reload(service: &Service) -> Result<(), String> {
     }
 }
 
-/// Reads the certificates in force again; those that are wrong change nothing but the log.
+/// Reads the certificates in force again; those that are wrong are remembered, and change nothing else.
 pub fn reload_certificates(service: &Service) {
     let _alone = service.reloading();
     let in_force = service.certificates().map(|certificates| certificates.files());
@@ -62,13 +67,49 @@ pub fn reload_certificates(service: &Service) {
 fn replace_certificates(service: &Service, tls: Option<&Tls>) {
     match (service.certificates(), tls) {
         (Some(certificates), Some(tls)) => match certificates.replace(tls) {
-            Ok(()) => info!("certificates read"),
-            Err(wrong) => error!(%wrong, "certificates refused, the old ones stay in force"),
+            Ok(()) => {
+                info!("certificates read");
+                service.stale().set_certificates(None);
+            }
+            Err(wrong) => {
+                error!(%wrong, "certificates refused, the old ones stay in force");
+                service.stale().set_certificates(Some(wrong.to_string()));
+            }
         },
-        (None, None) => {}
-        (Some(_), None) => warn!("TLS goes on: to speak without it needs a restart"),
-        (None, Some(_)) => warn!("TLS is not spoken: to begin with it needs a restart"),
+        // To begin or to end with TLS needs a restart, which is told there.
+        _ => {}
     }
+}
+
+/// Puts the tokens in force. That none is needed any more is not: the service may listen to others,
+/// as the file said when it started.
+fn replace_tokens(service: &Service, auth: Auth) {
+    let has_changed = **service.auth() != auth;
+    if has_changed && !auth.is_open() {
+        info!(tokens = ?auth, "tokens replaced");
+        service.replace_auth(auth);
+    }
+}
+
+/// What the files say that only a restart puts in force; the log is told each time.
+fn needing_restart(service: &Service, tls: Option<&Tls>, auth: &Auth) -> Vec<&'static str> {
+    let opens = auth.is_open() && !service.auth().is_open();
+    let told: Vec<_> = [
+        (opens, "tokens stay in force: to serve without any needs a restart"),
+        (
+            tls.is_none() && service.certificates().is_some(),
+            "TLS goes on: to speak without it needs a restart",
+        ),
+        (
+            tls.is_some() && service.certificates().is_none(),
+            "TLS is not spoken: to begin with it needs a restart",
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(is_so, text)| is_so.then_some(text))
+    .collect();
+    told.iter().for_each(|text| warn!("{text}"));
+    told
 }
 
 /// A file that was changed so lately may change again within the same tick of its clock.

@@ -1,6 +1,6 @@
 //! Running until told to stop: signals, changed files, snapshots, then a drain.
 //!
-//! `SIGHUP` and a changed file reload the rules and the certificates; `SIGTERM` and `SIGINT` drain; a second one quits
+//! `SIGHUP` and a changed file reload the rules, the tokens and the certificates; `SIGTERM` and `SIGINT` drain; a second one quits
 //! at once. Files are looked at once a second and read when two looks in a row agree, so that a
 //! file caught half written is not refused for that.
 
@@ -73,7 +73,7 @@ async fn watch(
     snapshot: Option<&PathBuf>,
 ) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut files = Watched::new(service.origin().files.clone());
+    let mut files = Watched::new(configuration_files(service));
     let mut certificates = Watched::new(certificate_files(service));
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,12 +88,14 @@ async fn watch(
                 files.take();
                 // Told in the log, in a metric and in /readyz.
                 let _ = reload(service);
+                files.follow(configuration_files(service));
                 certificates = Watched::new(certificate_files(service));
             }
             _ = look.tick() => {
                 pressure.look(service);
                 if files.has_changed() {
                     let _ = reload(service);
+                    files.follow(configuration_files(service));
                     certificates = Watched::new(certificate_files(service));
                 } else if certificates.has_changed() {
                     reload_certificates(service);
@@ -110,6 +112,11 @@ async fn watch(
             }
         }
     }
+}
+
+/// The files of the configuration, and those of tokens that they name.
+fn configuration_files(service: &Service) -> Vec<PathBuf> {
+    [&service.origin().files[..], service.auth().files()].concat()
 }
 
 fn certificate_files(service: &Service) -> Vec<PathBuf> {
@@ -129,6 +136,13 @@ impl Watched {
     fn new(files: Vec<PathBuf>) -> Self {
         let seen = Sighting::of(&files);
         Self { files, in_force: seen.clone(), last_seen: seen }
+    }
+
+    /// Watches these files from now on, if they are others than before.
+    fn follow(&mut self, files: Vec<PathBuf>) {
+        if self.files != files {
+            *self = Self::new(files);
+        }
     }
 
     /// Takes the files as they are now for those in force.

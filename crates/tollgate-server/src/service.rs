@@ -13,7 +13,7 @@ use tollgate_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::amendments::{Amendments, NoRoom};
-use crate::auth::{Refused, WrongTokens};
+use crate::auth::{Auth, Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
@@ -21,6 +21,7 @@ use crate::outage::Outages;
 use crate::queues::Queues;
 use crate::rules::{Ask, Rules};
 use crate::settings::Settings;
+use crate::stale::Stale;
 use crate::tls::Certificates;
 use crate::top::{Ranking, Top, ranking};
 
@@ -51,7 +52,9 @@ pub struct Service {
     draining: AtomicBool,
     /// Whether those who wait for something to happen must be answered now.
     waits_over: watch::Sender<bool>,
-    reload_error: Mutex<Option<String>>,
+    /// The tokens in force.
+    auth: ArcSwap<Auth>,
+    stale: Stale,
     /// Held while files are read again, so that what was read last is in force last.
     reloading: Mutex<()>,
     certificates: OnceLock<Arc<Certificates>>,
@@ -115,10 +118,11 @@ impl Service {
             adhoc_tally: metrics.tally("", AdHoc::NAME),
             metrics,
             clock,
-            settings,
             draining: AtomicBool::new(false),
             waits_over: watch::Sender::new(false),
-            reload_error: Mutex::default(),
+            auth: ArcSwap::from_pointee(settings.auth.clone()),
+            stale: Stale::default(),
+            settings,
             reloading: Mutex::default(),
             certificates: OnceLock::new(),
             tops: Mutex::default(),
@@ -235,7 +239,7 @@ impl Service {
         self.rules.store(Arc::new(rules.amended(amendments)));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
-        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.stale.set_rules(None);
     }
 
     /// Changes what operators have changed, for every request from now on.
@@ -258,13 +262,30 @@ impl Service {
     /// Notes that a reload was refused; the rules in force stay.
     pub fn refuse_reload(&self, error: String) {
         self.metrics.reloads_failed.add(1);
-        *self.reload_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        self.stale.set_rules(Some(error));
     }
 
-    /// Why the last reload was refused, if it was.
+    /// Why the configuration on disk is not in force, or not all of it: a reload that was refused,
+    /// certificates that were, or what needs a restart.
     #[must_use]
     pub fn reload_error(&self) -> Option<String> {
-        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stale.reason()
+    }
+
+    /// What of the configuration on disk is not in force.
+    pub(crate) const fn stale(&self) -> &Stale {
+        &self.stale
+    }
+
+    /// The tokens in force. Load them once per request.
+    #[must_use]
+    pub fn auth(&self) -> arc_swap::Guard<Arc<Auth>> {
+        self.auth.load()
+    }
+
+    /// Puts other tokens in force, for every request from now on.
+    pub fn replace_auth(&self, auth: Auth) {
+        self.auth.store(Arc::new(auth));
     }
 
     /// The store.

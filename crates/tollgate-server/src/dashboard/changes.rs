@@ -42,7 +42,7 @@ pub(super) async fn change(
     request: &Request<'_>,
 ) -> Result<Value, Trouble> {
     // Open to everybody on this machine is open to every page in a browser on it.
-    if worker.service.settings().auth.is_open() {
+    if worker.service.auth().is_open() {
         return Err(Trouble::NoToken);
     }
     match path {

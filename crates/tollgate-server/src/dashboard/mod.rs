@@ -113,7 +113,7 @@ pub(crate) async fn answer(
 /// Who asks, and what there is to show.
 fn session(worker: &Worker, request: &Request<'_>) -> Value {
     let service = &worker.service;
-    let auth = &service.settings().auth;
+    let auth = service.auth();
     let role = auth.role_of_field(request.fields.field("authorization"));
     json!({
         "role": match role {

@@ -22,7 +22,7 @@ use super::{envoy, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::http::Peer;
-use crate::http2::{self, Answered, Holder, Manner, Placed};
+use crate::http2::{self, Answered, Holder, Keeping, Manner};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -197,7 +197,7 @@ async fn answer_probe(
         return refused(http2::Unread::Full.into()).map(Either::Left);
     };
     let response = (probes.reflection)(request).await;
-    response.map(|body| Either::Right(tonic::body::Body::new(Placed { body, _place: place })))
+    response.map(|body| Either::Right(tonic::body::Body::new(Keeping { body, _kept: place })))
 }
 
 /// The answer with its place in the room, unless it is short.
@@ -229,7 +229,7 @@ fn permit(worker: &Worker, peer: IpAddr, request: &Request<Incoming>) -> Result<
     if !kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
         return Err(Status::new(Code::InvalidArgument, "content-type must be application/grpc"));
     }
-    let auth = &worker.service.settings().auth;
+    let auth = worker.service.auth();
     if auth.is_open() || request.uri().path().starts_with(HEALTH) {
         return Ok(());
     }

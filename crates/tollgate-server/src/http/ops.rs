@@ -81,9 +81,9 @@ async fn reload_apart(service: &Arc<Service>) -> Result<(), String> {
 
 fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
     let is_ready = !service.is_draining();
-    let auth = &service.settings().auth;
+    let auth = service.auth();
     let may_read = auth.role_of_field(request.fields.field("authorization")).is_some();
-    let detail = service.reload_error().filter(|_| may_read);
+    let stale = service.reload_error();
     let outage = service.outages().current();
     let since_ms = outage.as_ref().map(|outage| outage.since.as_nanos() / 1_000_000);
     let last_error = outage.as_ref().map(|outage| &outage.reason).filter(|_| may_read);
@@ -91,8 +91,8 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
     let body = json!({
         "ready": is_ready,
         "draining": service.is_draining(),
-        "config": if service.reload_error().is_some() { "stale" } else { "current" },
-        "config_error": detail,
+        "config": if stale.is_some() { "stale" } else { "current" },
+        "config_error": stale.filter(|_| may_read),
         "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
         "store": {"up": outage.is_none(), "since_ms": since_ms, "last_error": last_error},
     });
@@ -155,6 +155,7 @@ fn exposition(service: &Service) -> String {
     text.family("tollgate_store_up", "gauge", help);
     let is_up = service.outages().is_up();
     text.sample(&[("store", service.store_name())], f64::from(u8::from(is_up)));
+    service.stale().write(&mut text);
     service.metrics().write(service.store_name(), &mut text);
     text.family("tollgate_held_bytes", "gauge", "Held for unfinished requests.");
     text.sample(&[], service.room().bytes() as f64);

@@ -35,7 +35,7 @@ pub(super) fn keep_out(
 ) -> Result<(), Trouble> {
     let settings = worker.service.settings();
     let path = request.path;
-    if !settings.auth.is_open() || path.starts_with("/v1/gate/") || is_probe(path) {
+    if !worker.service.auth().is_open() || path.starts_with("/v1/gate/") || is_probe(path) {
         return Ok(());
     }
     let field = |name| request.fields.field(name);

@@ -36,7 +36,7 @@ pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
 /// comes from a page, or without a token where one is needed.
 pub(super) fn admit(worker: &Worker, request: &Request<'_>, has_body: bool) -> Result<(), Trouble> {
     pages::keep_out(worker, request, has_body)?;
-    let auth = &worker.service.settings().auth;
+    let auth = worker.service.auth();
     if !needs_token(request.path) {
         // Who needs no token is a stranger: a body that nothing here reads is not held for one.
         let unread = || Trouble::Bad("no body is expected at this path".to_owned());
@@ -160,7 +160,7 @@ async fn route_v1(
 pub(super) fn events(worker: &Worker, request: &Request<'_>) -> Result<dashboard::Events, Trouble> {
     pages::keep_out(worker, request, false)?;
     permit(worker, request, "GET", Role::Read)?;
-    let auth = &worker.service.settings().auth;
+    let auth = worker.service.auth();
     let role = auth.role_of_field(request.fields.field("authorization"));
     dashboard::Events::open(worker, role.unwrap_or(Role::Read))
 }
@@ -172,7 +172,7 @@ pub(super) fn permit(
     method: &'static str,
     role: Role,
 ) -> Result<(), Trouble> {
-    let auth = &worker.service.settings().auth;
+    let auth = worker.service.auth();
     if !auth.is_open() {
         match auth.role_of_field(request.fields.field("authorization")) {
             None => return Err(unauthorized(worker, request)),

@@ -35,6 +35,7 @@ where
             Received::Over => return Ok(()),
             Received::Stopped => Ok(false),
             received => {
+                session.keep_up(worker);
                 let mut out = worker.take_output();
                 let goes_on = if received == Received::Full {
                     refuse(worker, &mut stream, &mut out).await

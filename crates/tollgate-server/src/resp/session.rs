@@ -4,11 +4,13 @@
 //! answer what redis-cli, redis-py, ioredis, node-redis and the `redis` crate check for when they
 //! connect; nothing else about a Redis server is pretended.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::encode::{Encoder, Version};
 use super::transaction::Transaction;
-use crate::auth::{Refused, Role};
+use crate::auth::{Auth, Refused, Role};
 use crate::metrics::Front;
 use crate::rules::Rules;
 use crate::worker::Worker;
@@ -19,11 +21,23 @@ pub(super) struct Session {
     id: u64,
     peer: IpAddr,
     version: Version,
+    /// The tokens by which the client was judged, and the one that it has shown.
+    auth: Arc<Auth>,
+    token: Option<Token>,
     role: Option<Role>,
     name: Vec<u8>,
     closing: bool,
     wrong_tokens: u32,
     transaction: Option<Transaction>,
+}
+
+/// A token that was right when it was shown; never printed.
+struct Token(Box<[u8]>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,10 +54,25 @@ const COMMANDS: [&str; 10] =
 impl Session {
     /// A connection that has said nothing yet.
     pub(super) fn new(id: u64, peer: IpAddr, worker: &Worker) -> Self {
-        let role = worker.service.settings().auth.role_without_token();
+        let auth = Arc::clone(&worker.service.auth());
+        let (role, token) = (auth.role_without_token(), None);
         let (version, name) = (Version::Two, Vec::new());
-        let transaction = None;
-        Self { id, peer, version, role, name, closing: false, wrong_tokens: 0, transaction }
+        let (closing, wrong_tokens, transaction) = (false, 0, None);
+        Self { id, peer, version, auth, token, role, name, closing, wrong_tokens, transaction }
+    }
+
+    /// Judges the client by the tokens in force, if those have changed: a token that was taken back
+    /// permits nothing any more, on whatever connection it was shown.
+    pub(super) fn keep_up(&mut self, worker: &Worker) {
+        let in_force = worker.service.auth();
+        if Arc::ptr_eq(&self.auth, &in_force) {
+            return;
+        }
+        self.auth = Arc::clone(&in_force);
+        self.role = match &self.token {
+            Some(token) => in_force.role(&token.0),
+            None => in_force.role_without_token(),
+        };
     }
 
     /// The protocol version in use.
@@ -160,11 +189,11 @@ impl Session {
         while let [option, after @ ..] = rest {
             rest = match (option.to_ascii_uppercase().as_slice(), after) {
                 (b"AUTH", [_, token, after @ ..]) => {
-                    let role = worker.service.settings().auth.role(token);
+                    let role = self.auth.role(token);
                     if role.is_none() {
                         return self.wrong_token(worker, &mut greeting);
                     }
-                    self.role = role;
+                    (self.role, self.token) = (role, Some(Token((*token).into())));
                     after
                 }
                 (b"SETNAME", [name, after @ ..]) => {
@@ -182,13 +211,12 @@ impl Session {
     }
 
     fn auth(&mut self, token: &[u8], worker: &Worker, encoder: &mut Encoder<'_>) {
-        let auth = &worker.service.settings().auth;
-        if auth.is_open() {
+        if self.auth.is_open() {
             return encoder.error("ERR AUTH called without any token configured");
         }
-        match auth.role(token) {
+        match self.auth.role(token) {
             Some(role) => {
-                self.role = Some(role);
+                (self.role, self.token) = (Some(role), Some(Token(token.into())));
                 encoder.simple("OK");
             }
             // The role shown before is kept, as Redis keeps the user.

@@ -297,6 +297,70 @@ fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() 
     assert!(metrics.contains("tollgate_config_reloads_total{result=\"refused\"} 1"), "{metrics}");
 }
 
+/// Asks over RESP; the first line of the answer.
+fn say(resp: &mut TcpStream, command: &str) -> String {
+    resp.write_all(command.as_bytes()).unwrap();
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        resp.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap()
+}
+
+#[test]
+fn tokens_are_given_and_taken_back_by_a_reload_on_open_connections_too() {
+    let folder = Folder::new("tokens");
+    let secret = folder.file("secret", "first\n");
+    let configured = |more: &str| {
+        let file = format!("token_file = {:?}", secret.display().to_string());
+        let boss = "{ token = \"boss\", role = \"admin\" }";
+        format!("tokens = [{boss}, {{ {file}, role = \"check\" }}{more}]\n{POLICY}")
+    };
+    let file = folder.file("rules.toml", &configured(""));
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    let mut http = Http::connect(running.http);
+    let mut peek = |token: &str| {
+        let field = format!("authorization: Bearer {token}\r\n");
+        http.send("POST", "/v1/peek", &field, r#"{"policy":"api","key":"k"}"#).status
+    };
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(say(&mut resp, "AUTH first\r\n"), "+OK\r\n");
+    assert_eq!([peek("first"), peek("second"), peek("third")], [200, 401, 401]);
+    std::fs::write(&secret, "second\n").unwrap();
+    std::fs::write(&file, configured(", { token = \"third\", role = \"read\" }")).unwrap();
+    reload(running.server.service()).unwrap();
+    assert_eq!([peek("first"), peek("second"), peek("third")], [401, 200, 200]);
+    assert!(say(&mut resp, "PING\r\n").starts_with("-NOAUTH"), "it was taken back");
+    assert_eq!(say(&mut resp, "AUTH second\r\nPING\r\n"), "+OK\r\n");
+    assert_eq!(running.server.service().auth().files(), [secret.clone()]);
+}
+
+/// The process may listen to others, because the file said that a token is needed.
+#[test]
+fn taking_the_last_token_away_needs_a_restart_which_is_told() {
+    let folder = Folder::new("last-token");
+    let tokens = "tokens = [{ token = \"boss\", role = \"admin\" }]\n";
+    let file = folder.file("rules.toml", &format!("{tokens}{POLICY}"));
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    let mut http = Http::connect(running.http);
+    let boss = "authorization: Bearer boss\r\n";
+    std::fs::write(&file, POLICY).unwrap();
+    assert_eq!(http.send("POST", "/admin/reload", boss, "").status, 200);
+    assert_eq!(http.get("/metrics").status, 401, "the token is still needed");
+    let ready = http.send("GET", "/readyz", boss, "").json();
+    assert_eq!((&ready["ready"], &ready["config"]), (&true.into(), &"stale".into()), "{ready}");
+    assert!(ready["config_error"].as_str().unwrap().contains("needs a restart"), "{ready}");
+    assert_eq!(http.get("/readyz").json()["config_error"], serde_json::Value::Null);
+    let metrics = http.send("GET", "/metrics", boss, "").body;
+    assert!(metrics.contains("tollgate_config_stale{part=\"restart\"} 1"), "{metrics}");
+    std::fs::write(&file, format!("{tokens}{POLICY}")).unwrap();
+    assert_eq!(http.send("POST", "/admin/reload", boss, "").status, 200);
+    assert_eq!(http.get("/readyz").json()["config"], "current");
+}
+
 #[test]
 fn a_reload_that_takes_long_keeps_nobody_waiting() {
     let folder = Folder::new("reload-long");
@@ -593,7 +657,7 @@ fn fronts_speak_tls_and_ask_for_client_certificates_where_told() {
 
 #[test]
 fn renewed_certificates_are_shown_without_a_restart_and_broken_ones_are_not() {
-    let (Some(_), Some(openssl)) = (tool("curl"), tool("openssl")) else { return };
+    let (Some(curl), Some(openssl)) = (tool("curl"), tool("openssl")) else { return };
     let folder = Folder::new("tls-renewed");
     certificates(&folder);
     let path = |name: &str| folder.0.join(name);
@@ -619,6 +683,14 @@ fn renewed_certificates_are_shown_without_a_restart_and_broken_ones_are_not() {
     std::fs::copy(path("client.pem"), &pem).unwrap();
     reload_certificates(service);
     assert!(fronts.iter().all(|port| shown(*port).contains("server")));
+    let url = |path: &str| format!("https://127.0.0.1:{}{path}", running.http.port());
+    let get = |path: &str| output(Command::new(&curl).args(["-sk", &url(path)]));
+    let stale = "tollgate_config_stale{part=\"certificates\"} ";
+    let ready: serde_json::Value = serde_json::from_str(&get("/readyz")).unwrap();
+    assert_eq!(ready["config"], "stale");
+    let told = ready["config_error"].as_str().unwrap();
+    assert!(told.contains("certificates: ") && told.contains("server.key"), "{told}");
+    assert!(get("/metrics").contains(&format!("{stale}1")));
     // The other half, with rules that are wrong: certificates do not wait for them.
     std::fs::copy(path("client.key"), &key).unwrap();
     std::fs::write(&file, "policies = 1\n").unwrap();
@@ -630,4 +702,6 @@ fn renewed_certificates_are_shown_without_a_restart_and_broken_ones_are_not() {
         .unwrap();
     assert!(reload(service).is_ok());
     assert!(fronts.iter().all(|port| shown(*port).contains("ca")));
+    assert!(get("/readyz").contains("\"config\":\"current\""));
+    assert!(get("/metrics").contains(&format!("{stale}0")));
 }
