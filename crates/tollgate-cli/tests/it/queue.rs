@@ -369,7 +369,7 @@ fn a_strangers_guess_ends_nobodys_lease() {
 }
 
 #[test]
-fn who_may_only_read_sees_jobs_without_their_payloads() {
+fn who_may_only_read_sees_figures_and_nothing_that_clients_or_workers_wrote() {
     let folder = Folder::new("queue-roles");
     let config = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"work\", role = \"check\" }]\n\
                   [[queues]]\nname = \"roles\"\n";
@@ -379,22 +379,30 @@ fn who_may_only_read_sees_jobs_without_their_payloads() {
         let path = format!("/v1/queues/roles{path}");
         read(served.ask_with(method, &path, &fields, &body.to_string()))
     };
-    let secret = json!({"payload": {"card": "4111-1111"}});
+    let secret = json!({"group": "4111-customer", "payload": {"card": "4111-1111"}});
     assert_eq!(ask("work", "POST", "/jobs", &secret).0, 201);
     assert_eq!(ask("work", "POST", "/jobs", &secret).0, 201);
     let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1}));
     let token = &answer["leases"][0]["token"];
-    let dead = json!({"token": token, "retry": false, "reason": "no"});
+    let dead = json!({"token": token, "retry": false, "reason": "no card 4111-1111"});
     assert_eq!(ask("work", "POST", "/fail", &dead).0, 200);
-    for path in ["/jobs/1", "/jobs/2", "/peek", "/dead"] {
+    for path in ["/jobs/1", "/jobs/2", "/peek?group=4111-customer", "/dead"] {
         let (status, seen) = ask("look", "GET", path, &json!({}));
         assert_eq!(status, 200, "{path}");
         assert!(seen.to_string().contains("enqueued_at_ms"), "figures are shown: {seen}");
         assert!(!seen.to_string().contains("4111"), "{path}: {seen}");
         let (_, whole) = ask("work", "GET", path, &json!({}));
-        assert!(whole.to_string().contains("4111"), "{path}: {whole}");
+        assert!(whole.to_string().contains("4111-1111"), "{path}: {whole}");
+        assert!(whole.to_string().contains("4111-customer"), "{path}: {whole}");
     }
-    let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1}));
+    assert_eq!(ask("look", "GET", "/groups", &json!({})).0, 403);
+    let (_, groups) = ask("work", "GET", "/groups", &json!({}));
+    assert!(groups.to_string().contains("4111-customer"), "{groups}");
+    let (_, dead) = ask("work", "GET", "/dead", &json!({}));
+    assert_eq!(dead["jobs"][0]["reason"], "no card 4111-1111");
+    let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1, "worker": "4111-host"}));
+    let (_, seen) = ask("look", "GET", "/jobs/2", &json!({}));
+    assert_eq!((&seen["state"], seen.get("worker")), (&json!("running"), None), "{seen}");
     let done = json!({"token": answer["leases"][0]["token"], "result": "4111"});
     assert_eq!(ask("work", "POST", "/ack", &done).0, 200);
     let (_, seen) = ask("look", "GET", "/jobs/2", &json!({}));

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   producer   POST {queue}/jobs, {queue}/jobs/batch
-//!   worker     POST {queue}/lease (waits), heartbeat, progress, ack, fail, retry-later, release
-//!   anybody    GET  /v1/queues, {queue}, {queue}/groups, {queue}/peek, {queue}/jobs/{id}
+//!   worker     POST {queue}/lease (waits), heartbeat, progress, ack, fail, retry-later, release;
+//!              GET  {queue}/groups
+//!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/dead, {queue}/jobs/{id}
 //!   operator   POST {queue}/pause, resume, limits, dead/retry, recurring; DELETE {queue}/jobs/{id}
 //! ```
 //!
 //! Names are segments of the path, percent-encoded where need be; groups stand in bodies and in the
-//! query. Moments are milliseconds since the epoch, waits milliseconds. The role `read` is shown jobs
-//! without their payloads and results.
+//! query. Moments are milliseconds since the epoch, waits milliseconds. The role `read` is shown
+//! figures: jobs without their payloads, results, groups, reasons and workers, and no list of groups.
 
 mod control;
 mod jobs;
@@ -51,12 +52,12 @@ pub(super) async fn route(
         (["jobs"], _) => jobs::enqueue(&queue, request, reply).await,
         (["jobs", "batch"], _) => jobs::enqueue_batch(&queue, request, reply).await,
         (["jobs", id], "DELETE") => jobs::cancel(&queue, id, reply).await,
-        (["jobs", id], _) => look::job(&queue, id, shows_payloads(worker, request), reply).await,
+        (["jobs", id], _) => look::job(&queue, id, shown_to(worker, request), reply).await,
         (["groups"], _) => look::groups(&queue, request, reply).await,
-        (["peek"], _) => look::peek(&queue, request, shows_payloads(worker, request), reply).await,
-        (["dead"], _) => look::dead(&queue, request, shows_payloads(worker, request), reply).await,
+        (["peek"], _) => look::peek(&queue, request, shown_to(worker, request), reply).await,
+        (["dead"], _) => look::dead(&queue, request, shown_to(worker, request), reply).await,
         (["recurring"], "POST") => control::put_recurring(&queue, request, reply).await,
-        (["recurring"], _) => look::recurring(&queue, reply).await,
+        (["recurring"], _) => look::recurring(&queue, shown_to(worker, request), reply).await,
         (["recurring", name], _) => control::remove_recurring(&queue, name, reply).await,
         (["dead", "retry"], _) => control::revive(&queue, request, reply).await,
         (["pause"], _) => control::pause(&queue, request, true, reply).await,
@@ -70,7 +71,9 @@ pub(super) async fn route(
 /// The method and role that a verb needs; `None` if there is none such.
 fn needs(verb: &[&str], method: &str) -> Option<(&'static str, Role)> {
     Some(match verb {
-        [] | ["groups" | "peek" | "dead"] => ("GET", Role::Read),
+        [] | ["peek" | "dead"] => ("GET", Role::Read),
+        // Groups are named after customers: a list of them is one of keys.
+        ["groups"] => ("GET", Role::Check),
         ["jobs", id] if *id != "batch" => match method {
             "DELETE" => ("DELETE", Role::Check),
             _ => ("GET", Role::Read),
@@ -88,10 +91,10 @@ fn needs(verb: &[&str], method: &str) -> Option<(&'static str, Role)> {
     })
 }
 
-/// Whether payloads and results may be shown: to those who may work on them. Who only reads figures,
-/// as Prometheus does, has no business with what customers send.
-fn shows_payloads(worker: &Worker, request: &Request<'_>) -> Shown {
-    let auth = &worker.service.settings().auth;
+/// Whether payloads, results and names may be shown: to those who may work on them. Who only reads
+/// figures, as Prometheus does, has no business with what customers send, nor with who they are.
+fn shown_to(worker: &Worker, request: &Request<'_>) -> Shown {
+    let auth = worker.service.auth();
     match auth.role_of_field(request.fields.field("authorization")) >= Some(Role::Check) {
         true => Shown::Whole,
         false => Shown::Figures,

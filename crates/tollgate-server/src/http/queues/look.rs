@@ -97,7 +97,11 @@ pub(super) async fn job(
 }
 
 /// `GET {queue}/recurring`.
-pub(super) async fn recurring(queue: &Queue, reply: &mut Reply) -> Result<(), Trouble> {
+pub(super) async fn recurring(
+    queue: &Queue,
+    shown: Shown,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     let now = queue.now();
     let listed: Vec<Value> = queue
         .recurring()
@@ -108,11 +112,14 @@ pub(super) async fn recurring(queue: &Queue, reply: &mut Reply) -> Result<(), Tr
                 Rhythm::Cron(cron) => (Some(cron.to_string()), None),
                 Rhythm::Every(interval) => (None, Some(interval.as_millis() as u64)),
             };
-            json!({
+            let mut listed = json!({
                 "name": recurring.name, "cron": cron, "every_ms": every_ms,
-                "group": recurring.job.group.as_str(),
                 "next_ms": recurring.rhythm.next_after(now).map(wire::ms),
-            })
+            });
+            if shown == Shown::Whole {
+                listed["group"] = recurring.job.group.as_str().into();
+            }
+            listed
         })
         .collect();
     reply.write_json(&json!({"recurring": listed}));

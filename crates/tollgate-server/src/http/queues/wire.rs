@@ -165,23 +165,36 @@ pub(super) fn enqueued(enqueued: &Enqueued) -> Value {
 /// How much of a job is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// Payload and result too.
+    /// Payload, result, group, worker and reason too.
     Whole,
-    /// Neither.
+    /// None of what clients and workers wrote.
     Figures,
 }
 
+/// What workers wrote, among the fields of a state.
+const NOT_FIGURES: [&str; 4] = ["worker", "result", "result_base64", "reason"];
+
 pub(super) fn job(job: &Job, shown: Shown) -> Value {
     let mut value = json!({
-        "id": job.id.0, "group": job.group.as_str(), "priority": job.priority,
-        "weight": job.weight, "attempt": job.attempt, "failures": job.failures,
-        "enqueued_at_ms": ms(job.enqueued_at),
+        "id": job.id.0, "priority": job.priority, "weight": job.weight, "attempt": job.attempt,
+        "failures": job.failures, "enqueued_at_ms": ms(job.enqueued_at),
     });
     let Value::Object(object) = &mut value else { return value };
     if shown == Shown::Whole {
+        object.insert("group".to_owned(), job.group.as_str().into());
         put_bytes(object, "payload", &job.payload);
     }
-    let (state, fields) = match &job.state {
+    let (state, fields) = state(&job.state, shown);
+    object.insert("state".to_owned(), state.into());
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    value
+}
+
+/// The name of a state, and what there is to say about it.
+fn state(state: &JobState, shown: Shown) -> (&'static str, Value) {
+    let (name, mut fields) = match state {
         JobState::Waiting { due_at, ready: when } => {
             ("waiting", json!({"due_at_ms": ms(*due_at), "ready": ready(*when)}))
         }
@@ -196,20 +209,17 @@ pub(super) fn job(job: &Job, shown: Shown) -> Value {
         }
         JobState::Done { at, result } => {
             let mut fields = json!({"at_ms": ms(*at)});
-            if let (Value::Object(object), Some(result), Shown::Whole) =
-                (&mut fields, result, shown)
-            {
+            if let (Value::Object(object), Some(result)) = (&mut fields, result) {
                 put_bytes(object, "result", result);
             }
             ("done", fields)
         }
         JobState::Dead { at, reason } => ("dead", json!({"at_ms": ms(*at), "reason": reason})),
     };
-    object.insert("state".to_owned(), state.into());
-    if let Value::Object(fields) = fields {
-        object.extend(fields);
+    if let (Value::Object(fields), Shown::Figures) = (&mut fields, shown) {
+        fields.retain(|name, _| !NOT_FIGURES.contains(&name.as_str()));
     }
-    value
+    (name, fields)
 }
 
 pub(super) fn counts(counts: &Counts) -> Value {
