@@ -119,6 +119,13 @@ async fn serve(args: Args) -> Result<()> {
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
     let upstream = Upstream::parse(upstream).context("--upstream")?;
+    // Before anything else is touched: a second process started by mistake ends here, and leaves the
+    // first one's --state alone.
+    let listener = bind(args.listen).await?;
+    let admin_listener = match args.admin {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let kept =
         keep::Kept::open(&args.store, args.state.clone(), args.state_required, &args.invalid);
     let kept = kept.await?;
@@ -131,12 +138,10 @@ async fn serve(args: Args) -> Result<()> {
         settings: settings(&args, token)?,
     };
     let mut proxy = Proxy::new(parts).context("TLS")?;
-    let listener = bind(args.listen).await?;
     let mut out = std::io::stdout();
     writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
     proxy.listen(listener);
-    if let Some(address) = args.admin {
-        let listener = bind(address).await?;
+    if let Some(listener) = admin_listener {
         writeln!(out, "admin  http://{}", listener.local_addr()?)?;
         proxy.listen_admin(listener);
     }

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use tollgate_memory::{Capacity, MemoryStore, Pressure, SystemClock};
+use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::{RedisStore, RemoteSettings, RemoteStore};
 use tollgate_server::config::{Config, LogFormat, Overrides};
 use tollgate_server::dashboard::ProxyAdmin;
 use tollgate_server::metrics::{Front, Metrics};
 use tollgate_server::queues::{Pushing, QueuePlan, Queues, open};
 use tollgate_server::run::until_told;
-use tollgate_server::server::Server;
+use tollgate_server::server::{Bound, Server};
 use tollgate_server::service::{Backing, Origin, Service};
 #[cfg(feature = "otlp")]
 use tollgate_server::traces::{Collector, Traces};
@@ -173,10 +173,13 @@ async fn serve(args: Args) -> Result<()> {
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollgate_server::logs::start(config.log == LogFormat::Json);
     tollgate_server::logs::note(&config.notes);
+    // Before anything else is touched: a second process started by mistake ends here, and leaves the
+    // first one's snapshot and queues alone.
+    let bound = Bound::new(&config.listen)?;
     let (backing, store_name) = backing(&config, &args).await?;
     let clock = clock(&backing);
     let (queues, pushing) = queues(&config.queues).await?;
-    let Config { rules, settings, listen, tls, workers, drain, .. } = config;
+    let Config { rules, settings, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
@@ -192,11 +195,11 @@ async fn serve(args: Args) -> Result<()> {
     let service = Arc::new(
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
-    let server = Server::start(service, &listen, tls.as_ref(), workers)?;
+    let server = bound.serve(service, tls.as_ref(), workers)?;
     let hints = Hints {
         policy: example.as_deref().unwrap_or("POLICY"),
         has_tls: tls.is_some(),
-        has_token: !server.service().settings().auth.is_open(),
+        has_token: !server.service().auth().is_open(),
     };
     announce(&server, hints)?;
     let ended = until_told(server, drain, args.snapshot).await?;
@@ -253,10 +256,9 @@ fn memory(config: &Config, args: &Args) -> Result<MemoryStore> {
         let (path, aside) = (path.display(), aside.display());
         warn!(%path, %reason, %aside, "the snapshot was set aside: all keys start anew");
     }
-    let Pressure { used, forgotten, refused } = opened.memory.pressure();
-    if forgotten + refused > 0 {
-        let dropped = forgotten + refused;
-        warn!(restored = used, dropped, "the snapshot did not fit into --memory-bytes");
+    let (restored, dropped) = (opened.memory.pressure().used, opened.memory.dropped());
+    if dropped > 0 {
+        warn!(restored, dropped, "the snapshot did not fit into --memory-bytes");
     }
     Ok(opened.memory)
 }

@@ -77,6 +77,14 @@ impl Owners {
         }
     }
 
+    /// Counts anew.
+    pub(crate) fn start_over(&self) {
+        for owner in self.0.iter() {
+            owner.forgotten.store(0, Ordering::Relaxed);
+            owner.refused.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// What was counted of all.
     pub(crate) fn pressure_of_all(&self) -> Pressure {
         (0..=u8::MAX).map(|number| self.pressure(number)).fold(Pressure::default(), Pressure::plus)

@@ -58,6 +58,8 @@ pub struct MemoryStore {
     capacity: Capacity,
     /// When the file was written from which this was restored.
     written_at: Option<Timestamp>,
+    /// Keys of the snapshot for which there was no room.
+    dropped: u64,
     /// Held while a state is carried from one table to another.
     carrying: Mutex<()>,
     /// Held while a dump is made and put in place: of two at once the older must not come last.
@@ -101,6 +103,7 @@ impl MemoryStore {
             named: AtomicU64::new(0),
             capacity,
             written_at: None,
+            dropped: 0,
             carrying: Mutex::default(),
             dumping: Mutex::default(),
         }

@@ -143,6 +143,11 @@ impl Wide {
         Pressure { used, ..self.owners.pressure_of_all() }
     }
 
+    /// Counts anew what pressure costs.
+    pub(crate) fn start_over(&self) {
+        self.owners.start_over();
+    }
+
     /// What pressure has cost one owner; how many entries it has is not counted.
     pub(crate) fn pressure_of(&self, owner: u64) -> Pressure {
         self.owners.pressure(self.owners.number(owner))

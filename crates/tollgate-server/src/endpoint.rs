@@ -3,6 +3,7 @@
 mod unix;
 
 use std::fmt;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -23,6 +24,30 @@ impl Endpoint {
     #[must_use]
     pub const fn loopback(port: u16) -> Self {
         Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    }
+
+    /// Whether not both can be listened on.
+    pub(crate) fn collides(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+                one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
+            }
+            (Self::Unix(one), Self::Unix(other)) => one.path == other.path,
+            _ => false,
+        }
+    }
+
+    /// Whether it could be listened on just now, as far as that can be tried.
+    ///
+    /// # Errors
+    ///
+    /// If it could not: taken, not permitted, or no address of this machine.
+    pub(crate) fn try_out(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(address) => std::net::TcpListener::bind(address).map(drop),
+            Self::Unix(socket) => socket.try_out(),
+        }
     }
 
     /// Whether only this machine can connect.

@@ -131,6 +131,9 @@ pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Expositi
     text.sample(&[], pressure.forgotten as f64);
     text.family("tollgate_keys_refused_total", "counter", "Newcomers refused: no room.");
     text.sample(&[], pressure.refused as f64);
+    let help = "Keys of the snapshot for which there was no room at the start.";
+    text.family("tollgate_snapshot_keys_dropped_total", "counter", help);
+    text.sample(&[], memory.dropped() as f64);
     write_policies(memory, service, text);
     let fill = memory.fill(now);
     let rooms = [

@@ -45,29 +45,41 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a worker needs beside the service.
-#[derive(Clone)]
-struct Surroundings {
-    probes: Probes,
-    /// If the fronts speak TLS.
-    certificates: Option<Arc<Certificates>>,
-    stop: Stop,
+/// Fronts that are bound and not served yet: who connects waits.
+#[derive(Debug)]
+pub struct Bound {
+    control: Control,
+    listeners: Vec<Listener>,
 }
 
-impl Server {
-    /// Binds every front and starts to serve with `workers` threads (one for every two processors if
-    /// 0: most of what a request costs is the kernel's, and so is the other half of the machine).
+impl Bound {
+    /// Binds every front.
     ///
     /// # Errors
     ///
-    /// If a place to listen is taken, a certificate is wrong, or a thread cannot be started.
-    pub fn start(
+    /// If a place to listen is taken.
+    pub fn new(listen: &Listen) -> io::Result<Self> {
+        let control = Control(Some(Builder::new_current_thread().enable_all().build()?));
+        let listeners = {
+            let _inside = control.0.as_ref().map(Runtime::enter);
+            bind(listen)?
+        };
+        Ok(Self { control, listeners })
+    }
+
+    /// Starts to serve with `workers` threads (one for every two processors if 0: most of what a
+    /// request costs is the kernel's, and so is the other half of the machine).
+    ///
+    /// # Errors
+    ///
+    /// If a certificate is wrong, or a thread cannot be started.
+    pub fn serve(
+        self,
         service: Arc<Service>,
-        listen: &Listen,
         tls: Option<&Tls>,
         workers: usize,
-    ) -> io::Result<Self> {
-        let control = Control(Some(Builder::new_current_thread().enable_all().build()?));
+    ) -> io::Result<Server> {
+        let Self { control, listeners } = self;
         let (stopper, stop) = Stopper::new();
         let probes = Probes::new();
         let certificates = tls.map(Certificates::read).transpose()?.map(Arc::new);
@@ -76,10 +88,6 @@ impl Server {
         }
         let surroundings =
             Surroundings { probes: probes.clone(), certificates, stop: stop.clone() };
-        let listeners = {
-            let _inside = control.0.as_ref().map(Runtime::enter);
-            bind(listen)?
-        };
         let endpoints = listeners
             .iter()
             .map(|listener| Ok((listener.front, listener.endpoint()?)))
@@ -102,7 +110,32 @@ impl Server {
             });
         };
         threads.push(std::thread::Builder::new().name("control".to_owned()).spawn(run)?);
-        Ok(Self { service, stopper, probes, endpoints, threads })
+        Ok(Server { service, stopper, probes, endpoints, threads })
+    }
+}
+
+/// What a worker needs beside the service.
+#[derive(Clone)]
+struct Surroundings {
+    probes: Probes,
+    /// If the fronts speak TLS.
+    certificates: Option<Arc<Certificates>>,
+    stop: Stop,
+}
+
+impl Server {
+    /// Binds every front and starts to serve; see [`Bound`].
+    ///
+    /// # Errors
+    ///
+    /// If a place to listen is taken, a certificate is wrong, or a thread cannot be started.
+    pub fn start(
+        service: Arc<Service>,
+        listen: &Listen,
+        tls: Option<&Tls>,
+        workers: usize,
+    ) -> io::Result<Self> {
+        Bound::new(listen)?.serve(service, tls, workers)
     }
 
     /// The service.
@@ -144,6 +177,7 @@ impl Drop for Server {
 
 /// The runtime of the control thread. A bare one must not be dropped within another, which is where
 /// a caller of [`Server::start`] is when a port is taken.
+#[derive(Debug)]
 struct Control(Option<Runtime>);
 
 impl Control {

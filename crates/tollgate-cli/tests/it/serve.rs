@@ -1,12 +1,12 @@
 //! `tollgate serve` as its own process: signals, changed files, snapshots, shared stores.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tollgate_sim::servers::{Cluster, Engine, Server, eventually, tell};
+use tollgate_sim::servers::{Certificate, Cluster, Engine, Server, eventually, tell};
 
 use crate::tool::{fail, succeed, tollgate};
 
@@ -106,6 +106,21 @@ impl Served {
             lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("RESP  ")));
         }
         Self { process, http: http.expect("it says where it listens") }
+    }
+
+    /// A service whose HTTP listens elsewhere than on a port.
+    fn start_on(http: &str, arguments: &[&str]) -> Child {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--http", http, "--grpc", "off", "--resp", "off"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let told = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("HTTP  ")));
+        told.expect("it says where it listens").expect("text");
+        process
     }
 
     /// Status and body of a check of one unit for `key`.
@@ -354,6 +369,64 @@ fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
 }
 
 #[test]
+fn validate_tells_every_mistake_of_a_list_and_what_the_machine_lacks() {
+    let folder = Folder::new("validate-more");
+    let text = "queue_store = \"redb:/nowhere/queue.redb\"\n\
+                trusted_proxies = [\"10.0.0.0/8\", \"ten\", \"10.0.0.0/99\"]\n\
+                [listen]\nhttp = \"127.0.0.1:8099\"\ngrpc = \"0.0.0.0:8099\"\n\
+                resp = \"unix:/tmp/t.sock?group=no-such-group\"\nhosts = [\"a b\", \"c d\"]\n\
+                [[shared_limits]]\nname = \"a b c\\n\"\nlimit = \"slots 0/1s\"\n\
+                [[queues]]\nname = \"q\"\ngroup_limits = [\"slots 0/1s\", \"nothing\"]\n\
+                [[policies]]\nname = \"p\"\nalgorithm = \"leaky-bucket\"\nsize = \"x\"\n\
+                drip_interval = \"y\"\nunlimited = [[], {}]\n";
+    let file = folder.file("more.toml", text);
+    let output = tollgate(&["validate", &file]);
+    let out = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(1), "{out}");
+    for told in [
+        "more.toml:1: queue_store: there is no folder /nowhere",
+        "more.toml:2: trusted_proxies[1]: ",
+        "more.toml:2: trusted_proxies[2]: ",
+        "more.toml:5: listen.grpc: 0.0.0.0:8099 is the place of listen.http, too",
+        "more.toml:6: listen.resp: there is no group \"no-such-group\"",
+        "more.toml:7: listen.hosts[0]: ",
+        "more.toml:7: listen.hosts[1]: ",
+        "more.toml:9: shared_limits[0].name: ",
+        "more.toml:10: shared_limits[0].limit: ",
+        "more.toml:13: queues[0].group_limits[0]: ",
+        "more.toml:13: queues[0].group_limits[1]: ",
+        "more.toml:17: policies[0].size: ",
+        "more.toml:18: policies[0].drip_interval: ",
+        "more.toml:19: policies[0].unlimited[0]: ",
+        "more.toml:19: policies[0].unlimited[1]: ",
+        "listen.grpc: 0.0.0.0:8099 is open to others",
+    ] {
+        assert!(out.contains(told), "{told}\n{out}");
+    }
+    assert!(fail(&["validate", &file]).contains("1 of 1 files wrong, mistakes: 16"), "{out}");
+    assert!(
+        fail(&["serve", "--http", "127.0.0.1:8099", "--grpc", "127.0.0.1:8099"])
+            .contains("settings: listen.grpc: 127.0.0.1:8099 is the place of listen.http, too")
+    );
+}
+
+/// Taken by the very service that the file is for, more often than not: told, and no mistake.
+#[test]
+fn validate_tells_a_place_that_is_taken_and_goes_on() {
+    let folder = Folder::new("validate-taken");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = taken.local_addr().expect("bound");
+    let queue = folder.0.join("queue.redb").display().to_string();
+    let text = format!("queue_store = \"redb:{queue}\"\n[listen]\nhttp = \"{at}\"\n");
+    let file = folder.file("taken.toml", &text);
+    let out = succeed(&["validate", &file]);
+    assert!(out.contains("taken.toml:3: listen.http: is taken now"), "{out}");
+    assert!(out.contains("taken.toml: valid"), "{out}");
+    let left: Vec<_> = std::fs::read_dir(&folder.0).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "nothing is left behind: {left:?}");
+}
+
+#[test]
 fn validate_tells_a_key_that_is_not_the_certificates() {
     let folder = Folder::new("validate-pair");
     let pair = |name: &str| {
@@ -377,6 +450,30 @@ fn validate_tells_a_key_that_is_not_the_certificates() {
     let out = String::from_utf8(output.stdout).expect("text");
     assert!(!output.status.success());
     assert!(out.contains("wrong.toml:3: tls.key: does not belong to the certificate"), "{out}");
+}
+
+#[test]
+fn top_and_queue_speak_tls_and_unix_sockets() {
+    let folder = Folder::new("clients");
+    let made = Certificate::for_loopback();
+    let (ca, key) = (folder.file("cert.pem", &made.certificate), folder.file("key.pem", &made.key));
+    let tls = format!("[tls]\ncertificate = {ca:?}\nkey = {key:?}\n");
+    let queue = "[[queues]]\nname = \"mail\"\n";
+    let config = folder.file("tls.toml", &format!("{tls}{POLICY}{queue}"));
+    let served = Served::start(&["--config", &config]);
+    let at = format!("https://{}", served.http);
+    assert!(succeed(&["top", "--once", &at, "--ca", &ca]).contains("denied/m"));
+    assert!(succeed(&["queue", "--at", &at, "--ca", &ca, "stats"]).contains("mail: 0 waiting"));
+    let stranger = fail(&["top", "--once", &at]);
+    assert!(stranger.contains("certificate"), "{stranger}");
+    let socket = folder.0.join("http.sock");
+    let place = format!("unix:{}", socket.display());
+    let config = folder.file("plain.toml", &format!("{POLICY}{queue}"));
+    let _served = Served::start_on(&place, &["--config", &config]);
+    assert!(succeed(&["top", "--once", &place]).contains("denied/m"));
+    assert!(succeed(&["queue", "--at", &place, "stats"]).contains("mail: 0 waiting"));
+    let wrong = fail(&["top", "--once", "ftp://localhost"]);
+    assert!(wrong.contains("right would be host:port"), "{wrong}");
 }
 
 /// Whoever opens connections and says nothing uses up places, but never those of probes.

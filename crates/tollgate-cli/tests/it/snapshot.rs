@@ -185,6 +185,43 @@ fn more_or_less_memory_carries_the_states_over() {
     }
 }
 
+/// Whoever looks at the alerts of full memory must not see keys that nobody has asked for.
+#[test]
+fn keys_that_a_smaller_memory_drops_at_the_start_are_counted_apart() {
+    let scene = Scene::new("dropped");
+    let served = scene.start(&["--memory-bytes", "1048576"]);
+    assert_eq!(flood(&served, "k", 5_000), 0);
+    assert!(served.stop("TERM"));
+    let served = scene.start(&["--memory-bytes", "65536"]);
+    assert!(metric(&served, "tollgate_snapshot_keys_dropped_total") > 1_000.0);
+    assert!(metric(&served, "tollgate_keys_refused_total") < 1.0);
+    assert!(metric(&served, "tollgate_keys_forgotten_total") < 1.0);
+    assert!(scene.log().contains("did not fit into --memory-bytes"), "{}", scene.log());
+}
+
+#[test]
+fn memory_for_no_key_is_refused_by_name() {
+    for bytes in ["0", "65535"] {
+        let said = fail(&["serve", "--memory-bytes", bytes]);
+        assert!(said.contains("memory_bytes") && said.contains("at least 65536"), "{said}");
+    }
+}
+
+/// The first process has a snapshot that the second cannot read: it must not be taken from it.
+#[test]
+fn a_second_process_on_the_same_ports_leaves_the_snapshot_alone() {
+    let scene = Scene::new("second");
+    scene.folder.file("states", "somebody else's format");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let http = taken.local_addr().expect("bound").to_string();
+    let [one, config, two, snapshot] = scene.arguments();
+    let said = fail(&["serve", "--http", &http, one, config, two, snapshot]);
+    assert!(said.contains("another program listens there"), "{said}");
+    let left = fs::read(&scene.snapshot).expect("left where it is");
+    assert_eq!(left, b"somebody else's format");
+    assert!(!scene.folder.0.join("states.refused-1").exists());
+}
+
 #[test]
 fn what_a_killed_process_left_unfinished_is_removed_at_the_start() {
     let scene = Scene::new("leftovers");
@@ -243,6 +280,18 @@ fn proxy(state: &Path, log: &Path, more: &[&str]) -> Option<std::process::Child>
     }
     assert_eq!(child.wait().expect("ended").code(), Some(1));
     None
+}
+
+#[test]
+fn a_second_proxy_on_the_same_port_leaves_the_state_alone() {
+    let folder = Folder::new("second-proxy");
+    let state = folder.file("state", "no state");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listen = taken.local_addr().expect("bound").to_string();
+    let upstream = ["--upstream", "http://127.0.0.1:1"];
+    let said = fail(&["proxy", "--listen", &listen, upstream[0], upstream[1], "--state", &state]);
+    assert!(said.contains("cannot listen on"), "{said}");
+    assert_eq!(fs::read(&state).expect("left where it is"), b"no state");
 }
 
 #[test]

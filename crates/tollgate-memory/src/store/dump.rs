@@ -38,6 +38,7 @@ use super::MemoryStore;
 use crate::capacity::Capacity;
 use crate::hash::Seed;
 use crate::sync::lock;
+use crate::table::Pressure;
 use crate::wide::Wide;
 
 pub use error::{DumpError, DumpErrorKind};
@@ -69,7 +70,7 @@ impl MemoryStore {
     }
 
     /// The store that [`Self::dump`] wrote, in a capacity that may be another. In a smaller one, keys
-    /// that have nothing left are the last to be dropped; [`Self::pressure`] tells how many were.
+    /// that have nothing left are the last to be dropped; [`Self::dropped`] tells how many were.
     ///
     /// States are as they were at [`Self::written_at`]: a clock that is behind it should start there.
     ///
@@ -89,7 +90,23 @@ impl MemoryStore {
             shard.restore(entry, written_at);
         }
         reader.finish()?;
+        store.count_dropped();
         Ok(store)
+    }
+
+    /// Keys of the file it was restored from that found no room. They are no part of
+    /// [`Self::pressure`]: nobody who asked was refused.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn count_dropped(&mut self) {
+        let Pressure { forgotten, refused, .. } = self.pressure();
+        self.dropped = forgotten + refused;
+        self.narrow.start_over();
+        self.double.start_over();
+        self.wide.start_over();
     }
 
     /// The reading of the clock with which the file was written that the store was restored from.

@@ -181,11 +181,10 @@ fn metadata_of(
 }
 
 fn replaces_of(place: &Place<'_>) -> Result<Vec<String>, ConfigError> {
-    let name = |place: &Place<'_>| {
+    place.all(|place| {
         let table = place.table()?;
         let name = table.need("name")?.text()?;
         table.finish();
         Ok(name)
-    };
-    place.list()?.iter().map(name).collect()
+    })
 }

@@ -8,10 +8,10 @@ use tollgate_memory::WhenFull;
 
 use super::error::{ConfigError, Finding, Mistakes};
 use super::layers::Overrides;
-use super::listen::{Listen, host_names, outside, place_to_listen};
+use super::listen::{Lines, Listen, host_names, outside, place_to_listen};
 use super::names::Names;
 use super::reader::{Place, Source, Table};
-use super::stores::{check_queue_store, check_store, place_of};
+use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
@@ -87,6 +87,8 @@ pub enum LogFormat {
 }
 
 const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
+/// With less, tables have room for a handful of keys or for none, and nearly everybody is denied.
+const MEMORY_BYTES_MIN: usize = 64 << 10;
 /// The policy of a service that was started without any.
 const EXAMPLE: (&str, &str) = ("example", "10/1s burst 20");
 
@@ -106,6 +108,7 @@ struct Draft {
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
+    lines: Lines,
 }
 
 impl Config {
@@ -122,12 +125,13 @@ impl Config {
         Self::from_texts(&read_all(files)?, overrides, metrics)
     }
 
-    /// As [`Self::load`], and looks at the certificates and keys that the files name, too.
+    /// As [`Self::load`], and looks at what the files name, too: certificates, folders, groups. Places
+    /// to listen that cannot be had just now are among the notes.
     ///
     /// # Errors
     ///
     /// As [`Self::load`], and if a certificate or key is missing, does not read, or does not belong
-    /// to the other.
+    /// to the other, or if a folder or group is missing.
     pub fn check(
         files: &[PathBuf],
         overrides: &Overrides,
@@ -168,7 +172,7 @@ impl Config {
             let policy = Policy::parse(name, quota).expect("the example reads");
             draft.rules.push(Rule::new(policy, metrics.tally("", name), RuleOptions::default()));
         }
-        let config = finding.tell(draft.finish(overrides.clone()));
+        let config = draft.finish(overrides, &finding, looks_at_files);
         finding.finish(config)
     }
 }
@@ -240,6 +244,8 @@ impl Draft {
             inner.set("http", &mut self.overrides.http, place_to_listen);
             inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
             inner.set("resp", &mut self.overrides.resp, place_to_listen);
+            let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
+            fields.for_each(|place| self.lines.add(&place));
             let public = |place: &Place<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public);
             inner.set("hosts", &mut self.overrides.hosts, host_names);
@@ -247,7 +253,11 @@ impl Draft {
         }
         table.set("store", &mut self.overrides.store, place_of(check_store));
         let number = |place: &Place<'_>| place.number().map(Some);
-        table.set("memory_bytes", &mut self.overrides.memory_bytes, number);
+        table.set("memory_bytes", &mut self.overrides.memory_bytes, |place| {
+            let bytes = place.number()?;
+            check_memory(bytes).map_err(|problem| place.wrong(problem))?;
+            Ok(Some(bytes))
+        });
         table.set("workers", &mut self.overrides.workers, number);
         table.set("when_full", &mut self.overrides.when_full, |place| {
             let text = place.text()?;
@@ -261,10 +271,16 @@ impl Draft {
         });
         table.set("headers", &mut self.settings.dialect, Place::parsed);
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
-            place.list()?.iter().map(Place::parsed).collect()
+            place.all(Place::parsed)
         });
         table.set("forwarded_by", &mut self.settings.forwarded_by, Place::parsed);
-        table.set("queue_store", &mut self.overrides.queue_store, place_of(check_queue_store));
+        table.set("queue_store", &mut self.overrides.queue_store, |place| {
+            let text = place_of(check_queue_store)(place)?;
+            if let (Some(text), true) = (&text, place.looks_at_files()) {
+                check_queue_file(text).map_err(|problem| place.wrong(problem))?;
+            }
+            Ok(text)
+        });
         queues::read(table, &mut self.queues, &mut self.queue_names);
         self.read_limits(table);
         for place in table.each("tokens") {
@@ -303,6 +319,9 @@ impl Draft {
             Role::named(&place.text()?).ok_or_else(wrong)
         });
         let (role, token) = (inner.tell(role), token(&inner)?);
+        if let Some(file) = inner.text("token_file") {
+            self.settings.auth.add_file(file);
+        }
         if token.is_empty() {
             return Err(place.wrong("the token is empty"));
         }
@@ -328,45 +347,54 @@ impl Draft {
         self.tls = Some(tls);
     }
 
-    fn finish(self, overrides: Overrides) -> Result<Config, ConfigError> {
-        let over = overrides.over(self.overrides);
-        let listen = Listen::new(&over)?;
+    /// The whole, after environment and flags have had their say. What is wrong with it is noted.
+    fn finish(
+        mut self,
+        overrides: &Overrides,
+        finding: &Finding,
+        looks_at_files: bool,
+    ) -> Option<Config> {
+        let over = overrides.clone().over(self.overrides);
+        let listen = Listen::new(&over, finding);
+        listen.check_apart(&self.lines, overrides, finding);
         let mut settings = self.settings;
-        settings.hosts = listen.hosts(&over)?;
-        if let Some(token) = &over.token {
-            settings.auth.add(token, Role::Admin);
+        settings.hosts = listen.hosts(&over, finding);
+        for (token, role) in [(&over.token, Role::Admin), (&over.read_token, Role::Read)] {
+            token.iter().for_each(|token| settings.auth.add(token, role));
         }
-        if let Some(token) = &over.read_token {
-            settings.auth.add(token, Role::Read);
+        if settings.auth.is_open() {
+            listen.guard(finding);
         }
+        if looks_at_files {
+            self.notes.extend(listen.taken(&self.lines));
+        }
+        let memory_bytes = over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT);
         // Those of files were looked at where they stand; these may come from elsewhere.
         let named = |text: &Option<String>| text.clone().unwrap_or_else(|| "memory".to_owned());
-        check_store(&named(&over.store)).map_err(|problem| outside("store", problem))?;
-        check_queue_store(&named(&over.queue_store))
-            .map_err(|problem| outside("queue_store", problem))?;
-        let config = Config {
+        for (field, checked) in [
+            ("memory_bytes", check_memory(memory_bytes)),
+            ("store", check_store(&named(&over.store))),
+            ("queue_store", check_queue_store(&named(&over.queue_store))),
+        ] {
+            finding.tell(checked.map_err(|problem| outside(field, problem)));
+        }
+        let when_full = finding.tell(when_full(over.when_full.as_deref()));
+        let log = finding.tell(log_format(over.log_format.as_deref()));
+        let shadow = over.shadow.unwrap_or(self.shadow);
+        Some(Config {
             store: over.store.filter(|store| store != "memory"),
-            memory_bytes: over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT),
-            when_full: when_full(over.when_full.as_deref())?,
+            memory_bytes,
+            when_full: when_full?,
             workers: over.workers.unwrap_or(0),
             tls: self.tls,
             drain: self.drain,
-            log: log_format(over.log_format.as_deref())?,
-            rules: Rules::new(
-                self.rules,
-                self.domains,
-                self.lists,
-                over.shadow.unwrap_or(self.shadow),
-            ),
+            log: log?,
+            rules: Rules::new(self.rules, self.domains, self.lists, shadow),
             queues: QueuePlan { store: over.queue_store, ..self.queues },
             notes: self.notes,
             listen,
             settings,
-        };
-        if config.settings.auth.is_open() {
-            config.listen.guard()?;
-        }
-        Ok(config)
+        })
     }
 }
 
@@ -390,6 +418,13 @@ fn token(table: &Table<'_>) -> Result<String, ConfigError> {
         }
         _ => Err(table.wrong("give one of token, token_file and token_env")),
     }
+}
+
+fn check_memory(bytes: usize) -> Result<(), String> {
+    if bytes >= MEMORY_BYTES_MIN {
+        return Ok(());
+    }
+    Err(format!("{bytes} bytes hold next to no keys; expected at least {MEMORY_BYTES_MIN}"))
 }
 
 fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {

@@ -18,7 +18,6 @@ use tollgate_core::leaky_bucket::LeakyBucket;
 use tollgate_core::sliding_window::SlidingWindow;
 use tollgate_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
 
-use super::error::ConfigError;
 use super::reader::{Place, Table};
 use crate::metrics::Metrics;
 use crate::pattern::Pattern;
@@ -52,21 +51,21 @@ pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Option<Rule> {
     Some(Rule::new(finish(policy), metrics.tally("", &name), options))
 }
 
-/// [`algorithm`], or what is wrong noted and none of its fields called unknown for that.
+/// Reads `quota` and what the algorithm needs beside it. `None` if something is wrong, which is noted,
+/// and then none of an algorithm's fields is called unknown for that.
 pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
-    let algorithm = table.tell(algorithm(table));
+    let algorithm = algorithm(table);
     if algorithm.is_none() {
         table.knows(&ALGORITHM_FIELDS);
     }
     algorithm
 }
 
-/// Reads `quota` and what the algorithm needs beside it.
-fn algorithm(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
+fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
     let name = table.get("algorithm");
-    let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text)?;
-    match text.as_str() {
-        "gcra" => Ok(Gcra::new(quota(&table.need("quota")?)?).into()),
+    let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text);
+    match table.tell(text)?.as_str() {
+        "gcra" => Some(Gcra::new(quota(table)?.0).into()),
         "fixed-window" => fixed_window(table),
         "sliding-window" => sliding_window(table),
         "leaky-bucket" => leaky_bucket(table),
@@ -74,56 +73,68 @@ fn algorithm(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
         other => {
             let known = "gcra, leaky-bucket, sliding-window, fixed-window, concurrency";
             let place = name.as_ref().expect("only a given name is not gcra");
-            Err(place.wrong(format!("{other:?} is no algorithm; right would be one of {known}")))
+            place.note(format!("{other:?} is no algorithm; right would be one of {known}"));
+            None
         }
     }
 }
 
-fn quota(place: &Place<'_>) -> Result<Quota, ConfigError> {
-    let text = place.text()?;
-    text.parse().map_err(|error: tollgate_core::ParseQuotaError| {
+/// The quota, and where it stands.
+fn quota<'a>(table: &Table<'a>) -> Option<(Quota, Place<'a>)> {
+    let place = table.tell(table.need("quota"))?;
+    let text = table.tell(place.text())?;
+    let quota = text.parse().map_err(|error: tollgate_core::ParseQuotaError| {
         place.wrong(format!("{text:?} is no quota, {error}; right would be 100/1m burst 20"))
-    })
+    });
+    Some((table.tell(quota)?, place))
 }
 
-fn fixed_window(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
-    let anchor = match table.get("anchor") {
-        None => Anchor::Epoch,
-        Some(place) => match place.text()?.as_str() {
-            "epoch" => Anchor::Epoch,
-            "first-request" => Anchor::FirstRequest,
-            _ => return Err(place.wrong("right would be epoch or first-request")),
-        },
-    };
-    Ok(FixedWindow::new(quota(&table.need("quota")?)?, anchor).into())
+// Each of these reads all of its fields before it gives up: one mistake must not hide the next.
+
+fn fixed_window(table: &Table<'_>) -> Option<Algorithm> {
+    let mut anchor = Anchor::Epoch;
+    table.set("anchor", &mut anchor, |place| match place.text()?.as_str() {
+        "epoch" => Ok(Anchor::Epoch),
+        "first-request" => Ok(Anchor::FirstRequest),
+        _ => Err(place.wrong("right would be epoch or first-request")),
+    });
+    Some(FixedWindow::new(quota(table)?.0, anchor).into())
 }
 
-fn sliding_window(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
-    let place = table.need("quota")?;
-    let quota = quota(&place)?;
-    let window = match table.get("buckets") {
+fn sliding_window(table: &Table<'_>) -> Option<Algorithm> {
+    let buckets = table.get("buckets").map(|place| (table.tell(place.number::<u64>()), place));
+    let (quota, place) = quota(table)?;
+    let window = match buckets {
         None => SlidingWindow::exact(quota).map_err(|error| {
             place.wrong(format!("{error}; give a number of buckets for a larger one"))
-        })?,
-        Some(buckets) => SlidingWindow::new(quota, buckets.number()?)
-            .map_err(|error| buckets.wrong(error.to_string()))?,
+        }),
+        Some((buckets, place)) => {
+            SlidingWindow::new(quota, buckets?).map_err(|error| place.wrong(error.to_string()))
+        }
     };
-    Ok(window.into())
+    table.tell(window).map(Into::into)
 }
 
-fn leaky_bucket(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
-    let size: u64 = table.need("size")?.number()?;
-    let drip_size = table.get("drip_size").map_or(Ok(1), |place| place.number())?;
-    let interval = table.need("drip_interval")?.duration()?;
-    let bucket = LeakyBucket::new(size, drip_size, interval);
-    Ok(bucket.map_err(|error| table.wrong(error.to_string()))?.into())
+fn leaky_bucket(table: &Table<'_>) -> Option<Algorithm> {
+    let size = number(table, "size");
+    let drip_size = table.get("drip_size").map_or(Some(1), |place| table.tell(place.number()));
+    let interval = duration(table, "drip_interval");
+    let bucket = LeakyBucket::new(size?, drip_size?, interval?);
+    table.tell(bucket.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
 }
 
-fn concurrency(table: &Table<'_>) -> Result<Algorithm, ConfigError> {
-    let limit: u64 = table.need("limit")?.number()?;
-    let lease = table.need("lease")?.duration()?;
-    let limit = Concurrency::new(limit, lease);
-    Ok(limit.map_err(|error| table.wrong(error.to_string()))?.into())
+fn concurrency(table: &Table<'_>) -> Option<Algorithm> {
+    let (limit, lease) = (number(table, "limit"), duration(table, "lease"));
+    let limit = Concurrency::new(limit?, lease?);
+    table.tell(limit.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
+}
+
+fn number(table: &Table<'_>, name: &'static str) -> Option<u64> {
+    table.tell(table.need(name).and_then(|place| place.number()))
+}
+
+fn duration(table: &Table<'_>, name: &'static str) -> Option<Duration> {
+    table.tell(table.need(name).and_then(|place| place.duration()))
 }
 
 /// What to do when the store fails, and whether to say so instead of answering.

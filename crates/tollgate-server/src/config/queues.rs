@@ -30,7 +30,7 @@ use crate::queues::{PlannedQueue, QueuePlan};
 /// Adds what a file says about queues to `plan`; `names` are those of the queues so far.
 pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
     for place in table.each("shared_limits") {
-        plan.shared.extend(place.tell(shared_limit(&place)));
+        plan.shared.extend(place.tell(shared_limit(&place)).flatten());
     }
     let mut shared = HashSet::with_capacity(plan.shared.len());
     shared.extend(plan.shared.iter().map(|(name, _)| name));
@@ -48,24 +48,25 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
     }
 }
 
-fn shared_limit(place: &Place<'_>) -> Result<(QueueName, Limit), ConfigError> {
+/// A limit that queues share; `None` if something is wrong with it, which is noted.
+fn shared_limit(place: &Place<'_>) -> Result<Option<(QueueName, Limit)>, ConfigError> {
     let table = place.table()?;
-    let name = table.need("name")?.parsed()?;
-    let limit = table.need("limit")?.parsed()?;
+    // Both are looked at before either fails: each may be wrong.
+    let (name, limit) = (table.need("name"), table.need("limit"));
+    let name = table.tell(name.and_then(|place| place.parsed()));
+    let limit = table.tell(limit.and_then(|place| place.parsed()));
     table.finish();
-    Ok((name, limit))
+    Ok(name.zip(limit))
 }
 
 fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
     let table = place.table()?;
     let name = table.tell(table.need("name").and_then(|place| place.parsed()));
     let mut settings = QueueSettings::default();
-    let limits = |place: &Place<'_>| place.list()?.iter().map(Place::parsed).collect();
+    let limits = |place: &Place<'_>| place.all(Place::parsed);
     table.set("group_limits", &mut settings.group_limits, limits);
     table.set("queue_limits", &mut settings.queue_limits, limits);
-    table.set("shared", &mut settings.shared, |place| {
-        place.list()?.iter().map(Place::parsed).collect()
-    });
+    table.set("shared", &mut settings.shared, |place| place.all(Place::parsed));
     table.set("lease", &mut settings.lease, Place::duration);
     table.set("attempts", &mut settings.attempts_max, Place::number);
     table.set("backoff", &mut settings.backoff.first, Place::duration);
@@ -88,7 +89,7 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
         target.result_bytes = target.result_bytes.min(settings.payload_max as usize);
     }
     table.finish();
-    settings.validate().map_err(|error| table.wrong(error.to_string()))?;
+    table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
     let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
     Ok(PlannedQueue { name, settings, push })
 }
@@ -112,7 +113,7 @@ fn push_target(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
     table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some));
     table.finish();
     if target.concurrency == 0 {
-        return Err(table.wrong("concurrency must be at least 1"));
+        table.note("concurrency must be at least 1");
     }
     if url.is_some() {
         Push::new(&target).map_err(|error| table.wrong(error.to_string()))?;

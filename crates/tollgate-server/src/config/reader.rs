@@ -134,9 +134,22 @@ impl<'a> Place<'a> {
         self.source.finding.tell(result)
     }
 
+    /// What each place of a list reads as. Those that do not are noted, each of them, and left out.
+    pub(super) fn all<T>(
+        &self,
+        read: impl Fn(&Self) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
+        Ok(self.list()?.iter().filter_map(|place| place.tell(read(place))).collect())
+    }
+
     /// A list of texts.
     pub(super) fn texts(&self) -> Result<Vec<String>, ConfigError> {
-        self.list()?.iter().map(Self::text).collect()
+        self.all(Self::text)
+    }
+
+    /// Whether files that the configuration names are looked at, too.
+    pub(super) const fn looks_at_files(&self) -> bool {
+        self.source.looks_at_files
     }
 
     /// The value as it is, whatever it is.
@@ -237,7 +250,7 @@ impl<'a> Table<'a> {
 
     /// Whether files that the configuration names are looked at, too.
     pub(super) const fn looks_at_files(&self) -> bool {
-        self.place.source.looks_at_files
+        self.place.looks_at_files()
     }
 
     /// An error about the table as a whole.

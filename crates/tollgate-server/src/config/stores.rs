@@ -2,6 +2,9 @@
 //!
 //! A URL is never repeated in an error: it may hold a password. Its scheme is, if it looks like one.
 
+use std::fs::File;
+use std::path::Path;
+
 use super::error::ConfigError;
 use super::reader::Place;
 
@@ -28,6 +31,31 @@ pub(super) fn check_queue_store(text: &str) -> Result<(), String> {
         Some((scheme, _)) if scheme.starts_with("tollgate") => Err(unsupported(text, QUEUE_STORES)),
         _ => check_url(text, QUEUE_STORES),
     }
+}
+
+/// Whether the file of queues can be written where a place says; what is wrong if it cannot. Places
+/// that are no files are not looked at.
+pub(super) fn check_queue_file(text: &str) -> Result<(), String> {
+    let Some(path) = text.strip_prefix("redb:").map(Path::new) else { return Ok(()) };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if !folder.is_dir() {
+        return Err(format!("there is no folder {}; make it", folder.display()));
+    }
+    if path.is_dir() {
+        return Err(format!("{} is a folder; expected a file in one", path.display()));
+    }
+    let cannot = |what: &Path, error| format!("{} cannot be written: {error}", what.display());
+    if path.exists() {
+        let opened = File::options().read(true).write(true).open(path);
+        return opened.map(drop).map_err(|error| cannot(path, error));
+    }
+    // Only to write there tells whether one may: modes say nothing of read-only disks and of roots.
+    let probe = folder.join(format!(".tollgate-validate-{}", std::process::id()));
+    File::create_new(&probe).map_err(|error| cannot(folder, error))?;
+    std::fs::remove_file(&probe).map_err(|error| cannot(folder, error))
 }
 
 /// Reads a field that names a store, and says with its line what is wrong with it.

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -34,6 +35,26 @@ impl UnixSocket {
     /// A socket for the process's own user.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), mode: None, group: None }
+    }
+
+    /// Whether its folder and its group are there; what is wrong if they are not.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(format!("there is no folder {}", folder.display()));
+        }
+        match self.group.as_deref().map(|group| number_of(group, Path::new(GROUPS))) {
+            Some(Err(error)) => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nobody listens there now.
+    pub(crate) fn try_out(&self) -> io::Result<()> {
+        match UnixStream::connect(&self.path) {
+            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Gives the bound socket its group and mode.
