@@ -90,6 +90,20 @@ struct Open {
     expires_at: BigInt,
 }
 
+impl Open {
+    /// Leaves out permits that end by themselves, with their lease, and not with the reservation.
+    fn leave_leases(&mut self) {
+        let ttl = self.asks.iter().map(|ask| ask.policy().reservation_terms().ttl).min();
+        let ends = |ask: &Ask| match ask.policy().algorithm() {
+            Algorithm::Concurrency(limit) => Some(limit.lease()) <= ttl,
+            _ => false,
+        };
+        let parts = self.asks.drain(..).zip(self.taken.drain(..));
+        let parts: Vec<_> = parts.filter(|(ask, _)| !ends(ask)).collect();
+        (self.asks, self.taken) = parts.into_iter().unzip();
+    }
+}
+
 impl Oracle {
     /// An oracle that has seen nothing.
     #[must_use]
@@ -108,7 +122,8 @@ impl Oracle {
         self.now = at.clone();
         self.open.sort_by(|a, b| a.expires_at.cmp(&b.expires_at));
         let expired = self.open.partition_point(|open| open.expires_at <= at);
-        for open in self.open.drain(..expired).collect::<Vec<_>>() {
+        for mut open in self.open.drain(..expired).collect::<Vec<_>>() {
+            open.leave_leases();
             let kept = |_, ask: &Ask| match ask.policy().reservation_terms().on_expiry {
                 OnExpiry::Return => BigInt::ZERO,
                 OnExpiry::Keep => units(ask),
@@ -209,17 +224,14 @@ impl Oracle {
         let Some(ttl) = ttls.min().filter(|_| outcome.allowed == Some(true)) else {
             return outcome;
         };
-        let as_of = self.taken.iter().map(|(_, as_of)| as_of).max().unwrap_or(&self.now);
-        let late = (as_of - &self.now).max(BigInt::ZERO);
-        let after = ttl + Duration::from_nanos(u64::try_from(&late).unwrap_or(u64::MAX));
         self.open.push(Open {
             label: label.to_owned(),
             asks: asks.to_vec(),
             taken: self.taken.clone(),
             hold: self.operations,
-            expires_at: &self.now + late + BigInt::from(ttl.as_nanos()),
+            expires_at: &self.now + BigInt::from(ttl.as_nanos()),
         });
-        Outcome { expires_after: Some(after), ..outcome }
+        Outcome { expires_after: Some(ttl), ..outcome }
     }
 
     fn close(&mut self, label: &str, real: impl Fn(usize, &Ask) -> BigInt) -> Outcome {

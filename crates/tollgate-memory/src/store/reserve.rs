@@ -1,8 +1,10 @@
 //! Reservations: taken now, settled later by commit, cancel or expiry.
 
+use std::time::Duration;
+
 use tollgate_core::{
-    Charge, Held, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State, Timestamp,
-    Verdict,
+    Algorithm, Charge, Held, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State,
+    Timestamp, Verdict,
 };
 
 use super::{MemoryStore, refuse};
@@ -32,18 +34,15 @@ impl MemoryStore {
             return Reserved { verdict, reservation: None };
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
-        let ttl = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        // Counted from the caller's own reading, somebody late would give permits back before their
-        // lease has ended, and others would get them early.
-        let taken_at = held.iter().map(|held| held.at).max().unwrap_or(now).max(now);
-        let (expires_at, expires_after) = (taken_at.after(ttl), taken_at.since(now) + ttl);
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
         let part = |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| Part {
             fingerprint,
             algorithm: *charge.policy.algorithm(),
             held,
-            on_expiry: charge.policy.reservation_terms().on_expiry,
+            on_expiry: on_expiry(charge, expires_after),
         };
         let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
+        let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
             verdict,
@@ -99,5 +98,15 @@ impl MemoryStore {
                 self.settle(part, 0, now);
             }
         }
+    }
+}
+
+/// What becomes of a charge when its reservation expires after `ttl`. Permits whose lease is as long
+/// end by themselves, a lease after they were taken: who comes late has taken them later than his
+/// reading, from which the reservation counts, and others would get them before their lease has ended.
+fn on_expiry(charge: &Charge<'_>, ttl: Duration) -> OnExpiry {
+    match charge.policy.algorithm() {
+        Algorithm::Concurrency(limit) if limit.lease() <= ttl => OnExpiry::Keep,
+        _ => charge.policy.reservation_terms().on_expiry,
     }
 }

@@ -148,23 +148,21 @@ fn a_key_whose_place_was_reused_does_not_begin_anew_in_the_past() {
     }
 }
 
-/// All permits are reserved by A, and given back when the lease ends, at 1 s. B read the clock at
-/// 0.05 s and comes then: its lease begins at 1 s, so C gets nothing at 1.05 s.
+/// One permit is taken at 0.9 s. Then somebody who read the clock at 0 s reserves nine: as of 0.9 s, so
+/// they are free at 1.9 s, and not at 1 s, when his reservation is over.
 #[test]
 fn permits_that_are_reserved_late_are_held_for_a_lease_from_when_they_were_taken() {
     let lease = Duration::from_secs(1);
     let policy = Policy::new("p", Concurrency::new(10, lease).unwrap()).unwrap();
-    let ten = Charge::new(&policy, key("k")).cost(units(10));
+    let one = Charge::new(&policy, key("k"));
     let store = MemoryStore::new(Capacity::keys(64));
-    let late = Duration::from_millis(50);
-    assert!(store.reserve(&[ten], START).reservation.is_some());
-    let ended = START.after(lease);
-    assert_eq!(store.peek(&ten, ended).remaining(), 10);
-    let open = store.reserve(&[ten], START.after(late)).reservation.unwrap();
-    assert_eq!(open.expires_after, lease * 2 - late, "as its caller sees it");
-    assert!(!store.check(&ten, ended.after(late)).is_allowed());
-    assert!(!store.check(&ten, ended.after(lease).before(TICK)).is_allowed());
-    assert!(store.check(&ten, ended.after(lease)).is_allowed());
+    let taken = START.after(Duration::from_millis(900));
+    assert!(store.check(&one, taken).is_allowed());
+    let open = store.reserve(&[one.cost(units(9))], START).reservation.unwrap();
+    assert_eq!(open.expires_after, lease);
+    assert!(!store.check(&one, START.after(lease)).is_allowed());
+    assert!(!store.check(&one, taken.after(lease).before(TICK)).is_allowed());
+    assert_eq!(store.peek(&one, taken.after(lease)).remaining(), 10);
 }
 
 /// What one caller does.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Charge, Decision, Grant, Held, OnExpiry, Policy, Settlement, State, Timestamp, Verdict,
-    decide_all,
+    Algorithm, Charge, Decision, Grant, Held, OnExpiry, Policy, Settlement, State, Timestamp,
+    Verdict, decide_all,
 };
 
 use super::on_store::granted;
@@ -123,10 +123,8 @@ impl OnCore {
             return outcome;
         };
         let parts = asks.iter().cloned().zip(self.held.iter().copied()).collect();
-        let taken_at = self.held.iter().map(|held| held.at).max().unwrap_or(now).max(now);
-        let open = Open { parts, expires_at: taken_at.after(ttl) };
-        self.reservations.insert(label.to_owned(), open);
-        Outcome { expires_after: Some(taken_at.since(now) + ttl), ..outcome }
+        self.reservations.insert(label.to_owned(), Open { parts, expires_at: now.after(ttl) });
+        Outcome { expires_after: Some(ttl), ..outcome }
     }
 
     /// Settles at the costs that `cost` says, given each ask and its index.
@@ -140,7 +138,14 @@ impl OnCore {
     /// Settles what expired, as its policies say.
     fn catch_up(&mut self, now: Timestamp) {
         let expired = self.reservations.extract_if(.., |_, open| open.expires_at <= now);
-        for (_, open) in expired.collect::<Vec<_>>() {
+        for (_, mut open) in expired.collect::<Vec<_>>() {
+            // Permits whose lease is as long as the reservation end with it, by themselves.
+            let ttls = open.parts.iter().map(|(ask, _)| ask.policy().reservation_terms().ttl);
+            let ttl = ttls.min();
+            open.parts.retain(|(ask, _)| match ask.policy().algorithm() {
+                Algorithm::Concurrency(limit) => Some(limit.lease()) > ttl,
+                _ => true,
+            });
             let kept = |_, ask: &Ask| match ask.policy().reservation_terms().on_expiry {
                 OnExpiry::Return => 0,
                 OnExpiry::Keep => ask.cost().get(),
