@@ -96,8 +96,8 @@ impl Client {
     }
 
     async fn ask(&self, request: Request<Full<Bytes>>) -> Result<(http::StatusCode, Bytes)> {
-        let no_service = || format!("no service answers at {}", self.base);
-        let answer = self.pool.request(request).await.with_context(no_service)?;
+        let no_service = format!("no service answers at {}", request.uri());
+        let answer = self.pool.request(request).await.context(no_service)?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| anyhow!("the answer broke off: {error}"))?;

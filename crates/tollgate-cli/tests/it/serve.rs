@@ -21,6 +21,16 @@ pub(crate) struct Served {
     pub(crate) http: SocketAddr,
 }
 
+/// A process that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::spawn(&mut Command::new(env!("CARGO_BIN_EXE_tollgate")), arguments, Stdio::null())
@@ -109,7 +119,7 @@ impl Served {
     }
 
     /// A service whose HTTP listens elsewhere than on a port.
-    fn start_on(http: &str, arguments: &[&str]) -> Child {
+    fn start_on(http: &str, arguments: &[&str]) -> Killed {
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--http", http, "--grpc", "off", "--resp", "off"])
             .args(arguments)
@@ -120,7 +130,7 @@ impl Served {
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let told = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("HTTP  ")));
         told.expect("it says where it listens").expect("text");
-        process
+        Killed(process)
     }
 
     /// Status and body of a check of one unit for `key`.
