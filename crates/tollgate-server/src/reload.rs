@@ -65,19 +65,17 @@ pub fn reload_certificates(service: &Service) {
 }
 
 fn replace_certificates(service: &Service, tls: Option<&Tls>) {
-    match (service.certificates(), tls) {
-        (Some(certificates), Some(tls)) => match certificates.replace(tls) {
-            Ok(()) => {
-                info!("certificates read");
-                service.stale().set_certificates(None);
-            }
-            Err(wrong) => {
-                error!(%wrong, "certificates refused, the old ones stay in force");
-                service.stale().set_certificates(Some(wrong.to_string()));
-            }
-        },
-        // To begin or to end with TLS needs a restart, which is told there.
-        _ => {}
+    // To begin or to end with TLS needs a restart, which is told there.
+    let (Some(certificates), Some(tls)) = (service.certificates(), tls) else { return };
+    match certificates.replace(tls) {
+        Ok(()) => {
+            info!("certificates read");
+            service.stale().set_certificates(None);
+        }
+        Err(wrong) => {
+            error!(%wrong, "certificates refused, the old ones stay in force");
+            service.stale().set_certificates(Some(wrong.to_string()));
+        }
     }
 }
 

@@ -335,7 +335,7 @@ fn tokens_are_given_and_taken_back_by_a_reload_on_open_connections_too() {
     assert_eq!([peek("first"), peek("second"), peek("third")], [401, 200, 200]);
     assert!(say(&mut resp, "PING\r\n").starts_with("-NOAUTH"), "it was taken back");
     assert_eq!(say(&mut resp, "AUTH second\r\nPING\r\n"), "+OK\r\n");
-    assert_eq!(running.server.service().auth().files(), [secret.clone()]);
+    assert_eq!(running.server.service().auth().files(), [secret]);
 }
 
 /// The process may listen to others, because the file said that a token is needed.
