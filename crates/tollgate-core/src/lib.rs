@@ -32,7 +32,7 @@
 //! | [`State`] / [`Snapshot`] | what is stored / what is reported |
 //! | [`Store`] | decides atomically |
 //! | [`Clock`], [`Timestamp`] | source of time; nanoseconds |
-//! | [`Limiter`] | policies + store + clock |
+//! | [`StoreLimiter`] | policies + store + clock |
 //! | [`Permit`] | a slot in flight, released on drop |
 //!
 //! Verbs: *check* (take if allowed), *peek* (look), *take* (as many as there are), *reserve* (take
@@ -68,7 +68,7 @@ mod time;
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
 pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
-pub use limiter::{ChargeError, Limiter, Permit};
+pub use limiter::{ChargeError, Permit, StoreLimiter};
 pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use state::{Held, State, decide_all};
