@@ -76,4 +76,6 @@ pub use store::{
     Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
     StoreError,
 };
-pub use time::{Clock, SKEW, SteadyClock, Timestamp, VirtualClock};
+pub use time::{Clock, SKEW, Timestamp};
+#[cfg(target_has_atomic = "64")]
+pub use time::{SteadyClock, VirtualClock};
