@@ -32,7 +32,7 @@
 //! | [`State`] / [`Snapshot`] | what is stored / what is reported |
 //! | [`Store`] | decides atomically |
 //! | [`Clock`], [`Timestamp`] | source of time; nanoseconds |
-//! | [`Limiter`] | policies + store + clock |
+//! | [`StoreLimiter`] | policies + store + clock |
 //! | [`Permit`] | a slot in flight, released on drop |
 //!
 //! Verbs: *check* (take if allowed), *peek* (look), *take* (as many as there are), *reserve* (take
@@ -68,7 +68,7 @@ mod time;
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
 pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
-pub use limiter::{ChargeError, Limiter, Permit};
+pub use limiter::{ChargeError, Permit, StoreLimiter};
 pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use state::{Held, State, decide_all};
@@ -76,4 +76,6 @@ pub use store::{
     Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
     StoreError,
 };
-pub use time::{Clock, SKEW, SteadyClock, Timestamp, VirtualClock};
+pub use time::{Clock, SKEW, Timestamp};
+#[cfg(target_has_atomic = "64")]
+pub use time::{SteadyClock, VirtualClock};

@@ -1,4 +1,4 @@
-//! The limiter: policies, a store and a clock.
+//! A limiter over any store: policies, a store and a clock.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -14,13 +14,13 @@ use crate::{Charge, Clock, Policy, Snapshot, Verdict};
 /// Names become policies and bytes become keys in [`Self::charge`]; everything else takes charges,
 /// reads the clock once and asks the store.
 #[derive(Clone)]
-pub struct Limiter {
+pub struct StoreLimiter {
     policies: Arc<BTreeMap<String, Policy>>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 }
 
-impl Limiter {
+impl StoreLimiter {
     /// A limiter that enforces `policies` in `store` by `clock`. Of policies with one name, the
     /// last counts.
     #[must_use]
@@ -58,8 +58,15 @@ impl Limiter {
     }
 
     /// Takes every charge if all are allowed, or none.
+    #[inline]
     pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
         self.store.check(charges, self.clock.now())
+    }
+
+    /// Takes one charge where all that matters is whether it is allowed; see [`Store::admit`].
+    #[inline]
+    pub fn admit(&self, charge: &Charge<'_>) -> Option<Answer<Verdict>> {
+        self.store.admit(charge, self.clock.now())
     }
 
     /// What [`Self::check`] would answer, with nothing taken.
@@ -83,6 +90,7 @@ impl Limiter {
     }
 
     /// Takes every charge if all are allowed, to be settled later.
+    #[inline]
     pub fn reserve(&self, charges: &[Charge<'_>]) -> Answer<Reserved> {
         self.store.reserve(charges, self.clock.now())
     }
@@ -95,6 +103,11 @@ impl Limiter {
     /// Settles a reservation by giving everything back.
     pub fn cancel(&self, reservation: ReservationId) -> Answer<Settlement> {
         self.store.cancel(reservation, self.clock.now())
+    }
+
+    /// Gives everything back without waiting for the store; see [`Store::release`].
+    pub fn release(&self, reservation: ReservationId) {
+        self.store.release(reservation, self.clock.now());
     }
 
     /// Reserves the charges and holds them until the permit is dropped: a slot in flight.
@@ -111,11 +124,8 @@ impl Limiter {
         charges: &[Charge<'_>],
     ) -> Result<(Verdict, Option<Permit>), StoreError> {
         let Reserved { verdict, reservation } = self.reserve(charges).await?;
-        let permit = reservation.map(|reservation| Permit {
-            id: reservation.id,
-            store: Arc::clone(&self.store),
-            clock: Arc::clone(&self.clock),
-        });
+        let permit =
+            reservation.map(|reservation| Permit { id: reservation.id, limiter: self.clone() });
         Ok((verdict, permit))
     }
 
@@ -132,9 +142,9 @@ impl Limiter {
     }
 }
 
-impl fmt::Debug for Limiter {
+impl fmt::Debug for StoreLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("policies", &self.policies).finish_non_exhaustive()
+        f.debug_struct("StoreLimiter").field("policies", &self.policies).finish_non_exhaustive()
     }
 }
 
@@ -142,13 +152,12 @@ impl fmt::Debug for Limiter {
 #[must_use = "a permit is released as soon as it is dropped"]
 pub struct Permit {
     id: ReservationId,
-    store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    limiter: StoreLimiter,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.store.release(self.id, self.clock.now());
+        self.limiter.release(self.id);
     }
 }
 

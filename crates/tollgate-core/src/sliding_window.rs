@@ -270,7 +270,8 @@ impl SlidingWindow {
     pub fn rewind(&self, state: &mut State, now: Timestamp) {
         let latest = self.tick(now.after(SKEW));
         let mut units = 0u64;
-        while let Some(newest) = state.cells.pop_back_if(|newest| newest.tick > latest) {
+        while let Some(newest) = state.cells.back().copied().filter(|it| it.tick > latest) {
+            state.cells.pop_back();
             state.total -= u128::from(newest.units);
             units = units.saturating_add(newest.units);
         }
@@ -284,8 +285,9 @@ impl SlidingWindow {
     /// Drops the cells that do not count at `now` any more.
     pub(crate) fn drop_dead(&self, state: &mut State, now: Timestamp) {
         state.as_of = self.tick(now).max(state.as_of);
-        while let Some(dead) = state.cells.pop_front_if(|oldest| self.is_dead(oldest, state.as_of))
-        {
+        let as_of = state.as_of;
+        while let Some(dead) = state.cells.front().copied().filter(|it| self.is_dead(it, as_of)) {
+            state.cells.pop_front();
             state.total -= u128::from(dead.units);
         }
     }

@@ -3,11 +3,14 @@
 //! Nothing in this crate reads a clock. Whoever decides reads one [`Clock`] once and passes the
 //! [`Timestamp`] down, so that every test, the simulator and a replay see the same answers.
 
+#[cfg(target_has_atomic = "64")]
 mod steady;
 
+#[cfg(target_has_atomic = "64")]
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
+#[cfg(target_has_atomic = "64")]
 pub use steady::SteadyClock;
 
 /// A point in time: nanoseconds since the Unix epoch, good until the year 2554.
@@ -95,9 +98,11 @@ pub trait Clock: Send + Sync {
 /// clock.advance(Duration::from_millis(500));
 /// assert_eq!(clock.now(), Timestamp::from_millis(1_500));
 /// ```
+#[cfg(target_has_atomic = "64")]
 #[derive(Debug, Default)]
 pub struct VirtualClock(AtomicU64);
 
+#[cfg(target_has_atomic = "64")]
 impl VirtualClock {
     /// A clock that stands at `start`.
     #[must_use]
@@ -117,6 +122,7 @@ impl VirtualClock {
     }
 }
 
+#[cfg(target_has_atomic = "64")]
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))

@@ -24,6 +24,7 @@ pub(crate) struct Pages<T> {
 /// The implementer promises just that.
 pub(crate) unsafe trait Zeroable {}
 
+#[cfg(unix)]
 const HUGE: usize = 2 << 20;
 
 impl<T: Zeroable> Pages<T> {
@@ -33,6 +34,7 @@ impl<T: Zeroable> Pages<T> {
     ///
     /// If the system has no memory for them.
     pub(crate) fn zeroed(len: usize) -> Self {
+        const { assert!(align_of::<T>() <= 64, "memory from the allocator is aligned to 64") };
         let bytes = len.checked_mul(size_of::<T>()).expect("a table fits into the address space");
         let mapping = Mapping::zeroed(bytes);
         Self { values: mapping.huge_start().cast(), len, mapping }
@@ -49,8 +51,8 @@ impl<T> Deref for Pages<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `values` points to `len` values, zeroed and so valid, aligned to 2 MiB, that live
-        // as long as the mapping.
+        // SAFETY: `values` points to `len` values, zeroed and so valid, aligned to a cache line
+        // at least, that live as long as the mapping.
         unsafe { std::slice::from_raw_parts(self.values.as_ptr(), self.len) }
     }
 }
@@ -61,11 +63,13 @@ unsafe impl<T: Send> Send for Pages<T> {}
 unsafe impl<T: Sync> Sync for Pages<T> {}
 
 /// Pages from the system, with room to align them.
+#[cfg(unix)]
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
+#[cfg(unix)]
 impl Mapping {
     fn zeroed(bytes: usize) -> Self {
         let bytes = bytes.checked_add(HUGE).expect("a table fits into the address space");
@@ -100,9 +104,46 @@ impl Mapping {
     }
 }
 
+#[cfg(unix)]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `zeroed` with this length; whoever borrowed it borrowed the owner.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Memory from the allocator, where there are no pages to be had from the system.
+#[cfg(not(unix))]
+struct Mapping {
+    start: NonNull<u8>,
+    layout: std::alloc::Layout,
+}
+
+#[cfg(not(unix))]
+impl Mapping {
+    /// A cache line: no slot of a table needs more.
+    const ALIGN: usize = 64;
+
+    fn zeroed(bytes: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(bytes.max(1), Self::ALIGN);
+        let layout = layout.expect("a table fits into the address space");
+        // SAFETY: the layout is not empty.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start);
+        Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
+    }
+
+    fn advise_huge(&self, _: usize) {}
+
+    const fn huge_start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+#[cfg(not(unix))]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout; whoever borrowed it borrowed the owner.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::PoisonError;
 
-use tollgate_core::{Decision, StoreError, Timestamp, Verdict};
+use tollgate_core::{Decision, StoreError, Verdict};
 
-use crate::decide::Decided;
+use crate::decide::{Decided, Decider};
 use crate::fallback::Fallback;
 use crate::metrics::Tally;
 use crate::rules::{Ask, Treatment};
-use crate::worker::Worker;
 
 /// Counts of one tally, added up before the shared counters are touched.
 #[derive(Default)]
@@ -19,9 +18,9 @@ struct Sums {
     degraded: [u64; Fallback::ALL.len()],
 }
 
-impl Worker {
+impl Decider<'_> {
     /// Counts a batch of independent answers.
-    pub(crate) fn count(&self, asks: &[Ask<'_>], answers: &[Decided], now: Timestamp) {
+    pub(crate) fn count(&self, asks: &[Ask<'_>], answers: &[Decided]) {
         let mut sums = Sums::default();
         let mut tally: Option<&Tally> = None;
         let mut tops = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,15 +36,15 @@ impl Worker {
             };
             let Some(decision) = verdict.decisions().first() else { continue };
             sums.add(ask, decision, verdict.is_degraded());
-            tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
+            tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
         }
         sums.flush(tally);
     }
 
     /// Counts the answer to one request of several charges.
-    pub(crate) fn count_verdict(&self, asks: &[Ask<'_>], answer: &Decided, now: Timestamp) {
+    pub(crate) fn count_verdict(&self, asks: &[Ask<'_>], answer: &Decided) {
         match answer {
-            Ok(verdict) => self.count_decisions(asks, verdict, now),
+            Ok(verdict) => self.count_decisions(asks, verdict),
             Err(_) if is_unavailable(answer) => asks
                 .iter()
                 .filter(|ask| ask.is_asked())
@@ -55,14 +54,14 @@ impl Worker {
     }
 
     /// Counts the decisions of a verdict, one per ask.
-    pub(crate) fn count_decisions(&self, asks: &[Ask<'_>], verdict: &Verdict, now: Timestamp) {
+    pub(crate) fn count_decisions(&self, asks: &[Ask<'_>], verdict: &Verdict) {
         let mut tops = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         for (ask, decision) in asks.iter().zip(verdict.decisions()) {
             let mut sums = Sums::default();
             sums.add(ask, decision, verdict.is_degraded());
             sums.flush(Some(ask.tally));
             if ask.treatment != Treatment::Exempt {
-                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), now);
+                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
             }
         }
     }

@@ -14,32 +14,60 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Instant;
 
 use tollgate_core::{
-    Answer, Charge, Decision, ErrorKind, Grant, Mode, ReservationId, Reserved, Retry, Settlement,
-    Snapshot, StoreError, Timestamp, Verdict,
+    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Mode, Policy, ReservationId, Reserved,
+    Retry, Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
 
-use crate::rules::{Ask, Treatment};
-use crate::worker::Worker;
+use crate::rules::{Ask, Rules, Source, Treatment};
+use crate::service::{Service, Tops};
 
 /// The answer to one ask of a batch.
 pub type Decided = Result<Verdict, StoreError>;
 
-impl Worker {
+/// The decisions of one request, or of one batch: under rules that were loaded once, at a time that was
+/// read once. Whatever is told to the client is told of the same rules and the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Decider<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) tops: &'a Mutex<Tops>,
+    pub(crate) rules: &'a Rules,
+    pub(crate) now: Timestamp,
+}
+
+impl<'a> Decider<'a> {
+    /// The rules in force.
+    #[must_use]
+    pub const fn rules(&self) -> &'a Rules {
+        self.rules
+    }
+
+    /// When the request is decided.
+    #[must_use]
+    pub const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// What to ask for `key` under a policy that came with the request.
+    #[must_use]
+    pub fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
+        self.rules.ask(Source::Request { policy, tally: self.service.adhoc_tally() }, key, cost)
+    }
+
     /// Answers independent asks, each on its own, as one batch.
     pub async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
         let started = Instant::now();
-        let now = self.service.clock().now();
         answers.clear();
         match self.service.memory() {
             Some(memory) => {
                 let asked = asks.iter().filter(|ask| ask.is_asked());
                 let charges: Vec<Charge<'_>> = asked.map(|ask| ask.charge).collect();
                 let mut decisions = Vec::with_capacity(charges.len());
-                memory.check_batch(&charges, now, &mut decisions);
+                memory.check_batch(&charges, self.now, &mut decisions);
                 let mut decisions = decisions.into_iter();
                 answers.extend(asks.iter().map(|ask| {
                     let decided = if ask.is_asked() { decisions.next() } else { None };
@@ -47,7 +75,7 @@ impl Worker {
                 }));
             }
             None => {
-                if self.check_each_shared(asks, now, answers).await {
+                if self.check_each_shared(asks, answers).await {
                     self.service.metrics().store_seconds.observe(started.elapsed());
                 }
             }
@@ -55,7 +83,7 @@ impl Worker {
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
             self.judge(std::slice::from_ref(ask), answer);
         }
-        self.count(asks, answers, now);
+        self.count(asks, answers);
         self.service.metrics().decision_seconds.observe(started.elapsed());
     }
 
@@ -67,14 +95,13 @@ impl Worker {
             return answers.pop().unwrap_or_else(|| Err(no_answer()));
         };
         let started = Instant::now();
-        let now = self.service.clock().now();
         let decision = match ask.is_asked() {
-            true => memory.check(&ask.charge, now),
+            true => memory.check(&ask.charge, self.now),
             false => ask.unasked(),
         };
         let mut answer = Ok(Verdict::one(decision));
         self.judge(std::slice::from_ref(ask), &mut answer);
-        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer), now);
+        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.service.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -91,10 +118,9 @@ impl Worker {
             return self.check_one(ask).await;
         }
         let started = Instant::now();
-        let now = self.service.clock().now();
-        let mut answer = self.check_together(asks, now, true).await;
+        let mut answer = self.check_together(asks, true).await;
         self.judge(asks, &mut answer);
-        self.count_verdict(asks, &answer, now);
+        self.count_verdict(asks, &answer);
         self.service.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -105,8 +131,7 @@ impl Worker {
     ///
     /// As [`Self::check`].
     pub async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
-        let now = self.service.clock().now();
-        let mut answer = self.check_together(asks, now, false).await;
+        let mut answer = self.check_together(asks, false).await;
         self.judge(asks, &mut answer);
         answer
     }
@@ -122,9 +147,8 @@ impl Worker {
         if !ask.is_asked() {
             return Ok(Grant::new(ask.unasked(), cost));
         }
-        let now = self.service.clock().now();
         let is_trial = ask.treatment == Treatment::Shadow;
-        let grant = match self.told(self.service.store().take(&ask.charge, now)).await {
+        let grant = match self.told(self.service.store().take(&ask.charge, self.now)).await {
             Err(_) if is_trial => Grant::new(ask.unasked(), cost),
             answer => answer?,
         };
@@ -134,7 +158,7 @@ impl Worker {
             None => verdict,
         };
         self.is_decided(1, &verdict);
-        self.count_decisions(std::slice::from_ref(ask), &verdict, now);
+        self.count_decisions(std::slice::from_ref(ask), &verdict);
         if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
@@ -151,8 +175,7 @@ impl Worker {
         if !ask.is_asked() {
             return Ok(ask.unasked().snapshot());
         }
-        let now = self.service.clock().now();
-        self.told(self.service.store().refund(&ask.charge, now)).await
+        self.told(self.service.store().refund(&ask.charge, self.now)).await
     }
 
     /// Forgets the charge's key under its policy.
@@ -161,8 +184,7 @@ impl Worker {
     ///
     /// If the store fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
-        let now = self.service.clock().now();
-        self.told(self.service.store().reset(&ask.charge, now)).await
+        self.told(self.service.store().reset(&ask.charge, self.now)).await
     }
 
     /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys that
@@ -172,15 +194,14 @@ impl Worker {
     ///
     /// If the store fails.
     pub async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
-        let now = self.service.clock().now();
         if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
-            let verdict = self.check_together(asks, now, false).await?;
+            let verdict = self.check_together(asks, false).await?;
             return Ok(Reserved { verdict, reservation: None });
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
-        let reserved = self.told(self.service.store().reserve(&charges, now)).await?;
+        let reserved = self.told(self.service.store().reserve(&charges, self.now)).await?;
         self.is_decided(charges.len(), &reserved.verdict);
-        self.count_decisions(asks, &reserved.verdict, now);
+        self.count_decisions(asks, &reserved.verdict);
         Ok(reserved)
     }
 
@@ -190,8 +211,7 @@ impl Worker {
     ///
     /// If the store fails.
     pub async fn commit(&self, id: ReservationId, costs: &[u64]) -> Result<Settlement, StoreError> {
-        let now = self.service.clock().now();
-        self.told(self.service.store().commit(id, costs, now)).await
+        self.told(self.service.store().commit(id, costs, self.now)).await
     }
 
     /// Settles a reservation by giving everything back.
@@ -200,20 +220,14 @@ impl Worker {
     ///
     /// If the store fails.
     pub async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
-        let now = self.service.clock().now();
-        self.told(self.service.store().cancel(id, now)).await
+        self.told(self.service.store().cancel(id, self.now)).await
     }
 
     /// Whether the store answered all of them.
-    async fn check_each_shared(
-        &self,
-        asks: &[Ask<'_>],
-        now: Timestamp,
-        answers: &mut Vec<Decided>,
-    ) -> bool {
+    async fn check_each_shared(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) -> bool {
         let store = self.service.store();
         let asked = asks.iter().filter(|ask| ask.is_asked());
-        let asked = asked.map(|ask| store.check(&[ask.charge], now)).collect();
+        let asked = asked.map(|ask| store.check(&[ask.charge], self.now)).collect();
         let decided = at_once(asked).await;
         let all = self.are_answered(&decided);
         let mut decided = decided.into_iter();
@@ -227,23 +241,23 @@ impl Worker {
 
     /// Decides the enforced asks together, or looks at them unless `takes`; then those in shadow
     /// mode, each on its own.
-    async fn check_together(&self, asks: &[Ask<'_>], now: Timestamp, takes: bool) -> Decided {
+    async fn check_together(&self, asks: &[Ask<'_>], takes: bool) -> Decided {
         let started = self.service.memory().is_none().then(Instant::now);
         let store = self.service.store();
         let takes = takes && asks.iter().all(|ask| ask.treatment != Treatment::Ban);
         let enforced = treated(asks, Treatment::Enforce);
         let verdict = match enforced.is_empty() {
             true => Ok(Verdict::new(Vec::new())),
-            false if takes => store.check(&enforced, now).await,
-            false => store.peek(&enforced, now).await,
+            false if takes => store.check(&enforced, self.now).await,
+            false => store.peek(&enforced, self.now).await,
         };
         let mut all = self.is_answered(enforced.len(), &verdict);
         let verdict = verdict?;
         let takes = takes && verdict.is_allowed();
         let on_trial = treated(asks, Treatment::Shadow);
         let on_trial = on_trial.iter().map(|charge| match takes {
-            true => store.check(&[*charge], now),
-            false => store.peek(&[*charge], now),
+            true => store.check(&[*charge], self.now),
+            false => store.peek(&[*charge], self.now),
         });
         let on_trial = at_once(on_trial.collect()).await;
         all &= self.are_answered(&on_trial);

@@ -115,6 +115,12 @@ impl Domain {
         &self.name
     }
 
+    /// The policy of this name, if one of the rules has it.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.root.policies().find(|policy| policy.name() == name)
+    }
+
     /// The limit for a descriptor with these entries.
     #[must_use]
     pub fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
@@ -181,6 +187,15 @@ impl Node {
                 values.insert(value.to_owned(), node).is_none()
             }
         }
+    }
+
+    /// The policies of this place and of those behind it.
+    fn policies(&self) -> Box<dyn Iterator<Item = &Policy> + '_> {
+        let own = self.limit.iter().filter_map(|limit| limit.policy.as_ref());
+        let exact = self.exact.values().flat_map(HashMap::values);
+        let wildcards = self.wildcards.iter().map(|(_, _, node)| node);
+        let branches = exact.chain(wildcards).chain(self.bare.values());
+        Box::new(own.chain(branches.flat_map(Self::policies)))
     }
 
     /// The branch for an entry, and the wildcard that led there, if one did.

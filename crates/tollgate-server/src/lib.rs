@@ -1,7 +1,7 @@
 //! The Tollgate service: RESP, HTTP and Envoy gRPC in front of one limiter.
 //!
 //! ```text
-//!   listen -> server -> worker -> resp | http | grpc -> rules (Ask) -> decide -> store
+//!   listen -> server -> worker -> resp | http | grpc -> rules (Ask) -> decide (Decider) -> store
 //! ```
 //!
 //! **Invariants.** Every front asks through [`rules`] and [`decide`], so lists, shadow mode, counts
@@ -9,7 +9,7 @@
 //! malformed request is answered on its own and charges nothing.
 //!
 //! Deliberately absent: algorithms and states (`tollgate-core`, the stores), arguments of the
-//! command line (`tollgate-cli`), a thread that sweeps, and OpenTelemetry.
+//! command line (`tollgate-cli`) and a thread that sweeps.
 
 #![forbid(unsafe_code)]
 

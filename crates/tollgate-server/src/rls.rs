@@ -15,14 +15,17 @@
 
 mod answer;
 mod limits;
+#[cfg(test)]
+mod tests;
 
 use tollgate_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
 pub use answer::{Answer, Status};
 pub use limits::{Unit, limit_policy, printable, unit_and_requests};
 
+use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
-use crate::rules::{Ask, Rules, Treatment};
+use crate::rules::{Ask, Rules, Source};
 use crate::worker::Worker;
 
 /// A request.
@@ -91,8 +94,10 @@ pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Re
         .map(|(descriptor, limit)| case(request, descriptor, limit.as_ref(), domain))
         .collect();
     replace(&mut cases);
-    let statuses = judge(worker, &rules, &cases).await?;
-    Ok(answer::assemble(worker, &cases, statuses))
+    let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
+    let decider = worker.decider(&rules);
+    let judged = judge(&decider, &cases, &asks).await?;
+    Ok(answer::assemble(&decider, &cases, &asks, &judged))
 }
 
 fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
@@ -173,18 +178,21 @@ struct Judged {
     degraded: bool,
 }
 
-async fn judge(worker: &Worker, rules: &Rules, cases: &[Case<'_>]) -> Result<Judged, Refusal> {
+async fn judge(
+    decider: &Decider<'_>,
+    cases: &[Case<'_>],
+    asks: &[Option<Ask<'_>>],
+) -> Result<Judged, Refusal> {
     let mut judged = Judged { decisions: vec![None; cases.len()], degraded: false };
     let mut together: Vec<(usize, Ask<'_>)> = Vec::new();
     let mut quota: Vec<(usize, Ask<'_>)> = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
-        let Some(ask) = case.ask(rules) else { continue };
-        let limit = case.limit.expect("a case with an ask has a limit");
+    for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
+        let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
         if case.hits == 0 {
-            let verdict = worker.peek(&[ask]).await?;
+            let verdict = decider.peek(&[ask]).await?;
             judged.note(&[(index, ask)], &verdict);
         } else if case.is_negative {
-            let snapshot: Snapshot = worker.refund(&ask).await?;
+            let snapshot: Snapshot = decider.refund(&ask).await?;
             judged.decisions[index] = Some(Decision::Allow(snapshot));
         } else if limit.quota_mode {
             quota.push((index, ask));
@@ -192,11 +200,11 @@ async fn judge(worker: &Worker, rules: &Rules, cases: &[Case<'_>]) -> Result<Jud
             together.push((index, ask));
         }
     }
-    let all_spent = quota_spent(worker, &quota, &mut judged).await?;
+    let all_spent = quota_spent(decider, &quota, &mut judged).await?;
     if !together.is_empty() {
         let asks: Vec<Ask<'_>> = together.iter().map(|(_, ask)| *ask).collect();
         let verdict =
-            if all_spent { worker.peek(&asks).await? } else { worker.check(&asks).await? };
+            if all_spent { decider.peek(&asks).await? } else { decider.check(&asks).await? };
         judged.note(&together, &verdict);
         if !verdict.is_allowed() {
             return Ok(judged);
@@ -204,7 +212,7 @@ async fn judge(worker: &Worker, rules: &Rules, cases: &[Case<'_>]) -> Result<Jud
     }
     if !all_spent {
         for (index, ask) in quota {
-            let verdict = worker.check(&[ask]).await?;
+            let verdict = decider.check(&[ask]).await?;
             judged.note(&[(index, ask)], &verdict);
         }
     }
@@ -213,13 +221,13 @@ async fn judge(worker: &Worker, rules: &Rules, cases: &[Case<'_>]) -> Result<Jud
 
 /// Looks at the limits in quota mode; whether there are any and all of them are spent.
 async fn quota_spent(
-    worker: &Worker,
+    decider: &Decider<'_>,
     quota: &[(usize, Ask<'_>)],
     judged: &mut Judged,
 ) -> Result<bool, Refusal> {
     let mut all_spent = !quota.is_empty();
     for (index, ask) in quota {
-        let verdict = worker.peek(std::slice::from_ref(ask)).await?;
+        let verdict = decider.peek(std::slice::from_ref(ask)).await?;
         all_spent &= !verdict.is_allowed();
         judged.note(&[(*index, *ask)], &verdict);
     }
@@ -237,21 +245,12 @@ impl Judged {
 
 impl Case<'_> {
     /// What to ask; `None` if nothing limits this descriptor.
-    fn ask(&self, rules: &Rules) -> Option<Ask<'_>> {
+    fn ask<'a>(&'a self, rules: &'a Rules) -> Option<Ask<'a>> {
         let limit = self.limit?;
         let policy = limit.policy.as_ref()?;
         let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
         let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
-        let treatment = match rules.treatment(&self.key, limit.shadow) {
-            Treatment::Enforce if limit.deny_all => Treatment::Ban,
-            treatment => treatment,
-        };
-        Some(Ask {
-            charge: tollgate_core::Charge::new(policy, key).cost(cost),
-            treatment,
-            unavailable_on_store_error: limit.unavailable_on_store_error,
-            tally: &limit.tally,
-        })
+        Some(rules.ask(Source::Descriptor { limit, policy, whole_key: &self.key }, key, cost))
     }
 }

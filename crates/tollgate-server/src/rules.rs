@@ -1,8 +1,8 @@
 //! The rules in force: policies by name, keys with a quota of their own, lists, descriptors.
 //!
 //! Built once from configuration and swapped as a whole on a reload; nothing here changes while a
-//! request looks at it. A name and a key become an [`Ask`] in [`Rules::ask`], the only place that
-//! decides how a key is treated:
+//! request looks at it. A key and where its limit comes from become an [`Ask`] in [`Rules::ask`], the
+//! only place that decides how a key is treated:
 //!
 //! ```text
 //! amended? -> as an operator said while the service runs: banned, or a quota of its own
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Key, KeyError, Policy};
 
 use crate::amendments::Amendments;
-use crate::descriptors::Domain;
+use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
 use crate::pattern::{KeyList, Pattern};
 
@@ -73,6 +73,29 @@ pub enum GateKey {
     Address,
     /// A header field, by its lower-case name.
     Header(String),
+}
+
+/// Where the limit of an [`Ask`] comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The configuration, by its name.
+    Rule(&'a Rule),
+    /// The request, numbers and all.
+    Request {
+        /// The policy with these numbers.
+        policy: &'a Policy,
+        /// Where its decisions are counted.
+        tally: &'a Tally,
+    },
+    /// The configuration, by the entries of an Envoy descriptor.
+    Descriptor {
+        /// The limit.
+        limit: &'a Limit,
+        /// Its policy.
+        policy: &'a Policy,
+        /// The key before it was cut to what a store takes: lists match what was sent.
+        whole_key: &'a [u8],
+    },
 }
 
 /// How a key is treated.
@@ -167,6 +190,13 @@ impl Rules {
         self.domains.values()
     }
 
+    /// The policy of this name, of a rule or of a descriptor.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        let of_domain = || self.domains().find_map(|domain| domain.policy(name));
+        self.rule(name).map(Rule::policy).or_else(of_domain)
+    }
+
     /// Whether nothing is denied, only counted.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
@@ -178,7 +208,7 @@ impl Rules {
     /// # Errors
     ///
     /// If there is no such policy, or the bytes are no key.
-    pub fn ask<'a>(
+    pub fn ask_named<'a>(
         &'a self,
         policy: &[u8],
         key: &'a [u8],
@@ -187,36 +217,91 @@ impl Rules {
         let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
         let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
         let key = Key::new(key).map_err(AskError::Key)?;
-        Ok(self.ask_rule(rule, key, cost))
+        Ok(self.ask(Source::Rule(rule), key, cost))
     }
 
-    /// What to ask for `key` under `rule`.
+    /// What to ask for `key`, whose limit comes from `source`.
     #[must_use]
-    pub fn ask_rule<'a>(&'a self, rule: &'a Rule, key: Key<'a>, cost: Cost) -> Ask<'a> {
-        let bytes = key.as_bytes();
-        let amendment = self.amendments.of(bytes);
+    pub fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
+        let listed_as = source.listed_as(key);
+        let amendment = self.amendments.of(listed_as);
+        let own = amendment.and_then(|own| own.policy(source.policy().name()));
         let listed = match amendment {
             Some(amendment) if amendment.banned => Some(Treatment::Ban),
-            _ => rule.options.lists.treatment(bytes),
+            _ => source.lists().and_then(|lists| lists.treatment(listed_as)),
         };
-        let own = amendment.and_then(|amendment| amendment.policy(rule.policy.name()));
-        let shadow = rule.options.shadow;
         Ask {
-            treatment: listed.unwrap_or_else(|| self.treatment(bytes, shadow)),
-            unavailable_on_store_error: rule.options.unavailable_on_store_error,
-            charge: Charge::new(own.unwrap_or_else(|| rule.policy_for(bytes)), key).cost(cost),
-            tally: &rule.tally,
+            charge: Charge::new(own.unwrap_or_else(|| source.policy_for(listed_as)), key)
+                .cost(cost),
+            treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
+                Some(treatment) => treatment,
+                None if self.shadow || source.is_shadow() => Treatment::Shadow,
+                None if source.denies_all() => Treatment::Ban,
+                None => Treatment::Enforce,
+            },
+            unavailable_on_store_error: source.tells_store_errors(),
+            tally: source.tally(),
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The policy of keys that have none of their own.
+    #[must_use]
+    pub const fn policy(self) -> &'a Policy {
+        match self {
+            Self::Rule(rule) => &rule.policy,
+            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
         }
     }
 
-    /// How `key` is treated under a policy that is in shadow mode, or not.
-    #[must_use]
-    pub fn treatment(&self, key: &[u8], shadow: bool) -> Treatment {
-        match self.lists.treatment(key) {
-            _ if self.amendments.is_banned(key) => Treatment::Ban,
-            Some(treatment) => treatment,
-            None if shadow || self.shadow => Treatment::Shadow,
-            None => Treatment::Enforce,
+    fn policy_for(self, key: &[u8]) -> &'a Policy {
+        match self {
+            Self::Rule(rule) => rule.policy_for(key),
+            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
+        }
+    }
+
+    /// What lists and operators know the key as.
+    const fn listed_as(self, key: Key<'a>) -> &'a [u8] {
+        match self {
+            Self::Descriptor { whole_key, .. } => whole_key,
+            Self::Rule(_) | Self::Request { .. } => key.as_bytes(),
+        }
+    }
+
+    const fn lists(self) -> Option<&'a Lists> {
+        match self {
+            Self::Rule(rule) => Some(&rule.options.lists),
+            Self::Request { .. } | Self::Descriptor { .. } => None,
+        }
+    }
+
+    const fn is_shadow(self) -> bool {
+        match self {
+            Self::Rule(rule) => rule.options.shadow,
+            Self::Request { .. } => false,
+            Self::Descriptor { limit, .. } => limit.shadow,
+        }
+    }
+
+    const fn denies_all(self) -> bool {
+        matches!(self, Self::Descriptor { limit, .. } if limit.deny_all)
+    }
+
+    const fn tells_store_errors(self) -> bool {
+        match self {
+            Self::Rule(rule) => rule.options.unavailable_on_store_error,
+            Self::Request { .. } => false,
+            Self::Descriptor { limit, .. } => limit.unavailable_on_store_error,
+        }
+    }
+
+    fn tally(self) -> &'a Tally {
+        match self {
+            Self::Rule(rule) => &rule.tally,
+            Self::Request { tally, .. } => tally,
+            Self::Descriptor { limit, .. } => &limit.tally,
         }
     }
 }
@@ -272,7 +357,7 @@ mod tests {
     }
 
     fn treatment(rules: &Rules, key: &str) -> Treatment {
-        rules.ask(b"api", key.as_bytes(), Cost::ONE).unwrap().treatment
+        rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap().treatment
     }
 
     #[test]
@@ -280,10 +365,28 @@ mod tests {
         let own = vec![(Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap())];
         let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
         let limit = |key: &str| {
-            let ask = rules.ask(b"api", key.as_bytes(), Cost::ONE).unwrap();
+            let ask = rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap();
             ask.charge.policy.algorithm().limit()
         };
         assert_eq!((limit("ada"), limit("vip-1")), (10, 99));
+    }
+
+    #[test]
+    fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
+        let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
+        let policy = limit.policy.as_ref().unwrap();
+        let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
+        let source = Source::Descriptor { limit: &limit, policy, whole_key };
+        let rules = rules(RuleOptions::default(), Lists::default(), false);
+        let mut amendments = Amendments::default();
+        let own = Policy::parse("login", "1/m").unwrap();
+        amendments.own(whole_key, "login", Some(own)).unwrap();
+        let quota = rules.amended(Arc::new(amendments.clone()));
+        let ask = quota.ask(source, key, Cost::ONE);
+        assert_eq!((ask.charge.policy.algorithm().limit(), ask.charge.key), (1, key));
+        amendments.ban(whole_key, true).unwrap();
+        let banned = rules.amended(Arc::new(amendments));
+        assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);
     }
 
     #[test]
@@ -309,7 +412,8 @@ mod tests {
     #[test]
     fn what_is_no_policy_or_no_key_is_refused() {
         let rules = rules(RuleOptions::default(), Lists::default(), false);
-        let refused = |policy: &[u8], key: &[u8]| rules.ask(policy, key, Cost::ONE).unwrap_err();
+        let refused =
+            |policy: &[u8], key: &[u8]| rules.ask_named(policy, key, Cost::ONE).unwrap_err();
         assert_eq!(refused(b"web", b"k"), AskError::UnknownPolicy);
         assert_eq!(refused(b"\xff", b"k"), AskError::UnknownPolicy);
         assert_eq!(refused(b"api", b""), AskError::Key(KeyError::Empty));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tollgate_core::{Charge, Clock, Cost, Key, Policy, Store, Timestamp};
+use tollgate_core::{Clock, Store, Timestamp};
 use tollgate_http::Room;
 use tollgate_memory::MemoryStore;
 
@@ -19,7 +19,7 @@ use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
 use crate::outage::Outages;
 use crate::queues::Queues;
-use crate::rules::{Ask, Rules};
+use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::stale::Stale;
 use crate::tls::Certificates;
@@ -318,21 +318,9 @@ impl Service {
         &self.metrics
     }
 
-    /// What to ask for `key` under a policy that came with the request.
-    #[must_use]
-    pub fn ask_adhoc<'a>(
-        &'a self,
-        rules: &Rules,
-        policy: &'a Policy,
-        key: Key<'a>,
-        cost: Cost,
-    ) -> Ask<'a> {
-        Ask {
-            charge: Charge::new(policy, key).cost(cost),
-            treatment: rules.treatment(key.as_bytes(), false),
-            unavailable_on_store_error: false,
-            tally: &self.adhoc_tally,
-        }
+    /// Where decisions on policies that come with requests are counted.
+    pub(crate) fn adhoc_tally(&self) -> &Tally {
+        &self.adhoc_tally
     }
 
     /// Limits and other settings.
@@ -406,7 +394,7 @@ impl std::fmt::Debug for Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate_core::VirtualClock;
+    use tollgate_core::{Policy, VirtualClock};
     use tollgate_memory::Capacity;
 
     use super::*;

@@ -9,6 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::adhoc::AdHoc;
 use crate::buffers::Buffers;
+use crate::decide::Decider;
+use crate::rules::Rules;
 use crate::service::{Service, Tops};
 
 /// What the connections of one thread share.
@@ -32,6 +34,13 @@ impl Worker {
         let tops = service.new_tops();
         let (adhoc, buffers, date) = Default::default();
         Self { service, adhoc, buffers, tops, date }
+    }
+
+    /// Decides a request, or a batch, under these rules as of now.
+    #[must_use]
+    pub fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
+        let now = self.service.clock().now();
+        Decider { service: &self.service, tops: &self.tops, rules, now }
     }
 
     /// The time as HTTP's `Date` says it, written anew once a second.

@@ -25,7 +25,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_tower::keys::{ClientAddress, Everyone};
 use tollgate_tower::{Dialect, Limit, RateLimitLayer};
@@ -57,7 +57,7 @@ fn tollgate_layer(limits: &[&str], dialect: Dialect) -> RateLimitLayer {
     let store = Arc::new(MemoryStore::new(Capacity::keys(100_000)));
     let quota = format!("{PLENTY}/1s");
     let policies = limits.iter().map(|name| Policy::parse(*name, &quota).expect("a policy"));
-    let limiter = Limiter::new(policies, store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new(policies, store, Arc::new(SystemClock::new()));
     let builder = RateLimitLayer::builder(limiter).dialect(dialect);
     let builder = limits.iter().fold(builder, |builder, &name| match name {
         "everyone" => builder.limit(Limit::new(name, Everyone)),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use http::HeaderName;
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_tower::keys::{ClientAddress, Everyone, Header, KeySource};
 use tollgate_tower::{Limit, RateLimitLayer};
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
 pub(crate) async fn run() -> Result<(), Error> {
     let policies = [Policy::parse("user", "5/1m")?, Policy::parse("everybody", "8/1m")?];
     let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
-    let limiter = Limiter::new(policies, store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new(policies, store, Arc::new(SystemClock::new()));
 
     // Who sends no API key is limited by address.
     let user = Header::new(HeaderName::from_static("x-api-key")).or(ClientAddress::peer());

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post;
 use http::{HeaderMap, StatusCode};
-use tollgate_core::{Limiter, OnExpiry, Policy, ReservationTerms};
+use tollgate_core::{OnExpiry, Policy, ReservationTerms, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_tower::keys::ClientAddress;
 use tollgate_tower::{Limit, RateLimitLayer};
@@ -37,7 +37,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     let terms = ReservationTerms { ttl: Duration::from_secs(30), on_expiry: OnExpiry::Keep };
     let policy = Policy::parse("failed-logins", "3/15m")?.reservations(terms);
     let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
-    let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
 
     let failed = Limit::new("failed-logins", ClientAddress::peer())
         .charge_if(|response| response.status == StatusCode::UNAUTHORIZED);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use axum::routing::post;
 use axum::{Extension, Router};
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_tower::keys::ClientAddress;
 use tollgate_tower::{Head, Limit, Meter, RateLimitLayer};
@@ -42,7 +42,7 @@ async fn complete(Extension(meter): Extension<Meter>) -> &'static str {
 pub(crate) async fn run() -> Result<(), Error> {
     let policy = Policy::parse("tokens", "1000/1h")?;
     let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
-    let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
 
     let budget = Limit::new("tokens", ClientAddress::peer()).cost(asked_tokens).settle_metered();
     let layer = RateLimitLayer::builder(limiter).limit(budget).build()?;

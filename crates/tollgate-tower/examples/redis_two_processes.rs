@@ -17,7 +17,7 @@ use axum::routing::get;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::SystemClock;
 use tollgate_redis::{RedisStore, Settings};
 use tollgate_tower::keys::{ClientAddress, Everyone};
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Error> {
 async fn serve_one(url: &str) -> Result<(), Error> {
     let policies = [Policy::parse("client", "5/1m")?, Policy::parse("everybody", "1000/1s")?];
     let store = Arc::new(RedisStore::connect(url, Settings::default()).await?);
-    let limiter = Limiter::new(policies, store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new(policies, store, Arc::new(SystemClock::new()));
     let layer = RateLimitLayer::builder(limiter)
         .limit(Limit::new("client", ClientAddress::peer()))
         .limit(Limit::new("everybody", Everyone))

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_tower::keys::ClientAddress;
 use tollgate_tower::{Limit, RateLimitLayer};
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Error> {
 pub(crate) async fn run() -> Result<(), Error> {
     let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
     let policies = [Policy::parse("calls", "2/1m")?];
-    let limiter = Limiter::new(policies, store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new(policies, store, Arc::new(SystemClock::new()));
 
     // tonic tells the peer's address in an extension of its own.
     let peer = ClientAddress::peer()

@@ -14,8 +14,8 @@ use std::slice;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Answer, Charge, Decision, Limiter, OnStoreError, ReservationId, Reserved, StoreError,
-    Timestamp, Verdict,
+    Answer, Charge, Decision, OnStoreError, ReservationId, Reserved, StoreError, StoreLimiter,
+    Verdict,
 };
 
 use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
@@ -67,7 +67,7 @@ pub enum Reason {
 }
 
 pub(crate) struct Gate {
-    pub(crate) limiter: Limiter,
+    pub(crate) limiter: StoreLimiter,
     pub(crate) limits: Box<[Gated]>,
     pub(crate) shadows: Box<[Gated]>,
     pub(crate) plan: Plan,
@@ -176,16 +176,15 @@ impl Gate {
             Ok(false) => return Admission::Free,
             Err(reason) => return Admission::Refuse(reason.into()),
         }
-        let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         let charge = Charge::new(&only.policy, charged(key.bytes()));
         if self.reply.is_silent() {
-            let Some(answer) = store.admit(&charge, now) else {
+            let Some(answer) = self.limiter.admit(&charge) else {
                 self.outage.over();
                 return Admission::Free;
             };
             return self.admit_answered(Demand::of_one(key), answer);
         }
-        match store.check(slice::from_ref(&charge), now) {
+        match self.limiter.check(slice::from_ref(&charge)) {
             Answer::Ready(Ok(verdict)) if verdict.is_allowed() => {
                 self.outage.over();
                 let (gate, limits) = (Arc::clone(self), LimitSet::FIRST);
@@ -254,9 +253,7 @@ impl Gate {
             if demand.fill(shadow, head).is_err() || demand.is_empty() {
                 continue;
             }
-            let now = self.limiter.clock().now();
-            let check = |charges: &[Charge<'_>]| self.limiter.store().check(charges, now);
-            match demand.with_charges(shadow, check) {
+            match demand.with_charges(shadow, |charges| self.limiter.check(charges)) {
                 Answer::Ready(Ok(verdict)) => self.observe(shadow, demand.limits(), &verdict, true),
                 answer => detach(answer),
             }
@@ -265,12 +262,11 @@ impl Gate {
 
     #[inline(always)]
     fn ask(&self, demand: &Demand) -> Answered {
-        let (store, now) = (self.limiter.store(), self.limiter.clock().now());
         demand.with_charges(&self.limits, |charges| {
             if self.plan != Plan::Check {
-                return self.reserve(charges, now);
+                return self.reserve(charges);
             }
-            match store.check(charges, now) {
+            match self.limiter.check(charges) {
                 Answer::Ready(verdict) => Ok(verdict.map(Taken::from)),
                 later => Err(Question::Check(later)),
             }
@@ -278,8 +274,8 @@ impl Gate {
     }
 
     #[inline(never)]
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answered {
-        match self.limiter.store().reserve(charges, now) {
+    fn reserve(&self, charges: &[Charge<'_>]) -> Answered {
+        match self.limiter.reserve(charges) {
             Answer::Ready(reserved) => Ok(reserved.map(Taken::from)),
             later => Err(Question::Reserve(later)),
         }

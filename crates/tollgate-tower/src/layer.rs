@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tollgate_core::fields::Dialect;
-use tollgate_core::{Algorithm, Limiter};
+use tollgate_core::{Algorithm, StoreLimiter};
 use tower_layer::Layer;
 
 #[cfg(feature = "axum")]
@@ -41,7 +41,7 @@ impl RateLimitLayer {
     ///
     /// If the limiter has no policy of that name.
     pub fn new(
-        limiter: Limiter,
+        limiter: StoreLimiter,
         policy: impl Into<String>,
         key: impl KeySource,
     ) -> Result<Self, LayerError> {
@@ -49,7 +49,7 @@ impl RateLimitLayer {
     }
 
     /// A layer over `limiter`: memory, Redis, or a remote service.
-    pub fn builder(limiter: Limiter) -> Builder {
+    pub fn builder(limiter: StoreLimiter) -> Builder {
         Builder {
             limiter,
             limits: Vec::new(),
@@ -97,7 +97,7 @@ impl<W> fmt::Debug for RateLimitLayer<W> {
 /// Collects the limits and settings of a [`RateLimitLayer`].
 #[must_use]
 pub struct Builder {
-    limiter: Limiter,
+    limiter: StoreLimiter,
     limits: Vec<Limit>,
     dialect: Dialect,
     status: StatusCode,

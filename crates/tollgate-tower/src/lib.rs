@@ -2,13 +2,13 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tollgate_core::{Limiter, Policy};
+//! use tollgate_core::{StoreLimiter, Policy};
 //! use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 //! use tollgate_tower::{RateLimitLayer, keys::ClientAddress};
 //!
 //! let store = Arc::new(MemoryStore::new(Capacity::keys(10_000)));
 //! let policy = Policy::parse("client", "100/1m burst 20")?;
-//! let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+//! let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
 //! let layer = RateLimitLayer::new(limiter, "client", ClientAddress::peer())?;
 //! # let _ = layer;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -17,7 +17,7 @@
 //! # What a request goes through
 //!
 //! ```text
-//! request ─► exempt? ─► keys and costs ─► Limiter ─┬─ allow ─► inner service ─► fields, settle
+//! request ─► exempt? ─► keys and costs ─► StoreLimiter ─┬─ allow ─► inner service ─► fields, settle
 //!                                                  └─ deny ──► 429 problem+json, or wait
 //! ```
 //!

@@ -62,9 +62,9 @@ impl Open {
     }
 
     fn settle(&mut self) {
-        let (store, now) = (self.gate.limiter.store(), self.gate.limiter.clock().now());
+        let limiter = &self.gate.limiter;
         if self.gate.plan == Plan::Hold {
-            return store.release(self.id, now);
+            return limiter.release(self.id);
         }
         let reported = self.meter.as_ref().and_then(Meter::reported);
         let mut len = 0;
@@ -77,7 +77,7 @@ impl Open {
             }
         }
         let (id, costs) = (self.id, &self.costs[..len]);
-        detach(store.commit(id, costs, now));
+        detach(limiter.commit(id, costs));
     }
 }
 

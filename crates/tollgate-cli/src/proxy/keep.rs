@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::task::JoinHandle;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Clock as _, Limiter, Policy, Quota, Store};
+use tollgate_core::{Clock as _, Policy, Quota, Store, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::RedisStore;
 use tollgate_upstream::proxy::Guard;
@@ -23,7 +23,7 @@ const PARTS: u64 = 60;
 
 /// Where invalid requests are counted.
 pub(super) struct Kept {
-    limiter: Option<Limiter>,
+    limiter: Option<StoreLimiter>,
     file: Option<File>,
 }
 
@@ -53,7 +53,7 @@ impl Kept {
             // The URL may hold a password: it is not repeated.
             let connected = RedisStore::connect(store, tollgate_redis::Settings::default()).await;
             let store: Arc<dyn Store> = Arc::new(connected.context("--store")?);
-            let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+            let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
             return Ok(Self { limiter: Some(limiter), file: None });
         }
         let capacity = Capacity::keys(1_000);
@@ -63,7 +63,7 @@ impl Kept {
         });
         let clock = Arc::new(snapshot::clock(&memory));
         let store: Arc<dyn Store> = Arc::clone(&memory) as _;
-        let limiter = Limiter::new([policy], store, Arc::clone(&clock) as _);
+        let limiter = StoreLimiter::new([policy], store, Arc::clone(&clock) as _);
         let file = file.map(|path| File { memory, clock, path });
         Ok(Self { limiter: Some(limiter), file })
     }

@@ -43,7 +43,7 @@ fn policies() -> Vec<Policy> {
 /// With reservations that outlast the test: to look whether a wait is true is to look ahead, and one
 /// that expires there would be given back.
 fn lasting(policy: Policy) -> Policy {
-    let ttl = Duration::from_hours(1);
+    let ttl = Duration::from_secs(3_600);
     policy.reservations(ReservationTerms { ttl, on_expiry: OnExpiry::Keep })
 }
 

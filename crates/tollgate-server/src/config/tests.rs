@@ -75,7 +75,7 @@ policies:
     for (name, text) in [("t.toml", toml), ("t.yaml", yaml)] {
         let config = load(name, text).unwrap();
         let rules = &config.rules;
-        let ask = |key: &'static [u8]| rules.ask(b"api", key, Cost::ONE).unwrap();
+        let ask = |key: &'static [u8]| rules.ask_named(b"api", key, Cost::ONE).unwrap();
         assert_eq!(ask(b"ada").charge.policy.algorithm().limit(), 20);
         assert_eq!(ask(b"vip-1").charge.policy.algorithm().limit(), 1000);
         assert_eq!(ask(b"mallory").treatment, Treatment::Ban);
@@ -177,9 +177,11 @@ fn a_flag_beats_the_environment_beats_the_file() {
 #[test]
 fn lists_of_several_files_add_up() {
     let file = |key: &str| (format!("{key}.toml"), format!("[lists]\nbanned = [\"{key}\"]\n"));
-    let texts = [file("one"), file("two")];
+    let api = "[[policies]]\nname = \"api\"\nquota = \"1/s\"\n".to_owned();
+    let texts = [file("one"), file("two"), ("api.toml".to_owned(), api)];
     let config = Config::from_texts(&texts, &Overrides::default(), &Metrics::default()).unwrap();
-    let is_banned = |key: &[u8]| config.rules.treatment(key, false) == Treatment::Ban;
+    let treatment = |key| config.rules.ask_named(b"api", key, Cost::ONE).unwrap().treatment;
+    let is_banned = |key: &'static [u8]| treatment(key) == Treatment::Ban;
     assert!(is_banned(b"one") && is_banned(b"two") && !is_banned(b"three"));
 }
 

@@ -55,11 +55,12 @@ pub(super) async fn change(
 async fn reset(worker: &Worker, body: Reset) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
     let rules = worker.service.rules();
-    let ask = rules.ask(body.policy.as_bytes(), &key, Cost::ONE).map_err(|error| match error {
-        AskError::UnknownPolicy => Trouble::UnknownPolicy(body.policy.clone()),
-        AskError::Key(error) => Trouble::Bad(error.to_string()),
-    })?;
-    worker.reset(&ask).await?;
+    let ask =
+        rules.ask_named(body.policy.as_bytes(), &key, Cost::ONE).map_err(|error| match error {
+            AskError::UnknownPolicy => Trouble::UnknownPolicy(body.policy.clone()),
+            AskError::Key(error) => Trouble::Bad(error.to_string()),
+        })?;
+    worker.decider(&rules).reset(&ask).await?;
     info!(policy = body.policy, "a key was reset from the dashboard");
     Ok(json!({"reset": true}))
 }
@@ -90,9 +91,9 @@ fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
 
 fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollgate_core::Policy, Trouble> {
     let unknown = || Trouble::UnknownPolicy(name.to_owned());
-    let rule = rules.rule(name).ok_or_else(unknown)?;
+    let policy = rules.policy(name).ok_or_else(unknown)?;
     let quota: Quota = text.parse().map_err(|error| Trouble::Bad(format!("the quota: {error}")))?;
-    describe::with_quota(rule.policy(), quota).map_err(Trouble::Bad)
+    describe::with_quota(policy, quota).map_err(Trouble::Bad)
 }
 
 fn no_room(_: NoRoom) -> Trouble {

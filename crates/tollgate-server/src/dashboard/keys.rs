@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use tollgate_core::{Cost, Key, Retry};
 
 use super::describe;
+use crate::decide::Decider;
 use crate::http::{Request, Trouble, read};
-use crate::rules::{Rule, Rules, Treatment};
+use crate::rules::{Rule, Source, Treatment};
 use crate::wait::millis_up;
 use crate::worker::Worker;
 
@@ -35,9 +36,10 @@ pub(super) async fn look_up(worker: &Worker, request: &Request<'_>) -> Result<Va
     let wanted = body.q.to_ascii_lowercase();
     let matching = |rule: &&Rule| rule.policy().name().to_ascii_lowercase().contains(&wanted);
     let matched = rules.rules().iter().filter(matching).count();
+    let decider = worker.decider(&rules);
     let mut standings = Vec::new();
     for rule in rules.rules().iter().filter(matching).skip(body.offset).take(limit) {
-        standings.push(standing(worker, &rules, rule, key).await?);
+        standings.push(standing(&decider, rule, key).await?);
     }
     Ok(json!({
         "banned": rules.amendments().is_banned(&bytes),
@@ -47,17 +49,13 @@ pub(super) async fn look_up(worker: &Worker, request: &Request<'_>) -> Result<Va
     }))
 }
 
-async fn standing(
-    worker: &Worker,
-    rules: &Rules,
-    rule: &Rule,
-    key: Key<'_>,
-) -> Result<Value, Trouble> {
-    let ask = rules.ask_rule(rule, key, Cost::ONE);
+async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Value, Trouble> {
+    let rules = decider.rules();
+    let ask = rules.ask(Source::Rule(rule), key, Cost::ONE);
     let amendment = rules.amendments().of(key.as_bytes());
     let own = amendment.and_then(|amendment| amendment.policy(rule.policy().name()));
     // A charge that a peek would deny says when it would be allowed; of several, only the first.
-    let verdict = worker.peek(&[ask]).await?;
+    let verdict = decider.peek(&[ask]).await?;
     let Some(decision) = verdict.decisions().first() else { return Ok(Value::Null) };
     let snapshot = decision.snapshot();
     let retry_after_ms = match decision.retry() {

@@ -27,9 +27,11 @@ pub(super) async fn throttle(
     let policy = policy.map_err(|error| invalid(&error.to_string()))?;
     let key = Key::new(message.key.as_bytes()).map_err(|error| invalid(&error.to_string()))?;
     let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let ask = worker.service.ask_adhoc(&worker.service.rules(), &policy, key, cost);
+    let rules = worker.service.rules();
+    let decider = worker.decider(&rules);
+    let ask = decider.ask_adhoc(&policy, key, cost);
     let verdict =
-        worker.check(&[ask]).await.map_err(|error| Status::from(Refusal::Store(error)))?;
+        decider.check(&[ask]).await.map_err(|error| Status::from(Refusal::Store(error)))?;
     Ok(response(&verdict.decisions()[0]))
 }
 

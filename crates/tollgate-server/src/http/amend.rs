@@ -31,21 +31,22 @@ pub(super) async fn amend(
     let body: CheckBody<'_> = read(request.body)?;
     let rules = worker.service.rules();
     let asks = body.asks(&rules, 1)?;
+    let decider = worker.decider(&rules);
     match change {
         Change::Take => {
-            let grant = worker.take(&asks[0]).await?;
+            let grant = decider.take(&asks[0]).await?;
             let verdict = Verdict::one(grant.decision);
-            add_limits(worker, &asks, &verdict, reply);
+            add_limits(&decider, &asks, &verdict, reply);
             push_verdict(&mut reply.body, &verdict, &asks);
             push_number(&mut reply.body, ",\"granted\":", grant.granted);
             reply.body.push(b'}');
         }
         Change::Refund => {
-            let snapshot = worker.refund(&asks[0]).await?;
-            write(worker, &asks, &Verdict::one(Decision::Allow(snapshot)), 200, reply);
+            let snapshot = decider.refund(&asks[0]).await?;
+            write(&decider, &asks, &Verdict::one(Decision::Allow(snapshot)), 200, reply);
         }
         Change::Reset => {
-            worker.reset(&asks[0]).await?;
+            decider.reset(&asks[0]).await?;
             reply.body.extend_from_slice(b"{\"reset\":true}");
         }
     }

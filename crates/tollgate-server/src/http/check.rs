@@ -7,7 +7,7 @@ use super::json::{BatchBody, CheckBody, push_verdict, read};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
-use crate::decide::Decided;
+use crate::decide::{Decided, Decider};
 use crate::fallback::Fallback;
 use crate::rules::{Ask, Treatment};
 use crate::worker::Worker;
@@ -21,9 +21,10 @@ pub(super) async fn check(
     let status = deny_status(request)?;
     let body: CheckBody<'_> = read(request.body)?;
     let rules = worker.service.rules();
+    let decider = worker.decider(&rules);
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
-    let verdict = worker.check(&asks).await?;
-    write(worker, &asks, &verdict, status, reply);
+    let verdict = decider.check(&asks).await?;
+    write(&decider, &asks, &verdict, status, reply);
     Ok(())
 }
 
@@ -35,9 +36,10 @@ pub(super) async fn peek(
 ) -> Result<(), Trouble> {
     let body: CheckBody<'_> = read(request.body)?;
     let rules = worker.service.rules();
+    let decider = worker.decider(&rules);
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
-    let verdict = worker.peek(&asks).await?;
-    write(worker, &asks, &verdict, 200, reply);
+    let verdict = decider.peek(&asks).await?;
+    write(&decider, &asks, &verdict, 200, reply);
     Ok(())
 }
 
@@ -61,12 +63,13 @@ pub(super) async fn check_batch(
         .iter()
         .map(|body| body.asks(&rules, charges_max))
         .collect::<Result<_, _>>()?;
+    let decider = worker.decider(&rules);
     let mut answers = Vec::with_capacity(requests.len());
     if requests.iter().all(|asks| asks.len() == 1) {
-        worker.check_each(&requests.concat(), &mut answers).await;
+        decider.check_each(&requests.concat(), &mut answers).await;
     } else {
         for asks in &requests {
-            answers.push(worker.check(asks).await);
+            answers.push(decider.check(asks).await);
         }
     }
     reply.body.extend_from_slice(b"{\"answers\":[");
@@ -94,25 +97,25 @@ fn push_answer(asks: &[Ask<'_>], answer: Decided, reply: &mut Reply) {
 
 /// Writes a verdict as the reply; denied with `deny_status`.
 pub(super) fn write(
-    worker: &Worker,
+    decider: &Decider<'_>,
     asks: &[Ask<'_>],
     verdict: &Verdict,
     deny_status: u16,
     reply: &mut Reply,
 ) {
-    begin(worker, asks, verdict, deny_status, reply);
+    begin(decider, asks, verdict, deny_status, reply);
     reply.body.push(b'}');
 }
 
 /// The same with the closing brace left out, for answers that say more.
 pub(super) fn begin(
-    worker: &Worker,
+    decider: &Decider<'_>,
     asks: &[Ask<'_>],
     verdict: &Verdict,
     deny_status: u16,
     reply: &mut Reply,
 ) {
-    add_limits(worker, asks, verdict, reply);
+    add_limits(decider, asks, verdict, reply);
     push_verdict(&mut reply.body, verdict, asks);
     if !verdict.is_allowed() {
         reply.status = deny_status;
@@ -151,10 +154,14 @@ fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Re
 }
 
 /// Adds the rate-limit header fields in the configured dialect.
-pub(super) fn add_limits(worker: &Worker, asks: &[Ask<'_>], verdict: &Verdict, reply: &mut Reply) {
-    let service = &worker.service;
-    let epoch_ns = service.clock().now().as_nanos();
-    reply.add_limits(service.settings().dialect, asks, verdict, epoch_ns);
+pub(super) fn add_limits(
+    decider: &Decider<'_>,
+    asks: &[Ask<'_>],
+    verdict: &Verdict,
+    reply: &mut Reply,
+) {
+    let dialect = decider.service.settings().dialect;
+    reply.add_limits(dialect, asks, verdict, decider.now().as_nanos());
 }
 
 /// The status of a denial: `?deny_status=403` for proxies that know no other.

@@ -41,13 +41,15 @@ pub(super) async fn throttle(
     let policy = policy.map_err(|error| bad(&error.to_string()))?;
     let key = Key::new(body.key.as_bytes()).map_err(|error| bad(&error.to_string()))?;
     let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let ask = worker.service.ask_adhoc(&worker.service.rules(), &policy, key, cost);
+    let rules = worker.service.rules();
+    let decider = worker.decider(&rules);
+    let ask = decider.ask_adhoc(&policy, key, cost);
     let verdict = match quantity {
         0 => {
-            let peeked = worker.peek(&[ask]).await?;
+            let peeked = decider.peek(&[ask]).await?;
             Verdict::one(Decision::Allow(peeked.decisions()[0].snapshot()))
         }
-        _ => worker.check(&[ask]).await?,
+        _ => decider.check(&[ask]).await?,
     };
     push_throttle(&verdict.decisions()[0], &mut reply.body);
     Ok(())

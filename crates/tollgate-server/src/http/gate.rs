@@ -10,7 +10,7 @@ use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Request, decoded};
 use crate::net::address_key;
-use crate::rules::{GateKey, Rule};
+use crate::rules::{GateKey, Rule, Source};
 use crate::worker::Worker;
 
 /// Answers for the policy named in the path.
@@ -27,9 +27,10 @@ pub(super) async fn gate(
     let rule = rule.ok_or_else(|| Trouble::UnknownPolicy(name.clone().into_owned()))?;
     let key = key(worker, rule, request)?;
     let key = Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let asks = [rules.ask_rule(rule, key, Cost::ONE)];
-    let verdict = worker.check(&asks).await?;
-    write(worker, &asks, &verdict, status, reply);
+    let asks = [rules.ask(Source::Rule(rule), key, Cost::ONE)];
+    let decider = worker.decider(&rules);
+    let verdict = decider.check(&asks).await?;
+    write(&decider, &asks, &verdict, status, reply);
     Ok(())
 }
 

@@ -102,7 +102,7 @@ fn ask<'a>(
     let cost = Cost::new(cost.unwrap_or(1));
     let cost = cost.ok_or_else(|| Trouble::Bad("cost must be a whole number from 1".to_owned()))?;
     let mut ask =
-        rules.ask(policy.as_bytes(), key.as_bytes(), cost).map_err(|error| match error {
+        rules.ask_named(policy.as_bytes(), key.as_bytes(), cost).map_err(|error| match error {
             AskError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
             AskError::Key(error) => Trouble::Bad(error.to_string()),
         })?;

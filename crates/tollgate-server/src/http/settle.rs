@@ -21,8 +21,9 @@ pub(super) async fn reserve(
     let body: CheckBody<'_> = read(request.body)?;
     let rules = worker.service.rules();
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
-    let reserved = worker.reserve(&asks).await?;
-    begin(worker, &asks, &reserved.verdict, status, reply);
+    let decider = worker.decider(&rules);
+    let reserved = decider.reserve(&asks).await?;
+    begin(&decider, &asks, &reserved.verdict, status, reply);
     if let Some(reservation) = reserved.reservation {
         reply.body.extend_from_slice(b",\"reservation\":\"");
         let name = reservation_name::text(reservation.id);
@@ -41,7 +42,8 @@ pub(super) async fn commit(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let body: SettleBody<'_> = read(request.body)?;
-    settled(worker.commit(id(&body)?, &body.costs).await?, reply);
+    let rules = worker.service.rules();
+    settled(worker.decider(&rules).commit(id(&body)?, &body.costs).await?, reply);
     Ok(())
 }
 
@@ -55,7 +57,8 @@ pub(super) async fn cancel(
     if !body.costs.is_empty() {
         return Err(Trouble::Bad("a cancelled reservation has no costs".to_owned()));
     }
-    settled(worker.cancel(id(&body)?).await?, reply);
+    let rules = worker.service.rules();
+    settled(worker.decider(&rules).cancel(id(&body)?).await?, reply);
     Ok(())
 }
 

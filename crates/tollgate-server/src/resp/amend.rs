@@ -12,8 +12,7 @@
 use super::check::{Asked, asks, encode_charge, encode_times, failure};
 use super::encode::Encoder;
 use crate::auth::Role;
-use crate::rules::Rules;
-use crate::worker::Worker;
+use crate::decide::Decider;
 
 /// Which of the commands was sent.
 #[derive(Clone, Copy, Debug)]
@@ -50,16 +49,15 @@ impl Command {
     pub(super) async fn apply(
         self,
         args: &[&[u8]],
-        worker: &Worker,
-        rules: &Rules,
+        decider: &Decider<'_>,
         encoder: &mut Encoder<'_>,
     ) -> Result<(), String> {
-        let asked = asks(&args[1..], rules, 1)?;
+        let asked = asks(&args[1..], decider.rules(), 1)?;
         match self {
-            Self::Take => take(&asked, worker, encoder).await,
-            Self::Refund => refund(&asked, worker, encoder).await,
+            Self::Take => take(&asked, decider, encoder).await,
+            Self::Refund => refund(&asked, decider, encoder).await,
             Self::Reset => {
-                worker.reset(&asked.asks[0]).await.map_err(|error| failure(&error))?;
+                decider.reset(&asked.asks[0]).await.map_err(|error| failure(&error))?;
                 encoder.simple("OK");
                 Ok(())
             }
@@ -67,9 +65,13 @@ impl Command {
     }
 }
 
-async fn take(asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
+async fn take(
+    asked: &Asked<'_>,
+    decider: &Decider<'_>,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), String> {
     let ask = &asked.asks[0];
-    let grant = worker.take(ask).await.map_err(|error| failure(&error))?;
+    let grant = decider.take(ask).await.map_err(|error| failure(&error))?;
     encoder.array(2);
     encoder.unsigned(grant.granted);
     encode_charge(ask, &grant.decision, asked.unit, encoder);
@@ -78,10 +80,10 @@ async fn take(asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) -> 
 
 async fn refund(
     asked: &Asked<'_>,
-    worker: &Worker,
+    decider: &Decider<'_>,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), String> {
-    let snapshot = worker.refund(&asked.asks[0]).await.map_err(|error| failure(&error))?;
+    let snapshot = decider.refund(&asked.asks[0]).await.map_err(|error| failure(&error))?;
     encoder.array(3 + usize::from(asked.unit == crate::wait::Unit::Nanos));
     encoder.unsigned(snapshot.limit());
     encoder.unsigned(snapshot.remaining());

@@ -21,7 +21,7 @@ use super::transaction::{Transaction, Verb};
 use super::{amend, settle};
 use crate::auth::Role;
 use crate::buffers::WRITE_BYTES;
-use crate::decide::Decided;
+use crate::decide::{Decided, Decider};
 use crate::rules::{Ask, Rules};
 use crate::wait::Unit;
 use crate::worker::Worker;
@@ -70,10 +70,10 @@ pub(super) struct Progress {
 
 impl Item<'_> {
     /// What to ask of the store.
-    pub(super) fn ask<'b>(&'b self, worker: &'b Worker, rules: &Rules) -> Ask<'b> {
+    pub(super) fn ask<'b>(&'b self, decider: &'b Decider<'_>) -> Ask<'b> {
         match &self.source {
             Source::Named(ask) => *ask,
-            Source::AdHoc(policy) => worker.service.ask_adhoc(rules, policy, self.key, self.cost),
+            Source::AdHoc(policy) => decider.ask_adhoc(policy, self.key, self.cost),
         }
     }
 }
@@ -151,6 +151,11 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
+    /// Decides as of now: what stands before in the pipeline may have waited for the store.
+    fn decider(&self) -> Decider<'a> {
+        self.worker.decider(self.rules)
+    }
+
     async fn command(&mut self, args: &[&'a [u8]], session: &mut Session, out: &mut Vec<u8>) {
         let Some(&name) = args.first() else { return };
         if session.is_in_transaction() && !Session::is_immediate(name) {
@@ -199,11 +204,12 @@ impl<'a> Batch<'a> {
             Ok(Plan::Refund(item)) => (item, true),
             Ok(Plan::Peek(item) | Plan::Check(item)) => (item, false),
         };
-        let asks = [item.ask(self.worker, self.rules)];
+        let decider = self.decider();
+        let asks = [item.ask(&decider)];
         let answer = if is_refund {
-            self.worker.refund(&asks[0]).await
+            decider.refund(&asks[0]).await
         } else {
-            self.worker.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
+            decider.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
         };
         match answer {
             Ok(snapshot) => {
@@ -226,7 +232,7 @@ impl<'a> Batch<'a> {
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
         match asked {
-            Ok(asked) => kind.apply(&asked, self.worker, &mut encoder).await,
+            Ok(asked) => kind.apply(&asked, &self.decider(), &mut encoder).await,
             Err(text) => self.refuse(&text, &mut encoder),
         }
     }
@@ -312,9 +318,9 @@ impl<'a> Batch<'a> {
             return self.refuse(text, &mut encoder);
         }
         let outcome = if let Some(command) = settle::Command::named(name) {
-            command.apply(args, self.worker, &mut encoder).await
+            command.apply(args, &self.decider(), &mut encoder).await
         } else if let Some(command) = amend {
-            command.apply(args, self.worker, self.rules, &mut encoder).await
+            command.apply(args, &self.decider(), &mut encoder).await
         } else {
             Err(unknown(name))
         };
@@ -330,14 +336,15 @@ impl<'a> Batch<'a> {
             [] => return,
             // Alone, as most clients send them: no list is made of it.
             [item] => {
-                let ask = item.ask(self.worker, self.rules);
-                let answer = self.worker.check_one(&ask).await;
+                let decider = self.decider();
+                let ask = item.ask(&decider);
+                let answer = decider.check_one(&ask).await;
                 item.encode(&ask, &answer, &mut encoder);
             }
             run => {
-                let asks: Vec<Ask<'_>> =
-                    run.iter().map(|item| item.ask(self.worker, self.rules)).collect();
-                self.worker.check_each(&asks, &mut self.answers).await;
+                let decider = self.decider();
+                let asks: Vec<Ask<'_>> = run.iter().map(|item| item.ask(&decider)).collect();
+                decider.check_each(&asks, &mut self.answers).await;
                 for ((item, ask), answer) in run.iter().zip(&asks).zip(&self.answers) {
                     item.encode(ask, answer, &mut encoder);
                 }

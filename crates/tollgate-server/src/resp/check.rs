@@ -22,9 +22,9 @@ use tollgate_core::{Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};
 use super::encode::Encoder;
 use super::parse::unsigned;
 use crate::auth::Role;
+use crate::decide::Decider;
 use crate::rules::{Ask, AskError, Rules};
 use crate::wait::Unit;
-use crate::worker::Worker;
 
 /// Which of the commands was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +63,15 @@ impl Kind {
     }
 
     /// Asks and writes the answer.
-    pub(super) async fn apply(self, asked: &Asked<'_>, worker: &Worker, encoder: &mut Encoder<'_>) {
+    pub(super) async fn apply(
+        self,
+        asked: &Asked<'_>,
+        decider: &Decider<'_>,
+        encoder: &mut Encoder<'_>,
+    ) {
         let answer = match self {
-            Self::Check => worker.check(&asked.asks).await,
-            Self::Peek => worker.peek(&asked.asks).await,
+            Self::Check => decider.check(&asked.asks).await,
+            Self::Peek => decider.peek(&asked.asks).await,
         };
         match answer {
             Ok(verdict) => encode(&verdict, &asked.asks, asked.unit, encoder),
@@ -89,7 +94,7 @@ pub(super) fn asks<'a>(
         }
         let (cost, after) = cost(after)?;
         let (mode, after) = mode(after);
-        let mut ask = rules.ask(policy, key, cost).map_err(|error| refusal(&error))?;
+        let mut ask = rules.ask_named(policy, key, cost).map_err(|error| refusal(&error))?;
         ask.charge.mode = mode;
         asks.push(ask);
         rest = after;

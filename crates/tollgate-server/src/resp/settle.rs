@@ -13,9 +13,9 @@ use tollgate_core::{ReservationId, Settlement, StoreError};
 use super::check::{Asked, asks, encode_summary, failure};
 use super::encode::Encoder;
 use super::parse::unsigned;
+use crate::decide::Decider;
 use crate::reservation_name;
 use crate::rules::Rules;
-use crate::worker::Worker;
 
 /// Which of the commands was sent.
 #[derive(Clone, Copy, Debug)]
@@ -52,30 +52,34 @@ impl Command {
     pub(super) async fn apply(
         self,
         args: &[&[u8]],
-        worker: &Worker,
+        decider: &Decider<'_>,
         encoder: &mut Encoder<'_>,
     ) -> Result<(), String> {
         match self {
-            Self::Reserve => reserve(&args[1..], worker, encoder).await,
+            Self::Reserve => reserve(&args[1..], decider, encoder).await,
             Self::Commit => {
                 let (id, costs) = settlement(args)?;
-                settled(worker.commit(id, &costs).await, encoder)
+                settled(decider.commit(id, &costs).await, encoder)
             }
             Self::Cancel => {
                 let (id, costs) = settlement(args)?;
                 if !costs.is_empty() {
                     return Err("ERR wrong number of arguments; reservation expected".to_owned());
                 }
-                settled(worker.cancel(id).await, encoder)
+                settled(decider.cancel(id).await, encoder)
             }
         }
     }
 }
 
-async fn reserve(args: &[&[u8]], worker: &Worker, encoder: &mut Encoder<'_>) -> Result<(), String> {
-    let rules = worker.service.rules();
-    let Asked { asks, unit } = asks(args, &rules, worker.service.settings().limits.charges_max)?;
-    let reserved = worker.reserve(&asks).await.map_err(|error| failure(&error))?;
+async fn reserve(
+    args: &[&[u8]],
+    decider: &Decider<'_>,
+    encoder: &mut Encoder<'_>,
+) -> Result<(), String> {
+    let charges_max = decider.service.settings().limits.charges_max;
+    let Asked { asks, unit } = asks(args, decider.rules(), charges_max)?;
+    let reserved = decider.reserve(&asks).await.map_err(|error| failure(&error))?;
     encoder.array(6);
     encode_summary(&reserved.verdict, &asks, unit, encoder);
     match reserved.reservation {

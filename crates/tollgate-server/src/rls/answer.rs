@@ -7,8 +7,9 @@ use tollgate_core::{Decision, Policy, Retry};
 
 use super::limits::{Unit, unit_and_requests};
 use super::{Case, Judged};
+use crate::decide::Decider;
 use crate::fallback::Fallback;
-use crate::worker::Worker;
+use crate::rules::Ask;
 
 /// The answer to a request.
 #[derive(Debug, Default)]
@@ -39,18 +40,24 @@ pub struct Status {
     pub reset_after: Option<Duration>,
 }
 
-pub(super) fn assemble(worker: &Worker, cases: &[Case<'_>], judged: Judged) -> Answer {
+pub(super) fn assemble(
+    decider: &Decider<'_>,
+    cases: &[Case<'_>],
+    asks: &[Option<Ask<'_>>],
+    judged: &Judged,
+) -> Answer {
     let statuses: Vec<Status> = cases
         .iter()
+        .zip(asks)
         .zip(&judged.decisions)
-        .map(|(case, decision)| status(case, *decision))
+        .map(|((case, ask), decision)| status(case, ask.as_ref(), *decision))
         .collect();
     let is_over = is_over(cases, &statuses);
     let passed = cases.iter().zip(&statuses).filter(|(_, status)| !status.is_over);
     let metadata = passed.filter_map(|(case, _)| case.limit).flat_map(|limit| &limit.metadata);
     let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut answer = Answer { is_over, statuses, metadata, ..Answer::default() };
-    tell_client(worker, cases, &judged, &mut answer);
+    tell_client(decider, cases, asks, judged, &mut answer);
     answer
 }
 
@@ -69,11 +76,12 @@ fn is_over(cases: &[Case<'_>], statuses: &[Status]) -> bool {
     enforced_over || (quota > 0 && quota == quota_over)
 }
 
-fn status(case: &Case<'_>, decision: Option<Decision>) -> Status {
+fn status(case: &Case<'_>, ask: Option<&Ask<'_>>, decision: Option<Decision>) -> Status {
     let Some(limit) = case.limit else { return Status::default() };
-    let (Some(policy), Some(decision)) = (&limit.policy, decision) else {
+    let (Some(ask), Some(decision)) = (ask, decision) else {
         return Status { remaining: u32::MAX, ..Status::default() };
     };
+    let policy = ask.charge.policy;
     let (mut requests, unit) = unit_and_requests(policy);
     if limit.deny_all {
         requests = 0;
@@ -89,24 +97,29 @@ fn status(case: &Case<'_>, decision: Option<Decision>) -> Status {
 }
 
 /// Adds the header fields, and the problem if the request is over. What is on trial is not told.
-fn tell_client(worker: &Worker, cases: &[Case<'_>], judged: &Judged, answer: &mut Answer) {
-    let all_shadow = worker.service.rules_at_hand().is_shadow();
+fn tell_client(
+    decider: &Decider<'_>,
+    cases: &[Case<'_>],
+    asks: &[Option<Ask<'_>>],
+    judged: &Judged,
+    answer: &mut Answer,
+) {
+    let all_shadow = decider.rules().is_shadow();
     let told: Vec<(&Policy, Decision)> = cases
         .iter()
+        .zip(asks)
         .zip(&judged.decisions)
-        .filter_map(|(case, decision)| {
-            let limit = case.limit.filter(|limit| !limit.shadow && !all_shadow)?;
-            Some((limit.policy.as_ref()?, (*decision)?))
-        })
+        .filter(|((case, _), _)| case.limit.is_some_and(|limit| !limit.shadow && !all_shadow))
+        .filter_map(|((_, ask), decision)| Some((ask.as_ref()?.charge.policy, (*decision)?)))
         .collect();
     let standings: Vec<Standing<'_>> =
         told.iter().map(|(policy, decision)| Standing::new(policy, decision.snapshot())).collect();
     let denials = told.iter().enumerate().filter_map(|(at, (_, d))| Some((at, d.retry()?)));
     let longest = denials.max_by_key(|(_, retry)| *retry).filter(|_| answer.is_over);
     let denied = longest.map(|(by, retry)| Denied { by, retry: Retry::after(retry) });
-    let epoch = Duration::from_nanos(worker.service.clock().now().as_nanos());
+    let epoch = Duration::from_nanos(decider.now().as_nanos());
     let report = Report { standings: &standings, denied, epoch };
-    worker.service.settings().dialect.emit(&report, &mut String::new(), |field, value| {
+    decider.service.settings().dialect.emit(&report, &mut String::new(), |field, value| {
         answer.fields.push((field.name(), value.to_owned()));
     });
     if answer.is_over {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tollgate_core::{
-    Charge, Cost, ErrorKind, Key, Limiter, OnStoreError, Policy, ReservationId, Settlement, Store,
-    Timestamp, VirtualClock,
+    Charge, Cost, ErrorKind, Key, OnStoreError, Policy, ReservationId, Settlement, Store,
+    StoreLimiter, Timestamp, VirtualClock,
 };
 use tollgate_redis::{RemoteSettings, RemoteStore};
 use tollgate_sim::conformance::{
@@ -276,7 +276,7 @@ async fn a_layer_limits_by_a_remote_service_and_by_its_share_without_it() {
     let api = Policy::parse("api", "2/1m").unwrap();
     let api = api.on_store_error(OnStoreError::Local { shares: 2 });
     let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1)));
-    let limiter = Limiter::new([api], Arc::new(store.clone()), clock);
+    let limiter = StoreLimiter::new([api], Arc::new(store.clone()), clock);
     let layer = RateLimitLayer::new(limiter, "api", Everyone).unwrap();
     let app = axum::Router::new().route("/", axum::routing::get(|| async { "ok" })).layer(layer);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -83,8 +83,7 @@ impl Gate {
 
     /// What the store would answer now: the refusal, if it would refuse.
     pub(crate) async fn look(self: &Arc<Self>, demand: &Demand) -> Option<Refused> {
-        let (store, now) = (self.limiter.store(), self.limiter.clock().now());
-        let answer = demand.with_charges(&self.limits, |charges| store.peek(charges, now));
+        let answer = demand.with_charges(&self.limits, |charges| self.limiter.peek(charges));
         match answer.await {
             Ok(verdict) if verdict.is_allowed() => None,
             Ok(verdict) => {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::Request;
 use tollgate_core::fields::{Lines, retry_after, seconds_up, sf};
-use tollgate_core::{Algorithm, Clock, Decision, Limiter, Policy, Store, Timestamp, VirtualClock};
+use tollgate_core::{
+    Algorithm, Clock, Decision, Policy, Store, StoreLimiter, Timestamp, VirtualClock,
+};
 use tollgate_sim::conformance::{
     Ask, Capabilities, Failure, Figure, Figures, OnStore, Operation, Outcome, Subject, Wait, run,
     scenarios,
@@ -26,7 +28,7 @@ type SharedStore = Rc<RefCell<Arc<dyn Store>>>;
 struct OnLayer {
     runtime: tokio::runtime::Runtime,
     clock: Arc<VirtualClock>,
-    limiter: Limiter,
+    limiter: StoreLimiter,
     store: SharedStore,
     beside: Box<dyn Subject>,
 }
@@ -35,7 +37,7 @@ impl OnLayer {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let clock = Arc::new(VirtualClock::at(START));
-        let limiter = Limiter::new([], memory(), clock.clone());
+        let limiter = StoreLimiter::new([], memory(), clock.clone());
         let store: SharedStore = Rc::new(RefCell::new(memory()));
         let same = Rc::clone(&store);
         let beside = Box::new(OnStore::new(move || Arc::clone(&*same.borrow())));
@@ -81,7 +83,7 @@ impl Subject for OnLayer {
         *self.store.borrow_mut() = memory();
         self.beside.begin(policies, base)?;
         let policies = policies.iter().map(|policy| Policy::clone(policy));
-        self.limiter = Limiter::new(policies, Arc::clone(&*self.store.borrow()), clock);
+        self.limiter = StoreLimiter::new(policies, Arc::clone(&*self.store.borrow()), clock);
         Ok(())
     }
 

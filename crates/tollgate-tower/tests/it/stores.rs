@@ -3,8 +3,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate_core::{
-    Answer, Charge, ErrorKind, Grant, Limiter, OnStoreError, ReservationId, Reserved, Settlement,
-    Snapshot, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, ErrorKind, Grant, OnStoreError, ReservationId, Reserved, Settlement, Snapshot,
+    Store, StoreError, StoreLimiter, Timestamp, Verdict,
 };
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_tower::keys::Everyone;
@@ -93,7 +93,7 @@ impl Store for Slow {
 #[tokio::test]
 async fn a_store_that_answers_late_is_asked_once_per_request() {
     let store = Arc::new(Slow::default());
-    let limiter = Limiter::new([policy("api", "2/1m")], store.clone(), clock());
+    let limiter = StoreLimiter::new([policy("api", "2/1m")], store.clone(), clock());
     let service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
     assert_eq!(statuses(&service, 3, || get("/")).await, [200, 200, 429]);
     assert_eq!(store.asked.load(Ordering::SeqCst), 3);
@@ -104,7 +104,7 @@ async fn a_store_that_answers_late_is_asked_once_per_request() {
 #[tokio::test]
 async fn a_layer_that_says_nothing_waits_for_its_store_too() {
     let store = Arc::new(Slow::default());
-    let limiter = Limiter::new([policy("api", "2/1m")], store.clone(), clock());
+    let limiter = StoreLimiter::new([policy("api", "2/1m")], store.clone(), clock());
     let builder = RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone));
     let service = ok(builder.dialect(Dialect::Off));
     assert_eq!(statuses(&service, 3, || get("/")).await, [200, 200, 429]);
@@ -116,7 +116,7 @@ async fn a_layer_that_says_nothing_waits_for_its_store_too() {
 #[tokio::test]
 async fn late_answers_settle_too() {
     let store = Arc::new(Slow::default());
-    let limiter = Limiter::new([policy("api", "2/1m")], store.clone(), clock());
+    let limiter = StoreLimiter::new([policy("api", "2/1m")], store.clone(), clock());
     let limit = Limit::new("api", Everyone).charge_if(|response| response.status != 200);
     let service = ok(RateLimitLayer::builder(limiter).limit(limit));
     for _ in 0..5 {
@@ -130,7 +130,7 @@ async fn late_answers_settle_too() {
 #[tokio::test]
 async fn a_request_dropped_while_the_store_answers_harms_nobody() {
     let store = Arc::new(Slow::default());
-    let limiter = Limiter::new([policy("api", "2/1m")], store.clone(), clock());
+    let limiter = StoreLimiter::new([policy("api", "2/1m")], store.clone(), clock());
     let mut service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
     let waiting = service.call(get("/"));
     drop(service);
@@ -139,11 +139,13 @@ async fn a_request_dropped_while_the_store_answers_harms_nobody() {
 }
 
 /// A service on a store that fails from the start, by that failure policy.
-fn down(on_store_error: OnStoreError) -> (Arc<Slow>, Limiter, Arc<tollgate_core::VirtualClock>) {
+fn down(
+    on_store_error: OnStoreError,
+) -> (Arc<Slow>, StoreLimiter, Arc<tollgate_core::VirtualClock>) {
     let (store, clock) = (Arc::new(Slow::default()), clock());
     store.down.store(true, Ordering::SeqCst);
     let api = policy("api", "1/1m").on_store_error(on_store_error);
-    let limiter = Limiter::new([api], store.clone(), clock.clone());
+    let limiter = StoreLimiter::new([api], store.clone(), clock.clone());
     (store, limiter, clock)
 }
 
@@ -191,7 +193,7 @@ async fn a_denial_in_place_of_the_store_is_not_told_as_a_spent_quota() {
         let settings = tollgate_redis::Settings::default();
         let gone = tollgate_redis::RedisStore::connect("redis://127.0.0.1:1", settings).await;
         let api = policy("api", "1/1m").on_store_error(on_store_error);
-        let limiter = Limiter::new([api], Arc::new(gone.expect("it starts without")), clock());
+        let limiter = StoreLimiter::new([api], Arc::new(gone.expect("it starts without")), clock());
         let service = ok(RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)));
         statuses(&service, 2, || get("/")).await
     };

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::Instant;
-use tollgate_core::{Clock, Limiter, Timestamp};
+use tollgate_core::{Clock, StoreLimiter, Timestamp};
 use tollgate_tower::keys::Everyone;
 use tollgate_tower::{Builder, Limit, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt};
@@ -26,7 +26,7 @@ impl Clock for RuntimeClock {
 
 fn waiting(quota: &str, at_most: Duration, places: usize) -> Builder {
     let clock = Arc::new(RuntimeClock(Instant::now()));
-    let limiter = Limiter::new([policy("api", quota)], memory(), clock);
+    let limiter = StoreLimiter::new([policy("api", quota)], memory(), clock);
     RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone)).wait(at_most, places)
 }
 
@@ -121,7 +121,7 @@ async fn who_waits_first_passes_first_and_newcomers_go_behind() {
 #[tokio::test(start_paused = true)]
 async fn lines_of_different_keys_do_not_hold_each_other_up() {
     let clock = Arc::new(RuntimeClock(Instant::now()));
-    let limiter = Limiter::new([policy("api", "1/10s")], memory(), clock);
+    let limiter = StoreLimiter::new([policy("api", "1/10s")], memory(), clock);
     let limit = Limit::new("api", tollgate_tower::keys::ClientAddress::peer());
     let builder = RateLimitLayer::builder(limiter).limit(limit);
     let service = ok(builder.wait(Duration::from_secs(60), 20));
@@ -183,7 +183,7 @@ async fn a_cost_no_wait_can_pay_does_not_wait() {
 #[tokio::test(start_paused = true)]
 async fn waiting_works_with_a_store_that_answers_late() {
     let clock = Arc::new(RuntimeClock(Instant::now()));
-    let limiter = Limiter::new([policy("api", "1/1s")], Arc::new(Slow::default()), clock);
+    let limiter = StoreLimiter::new([policy("api", "1/1s")], Arc::new(Slow::default()), clock);
     let builder = RateLimitLayer::builder(limiter).limit(Limit::new("api", Everyone));
     let service = ok(builder.wait(Duration::from_secs(5), 10));
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate_core::{Clock, Limiter, Policy, Store, Timestamp, VirtualClock};
+use tollgate_core::{Clock, Policy, Store, StoreLimiter, Timestamp, VirtualClock};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_tower::keys::PeerAddr;
 use tollgate_tower::{Builder, Limit, RateLimit, RateLimitLayer};
@@ -31,9 +31,9 @@ pub(crate) fn memory() -> Arc<dyn Store> {
 pub(crate) fn limiter(
     policies: impl IntoIterator<Item = Policy>,
     clock: &Arc<VirtualClock>,
-) -> Limiter {
+) -> StoreLimiter {
     let clock: Arc<dyn Clock> = clock.clone();
-    Limiter::new(policies, memory(), clock)
+    StoreLimiter::new(policies, memory(), clock)
 }
 
 /// A builder with one policy on memory, and the clock it runs by.

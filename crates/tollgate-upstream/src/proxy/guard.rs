@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_core::{Charge, Key, Limiter, StoreError, Verdict};
+use tollgate_core::{Charge, Key, StoreError, StoreLimiter, Verdict};
 
 use crate::budget::Priority;
 
@@ -23,7 +23,7 @@ const KEY: &[u8] = b"egress";
 
 /// The invalid requests that may still be sent.
 pub struct Guard {
-    limiter: Limiter,
+    limiter: StoreLimiter,
     policy: String,
     limit: u64,
     remaining: AtomicU64,
@@ -38,7 +38,7 @@ pub(super) struct Suspect(Arc<Guard>);
 impl Guard {
     /// A guard by the policy named `policy` of `limiter`; `None` if there is none of that name.
     #[must_use]
-    pub fn new(limiter: Limiter, policy: &str) -> Option<Self> {
+    pub fn new(limiter: StoreLimiter, policy: &str) -> Option<Self> {
         let limit = limiter.policy(policy)?.algorithm().limit();
         let remaining = AtomicU64::new(limit);
         let (next_ns, in_flight) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -138,7 +138,7 @@ mod tests {
         let gone = RedisStore::connect("redis://127.0.0.1:1", settings).await.unwrap();
         let policy = Policy::parse("invalid", "20/10m").unwrap();
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::default());
-        let limiter = Limiter::new([policy], Arc::new(gone), clock);
+        let limiter = StoreLimiter::new([policy], Arc::new(gone), clock);
         let guard = Arc::new(Guard::new(limiter, "invalid").unwrap());
         guard.refresh().await.unwrap();
         assert!(guard.admit(Priority::Normal).is_ok());

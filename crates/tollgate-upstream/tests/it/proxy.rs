@@ -13,7 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Limiter, Policy};
+use tollgate_core::{Policy, StoreLimiter};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_sim::upstream::Spec;
 use tollgate_sim::upstream::loopback::Loopback;
@@ -178,7 +178,7 @@ pub(crate) async fn proxy_to(
     let window = SlidingWindow::new(invalid.parse().unwrap(), 60).unwrap();
     let policy = Policy::new("invalid", window).unwrap();
     let store = Arc::new(MemoryStore::new(Capacity::keys(1_000)));
-    let limiter = Limiter::new([policy], store, Arc::new(SystemClock::new()));
+    let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
     let parts = Parts {
         upstream: Upstream::parse(upstream).unwrap(),
         ledgers: local_ledgers(Arc::clone(&profile)),

@@ -7,10 +7,8 @@
 //! ```
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::DumpError;
@@ -78,8 +76,11 @@ impl DumpFile {
             write(&mut unfinished.file)?;
             unfinished.file.sync_all()?;
             fs::rename(&unfinished.path, &self.path)?;
-            // Until then a crash of the machine may bring the old file back.
-            File::open(self.folder())?.sync_all()
+            // Until then a crash of the machine may bring the old file back. Elsewhere a folder is no
+            // file to be opened.
+            #[cfg(unix)]
+            File::open(self.folder())?.sync_all()?;
+            Ok(())
         };
         put().map_err(|error| self.unwritable(error))
     }
@@ -89,14 +90,18 @@ impl DumpFile {
     fn begin(&self) -> Result<Unfinished, DumpError> {
         let path = self.with_suffix(&format!(".{:016x}.unfinished", Seed::random().words[0]));
         let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        options.write(true).create_new(true);
+        // Keys of strangers are nobody else's business.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(&path);
         let file = file.map_err(|error| {
             let folder = self.folder().display();
             DumpError::io(format!("no file can be made in the folder {folder}"), error)
         })?;
         // Says that its writer lives. Where there are no locks, a start beside a dump fails that dump,
         // and the next one comes in a minute.
-        let _ = file.try_lock();
+        let _ = is_lockable(&file);
         Ok(Unfinished { path, file })
     }
 
@@ -112,8 +117,9 @@ impl DumpFile {
 
     /// Whether a name in the folder is that of a dump of this file: ours, and nobody else's.
     fn is_unfinished(&self, name: &OsStr) -> bool {
-        let own = self.path.file_name().map_or(&b""[..], OsStr::as_bytes);
-        let rest = name.as_bytes().strip_prefix(own).and_then(|rest| rest.strip_prefix(b"."));
+        let own = self.path.file_name().map_or(&b""[..], OsStr::as_encoded_bytes);
+        let rest =
+            name.as_encoded_bytes().strip_prefix(own).and_then(|rest| rest.strip_prefix(b"."));
         let number = rest.and_then(|rest| rest.strip_suffix(UNFINISHED));
         let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         number.is_some_and(|number| number.len() == 16 && number.iter().all(is_digit))
@@ -154,6 +160,23 @@ impl Drop for Unfinished {
 
 /// Whether nobody is writing the file any more.
 fn is_abandoned(path: &Path) -> bool {
-    let locked = File::open(path).map(|file| file.try_lock());
-    !matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+    File::open(path).map_or(true, |file| is_lockable(&file))
+}
+
+/// Locks the file until it is closed; false if somebody else has locked it. Where there are no locks,
+/// none is held.
+fn is_lockable(file: &File) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsRawFd as _;
+        // SAFETY: the descriptor is open for as long as the file is borrowed, and the call changes
+        // nothing but its lock. The standard library has the same from Rust 1.89 on.
+        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        locked == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        true
+    }
 }
