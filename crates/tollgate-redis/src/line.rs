@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use crate::address::explained;
 use crate::dial::Dial;
@@ -93,7 +94,8 @@ impl Line {
 
     /// Probes in the background until the server answers, which it does not for this reason.
     pub(crate) fn probe(self: &Arc<Self>, reason: &str) {
-        self.outage.failed_by(reason);
+        // Whatever was answered before: from now on requests are refused.
+        self.outage.failed_by(Instant::now(), reason);
         tokio::spawn(revive(Arc::downgrade(self)));
     }
 
@@ -182,12 +184,13 @@ async fn revive(line: Weak<Line>) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(line) = line.upgrade() else { return };
+        let began = Instant::now();
         match line.dial.connect(&line.settings).await {
             Ok(connection) => {
                 line.outage.answered(Proof::Alive);
                 return line.up(connection);
             }
-            Err(error) => line.outage.failed_by(&explained(&error)),
+            Err(error) => line.outage.failed_by(began, &explained(&error)),
         }
         let longest = line.settings.backoff_max;
         pause = (pause * 2).clamp(longest / 100, longest);
@@ -222,8 +225,6 @@ async fn ping(line: &Arc<Line>) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     /// Round trips of `round_trip`, asked for every 3 ms; how long each caller waited.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tollgate_core::StoreError;
 
 use crate::address::{Address, at, classify, connect, explained, misuse, unavailable};
@@ -83,7 +84,7 @@ impl Router {
         match self.link(job.slot) {
             Some(link) => link.submit(job),
             None => {
-                self.outage.failed();
+                self.outage.failed(job.began);
                 let error = unavailable("no server of the cluster holds the slot");
                 // Nobody waits any more if this fails.
                 let _ = job.answer.send(Err(Trouble::store(error)));
@@ -149,9 +150,12 @@ impl Router {
 
     /// Reads the cluster's map from the first node that tells it.
     async fn refresh(&self) -> Result<(), StoreError> {
+        let began = Instant::now();
         let refreshed = self.read_map().await;
         match &refreshed {
-            Err(error) if self.map().slots.is_empty() => self.outage.failed_by(&explained(error)),
+            Err(error) if self.map().slots.is_empty() => {
+                self.outage.failed_by(began, &explained(error));
+            }
             Ok(()) if self.map().slots.iter().all(Option::is_some) => {
                 self.outage.answered(Proof::Written);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tollgate_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
@@ -21,13 +21,14 @@ impl Inner {
     pub(super) async fn ask(&self, request: Request, at: Timestamp) -> Result<Outcome, Trouble> {
         let (answer, receive) = oneshot::channel();
         let ticket = Arc::new(Ticket::default());
-        let slot = request.slot();
+        let (slot, began) = (request.slot(), Instant::now());
         let manner =
             Manner { at: self.obeys_caller.then_some(at), remember_ms: self.remember_ms(&request) };
         let job = Job {
             request,
             manner,
             slot,
+            began,
             ticket: Arc::clone(&ticket),
             answer,
             hops: 0,
@@ -39,7 +40,8 @@ impl Inner {
             outcome = receive => outcome.unwrap_or_else(|_| Err(Trouble::store(Self::shut_down()))),
             () = self.budget() => {
                 let error = ticket.abandon();
-                self.router.with_outage(slot, |outage| outage.failed_by(&error.to_string()));
+                let reason = error.to_string();
+                self.router.with_outage(slot, |outage| outage.failed_by(began, &reason));
                 Err(Trouble::store(error))
             }
         }
