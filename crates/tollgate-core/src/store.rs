@@ -1,7 +1,7 @@
 //! Where states live: what every store can do, and how it answers.
 
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -231,6 +231,23 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// An error and what caused it, in one line. A cause that only repeats what was said is left out:
+/// wrapped errors often show what they wrap, and name it as their cause as well.
+#[must_use]
+pub fn explained(error: &dyn core::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
 }
 
 impl core::error::Error for StoreError {

@@ -13,17 +13,17 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
+use tollgate_core::explained;
 
-use crate::address::explained;
 use crate::dial::Dial;
-use crate::outage::{Outage, Proof};
+use crate::outage::{OutageRecord, Proof};
 use crate::settings::Settings;
 
 /// The line to one server.
 pub(crate) struct Line {
     pub(crate) dial: Dial,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) outage: Outage,
+    pub(crate) outage: OutageRecord,
     pub(crate) traffic: Traffic,
     current: Mutex<Current>,
     is_up: AtomicBool,
@@ -61,7 +61,7 @@ impl Line {
         let line = Arc::new(Self {
             dial,
             settings,
-            outage: Outage::default(),
+            outage: OutageRecord::default(),
             traffic: Traffic::default(),
             current: Mutex::default(),
             is_up: AtomicBool::new(false),

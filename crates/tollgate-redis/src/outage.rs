@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 /// Since when a server has been failing, and why.
 #[derive(Debug, Default)]
-pub(crate) struct Outage(Mutex<Record>);
+pub struct OutageRecord(Mutex<Record>);
 
 #[derive(Debug, Default)]
 struct Record {
@@ -39,7 +39,7 @@ struct Record {
 
 /// What a server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub enum Proof {
     /// A decision that it wrote down.
     Written,
     /// A decision that changed nothing.
@@ -54,20 +54,20 @@ const APART: Duration = Duration::from_secs(10);
 /// Reasons come from servers too, and are kept.
 const REASON_LEN_MAX: usize = 256;
 
-impl Outage {
+impl OutageRecord {
     /// Notes the failure of an attempt that began at `began`, and says nothing new about its cause.
-    pub(crate) fn failed(&self, began: Instant) {
+    pub fn failed(&self, began: Instant) {
         self.note(began, None, false);
     }
 
     /// Notes the failure of an attempt that began at `began`, and its cause.
-    pub(crate) fn failed_by(&self, began: Instant, reason: &str) {
+    pub fn failed_by(&self, began: Instant, reason: &str) {
         self.note(began, Some(reason), false);
     }
 
     /// Notes that the server answered an attempt that began at `began`, and refused to do what it
     /// was asked.
-    pub(crate) fn refused_by(&self, began: Instant, reason: &str) {
+    pub fn refused_by(&self, began: Instant, reason: &str) {
         self.note(began, Some(reason), true);
     }
 
@@ -88,7 +88,7 @@ impl Outage {
     }
 
     /// Notes an answer.
-    pub(crate) fn answered(&self, proof: Proof) {
+    pub fn answered(&self, proof: Proof) {
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_decided = match proof {
             Proof::Written => true,
@@ -105,13 +105,15 @@ impl Outage {
     }
 
     /// How long the outage has lasted; zero if there is none.
-    pub(crate) fn lasted(&self) -> Duration {
+    #[must_use]
+    pub fn lasted(&self) -> Duration {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         record.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The outage under way, if there is one.
-    pub(crate) fn told(&self) -> Option<tollgate_core::Outage> {
+    #[must_use]
+    pub fn told(&self) -> Option<tollgate_core::Outage> {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lasted = record.since?.elapsed();
         Some(tollgate_core::Outage { lasted, reason: record.reason.as_ref().to_owned() })
@@ -132,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn short_outages_do_not_add_up_though_every_answer_between_is_a_denial() {
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         for _ in 0..8 {
             outage.failed(Instant::now());
             pass(600).await;
@@ -145,7 +147,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_store_that_refuses_writes_is_not_well_because_it_answers_reads() {
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         outage.refused_by(Instant::now(), "OOM");
         pass(1_000).await;
         outage.failed(Instant::now());
@@ -160,7 +162,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_to_a_probe_ends_an_outage_only_after_a_while() {
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         outage.failed_by(Instant::now(), "it broke");
         pass(5_000).await;
         outage.failed(Instant::now());
@@ -176,7 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_of_what_began_before_the_last_decision_opens_no_outage() {
         for proof in [Proof::Written, Proof::Read] {
-            let outage = Outage::default();
+            let outage = OutageRecord::default();
             let began = Instant::now();
             outage.failed(began);
             pass(100).await;
@@ -194,7 +196,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_no_decision_overtakes_no_failure() {
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         let began = Instant::now();
         pass(100).await;
         outage.answered(Proof::Alive);
@@ -208,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_reason_is_kept_short_and_whole() {
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         outage.failed_by(Instant::now(), &"é".repeat(1_000));
         assert_eq!(outage.told().unwrap().reason, "é".repeat(REASON_LEN_MAX / 2));
     }

@@ -1,10 +1,17 @@
 //! The service's queues: where they live, which there are, and the pushing of their jobs.
+//!
+//! ```text
+//!   open ──> start ──┬── made ──> calls are answered, jobs are pushed
+//!                    └── the store is away ──> calls are answered 503, again once a second ──> made
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 use tokio::task::JoinSet;
 use tollgate_core::Clock;
 use tollgate_queue::push::{Push, PushTarget};
@@ -14,6 +21,7 @@ use tollgate_queue::{
 };
 
 use crate::lease_token::Signer;
+use crate::outage::{OF_QUEUES, OutageLog};
 
 /// What the configuration says about queues.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -50,19 +58,49 @@ impl QueuePlan {
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
+
+    /// The kind of store, for logs.
+    fn store_name(&self) -> &'static str {
+        match self.store.as_deref().unwrap_or("memory") {
+            "memory" => "memory",
+            place if place.starts_with("redb:") => "redb",
+            _ => "redis",
+        }
+    }
 }
 
-/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey.
+/// How long a call may take while the store is away: whoever asks over HTTP asks again, and must not
+/// be kept for long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often queues are tried to be made in a store that was away at the start.
+const MAKE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey, which
+/// may be away if `start_without`.
 ///
 /// # Errors
 ///
 /// If it cannot be opened or reached.
-pub async fn open(place: Option<&str>) -> Result<Arc<dyn Backend>, Error> {
+pub async fn open(place: Option<&str>, start_without: bool) -> Result<Arc<dyn Backend>, Error> {
     Ok(match place.unwrap_or("memory") {
         "memory" => Arc::new(Embedded::memory()),
         place => match place.strip_prefix("redb:") {
             Some(path) => Arc::new(Embedded::open(path)?),
-            None => Arc::new(RedisBackend::connect(place, RedisSettings::default()).await?),
+            None => {
+                let connection = tollgate_redis::Settings {
+                    start_without,
+                    ..tollgate_redis::Settings::default()
+                };
+                let (answer_timeout, patience) = (PATIENCE, PATIENCE);
+                let settings = RedisSettings {
+                    answer_timeout,
+                    patience,
+                    connection,
+                    ..RedisSettings::default()
+                };
+                Arc::new(RedisBackend::connect(place, settings).await?)
+            }
         },
     })
 }
@@ -91,11 +129,17 @@ impl Pushing {
 pub struct Queues {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
-    signer: Signer,
+    /// There once the queues are made.
+    signer: Arc<SetOnce<Signer>>,
+    outages: Arc<OutageLog>,
+    /// Failed calls that were told of.
+    failed_calls: Arc<AtomicU64>,
+    store_name: &'static str,
 }
 
 impl Queues {
-    /// Makes the queues of `plan` in `backend`, or changes those that are there.
+    /// Makes the queues of `plan` in `backend`, or changes those that are there; later, if the store
+    /// is away now.
     ///
     /// # Errors
     ///
@@ -105,19 +149,63 @@ impl Queues {
         clock: Arc<dyn Clock>,
         plan: &QueuePlan,
     ) -> Result<Self, Error> {
+        for planned in &plan.queues {
+            planned.settings.validate()?;
+        }
+        let queues = Self {
+            backend,
+            clock,
+            signer: Arc::default(),
+            outages: Arc::new(OutageLog::new(OF_QUEUES)),
+            failed_calls: Arc::default(),
+            store_name: plan.store_name(),
+        };
+        let is_away = || queues.backend.outage().is_some();
+        let made = if is_away() { None } else { Some(queues.make(plan).await) };
+        match made {
+            Some(Ok(())) => {}
+            Some(Err(error)) if !(error.is_transient() && is_away()) => return Err(error),
+            _ => {
+                queues.look_for_outage();
+                tokio::spawn(queues.clone().make_later(plan.clone()));
+            }
+        }
+        Ok(queues)
+    }
+
+    /// Makes the queues of `plan` as soon as their store answers.
+    async fn make_later(self, plan: QueuePlan) {
+        let mut last = String::new();
+        loop {
+            tokio::time::sleep(MAKE_AGAIN).await;
+            match self.make(&plan).await {
+                Ok(()) => return,
+                Err(error) if error.is_transient() => {}
+                // It may be mended in the store. Logged once, not once a second.
+                Err(error) if error.to_string() == last => {}
+                Err(error) => {
+                    tracing::error!(%error, "the queues cannot be made");
+                    last = error.to_string();
+                }
+            }
+        }
+    }
+
+    async fn make(&self, plan: &QueuePlan) -> Result<(), Error> {
         let mut proposed = [0; 32];
         let no_randomness =
             |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
         SystemRandom::new().fill(&mut proposed).map_err(no_randomness)?;
-        let signer = Signer::new(&backend.secret(proposed).await?);
-        let queues = Self { backend, clock, signer };
+        let signer = Signer::new(&self.backend.secret(proposed).await?);
         for (name, limit) in &plan.shared {
-            queues.backend.put_shared(name, *limit, queues.clock.now()).await?;
+            self.backend.put_shared(name, *limit, self.clock.now()).await?;
         }
         for planned in &plan.queues {
-            queues.queue(planned.name.clone()).put(planned.settings.clone()).await?;
+            self.queue(planned.name.clone()).put(planned.settings.clone()).await?;
         }
-        Ok(queues)
+        // It is there already only if two make the same queues, with the secret that both found.
+        let _ = self.signer.set(signer);
+        Ok(())
     }
 
     /// Starts to push the jobs of those queues of `plan` that have a target.
@@ -133,10 +221,20 @@ impl Queues {
             let (push, mut stopped) = (Push::new(target)?, stopped.clone());
             let worker = Worker::new(self.queue(planned.name.clone()));
             let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
-            workers.spawn(worker.run(push, async move {
-                // Nobody is left to stop it if this fails: it stops.
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }));
+            let made = Arc::clone(&self.signer);
+            workers.spawn(async move {
+                // A queue that is not made yet would end its worker. Nobody is left to stop it if
+                // waiting for that fails: it stops.
+                let early = tokio::select! {
+                    _ = made.wait() => false,
+                    _ = stopped.wait_for(|stop| *stop) => true,
+                };
+                if early {
+                    return Ok(tollgate_queue::Summary::default());
+                }
+                let told = async move { drop(stopped.wait_for(|stop| *stop).await) };
+                worker.run(push, told).await
+            });
         }
         Ok(Pushing { stop, workers })
     }
@@ -153,9 +251,31 @@ impl Queues {
         Queue::new(Arc::clone(&self.backend), Arc::clone(&self.clock), name)
     }
 
-    /// What signs the tokens of leases.
-    pub(crate) const fn signer(&self) -> &Signer {
-        &self.signer
+    /// Outages of the place in which they live.
+    #[must_use]
+    pub fn outages(&self) -> &OutageLog {
+        &self.outages
+    }
+
+    /// Looks whether an outage has begun, goes on, or is over, and how many calls have failed.
+    pub(crate) fn look_for_outage(&self) {
+        let (told, now) = (self.backend.outage(), self.clock.now());
+        let failed = self.health().failed_calls;
+        let unanswered = failed - self.failed_calls.swap(failed, Ordering::Relaxed).min(failed);
+        if unanswered > 0 {
+            self.outages.failed(self.store_name, || told.clone(), unanswered, now);
+        }
+        self.outages.look(self.store_name, told.as_ref(), now);
+    }
+
+    /// What signs the tokens of leases; an error until the queues are made.
+    pub(crate) fn signer(&self) -> Result<&Signer, Error> {
+        self.signer.get().ok_or_else(|| {
+            let reason = self.backend.outage().map(|told| told.reason);
+            let reason = reason.as_deref().unwrap_or("they are about to be made");
+            let message = format!("the queues are not there yet: {reason}");
+            Error::new(ErrorKind::Unavailable, message)
+        })
     }
 
     /// Every queue, in order of names.

@@ -122,6 +122,7 @@ impl Writer {
         Health {
             is_full: self.health.is_full.load(Ordering::Relaxed),
             failed_commits: self.health.failed_commits.load(Ordering::Relaxed),
+            failed_calls: 0,
         }
     }
 

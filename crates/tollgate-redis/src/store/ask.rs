@@ -11,7 +11,7 @@ use crate::batch::{Manner, Outcome};
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Job, Ticket, Trouble, unknown};
 use crate::layout;
-use crate::outage::Outage;
+use crate::outage::OutageRecord;
 use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
@@ -141,7 +141,7 @@ impl Inner {
 
     /// Why the server of a request does not answer, and how long it has not.
     fn absence(&self, request: &Request, trouble: &Trouble) -> Absence {
-        let lasted = self.router.with_outage(request.slot(), Outage::lasted);
+        let lasted = self.router.with_outage(request.slot(), OutageRecord::lasted);
         Absence { kind: trouble.error.kind(), lasted }
     }
 

@@ -35,7 +35,7 @@ pub(super) async fn route(
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
-    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer();
+    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer()?;
     let leasing = &Leasing { queue, signer };
     match verb {
         "lease" => lease(worker, leasing, request, reply).await,
