@@ -2,6 +2,7 @@
 
 mod keep;
 mod ledgers;
+mod outage;
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -39,6 +40,11 @@ pub(crate) struct Args {
     /// memory, or the URL of a Redis or Valkey that all proxies of a fleet share
     #[arg(long, value_name = "URL", default_value = "memory")]
     store: String,
+
+    /// Do not start without the store; by default this proxy keeps its part of the budgets by itself
+    /// until the store is found
+    #[arg(long)]
+    store_required: bool,
 
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
@@ -119,18 +125,28 @@ async fn serve(args: Args) -> Result<()> {
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
     let upstream = Upstream::parse(upstream).context("--upstream")?;
-    let kept =
-        keep::Kept::open(&args.store, args.state.clone(), args.state_required, &args.invalid);
-    let kept = kept.await?;
+    let start_without = !args.store_required;
+    let place = keep::Place {
+        store: &args.store,
+        start_without,
+        file: args.state.clone(),
+        is_required: args.state_required,
+    };
+    let kept = keep::Kept::open(place, &args.invalid).await?;
+    let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
     let parts = Parts {
         upstream,
-        ledgers: ledgers::open(&args.store, Arc::clone(&profile)).await?,
+        ledgers,
         profile,
         guard: kept.guard()?,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings: settings(&args, token)?,
     };
     let mut proxy = Proxy::new(parts).context("TLS")?;
+    if let Some(fleet) = fleet {
+        let shared = outage::Shared { fleet, counts: kept.store.clone() };
+        proxy.watch_store(Arc::new(shared), outage::tell);
+    }
     let listener = bind(args.listen).await?;
     let mut out = std::io::stdout();
     writeln!(out, "proxy  http://{}", listener.local_addr()?)?;

@@ -61,7 +61,7 @@ impl Snapshot<'_> {
             Err(error) if self.is_required => Err(error.context(self.name())),
             Err(error) => {
                 let aside = file.set_aside().with_context(|| self.name())?;
-                let refused = Some(Refused { reason: format!("{error:#}"), aside });
+                let refused = Some(Refused { reason: tollgate_core::explained(&*error), aside });
                 Ok(Opened { memory: MemoryStore::new(capacity), refused, unwritable })
             }
         }
