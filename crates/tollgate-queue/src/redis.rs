@@ -65,7 +65,7 @@ pub struct RedisSettings {
     pub answer_timeout: Duration,
     /// How long a call is repeated while the server is away: restarted, failing over, moved; at least
     /// [`Self::answer_timeout`]. At most half of the minute for which the server remembers what it
-    /// answered.
+    /// answered. Once it has been away for longer, a call tries once.
     pub patience: Duration,
     /// How to connect: prefix of keys, certificates, time to connect.
     pub connection: tollgate_redis::Settings,

@@ -214,9 +214,14 @@ struct Tries<'a> {
 
 impl<'a> Tries<'a> {
     fn new(line: &'a Line) -> Self {
-        // An answer in time is taken, however short the patience.
-        let end = Instant::now() + line.patience.max(line.answer_timeout);
-        Self { line, end, pause: PAUSES.0, was_sent: false }
+        // Of a server that has been away for longer than anybody waits one try is enough: callers in
+        // a row would each wait for those before them, too. An answer in time is taken, however
+        // short the patience.
+        let is_known = line.outage.lasted() > line.patience;
+        let patience = if is_known { Duration::ZERO } else { line.patience };
+        let (start, pause) =
+            (Instant::now(), if is_known { line.answer_timeout } else { PAUSES.0 });
+        Self { line, end: start + patience.max(line.answer_timeout), pause, was_sent: false }
     }
 
     /// Until when the next try waits for its answer.
@@ -322,7 +327,7 @@ fn refused(error: RedisError) -> Error {
         _ => ErrorKind::Misuse,
     };
     let message = match kind {
-        ErrorKind::Misuse => "the server refuses".to_owned(),
+        ErrorKind::Misuse => format!("the server refuses: {}", explained(&error)),
         ErrorKind::NoSpace => "the server's memory is full".to_owned(),
         _ => error.detail().unwrap_or("the server refuses").to_owned(),
     };
