@@ -255,3 +255,18 @@ impl core::error::Error for StoreError {
         self.source.as_ref().map(|source| &**source as _)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_however_often_it_is_wrapped() {
+        let error = |text: &str| StoreError::new(ErrorKind::Unavailable, text);
+        let told = explained(&error("x").caused_by(error("y").caused_by(error("y"))));
+        assert_eq!(told, "x: y");
+        let told = explained(&error("x").caused_by(error("y").caused_by(error("z"))));
+        assert_eq!(told, "x: y: z");
+        assert_eq!(explained(&error("x: y").caused_by(error("y"))), "x: y");
+    }
+}

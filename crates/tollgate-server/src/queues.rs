@@ -4,6 +4,8 @@
 //!   open ──> start ──┬── made ──> calls are answered, jobs are pushed
 //!                    └── the store is away ──> calls are answered 503, again once a second ──> made
 //! ```
+//!
+//! After an outage of the store they are made again: it may have come back without its data.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::sync::{SetOnce, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate_core::Clock;
 use tollgate_queue::push::{Push, PushTarget};
@@ -129,12 +131,26 @@ impl Pushing {
 pub struct Queues {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
+    plan: Arc<QueuePlan>,
     /// There once the queues are made.
-    signer: Arc<SetOnce<Signer>>,
+    made: Arc<watch::Sender<Option<Made>>>,
     outages: Arc<OutageLog>,
     /// Failed calls that were told of.
     failed_calls: Arc<AtomicU64>,
     store_name: &'static str,
+}
+
+/// What there is once the queues are made.
+struct Made {
+    secret: [u8; 32],
+    signer: Signer,
+}
+
+fn new_secret() -> Result<[u8; 32], Error> {
+    let mut secret = [0; 32];
+    let no_randomness = |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
+    SystemRandom::new().fill(&mut secret).map_err(no_randomness)?;
+    Ok(secret)
 }
 
 impl Queues {
@@ -155,30 +171,30 @@ impl Queues {
         let queues = Self {
             backend,
             clock,
-            signer: Arc::default(),
+            plan: Arc::new(plan.clone()),
+            made: Arc::new(watch::Sender::new(None)),
             outages: Arc::new(OutageLog::new(OF_QUEUES)),
             failed_calls: Arc::default(),
             store_name: plan.store_name(),
         };
         let is_away = || queues.backend.outage().is_some();
-        let made = if is_away() { None } else { Some(queues.make(plan).await) };
+        let made = if is_away() { None } else { Some(queues.make().await) };
         match made {
             Some(Ok(())) => {}
             Some(Err(error)) if !(error.is_transient() && is_away()) => return Err(error),
             _ => {
                 queues.look_for_outage();
-                tokio::spawn(queues.clone().make_later(plan.clone()));
+                tokio::spawn(queues.clone().make_later());
             }
         }
         Ok(queues)
     }
 
-    /// Makes the queues of `plan` as soon as their store answers.
-    async fn make_later(self, plan: QueuePlan) {
+    /// Makes the queues as soon as their store answers.
+    async fn make_later(self) {
         let mut last = String::new();
         loop {
-            tokio::time::sleep(MAKE_AGAIN).await;
-            match self.make(&plan).await {
+            match self.make().await {
                 Ok(()) => return,
                 Err(error) if error.is_transient() => {}
                 // It may be mended in the store. Logged once, not once a second.
@@ -188,24 +204,33 @@ impl Queues {
                     last = error.to_string();
                 }
             }
+            tokio::time::sleep(MAKE_AGAIN).await;
         }
     }
 
-    async fn make(&self, plan: &QueuePlan) -> Result<(), Error> {
-        let mut proposed = [0; 32];
-        let no_randomness =
-            |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
-        SystemRandom::new().fill(&mut proposed).map_err(no_randomness)?;
-        let signer = Signer::new(&self.backend.secret(proposed).await?);
-        for (name, limit) in &plan.shared {
+    async fn make(&self) -> Result<(), Error> {
+        let known = self.made.borrow().as_ref().map(|made| made.secret);
+        // A store that has lost its data is given the secret that it had.
+        let proposed = known.map_or_else(new_secret, Ok)?;
+        let secret = self.backend.secret(proposed).await?;
+        if known == Some(secret) && self.are_there().await? {
+            return Ok(());
+        }
+        for (name, limit) in &self.plan.shared {
             self.backend.put_shared(name, *limit, self.clock.now()).await?;
         }
-        for planned in &plan.queues {
+        for planned in &self.plan.queues {
             self.queue(planned.name.clone()).put(planned.settings.clone()).await?;
         }
-        // It is there already only if two make the same queues, with the secret that both found.
-        let _ = self.signer.set(signer);
+        self.made.send_replace(Some(Made { secret, signer: Signer::new(&secret) }));
         Ok(())
+    }
+
+    /// Whether the store has all of them: to put settings again costs it a look at every group.
+    async fn are_there(&self) -> Result<bool, Error> {
+        let there = self.backend.queues().await?;
+        let is_there = |planned: &PlannedQueue| there.iter().any(|(name, _)| *name == planned.name);
+        Ok(self.plan.queues.iter().all(is_there))
     }
 
     /// Starts to push the jobs of those queues of `plan` that have a target.
@@ -221,19 +246,24 @@ impl Queues {
             let (push, mut stopped) = (Push::new(target)?, stopped.clone());
             let worker = Worker::new(self.queue(planned.name.clone()));
             let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
-            let made = Arc::clone(&self.signer);
             workers.spawn(async move {
-                // A queue that is not made yet would end its worker. Nobody is left to stop it if
-                // waiting for that fails: it stops.
-                let early = tokio::select! {
-                    _ = made.wait() => false,
-                    _ = stopped.wait_for(|stop| *stop) => true,
-                };
-                if early {
-                    return Ok(tollgate_queue::Summary::default());
+                loop {
+                    let mut heard = stopped.clone();
+                    // Nobody is left to stop it if this fails: it stops.
+                    let told = async move { drop(heard.wait_for(|stop| *stop).await) };
+                    match worker.clone().run(push.clone(), told).await {
+                        // Not made yet, or lost with the store's data: it is about to be made.
+                        Err(error) if error.kind() == ErrorKind::UnknownQueue => {}
+                        ended => return ended,
+                    }
+                    let is_stopped = tokio::select! {
+                        () = tokio::time::sleep(MAKE_AGAIN) => false,
+                        _ = stopped.wait_for(|stop| *stop) => true,
+                    };
+                    if is_stopped {
+                        return Ok(tollgate_queue::Summary::default());
+                    }
                 }
-                let told = async move { drop(stopped.wait_for(|stop| *stop).await) };
-                worker.run(push, told).await
             });
         }
         Ok(Pushing { stop, workers })
@@ -265,12 +295,17 @@ impl Queues {
         if unanswered > 0 {
             self.outages.failed(self.store_name, || told.clone(), unanswered, now);
         }
+        let was_up = self.outages.is_up();
         self.outages.look(self.store_name, told.as_ref(), now);
+        if !was_up && self.outages.is_up() && self.made.borrow().is_some() {
+            tokio::spawn(self.clone().make_later());
+        }
     }
 
     /// What signs the tokens of leases; an error until the queues are made.
-    pub(crate) fn signer(&self) -> Result<&Signer, Error> {
-        self.signer.get().ok_or_else(|| {
+    pub(crate) fn signer(&self) -> Result<Signer, Error> {
+        let signer = self.made.borrow().as_ref().map(|made| made.signer.clone());
+        signer.ok_or_else(|| {
             let reason = self.backend.outage().map(|told| told.reason);
             let reason = reason.as_deref().unwrap_or("they are about to be made");
             let message = format!("the queues are not there yet: {reason}");

@@ -14,7 +14,7 @@ const QUEUES: &str = "[[queues]]\nname = \"mails\"\n";
 const SOON: Duration = Duration::from_secs(10);
 
 fn enqueue(served: &Served) -> (u16, String) {
-    served.ask("POST", "/v1/queues/mails/jobs", r#"{"payload":"hello"}"#)
+    served.ask("POST", "/v1/queues/mails/jobs", r#"{"payload":"the payload"}"#)
 }
 
 fn is_up(served: &Served) -> bool {
@@ -35,7 +35,7 @@ fn a_node_starts_without_the_store_of_its_queues_and_finds_it_later() {
     let url = redis.url();
     let served = Served::start_logging(&log, &["--config", &config, "--queue-store", &url]);
     for (method, path, body) in [
-        ("POST", "/v1/queues/mails/jobs", r#"{"payload":"hello"}"#),
+        ("POST", "/v1/queues/mails/jobs", r#"{"payload":"the payload"}"#),
         ("POST", "/v1/queues/mails/lease", r#"{"wait_ms":60000}"#),
         ("GET", "/v1/queues", ""),
         ("GET", "/v1/queues/mails", ""),
@@ -127,4 +127,24 @@ fn a_queue_store_that_stands_still_keeps_nobody_waiting() {
     eventually(PATIENCE, || enqueue(&served).0 == 503 && !is_up(&served));
     redis.resume();
     eventually(PATIENCE, || enqueue(&served).0 == 201 && is_up(&served));
+}
+
+/// A Redis that keeps nothing on a disk comes back empty; so are its queues, but they are there.
+#[test]
+fn queues_are_made_again_in_a_store_that_has_lost_them_and_pushing_goes_on() {
+    let mut redis = Server::start(Engine::Redis, &[]);
+    redis.kill();
+    let fine = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let (target, heard) = crate::queue::target(vec![fine, fine]);
+    let folder = Folder::new("queue-lost");
+    let config = folder.file("a.toml", &format!("{QUEUES}[queues.push]\nurl = \"{target}\"\n"));
+    let served = Served::start(&["--config", &config, "--queue-store", &redis.url()]);
+    for _ in 0..2 {
+        redis.restart();
+        eventually(PATIENCE, || enqueue(&served).0 == 201);
+        let request = heard.recv_timeout(PATIENCE).expect("it is pushed");
+        assert!(request.contains("tollgate-queue: mails"), "{request}");
+        redis.kill();
+        eventually(PATIENCE, || !is_up(&served));
+    }
 }

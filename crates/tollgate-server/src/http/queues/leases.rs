@@ -36,7 +36,7 @@ pub(super) async fn route(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer()?;
-    let leasing = &Leasing { queue, signer };
+    let leasing = &Leasing { queue, signer: &signer };
     match verb {
         "lease" => lease(worker, leasing, request, reply).await,
         "heartbeat" => heartbeat(leasing, request, reply).await,
