@@ -43,7 +43,8 @@ local function refusal(from, many)
     kept_now = payloads.held + payloads.taken
   end
   if kept_now + coming > Q.bytes_max then
-    return ("FULL the queue's payloads have %d bytes and may have %d (bytes_max)"):format(kept_now, Q.bytes_max)
+    return ("FULL the queue's payloads have %d bytes and may have %d (bytes_max)"):format(kept_now,
+      Q.bytes_max)
   end
   if groups_now + #known + many > Q.groups_max then
     local new, seen = 0, {}
