@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_core::fields::Hosts;
 use tollgate_upstream::profile::Profile;
 use tollgate_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
@@ -142,6 +143,8 @@ async fn serve(args: Args) -> Result<()> {
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings: settings(&args, token)?,
     };
+    // Before anybody knows the address: a signal that comes then would end the process at once.
+    let signals = Signals::new()?;
     let mut proxy = Proxy::new(parts).context("TLS")?;
     if let Some(fleet) = fleet {
         let shared = outage::Shared { fleet, counts: kept.store.clone() };
@@ -158,7 +161,7 @@ async fn serve(args: Args) -> Result<()> {
     }
     out.flush()?;
     let keeping = kept.keep();
-    told_to_stop().await?;
+    signals.told().await;
     keeping.abort();
     let in_time = proxy.drain(DRAIN).await;
     let saved = kept.save();
@@ -207,14 +210,24 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-async fn told_to_stop() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        told = tokio::signal::ctrl_c() => told?,
-        _ = terminate.recv() => {}
+/// What tells the proxy to stop.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
-    Ok(())
+
+    async fn told(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
