@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Whoever cannot even be told has closed the terminal.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {}", tollgate_core::explained(&*error));
             ExitCode::FAILURE
         }
     }

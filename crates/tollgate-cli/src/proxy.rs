@@ -2,6 +2,7 @@
 
 mod keep;
 mod ledgers;
+mod outage;
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_core::fields::Hosts;
 use tollgate_upstream::profile::Profile;
 use tollgate_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
@@ -39,6 +41,11 @@ pub(crate) struct Args {
     /// memory, or the URL of a Redis or Valkey that all proxies of a fleet share
     #[arg(long, value_name = "URL", default_value = "memory")]
     store: String,
+
+    /// Do not start without the store; by default this proxy keeps its part of the budgets by itself
+    /// until the store is found
+    #[arg(long)]
+    store_required: bool,
 
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
@@ -126,18 +133,30 @@ async fn serve(args: Args) -> Result<()> {
         Some(address) => Some(bind(address).await?),
         None => None,
     };
-    let kept =
-        keep::Kept::open(&args.store, args.state.clone(), args.state_required, &args.invalid);
-    let kept = kept.await?;
+    let start_without = !args.store_required;
+    let place = keep::Place {
+        store: &args.store,
+        start_without,
+        file: args.state.clone(),
+        is_required: args.state_required,
+    };
+    let kept = keep::Kept::open(place, &args.invalid).await?;
+    let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
     let parts = Parts {
         upstream,
-        ledgers: ledgers::open(&args.store, Arc::clone(&profile)).await?,
+        ledgers,
         profile,
         guard: kept.guard()?,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings: settings(&args, token)?,
     };
+    // Before anybody knows the address: a signal that comes then would end the process at once.
+    let signals = Signals::new()?;
     let mut proxy = Proxy::new(parts).context("TLS")?;
+    if let Some(fleet) = fleet {
+        let shared = outage::Shared { fleet, counts: kept.store.clone() };
+        proxy.watch_store(Arc::new(shared), outage::tell);
+    }
     let mut out = std::io::stdout();
     writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
     proxy.listen(listener);
@@ -147,7 +166,7 @@ async fn serve(args: Args) -> Result<()> {
     }
     out.flush()?;
     let keeping = kept.keep();
-    told_to_stop().await?;
+    signals.told().await;
     keeping.abort();
     let in_time = proxy.drain(DRAIN).await;
     let saved = kept.save();
@@ -196,14 +215,24 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-async fn told_to_stop() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        told = tokio::signal::ctrl_c() => told?,
-        _ = terminate.recv() => {}
+/// What tells the proxy to stop.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
-    Ok(())
+
+    async fn told(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -51,8 +51,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// Do not start without the store; by default policies decide as their on_store_error says
-    /// until it is found
+    /// Do not start without the stores of policies and of queues; by default policies decide as their
+    /// on_store_error says, and queues are unavailable, until they are found
     #[arg(long)]
     store_required: bool,
 
@@ -178,7 +178,7 @@ async fn serve(args: Args) -> Result<()> {
     let bound = Bound::new(&config.listen)?;
     let (backing, store_name) = backing(&config, &args).await?;
     let clock = clock(&backing);
-    let (queues, pushing) = queues(&config.queues).await?;
+    let (queues, pushing) = queues(&config.queues, !args.store_required).await?;
     let Config { rules, settings, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
     let proxy_admin = args.proxy_admin();
@@ -210,12 +210,15 @@ async fn serve(args: Args) -> Result<()> {
 }
 
 /// The queues that are configured, and the pushing of their jobs.
-pub(crate) async fn queues(plan: &QueuePlan) -> Result<(Option<Queues>, Option<Pushing>)> {
+pub(crate) async fn queues(
+    plan: &QueuePlan,
+    start_without: bool,
+) -> Result<(Option<Queues>, Option<Pushing>)> {
     if plan.is_empty() {
         return Ok((None, None));
     }
     // The URL may hold a password: it is not repeated.
-    let backend = open(plan.store.as_deref()).await.context("the queue store")?;
+    let backend = open(plan.store.as_deref(), start_without).await.context("the queue store")?;
     let clock = Arc::new(SystemClock::new());
     let queues = Queues::start(backend, clock, plan).await.context("the queues")?;
     let pushing = queues.push(plan).context("push")?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Error, Result, anyhow};
 use tollgate_core::{Clock as _, Timestamp};
 use tollgate_memory::{Capacity, DumpFile, MemoryStore, SystemClock};
-use tollgate_server::logs::chain;
 
 /// A file from further ahead than this was written by a clock that was wrong. Less than this a clock
 /// may be behind: it then starts where the file says, and waits for the system's to catch up.
@@ -48,7 +47,9 @@ impl Snapshot<'_> {
         let file = DumpFile::new(self.path);
         let unwritable = match file.prepare() {
             // A disk that is full must not stop what does not need it to decide.
-            Err(error) if error.is_transient() && !self.is_required => Some(chain(&error)),
+            Err(error) if error.is_transient() && !self.is_required => {
+                Some(tollgate_core::explained(&error))
+            }
             prepared => prepared.with_context(|| self.name()).map(|()| None)?,
         };
         let memory = match MemoryStore::restore(self.path, capacity) {
@@ -61,7 +62,7 @@ impl Snapshot<'_> {
             Err(error) if self.is_required => Err(error.context(self.name())),
             Err(error) => {
                 let aside = file.set_aside().with_context(|| self.name())?;
-                let refused = Some(Refused { reason: format!("{error:#}"), aside });
+                let refused = Some(Refused { reason: tollgate_core::explained(&*error), aside });
                 Ok(Opened { memory: MemoryStore::new(capacity), refused, unwritable })
             }
         }

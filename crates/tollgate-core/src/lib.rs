@@ -53,6 +53,7 @@ pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;
 pub mod legacy;
+pub mod outages;
 pub mod sliding_window;
 
 mod charge;
@@ -74,7 +75,7 @@ pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use state::{Held, State, decide_all};
 pub use store::{
     Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
-    StoreError,
+    StoreError, explained,
 };
 pub use time::{Clock, SKEW, Timestamp};
 #[cfg(target_has_atomic = "64")]

@@ -1,7 +1,7 @@
 //! Where states live: what every store can do, and how it answers.
 
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -233,8 +233,40 @@ impl fmt::Display for StoreError {
     }
 }
 
+/// An error and what caused it, in one line. A cause that only repeats what was said is left out:
+/// wrapped errors often show what they wrap, and name it as their cause as well.
+#[must_use]
+pub fn explained(error: &dyn core::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}
+
 impl core::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         self.source.as_ref().map(|source| &**source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_however_often_it_is_wrapped() {
+        let error = |text: &str| StoreError::new(ErrorKind::Unavailable, text);
+        let told = explained(&error("x").caused_by(error("y").caused_by(error("y"))));
+        assert_eq!(told, "x: y");
+        let told = explained(&error("x").caused_by(error("y").caused_by(error("z"))));
+        assert_eq!(told, "x: y: z");
+        assert_eq!(explained(&error("x: y").caused_by(error("y"))), "x: y");
     }
 }

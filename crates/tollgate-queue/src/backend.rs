@@ -1,6 +1,6 @@
 //! Where queues live: what every backend can do.
 
-use tollgate_core::Timestamp;
+use tollgate_core::{Outage, Timestamp};
 
 use crate::answer::Answer;
 use crate::error::{Error, ErrorKind};
@@ -18,6 +18,12 @@ pub trait Backend: Send + Sync {
     /// How the place is in which queues live, as far as it is known here without asking.
     fn health(&self) -> Health {
         Health::default()
+    }
+
+    /// The outage under way of a server on which queues live, if there is one. A backend in this
+    /// process has none.
+    fn outage(&self) -> Option<Outage> {
+        None
     }
 
     /// Makes a queue, or changes the settings of one while it runs.
@@ -190,6 +196,8 @@ pub struct Health {
     pub is_full: bool,
     /// Commits that failed since the start.
     pub failed_commits: u64,
+    /// Calls since the start that the server on which they live did not answer.
+    pub failed_calls: u64,
 }
 
 /// The most jobs, leases or outcomes in one call.

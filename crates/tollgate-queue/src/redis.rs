@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use tokio::runtime::Handle;
-use tollgate_core::Timestamp;
+use tollgate_core::{StoreError, Timestamp, explained};
 use tollgate_redis::Primary;
 
 use self::gather::Gather;
@@ -63,8 +63,9 @@ pub struct RedisSettings {
     pub namespace: QueueName,
     /// How long one answer of the server may take.
     pub answer_timeout: Duration,
-    /// How long a call is repeated while the server is away: restarted, failing over, moved. At most
-    /// half of the minute for which the server remembers what it answered.
+    /// How long a call is repeated while the server is away: restarted, failing over, moved; at least
+    /// [`Self::answer_timeout`]. At most half of the minute for which the server remembers what it
+    /// answered. Once it has been away for longer, a call tries once.
     pub patience: Duration,
     /// How to connect: prefix of keys, certificates, time to connect.
     pub connection: tollgate_redis::Settings,
@@ -125,7 +126,9 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// If the URL does not read or the server cannot be reached.
+    /// If the URL does not read, the server refuses the credentials, or it cannot be reached and
+    /// [`tollgate_redis::Settings::start_without`] of the connection is off. Without a server calls
+    /// fail until it is found, which every call tries, and the backend by itself if nobody calls.
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, Error> {
         let base = format!("{}{{{}}}:", settings.connection.prefix, settings.namespace);
         let runtime = Handle::current();
@@ -145,15 +148,17 @@ impl RedisBackend {
             seed,
             ahead_ns: AtomicI64::new(0),
         };
-        let backend = Self { inner: Arc::new(inner) };
-        let ping = redis::cmd("PING");
-        let timeout = backend.inner.settings.answer_timeout;
-        backend.inner.line.send(&ping, timeout).await.map_err(|failure| match failure {
-            line::Failure::Passing(error) | line::Failure::Final(error) => error,
-            line::Failure::NoScript => Error::new(ErrorKind::Misuse, "the server cannot answer"),
-        })?;
-        Ok(backend)
+        let connection = &inner.settings.connection;
+        inner.line.start(connection.start_without).await.map_err(refused)?;
+        let watching = line::watch_idle(Arc::downgrade(&inner.line), connection.backoff_max);
+        inner.runtime.spawn(watching);
+        Ok(Self { inner: Arc::new(inner) })
     }
+}
+
+fn refused(error: StoreError) -> Error {
+    let kind = if error.is_transient() { ErrorKind::Unavailable } else { ErrorKind::Misuse };
+    Error::new(kind, explained(&error))
 }
 
 fn new_line(url: &str, base: &str, settings: &RedisSettings) -> Result<Line, Error> {

@@ -239,15 +239,6 @@ fn untrusted(error: &RedisError) -> Option<&rustls::CertificateError> {
     None
 }
 
-/// An error and what caused it, for logs.
-pub(crate) fn explained(error: &StoreError) -> String {
-    use std::error::Error as _;
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
 pub(crate) fn unavailable(message: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, message)
 }

@@ -156,16 +156,17 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
 }
 
 fn answer_all(link: &Link, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, StoreError>>) {
-    let mut proof = Proof::Read;
-    for (job, outcome) in jobs.into_iter().zip(outcomes) {
+    let is_written = |(job, outcome): (&Job, &Result<Outcome, StoreError>)| {
         let is_read = job.request.op == Op::Peek;
-        if outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty()) {
-            proof = Proof::Written;
-        }
+        outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty())
+    };
+    let is_any_written = jobs.iter().zip(&outcomes).any(is_written);
+    // Whoever has a decision in hand must find the outage over.
+    link.outage.answered(if is_any_written { Proof::Written } else { Proof::Read });
+    for (job, outcome) in jobs.into_iter().zip(outcomes) {
         // Nobody waits any more if this fails.
         let _ = job.answer.send(outcome.map_err(Trouble::request));
     }
-    link.outage.answered(proof);
 }
 
 /// The server said no: the script did not run, or stopped before its first write.
@@ -237,7 +238,7 @@ fn bounce(link: &Link, mut job: Job, to: &Destination) {
 fn lose(link: &Link, groups: Vec<Group>, message: &str) {
     for job in groups.into_iter().flat_map(|group| group.jobs) {
         if job.manner.remember_ms.is_some() && job.hops < HOPS_MAX {
-            link.outage.failed();
+            link.outage.failed(job.began);
             bounce(link, job, &Destination::Later);
         } else {
             fail(link, job, Trouble::store(unknown(message)));
@@ -248,8 +249,8 @@ fn lose(link: &Link, groups: Vec<Group>, message: &str) {
 fn fail(link: &Link, job: Job, trouble: Trouble) {
     if trouble.degrades {
         match trouble.error.kind() {
-            ErrorKind::Refused => link.outage.refused_by(&trouble.error.to_string()),
-            _ => link.outage.failed_by(&trouble.error.to_string()),
+            ErrorKind::Refused => link.outage.refused_by(job.began, &trouble.error.to_string()),
+            _ => link.outage.failed_by(job.began, &trouble.error.to_string()),
         }
         link.traffic.failures.fetch_add(1, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::address::unavailable;
@@ -15,6 +16,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) manner: Manner,
     pub(crate) slot: u16,
+    /// When it was asked.
+    pub(crate) began: Instant,
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) answer: oneshot::Sender<Result<Outcome, Trouble>>,
     /// How often it was sent on to another server, or again.

@@ -58,6 +58,7 @@ mod store;
 mod terms;
 
 pub use address::check_url;
+pub use outage::{OutageRecord, Proof};
 pub use primary::Primary;
 pub use remote::{RemoteSettings, RemoteStore};
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};

@@ -12,17 +12,18 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+use tollgate_core::explained;
 
-use crate::address::explained;
 use crate::dial::Dial;
-use crate::outage::{Outage, Proof};
+use crate::outage::{OutageRecord, Proof};
 use crate::settings::Settings;
 
 /// The line to one server.
 pub(crate) struct Line {
     pub(crate) dial: Dial,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) outage: Outage,
+    pub(crate) outage: OutageRecord,
     pub(crate) traffic: Traffic,
     current: Mutex<Current>,
     is_up: AtomicBool,
@@ -60,7 +61,7 @@ impl Line {
         let line = Arc::new(Self {
             dial,
             settings,
-            outage: Outage::default(),
+            outage: OutageRecord::default(),
             traffic: Traffic::default(),
             current: Mutex::default(),
             is_up: AtomicBool::new(false),
@@ -93,7 +94,8 @@ impl Line {
 
     /// Probes in the background until the server answers, which it does not for this reason.
     pub(crate) fn probe(self: &Arc<Self>, reason: &str) {
-        self.outage.failed_by(reason);
+        // Whatever was answered before: from now on requests are refused.
+        self.outage.failed_by(Instant::now(), reason);
         tokio::spawn(revive(Arc::downgrade(self)));
     }
 
@@ -182,12 +184,13 @@ async fn revive(line: Weak<Line>) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(line) = line.upgrade() else { return };
+        let began = Instant::now();
         match line.dial.connect(&line.settings).await {
             Ok(connection) => {
                 line.outage.answered(Proof::Alive);
                 return line.up(connection);
             }
-            Err(error) => line.outage.failed_by(&explained(&error)),
+            Err(error) => line.outage.failed_by(began, &explained(&error)),
         }
         let longest = line.settings.backoff_max;
         pause = (pause * 2).clamp(longest / 100, longest);
@@ -222,8 +225,6 @@ async fn ping(line: &Arc<Line>) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     /// Round trips of `round_trip`, asked for every 3 ms; how long each caller waited.

@@ -83,7 +83,7 @@ impl Link {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(job)) => {
                 let reason = "too many requests wait for the store";
-                self.outage.failed_by(reason);
+                self.outage.failed_by(job.began, reason);
                 self.refuse(job, reason);
             }
             Err(mpsc::error::TrySendError::Closed(job)) => {
@@ -93,7 +93,7 @@ impl Link {
     }
 
     pub(crate) fn refuse(&self, job: Job, message: &str) {
-        self.outage.failed();
+        self.outage.failed(job.began);
         // It was sent before and its answer was lost: the store knows the answer, so it is worth
         // waiting for until whoever asked gives up.
         if job.manner.remember_ms.is_some() && job.hops > 0 && !job.ticket.is_abandoned() {

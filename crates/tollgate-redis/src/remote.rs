@@ -31,11 +31,11 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tollgate_core::{
     Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved,
-    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
+    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict, explained,
 };
 
 use self::flight::{Job, fly};
-use crate::address::{explained, misuse, service};
+use crate::address::{misuse, service};
 use crate::dial::Dial;
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Trouble, unknown};

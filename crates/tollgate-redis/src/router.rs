@@ -12,14 +12,15 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
-use tollgate_core::StoreError;
+use tokio::time::Instant;
+use tollgate_core::{StoreError, explained};
 
-use crate::address::{Address, at, classify, connect, explained, misuse, unavailable};
+use crate::address::{Address, at, classify, connect, misuse, unavailable};
 use crate::dial::Dial;
 use crate::job::{Job, Trouble};
 use crate::layout::SLOTS;
 use crate::link::{Bounce, Destination, Link};
-use crate::outage::{Outage, Proof};
+use crate::outage::{OutageRecord, Proof};
 use crate::settings::Settings;
 
 /// Which server answers which slot.
@@ -28,7 +29,7 @@ pub(crate) struct Router {
     map: RwLock<Arc<Map>>,
     bounced: mpsc::UnboundedSender<Bounce>,
     /// Of slots that no server is known to hold.
-    outage: Outage,
+    outage: OutageRecord,
     /// Nodes to ask for the map; none unless the store is a cluster.
     seeds: Vec<ConnectionInfo>,
     is_refreshing: AtomicBool,
@@ -57,7 +58,7 @@ impl Router {
         };
         let map = RwLock::new(Arc::new(Map::default()));
         let is_refreshing = AtomicBool::new(false);
-        let outage = Outage::default();
+        let outage = OutageRecord::default();
         let router = Arc::new(Self { settings, map, bounced, outage, seeds, is_refreshing });
         match address {
             Address::One(info) => router.start_one(Dial::Fixed(info)).await?,
@@ -83,7 +84,7 @@ impl Router {
         match self.link(job.slot) {
             Some(link) => link.submit(job),
             None => {
-                self.outage.failed();
+                self.outage.failed(job.began);
                 let error = unavailable("no server of the cluster holds the slot");
                 // Nobody waits any more if this fails.
                 let _ = job.answer.send(Err(Trouble::store(error)));
@@ -133,7 +134,7 @@ impl Router {
     }
 
     /// What `look` says of the outage of the server of a slot, or of not knowing that server.
-    pub(crate) fn with_outage<T>(&self, slot: u16, look: impl FnOnce(&Outage) -> T) -> T {
+    pub(crate) fn with_outage<T>(&self, slot: u16, look: impl FnOnce(&OutageRecord) -> T) -> T {
         match self.link(slot) {
             Some(link) => look(&link.outage),
             None => look(&self.outage),
@@ -149,9 +150,12 @@ impl Router {
 
     /// Reads the cluster's map from the first node that tells it.
     async fn refresh(&self) -> Result<(), StoreError> {
+        let began = Instant::now();
         let refreshed = self.read_map().await;
         match &refreshed {
-            Err(error) if self.map().slots.is_empty() => self.outage.failed_by(&explained(error)),
+            Err(error) if self.map().slots.is_empty() => {
+                self.outage.failed_by(began, &explained(error));
+            }
             Ok(()) if self.map().slots.iter().all(Option::is_some) => {
                 self.outage.answered(Proof::Written);
             }

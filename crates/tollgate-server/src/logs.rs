@@ -16,13 +16,6 @@ pub fn start(as_json: bool) {
     let _ = if as_json { builder.json().try_init() } else { builder.try_init() };
 }
 
-/// An error and everything that caused it, in one line.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
-}
-
 /// Tells what configuration files say that has no effect.
 pub fn note(notes: &[ConfigError]) {
     notes.iter().for_each(|note| tracing::warn!("{note}"));

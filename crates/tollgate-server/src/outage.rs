@@ -1,113 +1,146 @@
-//! Outages of the store as operators are told of them: one line when one begins, one when it ends.
+//! Outages as operators are told of them: one line when one begins, one when it ends.
 //!
-//! ```text
-//!   failed call ──> WARN, store_up 0 ──> … ──> a second without failures, and the store
-//!   or the store says so                       says that it is well ──> INFO, store_up 1
-//! ```
-//!
-//! A failed call begins one at once. The end is looked for once a second, so that a store that
-//! comes and goes makes at most one pair of lines a second, whatever is asked of it. Log, metric and
+//! The service may have two stores, that of its policies and that of its queues; both are watched
+//! alike. When an outage begins and ends is said in [`tollgate_core::outages`]. Log, metric and
 //! `/readyz` say the same, since all of them ask here.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate_core::Timestamp;
+use tollgate_core::outages::{Episode, Outages, Turn};
+use tollgate_core::{Outage, Timestamp};
 use tracing::{info, warn};
 
 use crate::drain::Stop;
+use crate::metrics::Exposition;
 use crate::service::Service;
 
-/// Whether the store is out.
-#[derive(Debug, Default)]
-pub struct Outages(Mutex<Option<Current>>);
-
-/// An outage under way.
-#[derive(Clone, Debug)]
-pub struct Current {
-    /// When it began, by the service's clock.
-    pub since: Timestamp,
-    /// What went wrong last.
-    pub reason: String,
-    began: Instant,
-    /// Charges decided without the store.
-    decided: u64,
-    /// Whether a call has failed since the last look.
-    is_fresh: bool,
+/// Whether a store is out, and in which words its outages are logged.
+#[derive(Debug)]
+pub struct OutageLog {
+    outages: Mutex<Outages>,
+    words: Words,
 }
+
+/// What the log says of a store's outages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words {
+    /// When one begins.
+    pub began: &'static str,
+    /// When one ends.
+    pub ended: &'static str,
+}
+
+/// What the log says of the store of the policies.
+pub(crate) const OF_POLICIES: Words = Words {
+    began: "the store does not answer: on_store_error of each policy decides",
+    ended: "the store answers again",
+};
+
+/// What the log says of the store of the queues.
+pub(crate) const OF_QUEUES: Words = Words {
+    began: "the queue store does not answer: calls to queues are answered 503",
+    ended: "the queue store answers again",
+};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-impl Outages {
+impl OutageLog {
+    pub(crate) fn new(words: Words) -> Self {
+        Self { outages: Mutex::default(), words }
+    }
+
     /// The outage under way, if there is one.
     #[must_use]
-    pub fn current(&self) -> Option<Current> {
-        self.lock().clone()
+    pub fn current(&self) -> Option<Episode> {
+        self.lock().current().cloned()
     }
 
     /// Whether the store answers.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.lock().is_none()
+        self.lock().is_up()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Current>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that `store` did not answer for so many of what it was asked.
+    pub(crate) fn failed(
+        &self,
+        store: &str,
+        told: impl FnOnce() -> Option<Outage>,
+        unanswered: u64,
+        now: Timestamp,
+    ) {
+        // Logged under the lock: otherwise the end may be logged before the beginning.
+        let mut outages = self.lock();
+        self.tell(store, outages.failed(told, unanswered, now));
+    }
+
+    /// Looks whether an outage of `store` has begun without a call, goes on, or is over.
+    pub(crate) fn look(&self, store: &str, told: Option<&Outage>, now: Timestamp) {
+        let mut outages = self.lock();
+        self.tell(store, outages.look(told, now));
+    }
+
+    /// What `/readyz` says; why, only to whoever may know.
+    pub(crate) fn readiness(&self, tells_why: bool) -> Value {
+        let outage = self.current();
+        let since_ms = outage.as_ref().map(|outage| outage.since.as_nanos() / 1_000_000);
+        let last_error = outage.as_ref().map(|outage| &outage.reason).filter(|_| tells_why);
+        json!({"up": outage.is_none(), "since_ms": since_ms, "last_error": last_error})
+    }
+
+    /// Writes the gauge called `name`.
+    pub(crate) fn write(
+        &self,
+        (name, help): (&str, &str),
+        labels: &[(&str, &str)],
+        text: &mut Exposition,
+    ) {
+        text.family(name, "gauge", help);
+        text.sample(labels, f64::from(u8::from(self.is_up())));
+    }
+
+    fn tell(&self, store: &str, turn: Option<Turn>) {
+        match turn {
+            Some(Turn::Began(outage)) => {
+                warn!(store, reason = outage.reason, "{}", self.words.began);
+            }
+            Some(Turn::Ended(outage, lasted)) => {
+                let (lasted_ms, degraded) = (lasted.as_millis() as u64, outage.unanswered);
+                info!(store, lasted_ms, degraded, "{}", self.words.ended);
+            }
+            None => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outages> {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Service {
     /// Notes that the store did not answer for so many charges.
     pub(crate) fn note_outage(&self, charges: u64) {
-        let mut current = self.outages().lock();
-        let outage = current.get_or_insert_with(|| self.begin_outage());
-        outage.decided += charges;
-        outage.is_fresh = true;
+        let told = || self.store().outage();
+        self.outages().failed(self.store_name(), told, charges, self.clock().now());
     }
 
     /// Looks whether an outage has begun without a call, goes on, or is over.
     pub(crate) fn look_for_outage(&self) {
-        let mut current = self.outages().lock();
-        match (self.store().outage(), &mut *current) {
-            (Some(_), None) => *current = Some(self.begin_outage()),
-            (Some(told), Some(outage)) => {
-                outage.reason = told.reason;
-                outage.is_fresh = false;
-            }
-            (None, Some(outage)) if outage.is_fresh => outage.is_fresh = false,
-            (None, Some(outage)) => {
-                let lasted_ms = outage.began.elapsed().as_millis() as u64;
-                let (store, degraded) = (self.store_name(), outage.decided);
-                info!(store, lasted_ms, degraded, "the store answers again");
-                *current = None;
-            }
-            (None, None) => {}
+        if self.memory().is_none() {
+            let told = self.store().outage();
+            self.outages().look(self.store_name(), told.as_ref(), self.clock().now());
         }
-    }
-
-    fn begin_outage(&self) -> Current {
-        let told = self.store().outage();
-        // A service that is the store may answer, and say that it could not ask its own.
-        let reason = told.as_ref().map_or("the store could not decide", |told| &told.reason);
-        let store = self.store_name();
-        warn!(store, reason, "the store does not answer: on_store_error of each policy decides");
-        let lasted = told.as_ref().map_or(Duration::ZERO, |told| told.lasted);
-        Current {
-            since: self.clock().now().before(lasted),
-            reason: reason.to_owned(),
-            began: Instant::now().checked_sub(lasted).unwrap_or_else(Instant::now),
-            decided: 0,
-            is_fresh: false,
+        if let Some(queues) = self.queues() {
+            queues.look_for_outage();
         }
     }
 }
 
-/// Looks for outages of the store of `service` until told to stop.
+/// Looks for outages of the stores of `service` until told to stop.
 pub(crate) async fn watch(service: Arc<Service>, mut stop: Stop) {
-    if service.memory().is_some() {
-        return;
-    }
     let mut look = interval(EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

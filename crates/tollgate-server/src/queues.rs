@@ -1,7 +1,16 @@
 //! The service's queues: where they live, which there are, and the pushing of their jobs.
+//!
+//! ```text
+//!   open ──> start ──┬── made ──> calls are answered, jobs are pushed
+//!                    └── the store is away ──> calls are answered 503, again once a second ──> made
+//! ```
+//!
+//! After an outage of the store they are made again: it may have come back without its data.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
@@ -14,6 +23,7 @@ use tollgate_queue::{
 };
 
 use crate::lease_token::Signer;
+use crate::outage::{OF_QUEUES, OutageLog};
 
 /// What the configuration says about queues.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -50,19 +60,49 @@ impl QueuePlan {
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
+
+    /// The kind of store, for logs.
+    fn store_name(&self) -> &'static str {
+        match self.store.as_deref().unwrap_or("memory") {
+            "memory" => "memory",
+            place if place.starts_with("redb:") => "redb",
+            _ => "redis",
+        }
+    }
 }
 
-/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey.
+/// How long a call may take while the store is away: whoever asks over HTTP asks again, and must not
+/// be kept for long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often queues are tried to be made in a store that was away at the start.
+const MAKE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey, which
+/// may be away if `start_without`.
 ///
 /// # Errors
 ///
 /// If it cannot be opened or reached.
-pub async fn open(place: Option<&str>) -> Result<Arc<dyn Backend>, Error> {
+pub async fn open(place: Option<&str>, start_without: bool) -> Result<Arc<dyn Backend>, Error> {
     Ok(match place.unwrap_or("memory") {
         "memory" => Arc::new(Embedded::memory()),
         place => match place.strip_prefix("redb:") {
             Some(path) => Arc::new(Embedded::open(path)?),
-            None => Arc::new(RedisBackend::connect(place, RedisSettings::default()).await?),
+            None => {
+                let connection = tollgate_redis::Settings {
+                    start_without,
+                    ..tollgate_redis::Settings::default()
+                };
+                let (answer_timeout, patience) = (PATIENCE, PATIENCE);
+                let settings = RedisSettings {
+                    answer_timeout,
+                    patience,
+                    connection,
+                    ..RedisSettings::default()
+                };
+                Arc::new(RedisBackend::connect(place, settings).await?)
+            }
         },
     })
 }
@@ -91,11 +131,31 @@ impl Pushing {
 pub struct Queues {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
+    plan: Arc<QueuePlan>,
+    /// There once the queues are made.
+    made: Arc<watch::Sender<Option<Made>>>,
+    outages: Arc<OutageLog>,
+    /// Failed calls that were told of.
+    failed_calls: Arc<AtomicU64>,
+    store_name: &'static str,
+}
+
+/// What there is once the queues are made.
+struct Made {
+    secret: [u8; 32],
     signer: Signer,
 }
 
+fn new_secret() -> Result<[u8; 32], Error> {
+    let mut secret = [0; 32];
+    let no_randomness = |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
+    SystemRandom::new().fill(&mut secret).map_err(no_randomness)?;
+    Ok(secret)
+}
+
 impl Queues {
-    /// Makes the queues of `plan` in `backend`, or changes those that are there.
+    /// Makes the queues of `plan` in `backend`, or changes those that are there; later, if the store
+    /// is away now.
     ///
     /// # Errors
     ///
@@ -105,19 +165,72 @@ impl Queues {
         clock: Arc<dyn Clock>,
         plan: &QueuePlan,
     ) -> Result<Self, Error> {
-        let mut proposed = [0; 32];
-        let no_randomness =
-            |_| Error::new(ErrorKind::Unavailable, "the system gives no randomness");
-        SystemRandom::new().fill(&mut proposed).map_err(no_randomness)?;
-        let signer = Signer::new(&backend.secret(proposed).await?);
-        let queues = Self { backend, clock, signer };
-        for (name, limit) in &plan.shared {
-            queues.backend.put_shared(name, *limit, queues.clock.now()).await?;
-        }
         for planned in &plan.queues {
-            queues.queue(planned.name.clone()).put(planned.settings.clone()).await?;
+            planned.settings.validate()?;
+        }
+        let queues = Self {
+            backend,
+            clock,
+            plan: Arc::new(plan.clone()),
+            made: Arc::new(watch::Sender::new(None)),
+            outages: Arc::new(OutageLog::new(OF_QUEUES)),
+            failed_calls: Arc::default(),
+            store_name: plan.store_name(),
+        };
+        let is_away = || queues.backend.outage().is_some();
+        let made = if is_away() { None } else { Some(queues.make().await) };
+        match made {
+            Some(Ok(())) => {}
+            Some(Err(error)) if !(error.is_transient() && is_away()) => return Err(error),
+            _ => {
+                queues.look_for_outage();
+                tokio::spawn(queues.clone().make_later());
+            }
         }
         Ok(queues)
+    }
+
+    /// Makes the queues as soon as their store answers.
+    async fn make_later(self) {
+        let mut last = String::new();
+        loop {
+            match self.make().await {
+                Ok(()) => return,
+                Err(error) if error.is_transient() => {}
+                // It may be mended in the store. Logged once, not once a second.
+                Err(error) if error.to_string() == last => {}
+                Err(error) => {
+                    tracing::error!(%error, "the queues cannot be made");
+                    last = error.to_string();
+                }
+            }
+            tokio::time::sleep(MAKE_AGAIN).await;
+        }
+    }
+
+    async fn make(&self) -> Result<(), Error> {
+        let known = self.made.borrow().as_ref().map(|made| made.secret);
+        // A store that has lost its data is given the secret that it had.
+        let proposed = known.map_or_else(new_secret, Ok)?;
+        let secret = self.backend.secret(proposed).await?;
+        if known == Some(secret) && self.are_there().await? {
+            return Ok(());
+        }
+        for (name, limit) in &self.plan.shared {
+            self.backend.put_shared(name, *limit, self.clock.now()).await?;
+        }
+        for planned in &self.plan.queues {
+            self.queue(planned.name.clone()).put(planned.settings.clone()).await?;
+        }
+        self.made.send_replace(Some(Made { secret, signer: Signer::new(&secret) }));
+        Ok(())
+    }
+
+    /// Whether the store has all of them: to put settings again costs it a look at every group.
+    async fn are_there(&self) -> Result<bool, Error> {
+        let there = self.backend.queues().await?;
+        let is_there = |planned: &PlannedQueue| there.iter().any(|(name, _)| *name == planned.name);
+        Ok(self.plan.queues.iter().all(is_there))
     }
 
     /// Starts to push the jobs of those queues of `plan` that have a target.
@@ -133,10 +246,25 @@ impl Queues {
             let (push, mut stopped) = (Push::new(target)?, stopped.clone());
             let worker = Worker::new(self.queue(planned.name.clone()));
             let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
-            workers.spawn(worker.run(push, async move {
-                // Nobody is left to stop it if this fails: it stops.
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }));
+            workers.spawn(async move {
+                loop {
+                    let mut heard = stopped.clone();
+                    // Nobody is left to stop it if this fails: it stops.
+                    let told = async move { drop(heard.wait_for(|stop| *stop).await) };
+                    match worker.clone().run(push.clone(), told).await {
+                        // Not made yet, or lost with the store's data: it is about to be made.
+                        Err(error) if error.kind() == ErrorKind::UnknownQueue => {}
+                        ended => return ended,
+                    }
+                    let is_stopped = tokio::select! {
+                        () = tokio::time::sleep(MAKE_AGAIN) => false,
+                        _ = stopped.wait_for(|stop| *stop) => true,
+                    };
+                    if is_stopped {
+                        return Ok(tollgate_queue::Summary::default());
+                    }
+                }
+            });
         }
         Ok(Pushing { stop, workers })
     }
@@ -153,9 +281,36 @@ impl Queues {
         Queue::new(Arc::clone(&self.backend), Arc::clone(&self.clock), name)
     }
 
-    /// What signs the tokens of leases.
-    pub(crate) const fn signer(&self) -> &Signer {
-        &self.signer
+    /// Outages of the place in which they live.
+    #[must_use]
+    pub fn outages(&self) -> &OutageLog {
+        &self.outages
+    }
+
+    /// Looks whether an outage has begun, goes on, or is over, and how many calls have failed.
+    pub(crate) fn look_for_outage(&self) {
+        let (told, now) = (self.backend.outage(), self.clock.now());
+        let failed = self.health().failed_calls;
+        let unanswered = failed - self.failed_calls.swap(failed, Ordering::Relaxed).min(failed);
+        if unanswered > 0 {
+            self.outages.failed(self.store_name, || told.clone(), unanswered, now);
+        }
+        let was_up = self.outages.is_up();
+        self.outages.look(self.store_name, told.as_ref(), now);
+        if !was_up && self.outages.is_up() && self.made.borrow().is_some() {
+            tokio::spawn(self.clone().make_later());
+        }
+    }
+
+    /// What signs the tokens of leases; an error until the queues are made.
+    pub(crate) fn signer(&self) -> Result<Signer, Error> {
+        let signer = self.made.borrow().as_ref().map(|made| made.signer.clone());
+        signer.ok_or_else(|| {
+            let reason = self.backend.outage().map(|told| told.reason);
+            let reason = reason.as_deref().unwrap_or("they are about to be made");
+            let message = format!("the queues are not there yet: {reason}");
+            Error::new(ErrorKind::Unavailable, message)
+        })
     }
 
     /// Every queue, in order of names.

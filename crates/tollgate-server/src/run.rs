@@ -16,7 +16,6 @@ use tollgate_memory::DumpError;
 use tracing::{error, info, warn};
 
 use crate::config::{Drain, Tls};
-use crate::logs::chain;
 use crate::pressure::PressureWatch;
 use crate::reload::{Sighting, reload, reload_certificates};
 use crate::server::Server;
@@ -167,7 +166,7 @@ impl Watched {
 fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
     let Some(memory) = service.memory() else { return Ok(()) };
     memory.dump(path, service.clock().now()).inspect_err(|wrong| {
-        let reason = chain(wrong);
+        let reason = tollgate_core::explained(wrong);
         error!(path = %path.display(), %reason, "the snapshot could not be written");
     })
 }

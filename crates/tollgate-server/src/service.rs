@@ -17,7 +17,7 @@ use crate::auth::{Auth, Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::metrics::{Front, Metrics, Tally};
-use crate::outage::Outages;
+use crate::outage::{OF_POLICIES, OutageLog};
 use crate::queues::Queues;
 use crate::rules::Rules;
 use crate::settings::Settings;
@@ -42,7 +42,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     store_name: &'static str,
-    outages: Outages,
+    outages: OutageLog,
     #[cfg(feature = "otlp")]
     traces: Option<crate::traces::Traces>,
     clock: Arc<dyn Clock>,
@@ -111,7 +111,7 @@ impl Service {
             changing: Mutex::default(),
             store,
             store_name: if memory.is_some() { "memory" } else { "shared" },
-            outages: Outages::default(),
+            outages: OutageLog::new(OF_POLICIES),
             #[cfg(feature = "otlp")]
             traces: None,
             memory,
@@ -296,7 +296,7 @@ impl Service {
 
     /// Whether the store answers, and since when it does not.
     #[must_use]
-    pub const fn outages(&self) -> &Outages {
+    pub const fn outages(&self) -> &OutageLog {
         &self.outages
     }
 

@@ -26,12 +26,13 @@ mod listen;
 mod metrics;
 mod missing;
 mod settings;
+mod store;
 mod visitor;
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -42,12 +43,15 @@ pub use crate::connect::Versions;
 pub use credential::{CredentialId, OpenLedger};
 pub use guard::Guard;
 pub use settings::{Admin, Settings, Upstream, UpstreamError};
+pub use store::SharedStore;
 
 use crate::connect::{self, Pool};
 use crate::profile::Profile;
 use credential::Accounts;
 use metrics::Metrics;
 use missing::Missing;
+use store::Watched;
+use tollgate_core::outages::Turn;
 use tollgate_http::Room;
 
 /// Idle connections that are kept to the upstream.
@@ -78,6 +82,7 @@ pub struct Proxy {
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     guarding: Option<JoinHandle<()>>,
+    watching: Option<JoinHandle<()>>,
 }
 
 /// What all requests share.
@@ -91,6 +96,8 @@ struct State {
     missing: Missing,
     room: Arc<Room>,
     metrics: Metrics,
+    /// The store that is shared, if one is and is watched.
+    store: OnceLock<Arc<Watched>>,
     connections: AtomicUsize,
     stopping: watch::Receiver<bool>,
 }
@@ -119,6 +126,7 @@ impl Proxy {
             missing: Missing::default(),
             room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),
             metrics: Metrics::default(),
+            store: OnceLock::new(),
             connections: AtomicUsize::new(0),
             settings,
             upstream,
@@ -126,7 +134,21 @@ impl Proxy {
             guard,
             stopping,
         };
-        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), guarding })
+        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), guarding, watching: None })
+    }
+
+    /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz` whether
+    /// it answers; `tell` is told of the beginning and the end of each outage. Does nothing if a
+    /// store is watched already.
+    pub fn watch_store(
+        &mut self,
+        store: Arc<dyn SharedStore>,
+        tell: impl Fn(&Turn) + Send + 'static,
+    ) {
+        let watched = Arc::new(Watched::new(store));
+        if self.state.store.set(Arc::clone(&watched)).is_ok() {
+            self.watching = Some(tokio::spawn(store::watch(watched, tell)));
+        }
     }
 
     /// Forwards what comes to `listener`, and serves the proxy's own pages there unless they are
@@ -163,7 +185,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.tasks.iter().chain(&self.guarding).for_each(JoinHandle::abort);
+        self.tasks.iter().chain(&self.guarding).chain(&self.watching).for_each(JoinHandle::abort);
     }
 }
 

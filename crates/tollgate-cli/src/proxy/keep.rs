@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::task::JoinHandle;
 use tollgate_core::sliding_window::SlidingWindow;
-use tollgate_core::{Clock as _, Policy, Quota, Store, StoreLimiter};
+use tollgate_core::{Clock as _, Policy, Quota, Store, StoreLimiter, explained};
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::RedisStore;
 use tollgate_upstream::proxy::Guard;
@@ -25,6 +25,18 @@ const PARTS: u64 = 60;
 pub(super) struct Kept {
     limiter: Option<StoreLimiter>,
     file: Option<File>,
+    /// The fleet's store, if it is counted there.
+    pub(super) store: Option<RedisStore>,
+}
+
+/// Where it is kept, from the command line.
+pub(super) struct Place<'a> {
+    pub(super) store: &'a str,
+    /// Whether to start although the store is away.
+    pub(super) start_without: bool,
+    pub(super) file: Option<PathBuf>,
+    /// Whether to start only with a file that can be used, if there is one.
+    pub(super) is_required: bool,
 }
 
 /// The count in memory, and the file in which it outlives the process.
@@ -37,24 +49,22 @@ struct File {
 
 impl Kept {
     /// Counts by `quota` in the store; `off` counts nothing.
-    pub(super) async fn open(
-        store: &str,
-        file: Option<PathBuf>,
-        is_required: bool,
-        quota: &str,
-    ) -> Result<Self> {
+    pub(super) async fn open(place: Place<'_>, quota: &str) -> Result<Self> {
+        let Place { store, start_without, file, is_required } = place;
         if quota == "off" {
-            return Ok(Self { limiter: None, file: None });
+            return Ok(Self { limiter: None, file: None, store: None });
         }
         let quota: Quota = quota.parse().with_context(|| format!("--invalid {quota}"))?;
         let window = SlidingWindow::new(quota, PARTS).context("--invalid")?;
         let policy = Policy::new(POLICY, window).context("--invalid")?;
         if store != "memory" {
             // The URL may hold a password: it is not repeated.
-            let connected = RedisStore::connect(store, tollgate_redis::Settings::default()).await;
-            let store: Arc<dyn Store> = Arc::new(connected.context("--store")?);
-            let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
-            return Ok(Self { limiter: Some(limiter), file: None });
+            let settings =
+                tollgate_redis::Settings { start_without, ..tollgate_redis::Settings::default() };
+            let store = RedisStore::connect(store, settings).await.context("--store")?;
+            let shared: Arc<dyn Store> = Arc::new(store.clone());
+            let limiter = StoreLimiter::new([policy], shared, Arc::new(SystemClock::new()));
+            return Ok(Self { limiter: Some(limiter), file: None, store: Some(store) });
         }
         let capacity = Capacity::keys(1_000);
         let memory = Arc::new(match &file {
@@ -65,7 +75,7 @@ impl Kept {
         let store: Arc<dyn Store> = Arc::clone(&memory) as _;
         let limiter = StoreLimiter::new([policy], store, Arc::clone(&clock) as _);
         let file = file.map(|path| File { memory, clock, path });
-        Ok(Self { limiter: Some(limiter), file })
+        Ok(Self { limiter: Some(limiter), file, store: None })
     }
 
     /// What asks before a request is sent.
@@ -87,7 +97,7 @@ impl Kept {
                 let written = tokio::task::spawn_blocking(move || file.write()).await;
                 // Once for as long as it lasts, not every two seconds.
                 match &written {
-                    Ok(Err(error)) if !is_failing => say(&format!("WARN {error:#}")),
+                    Ok(Err(error)) if !is_failing => say(&format!("WARN {}", explained(&**error))),
                     Ok(Ok(())) if is_failing => say("INFO --state is written again"),
                     _ => {}
                 }
@@ -121,7 +131,7 @@ fn restored(path: &Path, is_required: bool, capacity: Capacity) -> Result<Memory
     Ok(opened.memory)
 }
 
-fn say(line: &str) {
+pub(super) fn say(line: &str) {
     use std::io::Write as _;
     // Whoever cannot be told either is told at the next start, by a file that is old.
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -1,5 +1,8 @@
 //! A store that is away at the start, or lost under load: what the process does, and who is told.
 
+// The store of queues.
+mod queues;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -109,20 +112,23 @@ fn an_outage_is_logged_once_and_fires_the_alerts_until_it_is_over() {
     assert!(began[0].contains("WARN") && began[0].contains("reason="), "{told}");
     assert!(ended[0].contains("INFO") && ended[0].contains("lasted_ms="), "{told}");
     assert!(!ended[0].contains("degraded=0"), "decisions were made without it: {told}");
-    judge(&folder.0, &scrapes);
+    judge(&folder.0, &scrapes, &["TollgateStoreDown", "TollgateStoreFails", "TollgateDegraded"]);
 }
 
 /// Has promtool evaluate the shipped rules on scrapes, one a minute: the store is well in the first
 /// three, gone in the next six, and well again in ten.
-fn judge(folder: &Path, scrapes: &[String]) {
+pub(crate) fn judge(folder: &Path, scrapes: &[String], alerts: &[&str]) {
     let Some(tools) = tools("promtool") else { return };
     let mut series: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (minute, scrape) in scrapes.iter().enumerate() {
-        let samples = scrape.lines().filter(|line| {
-            ["tollgate_store_", "tollgate_degraded_"].iter().any(|name| line.starts_with(name))
-        });
+        let told =
+            ["tollgate_store_", "tollgate_degraded_", "tollgate_queue_", "tollgate_proxy_store_"];
+        let samples = scrape.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
         for (name, value) in samples.filter_map(|line| line.rsplit_once(' ')) {
-            let name = name.replace('}', ",instance=\"a\"}");
+            let name = match name.strip_suffix('}') {
+                Some(labelled) => format!("{labelled},instance=\"a\"}}"),
+                None => format!("{name}{{instance=\"a\"}}"),
+            };
             // A series that is not there yet has no sample.
             let values = series.entry(name).or_default();
             values.resize(minute, "_".to_owned());
@@ -136,7 +142,7 @@ fn judge(folder: &Path, scrapes: &[String]) {
         let _ = writeln!(test, "      - series: '{name}'\n        values: {}", values.join(" "));
     }
     test += "    promql_expr_test:\n";
-    for alert in ["TollgateStoreDown", "TollgateStoreFails", "TollgateDegraded"] {
+    for alert in alerts {
         for (minute, fires) in [(2, false), (8, true), (18, false)] {
             let firing = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
             let _ = write!(test, "      - expr: 'count({firing}) > bool 0'\n        eval_time: ");

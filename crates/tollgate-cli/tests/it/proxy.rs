@@ -216,3 +216,80 @@ fn other_machines_are_not_listened_to_by_accident() {
     assert!(said.contains("loopback"), "{said}");
     let _started = Running::start(&[public.as_slice(), &["--workers", "1"]].concat(), Some("t"));
 }
+
+/// Kills Redis while a proxy works, scrapes before, meanwhile and after, and has the alerts that are
+/// shipped judge what was scraped.
+#[tokio::test]
+async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_go_on() {
+    let mut redis = Server::start(Engine::Redis, &[]);
+    redis.kill();
+    let folder = crate::serve::Folder::new("proxy-outage");
+    let log = folder.0.join("log");
+    let fake = Running::fake(&["--faster", "5"]);
+    let url = redis.url();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--profile", "discord"]);
+    command.args(["--upstream", &fake.url, "--store", &url]).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).unwrap());
+    let proxy = Running::spawn(&mut command);
+    let client = reqwest::Client::new();
+    let page = async |path: &str| {
+        let answer = client.get(format!("{}{path}", proxy.url)).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200);
+        answer.text().await.unwrap()
+    };
+    let until = async |value: &str| {
+        let start = Instant::now();
+        while !page("/metrics").await.contains(&format!("tollgate_proxy_store_up {value}")) {
+            assert!(start.elapsed() < PATIENCE, "the gauge never was {value}");
+            tokio::task::yield_now().await;
+        }
+    };
+    until("0").await;
+    assert_eq!(post(&client, &proxy.url, 1).await, Ok(200), "it starts without, and serves");
+    redis.restart();
+    until("1").await;
+    let mut scrapes = Vec::new();
+    for (times, act) in [(3, "kill"), (6, "restart"), (10, "")] {
+        for _ in 0..times {
+            assert_eq!(post(&client, &proxy.url, 1).await, Ok(200));
+            scrapes.push(page("/metrics").await);
+        }
+        match act {
+            "kill" => {
+                redis.kill();
+                until("0").await;
+                let ready = page("/readyz").await;
+                assert!(ready.starts_with("ready\nstore down for "), "{ready}");
+                assert!(
+                    ready.contains("the store"),
+                    "without a token this machine may know: {ready}"
+                );
+            }
+            "restart" => {
+                redis.restart();
+                until("1").await;
+                assert_eq!(page("/readyz").await, "ready\nstore up\n");
+            }
+            _ => {}
+        }
+    }
+    let counted = scrapes.last().unwrap().lines().find(|line| line.contains("store_errors_total "));
+    assert!(!counted.unwrap().ends_with(" 0"), "{counted:?}");
+    let told = std::fs::read_to_string(&log).unwrap();
+    let lines = |text: &str| told.lines().filter(|line| line.starts_with(text)).count();
+    let (began, ended) =
+        (lines("WARN the store does not answer"), lines("INFO the store answers again"));
+    assert_eq!((began, ended), (2, 2), "at the start and when it was killed: {told}");
+    crate::outage::judge(&folder.0, &scrapes, &["TollgateProxyStoreDown"]);
+}
+
+#[test]
+fn a_proxy_that_requires_its_store_does_not_start_without() {
+    let away = format!("redis://127.0.0.1:{}", tollgate_sim::servers::free_port());
+    let fixed = ["proxy", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
+    let required = ["--store", &away, "--store-required"];
+    let said = crate::tool::fail(&[fixed.as_slice(), &required].concat());
+    assert!(said.contains("--store: the store cannot be reached"), "{said}");
+    assert_eq!(said.matches("refused").count(), 1, "the cause once: {said}");
+}

@@ -457,7 +457,7 @@ fn all_leases(served: &Served) -> Vec<Value> {
 }
 
 /// A target that gives these answers, one per connection; where it is, and what it is sent.
-fn target(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {
+pub(crate) fn target(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let (told, heard) = mpsc::channel();

@@ -33,6 +33,7 @@ use crate::answer::Answer;
 use crate::backend::Health;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
+use crate::stats::Totals;
 use journal::Journal;
 pub use options::FileOptions;
 pub use reserve::Reserve;
@@ -106,6 +107,7 @@ impl Writer {
             space,
             health: Arc::clone(&health),
             seen: 0,
+            totals: Vec::new(),
             signals,
             inbox,
             waiting: Arc::clone(&waiting),
@@ -122,6 +124,7 @@ impl Writer {
         Health {
             is_full: self.health.is_full.load(Ordering::Relaxed),
             failed_commits: self.health.failed_commits.load(Ordering::Relaxed),
+            failed_calls: 0,
         }
     }
 
@@ -186,6 +189,8 @@ struct Thread {
     health: Arc<SharedHealth>,
     /// The last wake that was told, so that none is told twice after a failure.
     seen: u64,
+    /// What each queue had counted before the last commit: the file does not hold it.
+    totals: Vec<(u32, Totals)>,
     signals: Arc<Signals>,
     inbox: mpsc::Receiver<Task>,
     waiting: Arc<AtomicUsize>,
@@ -226,6 +231,9 @@ impl Thread {
         }
         let tasks = if self.space.is_full() { without_additions(tasks) } else { tasks };
         let Some(mut open) = self.open.take() else { return };
+        self.totals.clear();
+        self.totals
+            .extend(open.schedule.queues.iter().map(|(number, queue)| (*number, queue.totals)));
         let mut tells = Vec::with_capacity(tasks.len());
         let mut tasks = tasks.into_iter();
         // Inside, so that a database that panics is closed as one that does.
@@ -263,6 +271,12 @@ impl Thread {
                 }
             })?;
             open.schedule.seen = self.seen;
+            // Counts that fell would be read as a restart that never was.
+            for (number, totals) in self.totals.drain(..) {
+                if let Some(queue) = open.schedule.queues.get_mut(&number) {
+                    queue.totals = totals;
+                }
+            }
             self.open = Some(open);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tollgate_core::Timestamp;
+use tollgate_core::{Outage, Timestamp};
 
 use super::estimate::{Frame, Told};
 use super::pack;
@@ -13,9 +13,9 @@ use super::{Inner, RedisBackend, answers, recurring};
 use crate::error::{Error, ErrorKind};
 use crate::settings::{check_limits, longest_result};
 use crate::{
-    Answer, BATCH_MAX, Backend, Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased,
-    Limit, NewJob, Outcome, PAGE_BYTES, Progress, QueueName, QueueSettings, Recurring, Settled,
-    Stats, Wake,
+    Answer, BATCH_MAX, Backend, Beat, Cancelled, Enqueued, Group, Health, Job, JobId, LeaseToken,
+    Leased, Limit, NewJob, Outcome, PAGE_BYTES, Progress, QueueName, QueueSettings, Recurring,
+    Settled, Stats, Wake,
 };
 
 type Inners = Arc<Inner>;
@@ -61,6 +61,14 @@ fn check(jobs: &[NewJob], now: Timestamp) -> Result<(), Error> {
 }
 
 impl Backend for RedisBackend {
+    fn health(&self) -> Health {
+        Health { failed_calls: self.inner.line.failed_calls(), ..Health::default() }
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.inner.line.outage.told()
+    }
+
     fn put_queue(
         &self,
         queue: &QueueName,

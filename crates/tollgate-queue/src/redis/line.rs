@@ -10,14 +10,18 @@
 //!
 //! Every script is safe to run twice under one request id: the second run answers what the first
 //! did. So whatever happens to a connection, a call is repeated until it is answered or its patience
-//! ends; only then is its outcome unknown, which the error says.
+//! ends. If it was never sent it has not been done; otherwise its outcome is unknown: the error says
+//! which.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
-use tollgate_redis::Primary;
+use tokio::time::Instant;
+use tollgate_core::{StoreError, explained};
+use tollgate_redis::{OutageRecord, Primary, Proof};
 
 use super::script::Script;
 use crate::error::{Error, ErrorKind};
@@ -39,6 +43,11 @@ pub(super) struct Line {
     answer_timeout: Duration,
     /// How long a call is repeated.
     patience: Duration,
+    pub(super) outage: OutageRecord,
+    /// Commands sent, or that could not be, since the start.
+    attempts: AtomicU64,
+    /// Calls that were given up.
+    failed_calls: AtomicU64,
 }
 
 /// Pauses between two attempts grow from the first to the last.
@@ -46,8 +55,36 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_m
 
 impl Line {
     pub(super) fn new(primary: Primary, answer_timeout: Duration, patience: Duration) -> Self {
-        let (current, dialling) = Default::default();
-        Self { primary, current, dialling, answer_timeout, patience }
+        let (current, dialling, outage) = Default::default();
+        let (attempts, failed_calls) = Default::default();
+        Self {
+            primary,
+            current,
+            dialling,
+            answer_timeout,
+            patience,
+            outage,
+            attempts,
+            failed_calls,
+        }
+    }
+
+    /// Calls that were given up since the start, because the server did not answer.
+    pub(super) fn failed_calls(&self) -> u64 {
+        self.failed_calls.load(Ordering::Relaxed)
+    }
+
+    /// Connects, unless the server is away and `start_without` says that it may be.
+    pub(super) async fn start(&self, start_without: bool) -> Result<(), StoreError> {
+        let began = Instant::now();
+        match self.primary.connect().await {
+            Ok(connection) => self.up(connection),
+            Err(error) if start_without && error.is_transient() => {
+                self.outage.failed_by(began, &explained(&error));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Runs a script, again and again until it is answered or the patience ends.
@@ -57,54 +94,59 @@ impl Line {
         keys: &[&[u8]],
         arguments: &[Vec<u8>],
     ) -> Result<Value, Error> {
-        let start = Instant::now();
-        let mut pause = PAUSES.0;
+        let mut tries = Tries::new(self);
         let mut with_source = false;
         loop {
             let command = command(script, keys, arguments, with_source);
-            let failure = match self.send(&command, self.answer_timeout).await {
+            match self.send_until(&command, tries.deadline()).await {
                 Ok(value) => return Ok(value),
-                Err(failure) => failure,
-            };
-            match failure {
-                Failure::NoScript => {
-                    with_source = true;
-                    continue;
-                }
-                Failure::Final(error) => return Err(error),
-                Failure::Passing(error) if start.elapsed() + pause > self.patience => {
-                    return Err(error);
-                }
-                Failure::Passing(_) => {}
+                Err(Failure::NoScript) => with_source = true,
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error)) => tries.again(error).await?,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
     /// Sends a command that may as well run twice, until it is answered or the patience ends.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        let start = Instant::now();
-        let mut pause = PAUSES.0;
+        let mut tries = Tries::new(self);
         loop {
-            match self.send(command, self.answer_timeout).await {
+            match self.send_until(command, tries.deadline()).await {
                 Ok(value) => return Ok(value),
-                Err(Failure::Passing(error)) if start.elapsed() + pause > self.patience => {
-                    return Err(error);
+                Err(Failure::Passing(error)) => tries.again(error).await?,
+                Err(Failure::NoScript) => {
+                    return Err(Error::new(ErrorKind::Misuse, "the server looks for a script"));
                 }
-                Err(Failure::Passing(_) | Failure::NoScript) => {}
                 Err(Failure::Final(error)) => return Err(error),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSES.1);
         }
     }
 
-    /// Sends a command once, connecting first if need be.
+    /// Sends a command once, connecting first if need be, and waits for its answer for so long.
     pub(super) async fn send(&self, command: &Cmd, timeout: Duration) -> Result<Value, Failure> {
-        let (mut connection, number) = self.connected().await?;
+        self.send_until(command, Instant::now() + timeout).await
+    }
+
+    /// As [`Self::send`], and tells what is known of the server by it.
+    async fn send_until(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
+        let began = Instant::now();
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        let answer = self.try_send(command, until).await;
+        match &answer {
+            Err(Failure::Passing(error)) => self.outage.failed_by(began, &error.to_string()),
+            // Whatever it answers: it is there, and runs what it is sent.
+            _ => self.outage.answered(Proof::Written),
+        }
+        answer
+    }
+
+    async fn try_send(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
+        // Others may wait for their turn to connect: none waits longer than it may.
+        let late = || Failure::Passing(away("the server cannot be reached in time"));
+        let connected = tokio::time::timeout_at(until, self.connected()).await;
+        let (mut connection, number) = connected.map_err(|_| late())??;
         let sent = connection.send_packed_command(command);
-        match tokio::time::timeout(timeout, sent).await {
+        match tokio::time::timeout_at(until, sent).await {
             Ok(answer) => answer.and_then(Value::extract_error).map_err(|error| {
                 let failure = classify(error);
                 if matches!(failure, Failure::Passing(_)) {
@@ -114,7 +156,7 @@ impl Line {
             }),
             Err(_) => {
                 self.drop_connection(number);
-                Err(Failure::Passing(unavailable("the server did not answer in time")))
+                Err(Failure::Passing(lost("the server did not answer in time")))
             }
         }
     }
@@ -131,13 +173,17 @@ impl Line {
         let connection = self.primary.connect().await.map_err(|error| {
             let is_passing =
                 error.is_transient() || error.kind() == tollgate_core::ErrorKind::Refused;
-            let error = unavailable("the server cannot be reached").caused_by(error);
+            let error = away(&explained(&error));
             if is_passing { Failure::Passing(error) } else { Failure::Final(error) }
         })?;
+        self.up(connection);
+        self.current().ok_or_else(|| Failure::Passing(away("the server has just gone down")))
+    }
+
+    fn up(&self, connection: MultiplexedConnection) {
         let mut current = self.lock();
         current.number += 1;
-        current.connection = Some(connection.clone());
-        Ok((connection, current.number))
+        current.connection = Some(connection);
     }
 
     fn current(&self) -> Option<(MultiplexedConnection, u64)> {
@@ -155,6 +201,61 @@ impl Line {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One call: how long it is repeated, and whether the server may have done it.
+struct Tries<'a> {
+    line: &'a Line,
+    end: Instant,
+    pause: Duration,
+    was_sent: bool,
+}
+
+impl<'a> Tries<'a> {
+    fn new(line: &'a Line) -> Self {
+        // Of a server that has been away for longer than anybody waits one try is enough: callers in
+        // a row would each wait for those before them, too. An answer in time is taken, however
+        // short the patience.
+        let is_known = line.outage.lasted() > line.patience;
+        let patience = if is_known { Duration::ZERO } else { line.patience };
+        let (start, pause) =
+            (Instant::now(), if is_known { line.answer_timeout } else { PAUSES.0 });
+        Self { line, end: start + patience.max(line.answer_timeout), pause, was_sent: false }
+    }
+
+    /// Until when the next try waits for its answer.
+    fn deadline(&self) -> Instant {
+        self.end.min(Instant::now() + self.line.answer_timeout)
+    }
+
+    /// Pauses before another try, or says what came of all of them.
+    async fn again(&mut self, error: Error) -> Result<(), Error> {
+        self.was_sent |= error.kind() == ErrorKind::Unknown;
+        if Instant::now() + self.pause >= self.end {
+            self.line.failed_calls.fetch_add(1, Ordering::Relaxed);
+            let kind = if self.was_sent { ErrorKind::Unknown } else { error.kind() };
+            return Err(Error::new(kind, error.to_string()));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSES.1);
+        Ok(())
+    }
+}
+
+/// Asks a server that nobody asks whether it is there, until the line is dropped, so that an idle
+/// process knows of the beginning and the end of an outage too.
+pub(super) async fn watch_idle(line: Weak<Line>, pause: Duration) {
+    let mut seen = 0;
+    loop {
+        tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
+        let Some(line) = line.upgrade() else { return };
+        let attempts = line.attempts.load(Ordering::Relaxed);
+        if attempts == seen {
+            // What comes of it is noted on the way.
+            let _ = line.send(&redis::cmd("PING"), line.answer_timeout).await;
+        }
+        seen = line.attempts.load(Ordering::Relaxed);
     }
 }
 
@@ -185,8 +286,8 @@ fn classify(error: RedisError) -> Failure {
         return Failure::Final(refused(error));
     }
     let redis::ErrorKind::Server(kind) = error.kind() else {
-        let text = "the connection to the server broke";
-        return Failure::Passing(unavailable(text).caused_by(error));
+        let text = format!("the connection to the server broke: {}", explained(&error));
+        return Failure::Passing(lost(&text));
     };
     match kind {
         ServerErrorKind::NoScript => Failure::NoScript,
@@ -198,14 +299,20 @@ fn classify(error: RedisError) -> Failure {
         | ServerErrorKind::ReadOnly
         | ServerErrorKind::MasterDown
         | ServerErrorKind::BusyLoading => {
-            let text = "the server hands the queue over";
-            Failure::Passing(unavailable(text).caused_by(error))
+            let text = format!("the server hands the queue over: {}", explained(&error));
+            Failure::Passing(away(&text))
         }
         _ => Failure::Final(refused(error)),
     }
 }
 
-fn unavailable(message: &str) -> Error {
+/// The server has not done it.
+fn away(message: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// It was sent, and nobody knows what came of it.
+fn lost(message: &str) -> Error {
     Error::new(ErrorKind::Unknown, message)
 }
 
@@ -220,7 +327,7 @@ fn refused(error: RedisError) -> Error {
         _ => ErrorKind::Misuse,
     };
     let message = match kind {
-        ErrorKind::Misuse => "the server refuses".to_owned(),
+        ErrorKind::Misuse => format!("the server refuses: {}", explained(&error)),
         ErrorKind::NoSpace => "the server's memory is full".to_owned(),
         _ => error.detail().unwrap_or("the server refuses").to_owned(),
     };

@@ -195,6 +195,7 @@ pub(super) fn settings(settings: &QueueSettings) -> Vec<u8> {
         out.push(name.as_str().len() as u8);
         out.extend_from_slice(name.as_str().as_bytes());
     }
+    put(&mut out, settings.bytes_max.min(1 << 53) as f64);
     out
 }
 
@@ -223,6 +224,8 @@ fn read_settings(read: &mut Reader<'_>) -> Option<QueueSettings> {
         let name = std::str::from_utf8(read.take(length)?).ok()?;
         shared.push(QueueName::new(name).ok()?);
     }
+    // Settings that an older version wrote end here.
+    let bytes_max = read.double().map_or(QueueSettings::default().bytes_max, |most| most as u64);
     Some(QueueSettings {
         group_limits,
         queue_limits,
@@ -235,8 +238,7 @@ fn read_settings(read: &mut Reader<'_>) -> Option<QueueSettings> {
         keys_max,
         payload_max,
         jobs_max,
-        // Not stored: the server's own bound holds.
-        bytes_max: QueueSettings::default().bytes_max,
+        bytes_max,
         groups_max,
         retention,
     })
@@ -373,9 +375,17 @@ mod tests {
         ];
         let limits: Vec<Limit> = texts.iter().map(|text| text.parse().unwrap()).collect();
         let shared = vec![QueueName::new("a").unwrap(), QueueName::new("b:c").unwrap()];
-        let written =
-            QueueSettings { group_limits: limits, shared, jobs_max: 77, ..Default::default() };
-        assert_eq!(unpack_settings(&settings(&written)).unwrap(), written);
+        let written = QueueSettings {
+            group_limits: limits,
+            shared,
+            jobs_max: 77,
+            bytes_max: 88,
+            ..Default::default()
+        };
+        let packed = settings(&written);
+        assert_eq!(unpack_settings(&packed).unwrap(), written);
+        let older = unpack_settings(&packed[..packed.len() - 8]).unwrap();
+        assert_eq!(older.bytes_max, QueueSettings::default().bytes_max);
         assert!(unpack_settings(b"x").is_err());
     }
 

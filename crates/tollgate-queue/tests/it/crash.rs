@@ -234,6 +234,8 @@ fn on_a_full_disk_jobs_are_read_leased_and_settled_and_new_ones_are_refused() {
         };
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert!(queues.health().is_full && queues.health().failed_commits > 0);
+        let totals = get(queues.stats(&name, None, 1, START)).totals;
+        assert_eq!((totals.enqueued, totals.leased), (kept.len() as u64, 1), "they do not fall");
         let done = || Outcome::Done { result: None };
         get(queues.settle_one(&name, leased[0].token(), done(), START));
         assert_eq!(get(queues.stats(&name, None, 1, START)).queue.waiting, kept.len() as u64 - 1);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tollgate_core::{Clock, Timestamp};
 use tollgate_queue::{
-    Backend, ErrorKind, JobState, NewJob, Outcome, Progress, Queue, QueueName, QueueSettings,
-    Recurring, RedisBackend, RedisSettings, Rhythm, Settled,
+    Backend, Embedded, ErrorKind, JobState, NewJob, Outcome, Progress, Queue, QueueName,
+    QueueSettings, Recurring, RedisBackend, RedisSettings, Rhythm, Settled,
 };
 use tollgate_sim::servers::{Engine, LossyWay, Server, full};
 
@@ -300,6 +300,62 @@ fn bad_input_is_refused_and_changes_nothing() {
     let many = now_or_soon(backend.enqueue(&name, vec![job("g"); 3], START));
     assert_eq!(kind(many), ErrorKind::Full);
     assert_eq!(get(backend.stats(&name, None, 10, START)).queue.waiting, 0);
+}
+
+/// What is refused and what is not, and in which words, is what a queue in memory says.
+#[test]
+fn payloads_are_bounded_in_bytes_as_in_memory() {
+    let shared = Shared::virtual_time(Engine::Redis.shared(), "bytes");
+    let memory = Embedded::memory();
+    let backends: [&dyn Backend; 2] = [&memory, &shared.backend];
+    let [in_memory, on_redis] = backends.map(bytes_bounded);
+    assert_eq!(in_memory, on_redis);
+    assert_eq!(in_memory.iter().filter(|said| said.is_empty()).count(), 5, "{in_memory:#?}");
+}
+
+/// A queue for 250 bytes is filled and emptied in every way; what each call was refused with.
+fn bytes_bounded(backend: &dyn Backend) -> Vec<String> {
+    let name = queue("q");
+    let hundred = || NewJob::new(group("g"), vec![7; 100]);
+    let later = hundred().key("once").priority(2).after(Duration::from_secs(9));
+    let mut said = Vec::new();
+    let mut put = |jobs: Vec<NewJob>, now: Timestamp| {
+        let refused = now_or_soon(backend.enqueue(&name, jobs, now)).err();
+        said.push(refused.map_or(String::new(), |error| format!("{:?} {error}", error.kind())));
+    };
+    let lease = |now| get(backend.lease(&name, 1, "w", now)).leases[0].token();
+    let fail = Outcome::Failed { reason: "so".to_owned(), retry: false };
+    let settings = QueueSettings { bytes_max: 250, ..settings("concurrent 9") };
+    get(backend.put_queue(&name, settings.clone(), START));
+    assert_eq!(get(backend.queues())[0].1, settings, "it is stored");
+    put(vec![hundred(); 3], START);
+    put(vec![hundred(), hundred()], START);
+    put(vec![hundred()], START);
+    put(vec![hundred().key("k").weight(2)], START);
+    // A dead letter is held as a job that waits is.
+    get(backend.settle_one(&name, lease(START), fail.clone(), START));
+    put(vec![hundred()], START);
+    get(backend.settle_one(&name, lease(START), Outcome::Done { result: None }, START));
+    put(vec![later], START);
+    put(vec![hundred()], START);
+    let dead = get(backend.dead(&name, None, 9, START))[0].id;
+    get(backend.cancel(&name, dead, START));
+    put(vec![hundred()], START);
+    put(vec![hundred()], START);
+    // Back from the dead it is held once.
+    let token = lease(START);
+    get(backend.settle_one(&name, token, fail.clone(), START));
+    assert!(get(backend.revive(&name, token.id, START)));
+    put(vec![hundred()], START);
+    get(backend.cancel(&name, token.id, START));
+    put(vec![hundred()], START);
+    // The dead are held until they are forgotten.
+    let later_on = START.after(settings.retention.dead_age + Duration::from_secs(1));
+    get(backend.settle_one(&name, lease(START), fail, START));
+    put(vec![hundred()], START);
+    put(vec![hundred()], later_on);
+    put(vec![hundred()], later_on);
+    said
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use redis::{Cmd, Pipeline, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tollgate_core::{ErrorKind, StoreError};
 
 use super::Inner;
@@ -16,6 +17,7 @@ use crate::outage::Proof;
 /// A command, and who waits for its reply.
 pub(super) struct Job {
     command: Cmd,
+    began: Instant,
     ticket: Arc<Ticket>,
     answer: oneshot::Sender<Result<Value, Trouble>>,
 }
@@ -24,8 +26,8 @@ impl Inner {
     /// Asks the service, and waits for the reply no longer than the budget.
     pub(super) async fn ask(&self, command: Cmd) -> Result<Value, Trouble> {
         let (answer, receive) = oneshot::channel();
-        let ticket = Arc::new(Ticket::default());
-        self.submit(Job { command, ticket: Arc::clone(&ticket), answer });
+        let (ticket, began) = (Arc::new(Ticket::default()), Instant::now());
+        self.submit(Job { command, began, ticket: Arc::clone(&ticket), answer });
         // Kept by the runtime that the store was made in: whoever waits need not run in one.
         let budget = {
             let _runtime = self.runtime.enter();
@@ -38,7 +40,7 @@ impl Inner {
             }),
             () = budget => {
                 let error = ticket.abandon();
-                self.line.outage.failed_by(&error.to_string());
+                self.line.outage.failed_by(began, &error.to_string());
                 Err(Trouble::store(error))
             }
         }
@@ -73,7 +75,7 @@ pub(super) async fn fly(line: &Arc<Line>, jobs: Vec<Job>) {
     let mut waiting = Vec::with_capacity(jobs.len());
     for job in jobs.into_iter().filter(|job| job.ticket.send()) {
         pipeline.add_command(job.command);
-        waiting.push(job.answer);
+        waiting.push(Waiting { began: job.began, answer: job.answer });
     }
     if waiting.is_empty() {
         return;
@@ -95,11 +97,15 @@ pub(super) async fn fly(line: &Arc<Line>, jobs: Vec<Job>) {
     }
 }
 
-type Waiting = oneshot::Sender<Result<Value, Trouble>>;
+/// Who waits for a reply, and since when.
+struct Waiting {
+    began: Instant,
+    answer: oneshot::Sender<Result<Value, Trouble>>,
+}
 
 fn land(line: &Line, waiting: Vec<Waiting>, replies: Vec<Value>) {
     let mut replies = replies.into_iter();
-    for answer in waiting {
+    for Waiting { began, answer } in waiting {
         let reply = match replies.next() {
             Some(Value::ServerError(error)) => Err(trouble(&error)),
             Some(reply) => Ok(reply),
@@ -107,7 +113,7 @@ fn land(line: &Line, waiting: Vec<Waiting>, replies: Vec<Value>) {
         };
         match &reply {
             Err(trouble) if trouble.degrades => {
-                line.outage.failed_by(&trouble.error.to_string());
+                line.outage.failed_by(began, &trouble.error.to_string());
                 line.traffic.failures.fetch_add(1, Ordering::Relaxed);
             }
             _ => line.outage.answered(Proof::Written),
@@ -119,19 +125,19 @@ fn land(line: &Line, waiting: Vec<Waiting>, replies: Vec<Value>) {
 
 /// Nobody knows what the service made of these commands.
 fn lose(line: &Line, waiting: Vec<Waiting>, message: &str) {
-    for answer in waiting {
-        note_failure(line);
+    for Waiting { began, answer } in waiting {
+        note_failure(line, began);
         let _ = answer.send(Err(Trouble::store(unknown(message))));
     }
 }
 
 fn refuse(line: &Line, job: Job, message: &str) {
-    note_failure(line);
+    note_failure(line, job.began);
     let _ = job.answer.send(Err(Trouble::store(unavailable(message))));
 }
 
-fn note_failure(line: &Line) {
-    line.outage.failed();
+fn note_failure(line: &Line, began: Instant) {
+    line.outage.failed(began);
     line.traffic.failures.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tollgate_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
@@ -11,7 +11,7 @@ use crate::batch::{Manner, Outcome};
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Job, Ticket, Trouble, unknown};
 use crate::layout;
-use crate::outage::Outage;
+use crate::outage::OutageRecord;
 use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
@@ -21,13 +21,14 @@ impl Inner {
     pub(super) async fn ask(&self, request: Request, at: Timestamp) -> Result<Outcome, Trouble> {
         let (answer, receive) = oneshot::channel();
         let ticket = Arc::new(Ticket::default());
-        let slot = request.slot();
+        let (slot, began) = (request.slot(), Instant::now());
         let manner =
             Manner { at: self.obeys_caller.then_some(at), remember_ms: self.remember_ms(&request) };
         let job = Job {
             request,
             manner,
             slot,
+            began,
             ticket: Arc::clone(&ticket),
             answer,
             hops: 0,
@@ -39,7 +40,8 @@ impl Inner {
             outcome = receive => outcome.unwrap_or_else(|_| Err(Trouble::store(Self::shut_down()))),
             () = self.budget() => {
                 let error = ticket.abandon();
-                self.router.with_outage(slot, |outage| outage.failed_by(&error.to_string()));
+                let reason = error.to_string();
+                self.router.with_outage(slot, |outage| outage.failed_by(began, &reason));
                 Err(Trouble::store(error))
             }
         }
@@ -139,7 +141,7 @@ impl Inner {
 
     /// Why the server of a request does not answer, and how long it has not.
     fn absence(&self, request: &Request, trouble: &Trouble) -> Absence {
-        let lasted = self.router.with_outage(request.slot(), Outage::lasted);
+        let lasted = self.router.with_outage(request.slot(), OutageRecord::lasted);
         Absence { kind: trouble.error.kind(), lasted }
     }
 

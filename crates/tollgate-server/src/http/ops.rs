@@ -16,7 +16,6 @@ use crate::auth::Role;
 use crate::metrics::Exposition;
 use crate::pressure;
 use crate::process;
-use crate::queues::Queues;
 use crate::reload;
 use crate::service::Service;
 use crate::top::{Ranked, Ranking};
@@ -84,9 +83,6 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
     let auth = service.auth();
     let may_read = auth.role_of_field(request.fields.field("authorization")).is_some();
     let stale = service.reload_error();
-    let outage = service.outages().current();
-    let since_ms = outage.as_ref().map(|outage| outage.since.as_nanos() / 1_000_000);
-    let last_error = outage.as_ref().map(|outage| &outage.reason).filter(|_| may_read);
     reply.status = if is_ready { 200 } else { 503 };
     let body = json!({
         "ready": is_ready,
@@ -94,7 +90,8 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
         "config": if stale.is_some() { "stale" } else { "current" },
         "config_error": stale.filter(|_| may_read),
         "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
-        "store": {"up": outage.is_none(), "since_ms": since_ms, "last_error": last_error},
+        "queue_store": service.queues().map(|queues| queues.outages().readiness(may_read)),
+        "store": service.outages().readiness(may_read),
     });
     reply.body.extend_from_slice(body.to_string().as_bytes());
 }
@@ -152,9 +149,8 @@ fn exposition(service: &Service) -> String {
     text.family("tollgate_draining", "gauge", "Whether the service is about to stop.");
     text.sample(&[], f64::from(u8::from(service.is_draining())));
     let help = "Whether the store answers; without it each policy's on_store_error does.";
-    text.family("tollgate_store_up", "gauge", help);
-    let is_up = service.outages().is_up();
-    text.sample(&[("store", service.store_name())], f64::from(u8::from(is_up)));
+    let labels = [("store", service.store_name())];
+    service.outages().write(("tollgate_store_up", help), &labels, &mut text);
     service.stale().write(&mut text);
     service.metrics().write(service.store_name(), &mut text);
     text.family("tollgate_held_bytes", "gauge", "Held for unfinished requests.");
@@ -162,7 +158,13 @@ fn exposition(service: &Service) -> String {
     if let Some(memory) = service.memory() {
         pressure::write(memory, service, &mut text);
     }
-    if let Some(health) = service.queues().map(Queues::health) {
+    if let Some(queues) = service.queues() {
+        let health = queues.health();
+        let help = "Whether the store of the queues answers.";
+        queues.outages().write(("tollgate_queue_store_up", help), &[], &mut text);
+        let help = "Calls that the store of the queues did not answer.";
+        text.family("tollgate_queue_store_errors_total", "counter", help);
+        text.sample(&[], health.failed_calls as f64);
         let help = "Whether the disk of the queues is full, so that new jobs are refused.";
         text.family("tollgate_queue_store_full", "gauge", help);
         text.sample(&[], f64::from(u8::from(health.is_full)));

@@ -93,6 +93,9 @@ impl Trouble {
             Self::WrongTokens { wait } => {
                 reply.fields.push(("Retry-After", seconds_up(*wait).max(1).to_string()));
             }
+            Self::Queue(error) if error.kind() == tollgate_queue::ErrorKind::Unavailable => {
+                reply.fields.push(("Retry-After", "1".to_owned()));
+            }
             Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
             _ => {}
         }

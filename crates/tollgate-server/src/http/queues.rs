@@ -113,5 +113,6 @@ fn both_methods(trouble: Trouble, verb: &[&str]) -> Trouble {
 fn queue(worker: &Worker, segment: &str) -> Result<Queue, Trouble> {
     let name = decoded(segment).ok_or(Trouble::NotFound)?;
     let queues = worker.service.queues().ok_or(Trouble::NotFound)?;
+    queues.signer()?;
     Ok(queues.queue(QueueName::new(&name)?))
 }

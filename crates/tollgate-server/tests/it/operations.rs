@@ -505,7 +505,7 @@ fn a_drain_ends_the_wait_for_a_job() {
     let config = Config::from_texts(&texts, &overrides, &metrics).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let queues = runtime.block_on(async {
-        let backend = tollgate_server::queues::open(None).await.unwrap();
+        let backend = tollgate_server::queues::open(None, false).await.unwrap();
         Queues::start(backend, clock(), &config.queues).await.unwrap()
     });
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));

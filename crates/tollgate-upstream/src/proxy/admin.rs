@@ -2,7 +2,7 @@
 //!
 //! | request | needs | answer |
 //! |---|---|---|
-//! | `GET /healthz`, `GET /readyz` | nothing | 200, or 503 when stopping |
+//! | `GET /healthz`, `GET /readyz` | nothing | 200, or 503 when stopping; whether the store that is shared answers |
 //! | `GET /metrics` | to look | Prometheus's text |
 //! | `GET /admin/buckets?cursor=&max=` | to look | buckets of all credentials, a page at a time |
 //! | `POST /admin/unlock?credential=[&bucket=]` | to act | forgets what blocks |
@@ -50,7 +50,7 @@ pub(super) async fn answer(
         (&Method::GET, "/readyz") if state.is_stopping() => {
             text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
         }
-        (&Method::GET, "/readyz") => text_response(StatusCode::OK, "ready\n"),
+        (&Method::GET, "/readyz") => ready(state, may_look(state, peer, request.headers())),
         (&Method::GET, _) if !may_look(state, peer, request.headers()) => forbidden(),
         (&Method::GET, "/metrics") => text_response(StatusCode::OK, state.metrics.text(state)),
         (&Method::GET, "/admin/buckets") => buckets(state, query).await,
@@ -59,6 +59,13 @@ pub(super) async fn answer(
         (&Method::POST, "/admin/drain") => drain(state, query).await,
         _ => text_response(StatusCode::NOT_FOUND, "no such page\n"),
     }
+}
+
+/// A proxy without its store is ready: it keeps its part of the budgets by itself, and a store that
+/// all proxies share would take all of them from a balancer at once.
+fn ready(state: &State, tells_why: bool) -> Response<Body> {
+    let store = state.store.get().map(|store| store.readiness(tells_why));
+    text_response(StatusCode::OK, format!("ready\n{}", store.unwrap_or_default()))
 }
 
 fn may_act(state: &State, headers: &HeaderMap) -> bool {

@@ -104,14 +104,17 @@ impl Metrics {
             ("retries_total", "Refused requests that were sent again.", &self.retries),
             ("malformed_fields_total", "Fields of answers that made no sense.", &self.malformed),
             ("invalid_total", "Answers that count towards a ban.", &self.invalid),
-            (
-                "store_errors_total",
-                "Failures of the store of the ban's budget.",
-                &self.store_errors,
-            ),
         ] {
             text.family(name, "counter", help);
             text.sample("", value.load(Ordering::Relaxed) as f64);
+        }
+        let store = state.store.get();
+        let unanswered = store.map_or(0, |store| store.failures());
+        text.family("store_errors_total", "counter", "Calls that the store did not answer.");
+        text.sample("", (unanswered + self.store_errors.load(Ordering::Relaxed)) as f64);
+        if let Some(store) = store {
+            text.family("store_up", "gauge", "Whether the store that proxies share answers.");
+            text.sample("", f64::from(u8::from(store.current().is_none())));
         }
         for (name, help, value) in [
             ("requests", "Requests at work or waiting.", state.room.requests() as f64),

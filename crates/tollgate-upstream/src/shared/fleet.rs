@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
-use tollgate_core::StoreError;
+use tollgate_core::{Outage, StoreError};
 use tollgate_redis::Primary;
 
 use super::core::Core;
@@ -32,6 +32,9 @@ struct Inner {
     pushes: mpsc::UnboundedSender<PushInfo>,
     /// By prefix in a cluster, one otherwise.
     links: tokio::sync::Mutex<HashMap<String, Arc<Link>>>,
+    /// The same, to look at without waiting for one that connects.
+    known_links: Mutex<Vec<Weak<Link>>>,
+    failures: Arc<AtomicU64>,
     cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
 }
 
@@ -53,6 +56,8 @@ impl Fleet {
             permits: Arc::new(AtomicU64::new(0)),
             pushes,
             links: tokio::sync::Mutex::default(),
+            known_links: Mutex::default(),
+            failures: Arc::default(),
             cores,
         }));
         fleet.link(&Prefix::none()).await?;
@@ -98,6 +103,20 @@ impl Fleet {
         &self.0.process
     }
 
+    /// The longest outage of a server of the store that is under way, if there is one.
+    #[must_use]
+    pub fn outage(&self) -> Option<Outage> {
+        let links = self.0.known_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = links.iter().filter_map(|link| link.upgrade()?.outage.told());
+        told.max_by_key(|outage| outage.lasted)
+    }
+
+    /// Calls since the start that the store did not answer.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.0.failures.load(Ordering::Relaxed)
+    }
+
     fn known(&self, prefix: &Prefix) -> Option<Arc<Core>> {
         let cores = self.0.cores.lock().unwrap_or_else(PoisonError::into_inner);
         cores.get(prefix).and_then(Weak::upgrade)
@@ -116,7 +135,13 @@ impl Fleet {
         let primary = Primary::of(&inner.url, prefix.key("global").as_bytes(), store)?;
         let timeout = inner.settings.timeout;
         let (pushes, start_without) = (inner.pushes.clone(), inner.settings.store.start_without);
-        let link = Link::connect(primary, timeout, &inner.process, pushes, start_without).await?;
+        let failures = Arc::clone(&inner.failures);
+        let link = Link::connect(primary, timeout, &inner.process, pushes, failures, start_without)
+            .await?;
+        let mut known = inner.known_links.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|link| link.strong_count() > 0);
+        known.push(Arc::downgrade(&link));
+        drop(known);
         links.retain(|_, link| Arc::strong_count(link) > 1);
         links.insert(name.to_owned(), Arc::clone(&link));
         Ok(link)

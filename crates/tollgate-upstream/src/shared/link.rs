@@ -4,14 +4,16 @@
 //! falls between the two. When the connection is lost both end together, and everybody who waits
 //! is told.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{mpsc, watch};
-use tollgate_core::StoreError;
-use tollgate_redis::Primary;
+use tokio::time::Instant;
+use tollgate_core::{StoreError, explained};
+use tollgate_redis::{OutageRecord, Primary, Proof};
 
 use super::keys::{RENAMED, WAKE};
 use super::script::Script;
@@ -25,6 +27,9 @@ pub(super) struct Link {
     line: Mutex<Option<MultiplexedConnection>>,
     /// How many connections there were; odd while there is one.
     epoch: watch::Sender<u64>,
+    pub(super) outage: OutageRecord,
+    /// Calls without an answer, over all connections of the process.
+    failures: Arc<AtomicU64>,
 }
 
 /// Why a call has no answer.
@@ -43,6 +48,7 @@ impl Link {
         timeout: Duration,
         process: &str,
         pushes: mpsc::UnboundedSender<PushInfo>,
+        failures: Arc<AtomicU64>,
         start_without: bool,
     ) -> Result<Arc<Self>, StoreError> {
         let link = Arc::new(Self {
@@ -52,10 +58,15 @@ impl Link {
             pushes,
             line: Mutex::new(None),
             epoch: watch::channel(0).0,
+            outage: OutageRecord::default(),
+            failures,
         });
+        let began = Instant::now();
         match link.dial().await {
             Ok(connection) => link.up(connection),
-            Err(error) if start_without && error.is_transient() => {}
+            Err(error) if start_without && error.is_transient() => {
+                link.outage.failed_by(began, &explained(&error));
+            }
             Err(error) => return Err(error),
         }
         tokio::spawn(revive(Arc::downgrade(&link), link.epoch.subscribe()));
@@ -78,36 +89,61 @@ impl Link {
         keys: &[String],
         args: &[String],
     ) -> Result<Value, Trouble> {
-        let Some((mut connection, epoch)) = self.current() else { return Err(Trouble::Lost) };
+        let began = Instant::now();
+        let Some((mut connection, epoch)) = self.current() else { return Err(self.lost(began)) };
         let answer = script.run(&mut connection, keys, args);
-        self.judge(epoch, tokio::time::timeout(self.timeout, answer).await)
+        self.judge(epoch, began, tokio::time::timeout(self.timeout, answer).await)
     }
 
     /// Sends one command.
     pub(super) async fn send(&self, command: &redis::Cmd) -> Result<Value, Trouble> {
-        let Some((mut connection, epoch)) = self.current() else { return Err(Trouble::Lost) };
+        let began = Instant::now();
+        let Some((mut connection, epoch)) = self.current() else { return Err(self.lost(began)) };
         let answer = command.query_async(&mut connection);
-        self.judge(epoch, tokio::time::timeout(self.timeout, answer).await)
+        self.judge(epoch, began, tokio::time::timeout(self.timeout, answer).await)
     }
 
     /// Sends commands together.
     pub(super) async fn send_all(&self, pipe: &redis::Pipeline) -> Result<Value, Trouble> {
-        let Some((mut connection, epoch)) = self.current() else { return Err(Trouble::Lost) };
+        let began = Instant::now();
+        let Some((mut connection, epoch)) = self.current() else { return Err(self.lost(began)) };
         let answer = pipe.query_async(&mut connection);
-        self.judge(epoch, tokio::time::timeout(self.timeout, answer).await)
+        self.judge(epoch, began, tokio::time::timeout(self.timeout, answer).await)
+    }
+
+    /// Notes a call, begun then, that has no answer.
+    fn lost(&self, began: Instant) -> Trouble {
+        self.outage.failed(began);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        Trouble::Lost
     }
 
     fn judge(
         &self,
         epoch: u64,
+        began: Instant,
         answer: Result<Result<Value, RedisError>, tokio::time::error::Elapsed>,
     ) -> Result<Value, Trouble> {
         match answer {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) if !is_elsewhere(&error) => Err(Trouble::Refused(error.to_string())),
-            _ => {
-                self.down(epoch);
-                Err(Trouble::Lost)
+            Ok(Ok(value)) => {
+                self.outage.answered(Proof::Written);
+                Ok(value)
+            }
+            Ok(Err(error)) if !is_elsewhere(&error) => {
+                // Somebody else's data at a key is one bucket's trouble, not an outage.
+                if error.code().is_some_and(|code| REFUSES_ALL.contains(&code)) {
+                    self.outage.refused_by(began, &error.to_string());
+                }
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                Err(Trouble::Refused(error.to_string()))
+            }
+            Ok(Err(error)) => {
+                self.down(epoch, &explained(&error));
+                Err(self.lost(began))
+            }
+            Err(_) => {
+                self.down(epoch, "the store did not answer in time");
+                Err(self.lost(began))
             }
         }
     }
@@ -120,14 +156,17 @@ impl Link {
     fn up(&self, connection: MultiplexedConnection) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         *line = Some(connection);
+        // It took the subscription: there is nothing that it may allow meanwhile, as a limiter does.
+        self.outage.answered(Proof::Written);
         self.epoch.send_modify(|epoch| *epoch += 1);
     }
 
     /// Stops using the connection of that number. What failed on an earlier one says nothing about
     /// this one.
-    fn down(&self, epoch: u64) {
+    fn down(&self, epoch: u64, reason: &str) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         if *self.epoch.borrow() == epoch && line.take().is_some() {
+            self.outage.failed_by(Instant::now(), reason);
             self.epoch.send_modify(|epoch| *epoch += 1);
         }
     }
@@ -152,12 +191,15 @@ async fn pass_on(mut inbox: mpsc::UnboundedReceiver<PushInfo>, link: Weak<Link>,
     while let Some(push) = inbox.recv().await {
         let Some(link) = link.upgrade() else { return };
         if push.kind == PushKind::Disconnection {
-            return link.down(epoch);
+            return link.down(epoch, "the connection to the store broke");
         }
         // Nobody listens any more only when everything is being shut down.
         let _ = link.pushes.send(push);
     }
 }
+
+/// What a server says that refuses every write.
+const REFUSES_ALL: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "NOPERM", "NOAUTH"];
 
 /// Whether another server, or this one later, may answer.
 fn is_elsewhere(error: &RedisError) -> bool {
@@ -193,9 +235,11 @@ async fn revive(link: Weak<Link>, mut epochs: watch::Receiver<u64>) {
             continue;
         }
         let Some(link) = link.upgrade() else { return };
+        let began = Instant::now();
         match link.dial().await {
             Ok(connection) => link.up(connection),
-            Err(_) => {
+            Err(error) => {
+                link.outage.failed_by(began, &explained(&error));
                 drop(link);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);

@@ -33,8 +33,9 @@ end
 
 if what == 'cancel' then
   local id = ARGV[4]
-  if call('HDEL', P .. 'x', id) == 1 then
-    call('ZREM', P .. 'xz', id)
+  local dead = call('HGET', P .. 'x', id)
+  if dead then
+    payloads.forget_dead(id, dead)
     return reply(1)
   end
   local text = call('HGET', P .. 'j', id)
@@ -80,10 +81,10 @@ elseif what == 'revive' then
   local id = ARGV[4]
   local text = call('HGET', P .. 'x', id)
   if not text or read('<d', text) + Q.dead_age <= now then return reply(0) end
-  call('HDEL', P .. 'x', id)
-  call('ZREM', P .. 'xz', id)
+  payloads.forget_dead(id, text)
   local length = read('<I4', text, 10)
   local j = job_read(text:sub(14 + length))
+  payloads.count('by', payloads.of(j))
   j.failures, j.due = 0, now
   Q.heaviest = max(Q.heaviest, j.weight)
   call('HSET', P .. 'c', 'hv', Q.heaviest, 'lg', max(Q.longest, #j.text))

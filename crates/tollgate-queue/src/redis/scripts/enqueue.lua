@@ -30,6 +30,22 @@ local function refusal(from, many)
   if jobs_now + many > Q.jobs_max then
     return ('FULL the queue holds %d jobs and may hold no more'):format(jobs_now)
   end
+  local coming = 0
+  for n = from + 1, from + 2 * many - 1, 2 do
+    local _, _, _, payload = parse(ARGV[n])
+    coming = coming + #ARGV[n] - payload + 1
+  end
+  local kept_now = payloads.held + payloads.taken
+  if kept_now + coming > Q.bytes_max and Q.dead_bytes > 0 then
+    -- Some of the dead may have come to their end.
+    purge('x', Q.dead_age, Q.dead_max)
+    payloads.held = Q.bytes + tonumber(call('HGET', P .. 'c', 'bx') or 0)
+    kept_now = payloads.held + payloads.taken
+  end
+  if kept_now + coming > Q.bytes_max then
+    return ("FULL the queue's payloads have %d bytes and may have %d (bytes_max)"):format(kept_now,
+      Q.bytes_max)
+  end
   if groups_now + #known + many > Q.groups_max then
     local new, seen = 0, {}
     for _, name in ipairs(known) do
@@ -92,7 +108,7 @@ end
 -- Enqueues one; its id, whether it is a duplicate, and if not the number of its group and, of those
 -- that start now, how many of this run are before it.
 local function put(name, text, due)
-  local priority, weight, key = parse(text)
+  local priority, weight, key, payload = parse(text)
   local id = key and earlier(key)
   if id then return id, 1, 0, -1 end
   id_last = id_last + 1
@@ -109,7 +125,7 @@ local function put(name, text, due)
   end
   heaviest, longest = max(heaviest, weight), max(longest, #text)
   fresh[#fresh + 1], fresh[#fresh + 2] = id, pack('<dd', now, due) .. text
-  jobs_now = jobs_now + 1
+  jobs_now, payloads.taken = jobs_now + 1, payloads.taken + #text - payload + 1
   return id_last, 0, k, ahead
 end
 

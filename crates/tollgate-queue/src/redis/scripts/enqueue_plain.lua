@@ -26,15 +26,33 @@ local fresh, number_of, known, came, waits, before, values = {}, {}, {}, {}, {},
 -- Groups that are yet to be loaded and placed; what the calls are answered.
 local others, calls = {}, nil
 
+-- Bytes of the payloads that are kept, and of those that come.
+payloads.held, payloads.taken = Q.bytes, 0
+-- What is kept of dead jobs may have come to its end since they were counted.
+if Q.dead_bytes > 0 then
+  if call('EXISTS', P .. 'x') == 1 then
+    payloads.held = payloads.held + Q.dead_bytes
+  else
+    call('HDEL', P .. 'c', 'bx')
+  end
+end
+
 local function are_plain()
   if starts ~= '' or jobs_now + wanted > Q.jobs_max or groups_now + wanted > Q.groups_max then
     return false
   end
   for n = FIRST + 1, #ARGV, 2 do
-    if #ARGV[n] > Q.payload_max then return false end
+    if #ARGV[n] > Q.payload_max then
+      payloads.taken = 0
+      return false
+    end
+    -- A plain job has no key: this stands before its payload.
+    payloads.taken = payloads.taken + #ARGV[n] - 37 - #ARGV[n - 1]
     longest = max(longest, #ARGV[n])
   end
-  return true
+  if payloads.held + payloads.taken <= Q.bytes_max then return true end
+  payloads.taken = 0
+  return false
 end
 
 local function take_plain()
@@ -83,6 +101,7 @@ end
 local function jobs_save()
   chunked(fresh, function(...) call('HSET', P .. 'j', ...) end)
   call('HINCRBY', P .. 'c', 't_enqueued', #fresh / 2)
+  payloads.count('by', payloads.taken)
   call('HSET', P .. 'c', 'or', format('%d', order))
   if longest > Q.longest then call('HSET', P .. 'c', 'lg', longest) end
 end

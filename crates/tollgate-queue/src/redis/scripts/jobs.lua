@@ -22,7 +22,8 @@ local function bury(id, j, reason)
   count('dead')
   keep('x', id, pack('<dBI4', now, 1, #reason) .. reason .. job_head(j) .. j.text:sub(j.payload),
     Q.dead_age, Q.dead_max)
-  job_forget(id)
+  payloads.count_dead(j)
+  job_forget(id, j)
 end
 
 local function lease_read(text)
@@ -107,7 +108,7 @@ end
 local function end_cancelled(id, j)
   count('cancelled')
   key_forget(j.key)
-  job_forget(id)
+  job_forget(id, j)
 end
 
 local upkeep

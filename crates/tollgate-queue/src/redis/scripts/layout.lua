@@ -13,7 +13,8 @@
 --
 --   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
 --                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest
---                           place, dl: delayed jobs, t: latest time,
+--                           place, dl: delayed jobs, t: latest time, by: bytes of payloads in j,
+--                           bx: of those in x while it is there,
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
@@ -60,6 +61,7 @@
 --   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
 --            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
 --            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
+--            | bytes_max 8 (queues made by older versions have none until they are put again) |
 --   limits   | count 1 | (kind 1, four doubles) ... |
 --
 -- Moments and durations are whole microseconds in doubles, exact until the year 2255.
@@ -137,7 +139,7 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
@@ -166,6 +168,8 @@ do
     Q.shared[n] = s:sub(at + 1, at + length)
     at = at + 1 + length
   end
+  Q.bytes_max = at <= #s and read('<d', s, at) or 2 ^ 30
+  Q.bytes, Q.dead_bytes = tonumber(kept[9] or 0), tonumber(kept[10] or 0)
 end
 
 -- Says to whoever waits that something may start at `at`.

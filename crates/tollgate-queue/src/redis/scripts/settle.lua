@@ -67,8 +67,9 @@ local function settle(name, l, said_of)
   if outcome == 1 then
     answered(g, l, now)
     count('done')
-    if Q.done_max > 0 then done_keep(name, said_of) end
-    job_forget(name)
+    local j = job_of(name, attempt)
+    if Q.done_max > 0 then done_keep(name, said_of, j) end
+    job_forget(name, j)
     code, time = DONE, 0
   elseif outcome == 2 then
     code, time = failed(name, g, job_of(name, attempt), l, retry, sub(said_of, at))

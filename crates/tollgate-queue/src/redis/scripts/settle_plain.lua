@@ -42,9 +42,9 @@ local function job_of(id, attempt)
 end
 
 -- Keeps that a job is done, and with which result.
-local function done_keep(id, said_of)
-  local attempt, _, _, _, has_result, at = read(SAID, said_of)
-  local note, j = pack('<dBI4', now, has_result, #said_of - at + 1), job_of(id, attempt)
+local function done_keep(id, said_of, j)
+  local _, _, _, _, has_result, at = read(SAID, said_of)
+  local note = pack('<dBI4', now, has_result, #said_of - at + 1)
   keep('e', id, note .. sub(said_of, at) .. job_head(j), Q.done_age, Q.done_max)
   over.e = true
 end
@@ -85,11 +85,13 @@ local function settle_plain(from, upto)
   for k = from, upto do
     local name, group, lease = names[k], of[k], leases[k - from + 1]
     if group and is_done[group] then
+      local j = job_of(name, read('<I4', said[k]))
       n = n + 1
-      told[k], ended[n], forgotten[n] = DONE_TOLD, name, name
+      told[k], ended[n] = DONE_TOLD, name
+      job_forget(name, j)
       if byte(lease, ALONE_AT) == 1 then alone[#alone + 1] = name end
       observe(now - read('<d', lease, 5))
-      if Q.done_max > 0 then done_keep(name, said[k]) end
+      if Q.done_max > 0 then done_keep(name, said[k], j) end
     elseif group then
       gone[name] = false
     end

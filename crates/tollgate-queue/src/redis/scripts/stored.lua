@@ -23,6 +23,26 @@ local function job_head(j)
     j.attempts_max, j.backoff, j.backoff_max, #j.key) .. j.key .. pack('<I2', #j.group) .. j.group
 end
 
+-- Bytes of payloads; a table, since a script has room for 200 names.
+local payloads = { freed = 0 }
+
+function payloads.of(j) return #j.text - j.payload + 1 end
+
+-- Counts bytes of payloads that come (or go, below 0) under `name`. What was stored before they were
+-- counted goes uncounted.
+function payloads.count(name, bytes)
+  if bytes ~= 0 and call('HINCRBY', P .. 'c', name, format('%d', bytes)) < 0 then
+    call('HDEL', P .. 'c', name)
+  end
+end
+
+-- Forgets a dead job that is stored as `text`.
+function payloads.forget_dead(id, text)
+  call('HDEL', P .. 'x', id)
+  call('ZREM', P .. 'xz', id)
+  payloads.count('bx', -payloads.of(job_read(sub(text, 14 + read('<I4', text, 10)))))
+end
+
 local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due, id, j.weight) end
 
 -- Keeps what is over in `hash` for `age`, at most `most` of it; written together at the end.
@@ -45,6 +65,17 @@ local function keeps_save()
   kept = {}
 end
 
+-- Counts the payload of a job that is about to be kept as dead.
+function payloads.count_dead(j)
+  if Q.dead_max == 0 or Q.dead_age == 0 then return end
+  -- All that was counted may have come to its end together.
+  if Q.dead_bytes > 0 and not kept.x and call('EXISTS', P .. 'x') == 0 then
+    call('HDEL', P .. 'c', 'bx')
+    Q.dead_bytes = 0
+  end
+  payloads.count('bx', payloads.of(j))
+end
+
 -- Forgets what is kept too long or too much of, oldest first; more than a run can have kept.
 local function purge(hash, age, most)
   keeps_save()
@@ -54,6 +85,13 @@ local function purge(hash, age, most)
     local many = call('ZCARD', z) - most
     if #old == 0 and many > 0 then old = call('ZRANGE', z, 0, min(many, CHUNK) - 1) end
     if #old == 0 then return end
+    if hash == 'x' then
+      -- One at a time: together their payloads may be more than the server has room for.
+      for _, id in ipairs(old) do
+        local text = call('HGET', P .. 'x', id)
+        if text then payloads.forget_dead(id, text) end
+      end
+    end
     call('ZREM', z, unpack(old))
     call('HDEL', P .. hash, unpack(old))
   end
@@ -62,7 +100,9 @@ end
 -- Jobs that are in no group any more, leases that are over, and those of them that are alone in l:
 -- what is gone is written together at the end.
 local forgotten, ended, alone = {}, {}, {}
-local function job_forget(id) forgotten[#forgotten + 1] = id end
+local function job_forget(id, j)
+  forgotten[#forgotten + 1], payloads.freed = id, payloads.freed + payloads.of(j)
+end
 
 -- Jobs that were leased together and end one by one are among the times until theirs has come.
 local function ends_save()
@@ -75,9 +115,8 @@ local function ends_save()
   end
   chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
-  -- A queue without jobs forgets the heaviest and the longest, too.
-  if #forgotten > 0 and (Q.heaviest > 1 or Q.longest > LONG_JOB) and call('HLEN', P .. 'j') == 0 then
-    call('HDEL', P .. 'c', 'hv', 'lg')
-  end
-  ended, alone, forgotten = {}, {}, {}
+  payloads.count('by', -payloads.freed)
+  -- A queue without jobs forgets the heaviest, the longest and what was counted, too.
+  if #forgotten > 0 and call('HLEN', P .. 'j') == 0 then call('HDEL', P .. 'c', 'hv', 'lg', 'by') end
+  ended, alone, forgotten, payloads.freed = {}, {}, {}, 0
 end

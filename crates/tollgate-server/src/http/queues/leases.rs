@@ -35,8 +35,8 @@ pub(super) async fn route(
     request: &Request<'_>,
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
-    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer();
-    let leasing = &Leasing { queue, signer };
+    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer()?;
+    let leasing = &Leasing { queue, signer: &signer };
     match verb {
         "lease" => lease(worker, leasing, request, reply).await,
         "heartbeat" => heartbeat(leasing, request, reply).await,

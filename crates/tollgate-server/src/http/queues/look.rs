@@ -15,6 +15,7 @@ const PAGE_DEFAULT: usize = 100;
 pub(super) async fn queues(worker: &Worker, reply: &mut Reply) -> Result<(), Trouble> {
     let mut listed = Vec::new();
     if let Some(queues) = worker.service.queues() {
+        queues.signer()?;
         for queue in queues.all().await? {
             listed.push(figures(&queue).await?);
         }
