@@ -4,18 +4,23 @@
 --
 --   ARGV   4     when the permits were granted (server's clock)
 --          5     sent: the upstream may have counted them; unsent: it cannot have; moved: it has
---                counted them under another name, and this bucket is no more
+--                counted them under another name, and this bucket is no more; waiting: they are
+--                tickets, for which nobody waits any more
 --          6..   permits or tickets
+--
+-- A ticket may have become a permit since somebody decided to give it up: a claim was under way, or
+-- the message that named it came late. So a ticket ends no lease. If it did, a request under way would
+-- not be counted as such, and the next window would be opened with its place.
 --
 -- Answers how many places came back; if moved, how many requests are under way under this name.
 
-local granted, is_unsent = tonumber(ARGV[4]), ARGV[5] == 'unsent'
+local granted, is_unsent, is_waiting = tonumber(ARGV[4]), ARGV[5] == 'unsent', ARGV[5] == 'waiting'
 local names = {}
 for i = 6, #ARGV do names[i - 5] = ARGV[i] end
 
 local held, meters = 0, nil
 for _, name in ipairs(names) do
-  if release(name) == 1 then
+  if not is_waiting and release(name) == 1 then
     local units, further = costs_of(name)
     held = held + units
     if is_unsent and next(further) then
