@@ -126,10 +126,12 @@ local value = left and math.max(left, 0) + limit - window.base or math.max(limit
 if left_there >= 0 and (left_there < value or until_reset < 0) then
   value = math.max(left_there - others, 0)
 end
-if is_moved and left and not window.ends then
+if is_moved and not (left and window.ends) then
   -- It was taken from the counter of the other name, and never from this one. The first answer of a
-  -- window is the one to put that right; it speaks for those elsewhere too.
-  value = math.min(value - units, left_there >= 0 and left_there - others or value)
+  -- window is the one to put that right; it speaks for those elsewhere too, and what it says is left
+  -- leaves out those whose answers are on their way here.
+  local known = left and value - units or value
+  value = math.max(math.min(known, left_there >= 0 and left_there - others or known), 0)
 end
 if low and until_reset >= 0 then
   value = math.min(value, math.max(low + limit - window.base, 0))
@@ -148,12 +150,15 @@ if ARGV[13] == 'length' and left and ttl > 0 and left_there >= 0 then
 end
 if ARGV[13] == 'length' then call('HSET', WINDOW, 'seen', left_there, 'told', now) end
 
--- A reset that moves while its window lasts belongs to a bucket that refills slot by slot.
+-- A reset that moves while its window lasts belongs to a bucket that refills slot by slot. Whether it
+-- lasted is told by the upstream's own clock: by ours, answers of three windows that all come late look
+-- like one window whose reset moves.
 local is_same = reset >= 0 and window.reset and math.abs(reset - window.reset) <= SAME_MS
 if is_same then
   if window.slides < 2 then window.slides = 0 end
 elseif reset >= 0 and window.reset and window.ends and window.ends - now > 50 then
-  window.slides = window.slides + 1
+  local lasted = reset - math.max(until_reset, 0) < window.reset - SAME_MS
+  if lasted then window.slides = window.slides + 1 elseif window.slides < 2 then window.slides = 0 end
 end
 if ARGV[13] == 'sliding' then window.slides = 2 end
 if window.slides >= 2 and left_there >= 0 and until_reset > 0 then

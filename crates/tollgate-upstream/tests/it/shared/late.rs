@@ -186,6 +186,58 @@ async fn a_window_that_an_old_client_opened_a_moment_early_is_not_opened_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_of_several_windows_that_come_late_are_not_taken_for_a_sliding_one() {
+    for engine in Engine::available() {
+        let stage = Stage::of_five(engine, LONG).await;
+        let mut late = take_all(&stage.ledger, 20).await.into_iter();
+        // Each window began when the one before it was over, by the upstream's clock, and each answer
+        // comes while the window goes on by ours.
+        let mut permit = || late.next().expect("four are under way");
+        for window in 1..=3_u64 {
+            let reset_at_ms = 10_000_000 + window * TEN_MINUTES_MS;
+            permit().complete(&told(5, 3, TEN_MINUTES_MS, reset_at_ms));
+            until("the answer is learned", async || {
+                let known: Option<u64> =
+                    stage.tell(&format!("HGET ${ROUTE}:tollgate:window reset")).await;
+                known == Some(reset_at_ms)
+            })
+            .await;
+        }
+        let slides: i64 = stage.tell(&format!("HGET ${ROUTE}:tollgate:window slides")).await;
+        assert_eq!(slides, 0, "{engine:?}: all at once is what such a bucket gives back");
+        permit().complete(&told(5, 4, TEN_MINUTES_MS, 10_000_000 + 3 * TEN_MINUTES_MS));
+        until("all are answered", async || under_way(&stage).await.is_empty()).await;
+        assert_eq!(stage.remaining().await, Some(0), "{engine:?}: nothing has come back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_answers_under_another_name_the_first_to_be_learned_speaks_for_all() {
+    for engine in Engine::available() {
+        let stage = learning(engine, None).await;
+        // One of six is answered and five are under way under the old name, which knows its limit.
+        let of_old = |key: &str| format!("{}:GET /x/1:{key}", stage.name);
+        claim_on(&stage.ledger, get()).await.complete(&told(6, 5, TEN_MINUTES_MS, 1_000));
+        until("the limit is learned", async || {
+            stage.tell_script::<i64>("PTTL @", &of_old("remaining")).await > 0
+        })
+        .await;
+        let mut permits = take_all_of(&stage.ledger).await;
+        assert_eq!(permits.len(), 5, "{engine:?}");
+        // The answer to the first has left the old name, and has not come to the new one. Nothing that
+        // is under way here or there tells of it, but for what the answer to the second says is left.
+        let _: Value = stage.tell_script("ZPOPMIN @", &of_old("tollgate:leases")).await;
+        let second = told(6, 3, TEN_MINUTES_MS, 1_000);
+        permits.remove(1).complete(&Observation { bucket: Some("abc".into()), ..second });
+        until("the answer is learned", async || {
+            stage.tell::<i64>("PTTL $abc:1:remaining").await > 0
+        })
+        .await;
+        assert_eq!(stage.tell::<i64>("GET $abc:1:remaining").await, 0, "{engine:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn however_long_requests_and_answers_are_under_way_no_window_gets_more_than_its_limit() {
     for engine in Engine::available() {
         for naming in [Naming::Learned, Naming::Spectacles] {
