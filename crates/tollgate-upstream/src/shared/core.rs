@@ -213,7 +213,7 @@ impl Core {
         }
         home.note(&lesson);
         let mut args = self.arguments(&home.bucket);
-        args.extend([permit, granted_ms.to_string()]);
+        args.extend([permit.clone(), granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
         args.extend([elsewhere.to_string(), lesson.further]);
         let told = self.link.run(script::observe(), &home.keys.0, &args).await;
@@ -226,6 +226,7 @@ impl Core {
         if let (true, Some(name)) = (is_moved, &observation.bucket) {
             self.rename(&lane, &template_of(&route), name).await;
             lane.state().moving -= 1;
+            self.leave(&lane, granted_ms, "sent", &[permit]).await;
         }
     }
 
