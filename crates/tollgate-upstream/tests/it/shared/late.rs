@@ -40,7 +40,11 @@ async fn a_message_that_names_a_ticket_after_its_grant_ends_no_lease() {
             stage.tell::<i64>(&format!("ZCARD ${ROUTE}:tollgate:waiting")).await == 0
         })
         .await;
-        assert_eq!(under_way(&stage).await, [permit.clone()], "{engine:?}: it is under way");
+        assert_eq!(
+            under_way(&stage).await,
+            std::slice::from_ref(permit),
+            "{engine:?}: it is under way"
+        );
         assert!(try_claim(&stage.ledger).await.is_err(), "{engine:?}: no second probe beside it");
         probe.complete(&told(5, 4, TEN_MINUTES_MS, 1_000));
         stage.until("it counts", |left, ttl| left == Some(4) && ttl > 0).await;
@@ -73,7 +77,7 @@ async fn a_ticket_that_is_given_up_while_a_claim_grants_it_stays_under_way() {
         let keys = keys.join(" ");
         let command = format!("EVAL @ 16 {keys} 120000 $tollgate:wake: {ROUTE} 0 waiting {permit}");
         let _: i64 = stage.tell_script(&command, &leave_script()).await;
-        assert_eq!(under_way(&stage).await, [permit.clone()], "{engine:?}");
+        assert_eq!(under_way(&stage).await, std::slice::from_ref(permit), "{engine:?}");
         assert_eq!(stage.remaining().await, Some(3), "{engine:?}: nor does its place come back");
     }
 }
