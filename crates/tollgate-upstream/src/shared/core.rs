@@ -200,9 +200,12 @@ impl Core {
         lane.state().open.remove(&permit);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let lesson = Lesson::of(&observation, &route, &self.profile, now);
-        let home = self.home(&lane, &route, &observation).await;
-        let mut elsewhere = 0;
-        if !Arc::ptr_eq(&home, &lane) {
+        let home = self.home(&lane, &route, &observation);
+        let is_moved = !Arc::ptr_eq(&home, &lane);
+        // Requests under way under the other name; none is said if there is no other name.
+        let mut elsewhere = -1;
+        if is_moved {
+            lane.state().moving += 1;
             // A class of the profile stays in use by the other routes in it.
             let how = if route.class().is_some() { "unsent" } else { "moved" };
             let back = self.leave(&lane, granted_ms, how, std::slice::from_ref(&permit)).await;
@@ -210,7 +213,7 @@ impl Core {
         }
         home.note(&lesson);
         let mut args = self.arguments(&home.bucket);
-        args.extend([permit, granted_ms.to_string()]);
+        args.extend([permit.clone(), granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
         args.extend([elsewhere.to_string(), lesson.further]);
         let told = self.link.run(script::observe(), &home.keys.0, &args).await;
@@ -218,15 +221,17 @@ impl Core {
         if matches!(told, Err(Trouble::Lost)) && self.is_back_soon().await {
             let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
         }
+        // Only now: whoever knew the name earlier would find nothing under it, and send a probe into
+        // the window that this answer tells of.
+        if let (true, Some(name)) = (is_moved, &observation.bucket) {
+            self.rename(&lane, &template_of(&route), name).await;
+            lane.state().moving -= 1;
+            self.leave(&lane, granted_ms, "sent", &[permit]).await;
+        }
     }
 
     /// The lane in which the upstream has counted a request of this one.
-    async fn home(
-        self: &Arc<Self>,
-        lane: &Arc<Lane>,
-        route: &Route,
-        observation: &Observation,
-    ) -> Arc<Lane> {
+    fn home(&self, lane: &Arc<Lane>, route: &Route, observation: &Observation) -> Arc<Lane> {
         let Some(name) = &observation.bucket else { return Arc::clone(lane) };
         if self.settings.naming == Naming::Spectacles {
             return Arc::clone(lane);
@@ -235,14 +240,16 @@ impl Core {
         if *lane.bucket == *bucket {
             return Arc::clone(lane);
         }
-        let template = template_of(route);
-        if self.names.learn(&template, name) {
-            self.names.tell(self, &template, name).await;
-            self.dismiss_old(&template, name);
+        self.lane_in(&bucket, route).unwrap_or_else(|_| Arc::clone(lane))
+    }
+
+    /// Learns the name that the upstream has for the bucket of a route, and tells everybody.
+    async fn rename(self: &Arc<Self>, lane: &Arc<Lane>, template: &str, name: &str) {
+        if self.names.learn(template, name) {
+            self.names.tell(self, template, name).await;
+            self.dismiss_old(template, name);
         }
-        let Ok(home) = self.lane_in(&bucket, route) else { return Arc::clone(lane) };
         lane.dismiss(self, || Turn::AskAgain);
-        home
     }
 
     /// A route's bucket has another name: whoever waits under the old one asks again.

@@ -209,7 +209,8 @@ fn wake(core: &Arc<Core>, payload: &Value) {
     let lanes = core.lanes_of(bucket);
     let known: usize = lanes.iter().map(|lane| lane.woken(&tickets, wait)).sum();
     // Nobody here waits under these names: without a word they would be kept in the line until
-    // their lease is over.
+    // their lease is over. Most have become permits since: a ticket is woken by each of several
+    // scripts, and only the first message finds it waiting.
     if let (true, Some(lane)) = (known < tickets.len(), lanes.first()) {
         let strange: Vec<String> = tickets
             .iter()
@@ -220,7 +221,7 @@ fn wake(core: &Arc<Core>, payload: &Value) {
         let runtime = core.runtime.clone();
         runtime.spawn(async move {
             if !strange.is_empty() {
-                core.leave(&lane, 0, "sent", &strange).await;
+                core.leave(&lane, 0, "waiting", &strange).await;
             }
         });
     }

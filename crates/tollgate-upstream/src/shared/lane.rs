@@ -53,6 +53,9 @@ pub(super) struct State {
     is_rung: bool,
     /// Permits given out, and since when.
     pub(super) open: HashMap<String, Instant>,
+    /// Answers being learned that give the bucket another name: whoever waits asks there in a moment,
+    /// and is not refused for what the old name says.
+    pub(super) moving: u32,
     /// When the placed tickets are worth another claim.
     pub(super) due: Option<Instant>,
     is_driven: bool,
@@ -167,13 +170,13 @@ impl Lane {
         count
     }
 
-    /// Gives up tickets.
+    /// Gives up tickets. What a claim under way makes of them is settled when it is answered.
     pub(super) fn give_up(self: &Arc<Self>, core: &Arc<Core>, tickets: Vec<String>) {
         if !tickets.is_empty() {
             let (lane, core) = (Arc::clone(self), Arc::clone(core));
             let runtime = core.runtime.clone();
             runtime.spawn(async move {
-                core.leave(&lane, 0, "unsent", &tickets).await;
+                core.leave(&lane, 0, "waiting", &tickets).await;
             });
         }
     }
@@ -285,6 +288,9 @@ impl State {
         // set an earlier time: overwritten, its tickets would sleep until the next beat.
         let next = now + wait.min(beat);
         self.due = Some(self.due.map_or(next, |due| due.min(next)));
+        if self.moving > 0 {
+            return;
+        }
         let say = |wait| Refusal { reason: Reason::Patience, wait: Some(wait) };
         if reply.cause == FOR_HEADERS || reply.cause == FOR_OTHERS {
             // Nobody knows how long that takes; only those are refused who cannot wait at all.

@@ -13,6 +13,8 @@ mod cluster;
 mod fleet;
 /// The interleavings in which the script of seed 003 fails, each by its letter.
 mod interleavings;
+/// Messages, names, answers and ends that come late or in the wrong order.
+mod late;
 /// Several limits at once: tokens, a longer window, the credential's; costs other than one.
 mod meters;
 /// What old clients write at the wrong time, and the quickest way of a claim without them.

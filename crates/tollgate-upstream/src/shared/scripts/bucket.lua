@@ -206,9 +206,12 @@ end
 local function closed(window)
   local wait_ms, cause = next_loss(), HEADERS
   if window.ends then wait_ms, cause = window.ends - now + 1, FULL end
-  -- Without an end it may be the counter of the next window, which another client has opened.
+  -- Without an end it may be the counter of the next window, which another client has opened. So may
+  -- one that has none itself while ours has all but come: an old client that has seen the end a moment
+  -- earlier took from it, and written over, the next window would be opened with what it took.
   if window.ends then
-    call('SET', KEYS[1], 0, 'PX', window.ends - now)
+    local is_next = window.ends - now <= SAME_MS and call('PTTL', KEYS[1]) == -1
+    if not is_next then call('SET', KEYS[1], 0, 'PX', window.ends - now) end
   elseif call('EXISTS', KEYS[1]) == 0 then
     call('SET', KEYS[1], 0)
   end

@@ -4,18 +4,30 @@
 --
 --   ARGV   4     when the permits were granted (server's clock)
 --          5     sent: the upstream may have counted them; unsent: it cannot have; moved: it has
---                counted them under another name, and this bucket is no more
+--                counted them under another name, and this bucket is no more: they are given up as
+--                sent when that is learned there, or meanwhile nothing would tell of them here or
+--                there; waiting: they are tickets, for which nobody waits any more
 --          6..   permits or tickets
 --
--- Answers how many places came back; if moved, how many requests are under way under this name.
+-- A ticket may have become a permit since somebody decided to give it up: a claim was under way, or
+-- the message that named it came late. So a ticket ends no lease. If it did, a request under way would
+-- not be counted as such, and the next window would be opened with its place.
+--
+-- Answers how many places came back; if moved, how many others are under way under this name.
 
 local granted, is_unsent = tonumber(ARGV[4]), ARGV[5] == 'unsent'
+local ends_leases = is_unsent or ARGV[5] == 'sent'
 local names = {}
 for i = 6, #ARGV do names[i - 5] = ARGV[i] end
 
+local function is_under_way(permit)
+  local is_quick = string.find(permit, '-', 1, true) and #call('XRANGE', QUICK, permit, permit) == 1
+  return is_quick or (tonumber(call('ZSCORE', LEASES, permit)) or 0) > now
+end
+
 local held, meters = 0, nil
 for _, name in ipairs(names) do
-  if release(name) == 1 then
+  if ends_leases and release(name) == 1 then
     local units, further = costs_of(name)
     held = held + units
     if is_unsent and next(further) then
@@ -52,6 +64,9 @@ if ARGV[5] == 'moved' then
     if call('PTTL', KEYS[1]) == -1 then call('PEXPIRE', KEYS[1], 2 * lease_ms) end
   end
   back = in_flight()
+  for _, name in ipairs(names) do
+    if is_under_way(name) then back = back - costs_of(name) end
+  end
 end
 wake(false)
 wake_account({})

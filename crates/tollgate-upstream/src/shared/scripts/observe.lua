@@ -8,7 +8,7 @@
 --         10  what else: '' | ok (a success without limits) | denied | global | lane
 --         11  milliseconds to stay away, if denied             12  unlimited: value to write
 --         13  fixed, sliding, or length: only the length of the window is told, as if its reset
---         14  requests under way under another name of the bucket
+--         14  if the permit is of another name of the bucket, what is under way under it; else -1
 --         15  what was told of further limits, see meters.lua
 --         6 to 9 and 11 are -1 where the answer does not say
 --
@@ -24,6 +24,8 @@ local permit, granted = ARGV[4], tonumber(ARGV[5])
 local limit, left_there = tonumber(ARGV[6]), tonumber(ARGV[7])
 local until_reset, reset = tonumber(ARGV[8]), tonumber(ARGV[9])
 local sort, away = ARGV[10], tonumber(ARGV[11])
+local elsewhere = tonumber(ARGV[14])
+local is_moved = elsewhere >= 0
 
 local was_held, units = release(permit) == 1, costs_of(permit)
 learn_meters(ARGV[15], granted)
@@ -42,7 +44,9 @@ if window.ends and now > window.ends then began, is_known = window.ends, false e
 local low = is_known and window.low or nil
 
 local function is_late()
-  if reset < 0 or not window.reset then return granted < began end
+  -- Where nothing orders two answers but when they were let go, one of another name tells nothing: the
+  -- window here may have been opened by a probe that went beside it.
+  if reset < 0 or not window.reset then return granted < began and not is_moved end
   if reset < window.reset - SAME_MS then return true end
   -- The reset known is this window's once an answer has told its end: then the same one is no older,
   -- however early the request was let go. It was on its way when the window began, and counts in it.
@@ -111,7 +115,7 @@ else
 end
 
 -- Others that are under way may not be in what the upstream has counted.
-local others = in_flight() + tonumber(ARGV[14])
+local others = in_flight() + math.max(elsewhere, 0)
 if left and left_there >= 0 then
   -- Between all that is under way counted there and none of it.
   local fitting = math.max(left, math.min(left_there, left + others))
@@ -121,6 +125,13 @@ local value = left and math.max(left, 0) + limit - window.base or math.max(limit
 -- Without a word about the reset, what is left there is all there is to go by.
 if left_there >= 0 and (left_there < value or until_reset < 0) then
   value = math.max(left_there - others, 0)
+end
+if is_moved and not (left and window.ends) then
+  -- It was taken from the counter of the other name, and never from this one. The first answer of a
+  -- window is the one to put that right; it speaks for those elsewhere too, and what it says is left
+  -- leaves out those whose answers are on their way here.
+  local known = left and value - units or value
+  value = math.max(math.min(known, left_there >= 0 and left_there - others or known), 0)
 end
 if low and until_reset >= 0 then
   value = math.min(value, math.max(low + limit - window.base, 0))
@@ -139,12 +150,15 @@ if ARGV[13] == 'length' and left and ttl > 0 and left_there >= 0 then
 end
 if ARGV[13] == 'length' then call('HSET', WINDOW, 'seen', left_there, 'told', now) end
 
--- A reset that moves while its window lasts belongs to a bucket that refills slot by slot.
+-- A reset that moves while its window lasts belongs to a bucket that refills slot by slot. Whether it
+-- lasted is told by the upstream's own clock: by ours, answers of three windows that all come late look
+-- like one window whose reset moves.
 local is_same = reset >= 0 and window.reset and math.abs(reset - window.reset) <= SAME_MS
 if is_same then
   if window.slides < 2 then window.slides = 0 end
 elseif reset >= 0 and window.reset and window.ends and window.ends - now > 50 then
-  window.slides = window.slides + 1
+  local lasted = reset - math.max(until_reset, 0) < window.reset - SAME_MS
+  if lasted then window.slides = window.slides + 1 elseif window.slides < 2 then window.slides = 0 end
 end
 if ARGV[13] == 'sliding' then window.slides = 2 end
 if window.slides >= 2 and left_there >= 0 and until_reset > 0 then

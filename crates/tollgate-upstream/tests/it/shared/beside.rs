@@ -101,6 +101,12 @@ async fn beside_old_clients_too_a_claim_where_there_is_plenty_takes_the_quickest
             is_quick
         })
         .await;
+        // What was cancelled comes back in the background.
+        until("nothing is under way", async || {
+            let leases: i64 = stage.tell(&format!("ZCARD ${ROUTE}:tollgate:leases")).await;
+            leases + quick().await == 0
+        })
+        .await;
         assert_eq!(stage.old_claim().await, 0, "{engine:?}: theirs goes on beside it");
         let before = stage.remaining().await.expect("it is there");
         let _permit = claim(&stage.ledger).await;

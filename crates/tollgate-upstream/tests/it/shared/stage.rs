@@ -270,6 +270,15 @@ impl World {
         observation
     }
 
+    /// The same over a slow network: the request and its answer are under way for so long each.
+    pub(crate) async fn call_slowly(&self, ledger: &RedisLedger, there: Duration, back: Duration) {
+        let permit = claim_on(ledger, self.route()).await;
+        tokio::time::sleep(there).await;
+        let observation = self.send().await;
+        tokio::time::sleep(back).await;
+        permit.complete(&observation);
+    }
+
     pub(crate) fn inject(&self, fault: Fault) {
         self.upstream.lock().unwrap().inject(fault);
     }
