@@ -11,11 +11,12 @@ use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_redis::{RedisStore, RemoteSettings, RemoteStore};
 use tollgate_server::config::{Config, LogFormat, Overrides};
 use tollgate_server::dashboard::ProxyAdmin;
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::{Front, Metrics};
 use tollgate_server::queues::{Pushing, QueuePlan, Queues, open};
 use tollgate_server::run::until_told;
 use tollgate_server::server::{Bound, Server};
-use tollgate_server::service::{Backing, Origin, Service};
+use tollgate_server::service::{Origin, Service};
 #[cfg(feature = "otlp")]
 use tollgate_server::traces::{Collector, Traces};
 use tracing::warn;

@@ -23,8 +23,9 @@ use tollgate_core::{
     Retry, Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
 
+use crate::enforcer::{Enforcer, Tops};
 use crate::rules::{Ask, Rules, Source, Treatment};
-use crate::service::{Service, Tops};
+use crate::settings::Settings;
 
 /// The answer to one ask of a batch.
 pub type Decided = Result<Verdict, StoreError>;
@@ -33,7 +34,8 @@ pub type Decided = Result<Verdict, StoreError>;
 /// read once. Whatever is told to the client is told of the same rules and the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Decider<'a> {
-    pub(crate) service: &'a Service,
+    pub(crate) enforcer: &'a Enforcer,
+    pub(crate) settings: &'a Settings,
     pub(crate) tops: &'a Mutex<Tops>,
     pub(crate) rules: &'a Rules,
     pub(crate) now: Timestamp,
@@ -55,14 +57,14 @@ impl<'a> Decider<'a> {
     /// What to ask for `key` under a policy that came with the request.
     #[must_use]
     pub fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
-        self.rules.ask(Source::Request { policy, tally: self.service.adhoc_tally() }, key, cost)
+        self.rules.ask(Source::Request { policy, tally: self.enforcer.adhoc_tally() }, key, cost)
     }
 
     /// Answers independent asks, each on its own, as one batch.
     pub async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
         let started = Instant::now();
         answers.clear();
-        match self.service.memory() {
+        match self.enforcer.memory() {
             Some(memory) => {
                 let asked = asks.iter().filter(|ask| ask.is_asked());
                 let charges: Vec<Charge<'_>> = asked.map(|ask| ask.charge).collect();
@@ -76,7 +78,7 @@ impl<'a> Decider<'a> {
             }
             None => {
                 if self.check_each_shared(asks, answers).await {
-                    self.service.metrics().store_seconds.observe(started.elapsed());
+                    self.enforcer.metrics().store_seconds.observe(started.elapsed());
                 }
             }
         }
@@ -84,12 +86,12 @@ impl<'a> Decider<'a> {
             self.judge(std::slice::from_ref(ask), answer);
         }
         self.count(asks, answers);
-        self.service.metrics().decision_seconds.observe(started.elapsed());
+        self.enforcer.metrics().decision_seconds.observe(started.elapsed());
     }
 
     /// Answers one ask, as [`Self::check_each`] does.
     pub async fn check_one(&self, ask: &Ask<'_>) -> Decided {
-        let Some(memory) = self.service.memory() else {
+        let Some(memory) = self.enforcer.memory() else {
             let mut answers = Vec::with_capacity(1);
             self.check_each(std::slice::from_ref(ask), &mut answers).await;
             return answers.pop().unwrap_or_else(|| Err(no_answer()));
@@ -102,7 +104,7 @@ impl<'a> Decider<'a> {
         let mut answer = Ok(Verdict::one(decision));
         self.judge(std::slice::from_ref(ask), &mut answer);
         self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
-        self.service.metrics().decision_seconds.observe(started.elapsed());
+        self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
 
@@ -121,7 +123,7 @@ impl<'a> Decider<'a> {
         let mut answer = self.check_together(asks, true).await;
         self.judge(asks, &mut answer);
         self.count_verdict(asks, &answer);
-        self.service.metrics().decision_seconds.observe(started.elapsed());
+        self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
 
@@ -148,7 +150,7 @@ impl<'a> Decider<'a> {
             return Ok(Grant::new(ask.unasked(), cost));
         }
         let is_trial = ask.treatment == Treatment::Shadow;
-        let grant = match self.told(self.service.store().take(&ask.charge, self.now)).await {
+        let grant = match self.told(self.enforcer.store().take(&ask.charge, self.now)).await {
             Err(_) if is_trial => Grant::new(ask.unasked(), cost),
             answer => answer?,
         };
@@ -175,7 +177,7 @@ impl<'a> Decider<'a> {
         if !ask.is_asked() {
             return Ok(ask.unasked().snapshot());
         }
-        self.told(self.service.store().refund(&ask.charge, self.now)).await
+        self.told(self.enforcer.store().refund(&ask.charge, self.now)).await
     }
 
     /// Forgets the charge's key under its policy.
@@ -184,7 +186,7 @@ impl<'a> Decider<'a> {
     ///
     /// If the store fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
-        self.told(self.service.store().reset(&ask.charge, self.now)).await
+        self.told(self.enforcer.store().reset(&ask.charge, self.now)).await
     }
 
     /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys that
@@ -199,7 +201,7 @@ impl<'a> Decider<'a> {
             return Ok(Reserved { verdict, reservation: None });
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
-        let reserved = self.told(self.service.store().reserve(&charges, self.now)).await?;
+        let reserved = self.told(self.enforcer.store().reserve(&charges, self.now)).await?;
         self.is_decided(charges.len(), &reserved.verdict);
         self.count_decisions(asks, &reserved.verdict);
         Ok(reserved)
@@ -211,7 +213,7 @@ impl<'a> Decider<'a> {
     ///
     /// If the store fails.
     pub async fn commit(&self, id: ReservationId, costs: &[u64]) -> Result<Settlement, StoreError> {
-        self.told(self.service.store().commit(id, costs, self.now)).await
+        self.told(self.enforcer.store().commit(id, costs, self.now)).await
     }
 
     /// Settles a reservation by giving everything back.
@@ -220,12 +222,12 @@ impl<'a> Decider<'a> {
     ///
     /// If the store fails.
     pub async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
-        self.told(self.service.store().cancel(id, self.now)).await
+        self.told(self.enforcer.store().cancel(id, self.now)).await
     }
 
     /// Whether the store answered all of them.
     async fn check_each_shared(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) -> bool {
-        let store = self.service.store();
+        let store = self.enforcer.store();
         let asked = asks.iter().filter(|ask| ask.is_asked());
         let asked = asked.map(|ask| store.check(&[ask.charge], self.now)).collect();
         let decided = at_once(asked).await;
@@ -242,8 +244,8 @@ impl<'a> Decider<'a> {
     /// Decides the enforced asks together, or looks at them unless `takes`; then those in shadow
     /// mode, each on its own.
     async fn check_together(&self, asks: &[Ask<'_>], takes: bool) -> Decided {
-        let started = self.service.memory().is_none().then(Instant::now);
-        let store = self.service.store();
+        let started = self.enforcer.memory().is_none().then(Instant::now);
+        let store = self.enforcer.store();
         let takes = takes && asks.iter().all(|ask| ask.treatment != Treatment::Ban);
         let enforced = treated(asks, Treatment::Enforce);
         let verdict = match enforced.is_empty() {
@@ -262,7 +264,7 @@ impl<'a> Decider<'a> {
         let on_trial = at_once(on_trial.collect()).await;
         all &= self.are_answered(&on_trial);
         if let Some(started) = started.filter(|_| all) {
-            self.service.metrics().store_seconds.observe(started.elapsed());
+            self.enforcer.metrics().store_seconds.observe(started.elapsed());
         }
         let mut on_trial = on_trial.into_iter();
         let mut decided = verdict.decisions().iter().copied();
@@ -331,16 +333,16 @@ impl<'a> Decider<'a> {
     /// Whether the store decided; counted if it did not.
     fn is_decided(&self, charges: usize, verdict: &Verdict) -> bool {
         let Some(failure) = verdict.store_failure() else { return true };
-        self.service.metrics().store_error(failure);
-        self.service.note_outage(charges as u64);
+        self.enforcer.metrics().store_error(failure);
+        self.enforcer.note_outage(charges as u64);
         false
     }
 
     fn note_error(&self, charges: usize, error: &StoreError) {
-        self.service.metrics().store_error(error.kind());
+        self.enforcer.metrics().store_error(error.kind());
         // What the store refuses because of what was asked is no outage: anybody could make one.
         if error.is_transient() {
-            self.service.note_outage(charges as u64);
+            self.enforcer.note_outage(charges as u64);
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod decide;
 pub mod descriptors;
 pub mod drain;
 pub mod endpoint;
+pub mod enforcer;
 pub mod fallback;
 #[cfg(test)]
 mod fuzzing;

@@ -86,7 +86,7 @@ struct Case<'a> {
 /// If it is malformed, or the store fails and a policy wants that told.
 pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
     validate(worker, request)?;
-    let rules = worker.service.rules();
+    let rules = worker.service.enforcer().rules();
     let domain = rules.domain(request.domain);
     let overrides = overrides(worker, request)?;
     let descriptors = request.descriptors.iter().zip(&overrides);

@@ -164,7 +164,7 @@ impl Watched {
 }
 
 fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
-    let Some(memory) = service.memory() else { return Ok(()) };
+    let Some(memory) = service.enforcer().memory() else { return Ok(()) };
     memory.dump(path, service.clock().now()).inspect_err(|wrong| {
         let reason = tollgate_core::explained(wrong);
         error!(path = %path.display(), %reason, "the snapshot could not be written");

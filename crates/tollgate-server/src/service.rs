@@ -1,4 +1,5 @@
-//! The service: rules, store, clock, counts and settings that every front shares.
+//! The service: what decides, and the settings, tokens, queues and pages beside it that every front
+//! shares.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,47 +8,25 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tollgate_core::{Clock, Store, Timestamp};
+use tollgate_core::Clock;
 use tollgate_http::Room;
-use tollgate_memory::MemoryStore;
 
-use crate::adhoc::AdHoc;
-use crate::amendments::{Amendments, NoRoom};
 use crate::auth::{Auth, Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
-use crate::metrics::{Front, Metrics, Tally};
-use crate::outage::{OF_POLICIES, OutageLog};
+use crate::enforcer::{Backing, Enforcer};
+use crate::metrics::{Front, Metrics};
 use crate::queues::Queues;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::stale::Stale;
 use crate::tls::Certificates;
-use crate::top::{Ranking, Top, ranking};
-
-/// Where states live.
-#[derive(Clone)]
-pub enum Backing {
-    /// In this process.
-    Memory(Arc<MemoryStore>),
-    /// Elsewhere, shared with other processes.
-    Shared(Arc<dyn Store>),
-}
 
 /// What every front shares.
 pub struct Service {
-    rules: ArcSwap<Rules>,
-    /// Held while rules are replaced or amended, so that neither loses the other's change.
-    changing: Mutex<()>,
-    store: Arc<dyn Store>,
-    memory: Option<Arc<MemoryStore>>,
-    store_name: &'static str,
-    outages: OutageLog,
+    enforcer: Enforcer,
     #[cfg(feature = "otlp")]
     traces: Option<crate::traces::Traces>,
-    clock: Arc<dyn Clock>,
-    metrics: Metrics,
-    adhoc_tally: Arc<Tally>,
     settings: Settings,
     draining: AtomicBool,
     /// Whether those who wait for something to happen must be answered now.
@@ -58,7 +37,6 @@ pub struct Service {
     /// Held while files are read again, so that what was read last is in force last.
     reloading: Mutex<()>,
     certificates: OnceLock<Arc<Certificates>>,
-    tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
     origin: Origin,
     queues: Option<Queues>,
     dashboard: Dashboard,
@@ -75,21 +53,6 @@ pub struct Origin {
     pub overrides: Overrides,
 }
 
-/// The most frequent keys of one worker.
-#[derive(Debug, Default)]
-pub struct Tops {
-    allowed: Top,
-    denied: Top,
-}
-
-impl Tops {
-    /// Counts a decision on `key`.
-    #[inline]
-    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
-        if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
-    }
-}
-
 impl Service {
     /// A service with these rules, counted in `metrics`; states in `backing`, time by `clock`.
     #[must_use]
@@ -100,24 +63,11 @@ impl Service {
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {
-        let (store, memory): (Arc<dyn Store>, _) = match backing {
-            Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory)),
-            Backing::Shared(store) => (store, None),
-        };
-        metrics.reloaded(clock.now());
         let room = Room::new(usize::MAX, settings.limits.held_bytes_max as u64);
         Self {
-            rules: ArcSwap::from_pointee(rules),
-            changing: Mutex::default(),
-            store,
-            store_name: if memory.is_some() { "memory" } else { "shared" },
-            outages: OutageLog::new(OF_POLICIES),
+            enforcer: Enforcer::new(rules, metrics, backing, clock),
             #[cfg(feature = "otlp")]
             traces: None,
-            memory,
-            adhoc_tally: metrics.tally("", AdHoc::NAME),
-            metrics,
-            clock,
             draining: AtomicBool::new(false),
             waits_over: watch::Sender::new(false),
             auth: ArcSwap::from_pointee(settings.auth.clone()),
@@ -125,7 +75,6 @@ impl Service {
             settings,
             reloading: Mutex::default(),
             certificates: OnceLock::new(),
-            tops: Mutex::default(),
             origin: Origin::default(),
             queues: None,
             dashboard: Dashboard::default(),
@@ -137,7 +86,7 @@ impl Service {
     /// The same service, its store called so in metrics.
     #[must_use]
     pub fn with_store_name(self, store_name: &'static str) -> Self {
-        Self { store_name, ..self }
+        Self { enforcer: self.enforcer.with_store_name(store_name), ..self }
     }
 
     /// The same service, tracing requests.
@@ -154,10 +103,10 @@ impl Service {
         self.traces.as_ref()
     }
 
-    /// What the store is called in metrics.
+    /// What decides.
     #[must_use]
-    pub const fn store_name(&self) -> &'static str {
-        self.store_name
+    pub const fn enforcer(&self) -> &Enforcer {
+        &self.enforcer
     }
 
     /// The same service, whose rules can be read again from `origin`.
@@ -218,50 +167,16 @@ impl Service {
         self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rules in force. Load them once per request, or once per batch.
-    #[must_use]
-    pub fn rules(&self) -> Arc<Rules> {
-        self.rules.load_full()
-    }
-
-    /// The rules in force, for as long as one request or one batch: without touching the count of
-    /// their owners, which all workers share.
-    #[must_use]
-    pub(crate) fn rules_at_hand(&self) -> arc_swap::Guard<Arc<Rules>> {
-        self.rules.load()
-    }
-
     /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the
     /// store under the policy's own identity. What operators have changed stays changed.
     pub fn replace_rules(&self, rules: Rules) {
-        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let amendments = Arc::clone(self.rules().amendments());
-        self.rules.store(Arc::new(rules.amended(amendments)));
-        drop(changing);
-        self.metrics.reloaded(self.clock.now());
+        self.enforcer.replace_rules(rules);
         self.stale.set_rules(None);
-    }
-
-    /// Changes what operators have changed, for every request from now on.
-    ///
-    /// # Errors
-    ///
-    /// If there is no room for the change; then nothing is changed.
-    pub fn amend(
-        &self,
-        change: impl FnOnce(&mut Amendments) -> Result<(), NoRoom>,
-    ) -> Result<(), NoRoom> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = self.rules();
-        let mut amendments = Amendments::clone(rules.amendments());
-        change(&mut amendments)?;
-        self.rules.store(Arc::new(rules.amended(Arc::new(amendments))));
-        Ok(())
     }
 
     /// Notes that a reload was refused; the rules in force stay.
     pub fn refuse_reload(&self, error: String) {
-        self.metrics.reloads_failed.add(1);
+        self.metrics().reloads_failed.add(1);
         self.stale.set_rules(Some(error));
     }
 
@@ -288,39 +203,16 @@ impl Service {
         self.auth.store(Arc::new(auth));
     }
 
-    /// The store.
-    #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
-    }
-
-    /// Whether the store answers, and since when it does not.
-    #[must_use]
-    pub const fn outages(&self) -> &OutageLog {
-        &self.outages
-    }
-
-    /// The store, if it is in this process.
-    #[must_use]
-    pub fn memory(&self) -> Option<&MemoryStore> {
-        self.memory.as_deref()
-    }
-
     /// The clock.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        &*self.clock
+        self.enforcer.clock()
     }
 
     /// What is counted.
     #[must_use]
     pub const fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// Where decisions on policies that come with requests are counted.
-    pub(crate) fn adhoc_tally(&self) -> &Tally {
-        &self.adhoc_tally
+        self.enforcer.metrics()
     }
 
     /// Limits and other settings.
@@ -331,8 +223,8 @@ impl Service {
 
     /// Notes that somebody has shown a token that nobody knows; what to answer.
     pub(crate) fn wrong_token(&self, peer: IpAddr, front: Front) -> Refused {
-        self.metrics.front(front).wrong_tokens.add(1);
-        self.wrong_tokens.note(peer, front, self.clock.now())
+        self.metrics().front(front).wrong_tokens.add(1);
+        self.wrong_tokens.note(peer, front, self.clock().now())
     }
 
     /// Says that no new work should come: `/readyz` fails from now on.
@@ -360,29 +252,8 @@ impl Service {
     /// Connections open now, over all fronts.
     #[must_use]
     pub fn open_connections(&self) -> usize {
-        let open = |front| self.metrics.front(front).open.load(Ordering::Relaxed);
+        let open = |front| self.metrics().front(front).open.load(Ordering::Relaxed);
         usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)
-    }
-
-    /// The most frequent keys of the last minutes: allowed, denied.
-    #[must_use]
-    pub fn top(&self, most: usize) -> (Ranking, Ranking) {
-        let now = self.clock.now();
-        let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
-        let locked: Vec<_> = workers
-            .iter()
-            .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect();
-        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most, now);
-        let denied = ranking(locked.iter().map(|tops| &tops.denied), most, now);
-        (allowed, denied)
-    }
-
-    /// A top list for one more worker.
-    pub(crate) fn new_tops(&self) -> Arc<Mutex<Tops>> {
-        let tops = Arc::default();
-        self.tops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tops));
-        tops
     }
 }
 
@@ -394,8 +265,8 @@ impl std::fmt::Debug for Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use tollgate_core::{Policy, VirtualClock};
-    use tollgate_memory::Capacity;
+    use tollgate_core::{Policy, Timestamp, VirtualClock};
+    use tollgate_memory::{Capacity, MemoryStore};
 
     use super::*;
     use crate::rules::{Lists, Rule, RuleOptions};

@@ -10,8 +10,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::adhoc::AdHoc;
 use crate::buffers::Buffers;
 use crate::decide::Decider;
+use crate::enforcer::Tops;
 use crate::rules::Rules;
-use crate::service::{Service, Tops};
+use crate::service::Service;
 
 /// What the connections of one thread share.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Worker {
     /// A worker of `service`.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        let tops = service.new_tops();
+        let tops = service.enforcer().new_tops();
         let (adhoc, buffers, date) = Default::default();
         Self { service, adhoc, buffers, tops, date }
     }
@@ -39,8 +40,9 @@ impl Worker {
     /// Decides a request, or a batch, under these rules as of now.
     #[must_use]
     pub fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
-        let now = self.service.clock().now();
-        Decider { service: &self.service, tops: &self.tops, rules, now }
+        let (enforcer, settings) = (self.service.enforcer(), self.service.settings());
+        let now = enforcer.clock().now();
+        Decider { enforcer, settings, tops: &self.tops, rules, now }
     }
 
     /// The time as HTTP's `Date` says it, written anew once a second.

@@ -11,10 +11,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tollgate_core::Quota;
 use tollgate_memory::{Capacity, MemoryStore, SystemClock};
 use tollgate_server::config::{Config, Drain, Overrides};
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::{Front, Metrics};
 use tollgate_server::run::until_told;
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Service};
+use tollgate_server::service::Service;
 
 use super::fleet::{Fleet, Orders};
 use super::record::Record;

@@ -54,7 +54,7 @@ pub(super) async fn change(
 
 async fn reset(worker: &Worker, body: Reset) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
-    let rules = worker.service.rules();
+    let rules = worker.service.enforcer().rules();
     let ask =
         rules.ask_named(body.policy.as_bytes(), &key, Cost::ONE).map_err(|error| match error {
             AskError::UnknownPolicy => Trouble::UnknownPolicy(body.policy.clone()),
@@ -68,7 +68,11 @@ async fn reset(worker: &Worker, body: Reset) -> Result<Value, Trouble> {
 fn ban(worker: &Worker, body: &Ban) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
     Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    worker.service.amend(|amendments| amendments.ban(&key, body.banned)).map_err(no_room)?;
+    worker
+        .service
+        .enforcer()
+        .amend(|amendments| amendments.ban(&key, body.banned))
+        .map_err(no_room)?;
     info!(banned = body.banned, "a key was banned or let in from the dashboard");
     Ok(json!({"banned": body.banned}))
 }
@@ -76,7 +80,7 @@ fn ban(worker: &Worker, body: &Ban) -> Result<Value, Trouble> {
 fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
     Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let rules = worker.service.rules();
+    let rules = worker.service.enforcer().rules();
     let own = match &body.quota {
         Some(text) => Some(own_policy(&rules, &body.policy, text)?),
         None => None,
@@ -84,7 +88,7 @@ fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
     let change = |amendments: &mut crate::amendments::Amendments| {
         amendments.own(&key, &body.policy, own.clone())
     };
-    worker.service.amend(change).map_err(no_room)?;
+    worker.service.enforcer().amend(change).map_err(no_room)?;
     info!(policy = body.policy, quota = body.quota, "a key's quota was set from the dashboard");
     Ok(json!({"quota": own.map(|policy| describe::quota(policy.algorithm()))}))
 }

@@ -56,7 +56,7 @@ fn tick(service: &Service) {
     let mut event = event(service, &history, degraded);
     drop(history);
     let reader = as_event(&event);
-    let (allowed, denied) = service.top(TOP_KEYS);
+    let (allowed, denied) = service.enforcer().top(TOP_KEYS);
     event["top"] = json!({"allowed": listed(&allowed), "denied": listed(&denied)});
     let admin = as_event(&event);
     dashboard.ticks.send_modify(|tick| {
@@ -104,13 +104,13 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "connections": connections(service),
         "draining": service.is_draining(),
         "config_error": service.reload_error(),
-        "amended_keys": service.rules().amendments().len(),
+        "amended_keys": service.enforcer().rules().amendments().len(),
     })
 }
 
 fn store(service: &Service, degraded: u64) -> Value {
     let errors = service.metrics().store_error_count();
-    match service.memory() {
+    match service.enforcer().memory() {
         Some(memory) => {
             let pressure = memory.pressure();
             json!({
@@ -124,7 +124,7 @@ fn store(service: &Service, degraded: u64) -> Value {
             })
         }
         None => {
-            let is_up = service.outages().is_up();
+            let is_up = service.enforcer().outages().is_up();
             json!({"kind": "shared", "up": is_up, "errors": errors, "degraded": degraded})
         }
     }

@@ -77,7 +77,7 @@ async fn reserve(
     decider: &Decider<'_>,
     encoder: &mut Encoder<'_>,
 ) -> Result<(), String> {
-    let charges_max = decider.service.settings().limits.charges_max;
+    let charges_max = decider.settings.limits.charges_max;
     let Asked { asks, unit } = asks(args, decider.rules(), charges_max)?;
     let reserved = decider.reserve(&asks).await.map_err(|error| failure(&error))?;
     encoder.array(6);

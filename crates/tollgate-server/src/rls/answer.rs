@@ -119,7 +119,7 @@ fn tell_client(
     let denied = longest.map(|(by, retry)| Denied { by, retry: Retry::after(retry) });
     let epoch = Duration::from_nanos(decider.now().as_nanos());
     let report = Report { standings: &standings, denied, epoch };
-    decider.service.settings().dialect.emit(&report, &mut String::new(), |field, value| {
+    decider.settings.dialect.emit(&report, &mut String::new(), |field, value| {
         answer.fields.push((field.name(), value.to_owned()));
     });
     if answer.is_over {

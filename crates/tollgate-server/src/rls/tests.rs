@@ -10,9 +10,10 @@ use tollgate_memory::{Capacity, MemoryStore};
 
 use super::*;
 use crate::descriptors::Node;
+use crate::enforcer::Backing;
 use crate::metrics::Metrics;
 use crate::rules::Lists;
-use crate::service::{Backing, Service};
+use crate::service::Service;
 use crate::settings::Settings;
 
 /// A store that is asked while an operator reloads the configuration and time goes by.

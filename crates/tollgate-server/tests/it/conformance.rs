@@ -14,10 +14,11 @@ use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::Listen;
 use tollgate_server::descriptors::{Domain, Limit, Node};
 use tollgate_server::endpoint::Endpoint;
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::Metrics;
 use tollgate_server::rules::{Lists, Rule, RuleOptions, Rules};
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Service};
+use tollgate_server::service::Service;
 use tollgate_server::settings::Settings;
 use tollgate_sim::conformance::{
     Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,

@@ -5,10 +5,11 @@ use tokio::runtime::Runtime;
 use tollgate_core::{Store, Timestamp, VirtualClock};
 use tollgate_redis::{RemoteSettings, RemoteStore};
 use tollgate_server::config::{Config, Overrides};
+use tollgate_server::enforcer::Backing;
 use tollgate_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tollgate_server::metrics::Metrics;
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Service};
+use tollgate_server::service::Service;
 
 use crate::harness::{Http, Running, running, start};
 

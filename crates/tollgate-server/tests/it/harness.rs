@@ -9,9 +9,10 @@ use tollgate_core::{Clock, Timestamp, VirtualClock};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Overrides};
 use tollgate_server::endpoint::Endpoint;
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::{Front, Metrics};
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Origin, Service};
+use tollgate_server::service::{Origin, Service};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

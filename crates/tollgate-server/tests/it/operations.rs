@@ -9,11 +9,12 @@ use std::time::Duration;
 use tollgate_core::{Timestamp, VirtualClock};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Drain, Overrides};
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::Metrics;
 use tollgate_server::queues::Queues;
 use tollgate_server::reload::{reload, reload_certificates};
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Service};
+use tollgate_server::service::Service;
 
 use crate::harness::{Folder, Http, PATIENCE, output, start, start_with, tool, tools};
 

@@ -6,9 +6,10 @@ use serde_json::Value;
 use tollgate_core::{Timestamp, VirtualClock};
 use tollgate_memory::{Capacity, MemoryStore};
 use tollgate_server::config::{Config, Overrides};
+use tollgate_server::enforcer::Backing;
 use tollgate_server::metrics::Metrics;
 use tollgate_server::server::Server;
-use tollgate_server::service::{Backing, Service};
+use tollgate_server::service::Service;
 use tollgate_server::traces::{Collector, Traces};
 
 use crate::harness::{Http, PATIENCE, Running, running};
