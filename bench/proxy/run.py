@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the proxy beside a bare upstream and @discordjs/proxy, in one run on one machine.
 
-    bench/proxy/run.py [--seconds 5] [--rounds 3] [--buckets 100000] [--out FILE] [--binary TOLLGATE]
+    bench/proxy/run.py [--seconds 5] [--rounds 3] [--buckets 100000] [--out FILE] [--binary TOLLWAY]
 
 One command: it builds the release binary (unless --binary names one) and installs the rival and wrk if
 they are missing. For each subject: requests per second, latency percentiles over 8 connections, and CPU
@@ -77,15 +77,15 @@ def median(rows):
     return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
 
 
-def latency(tollgate, seconds, rounds):
+def latency(tollway, seconds, rounds):
     # Modules are found from where the script is.
     script = shutil.copy(os.path.join(HERE, "rival.mjs"), os.path.join(ROOT, "target", "peers", "rival.mjs"))
     with contextlib.ExitStack() as stack:
         start = lambda *command: stack.enter_context(Running(*command))
-        fake = start(tollgate, "fake-upstream", "--profile", "discord")
+        fake = start(tollway, "fake-upstream", "--profile", "discord")
         subjects = {
             "bare upstream": fake,
-            "tollgate proxy": start(tollgate, "proxy", "--profile", "discord", "--upstream", fake.url,
+            "tollway proxy": start(tollway, "proxy", "--profile", "discord", "--upstream", fake.url,
                                     "--listen", "127.0.0.1:0"),
             "@discordjs/proxy 2.1.1": start("node", script, fake.url),
         }
@@ -107,16 +107,16 @@ def without_global(path, pattern):
     return found
 
 
-def memory(tollgate, wanted):
+def memory(tollway, wanted):
     """Resident bytes per idle bucket, where nothing limits all routes together."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         profile, spec = os.path.join(place, "profile.toml"), os.path.join(place, "spec.toml")
         with open(profile, "w") as file:
-            file.write(without_global("crates/tollgate-upstream/profiles/discord.toml", r"^\[global\]\n([^\[#\n].*\n)*?(?=\n|#|\[)"))
+            file.write(without_global("crates/tollway-upstream/profiles/discord.toml", r"^\[global\]\n([^\[#\n].*\n)*?(?=\n|#|\[)"))
         with open(spec, "w") as file:
-            file.write(without_global("crates/tollgate-sim/src/upstream/profiles/discord.toml", r"^global = [^\n]*$"))
-        fake = stack.enter_context(Running(tollgate, "fake-upstream", "--spec", spec))
-        ours = stack.enter_context(Running(tollgate, "proxy", "--profile", profile, "--upstream", fake.url,
+            file.write(without_global("crates/tollway-sim/src/upstream/profiles/discord.toml", r"^global = [^\n]*$"))
+        fake = stack.enter_context(Running(tollway, "fake-upstream", "--spec", spec))
+        ours = stack.enter_context(Running(tollway, "proxy", "--profile", profile, "--upstream", fake.url,
                                            "--listen", "127.0.0.1:0"))
         measure(ours, 2)
         before, counted, first = resident(ours.pid), 0, 1_000_000
@@ -165,8 +165,8 @@ def prepare(binary):
         subprocess.run(["sh", "-c", packages], check=True)
     if binary:
         return os.path.abspath(binary)
-    subprocess.run(["cargo", "build", "--release", "-p", "tollgate-cli"], cwd=ROOT, check=True)
-    return os.path.join(ROOT, "target", "release", "tollgate")
+    subprocess.run(["cargo", "build", "--release", "-p", "tollway-cli"], cwd=ROOT, check=True)
+    return os.path.join(ROOT, "target", "release", "tollway")
 
 
 def main():
@@ -177,10 +177,10 @@ def main():
     parser.add_argument("--buckets", type=int, default=100_000)
     parser.add_argument("--out")
     args = parser.parse_args()
-    tollgate = prepare(args.binary)
+    tollway = prepare(args.binary)
     load = os.getloadavg()[0]
-    found = latency(tollgate, args.seconds, args.rounds)
-    idle = memory(tollgate, args.buckets) if args.buckets else None
+    found = latency(tollway, args.seconds, args.rounds)
+    idle = memory(tollway, args.buckets) if args.buckets else None
     text = table(found, idle)
     print(text)
     if args.out:

@@ -6,7 +6,7 @@
 One machine, one run, a fresh redis-server per contender and round, in turns. For each: wall time of
 both phases, and the CPU time of the server's main thread per job (INFO cpu), which does not depend
 on how busy the machine is otherwise. Builds and installs what it needs under target/queue-bench.
-The queue in a file of its own (redb) is measured by `cargo bench -p tollgate-queue --bench queue`.
+The queue in a file of its own (redb) is measured by `cargo bench -p tollway-queue --bench queue`.
 """
 
 import argparse
@@ -64,14 +64,14 @@ class Server:
 
 def prepare(args):
     TOOLS.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cargo", "build", "--release", "-p", "tollgate-queue", "--features", "redis",
+    subprocess.run(["cargo", "build", "--release", "-p", "tollway-queue", "--features", "redis",
                     "--bench", "shared"], cwd=ROOT, check=True)
     contenders = {}
     ours = sorted((ROOT / "target" / "release" / "deps").glob("shared-*"), key=os.path.getmtime)
     ours = [path for path in ours if os.access(path, os.X_OK) and path.suffix == ""][-1]
     groups = str(args.groups)
     for mode in ("single", "bulk"):
-        contenders[f"tollgate {mode}"] = lambda port, jobs, mode=mode: [
+        contenders[f"tollway {mode}"] = lambda port, jobs, mode=mode: [
             str(ours), str(port), str(jobs), str(args.bytes), mode, groups]
     if args.bullmq:
         for name in ("package.json", "package-lock.json"):
@@ -86,7 +86,7 @@ def prepare(args):
         environment = {**os.environ, "CARGO_TARGET_DIR": str(TOOLS / "apalis")}
         subprocess.run(["cargo", "build", "--release", "--quiet", "--locked"],
                        cwd=HERE / "apalis", env=environment, check=True)
-        binary = str(TOOLS / "apalis" / "release" / "tollgate-queue-bench-apalis")
+        binary = str(TOOLS / "apalis" / "release" / "tollway-queue-bench-apalis")
         # With more jobs waiting its script fails: "too many results to unpack".
         contenders["apalis-redis single"] = lambda port, jobs: [
             binary, str(port), str(min(jobs, 5000)), str(args.bytes)]

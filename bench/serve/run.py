@@ -2,7 +2,7 @@
 """Measures the service beside its peers, in one run on one machine.
 
     bench/serve/install-throttlecrab
-    bench/serve/run.py TOLLGATE [--throttlecrab SERVER] [--rounds 3] [--out bench/runs/DATE/serve]
+    bench/serve/run.py TOLLWAY [--throttlecrab SERVER] [--rounds 3] [--out bench/runs/DATE/serve]
 
 Needs redis-server, redis-benchmark, wrk and h2load; throttlecrab-server is taken from target/throttlecrab
 if it was built there. Every subject is warmed up before it is measured. `--only tails` compares the tail
@@ -90,7 +90,7 @@ def h2load(port, clients, streams, count):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("tollgate")
+    parser.add_argument("tollway")
     built = os.path.join(HERE, "../../target/throttlecrab/bin/throttlecrab-server")
     parser.add_argument("--throttlecrab", default=built if os.path.exists(built) else None)
     parser.add_argument("--only", choices=["tails", "unpipelined", "attacked"])
@@ -105,25 +105,25 @@ def main():
         rows.append({"what": name, **row})
         print(name, row, file=sys.stderr, flush=True)
 
-    tollgate = lambda *more: [options.tollgate, "serve", "--http", "127.0.0.1:18080", "--grpc",
+    tollway = lambda *more: [options.tollway, "serve", "--http", "127.0.0.1:18080", "--grpc",
                               "127.0.0.1:18081", "--resp", "127.0.0.1:16380", *more]
     script = open(f"{HERE}/gcra.lua").read()
     throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"]
     if options.only == "tails":
-        tails(tollgate, size, options.rounds, note)
+        tails(tollway, size, options.rounds, note)
         return report(rows, options)
     if options.only == "unpipelined":
-        unpipelined(tollgate, throttle, size, options.rounds, note)
+        unpipelined(tollway, throttle, size, options.rounds, note)
         return report(rows, options)
     if options.only == "attacked":
-        attacked(tollgate, size, options.rounds, note)
+        attacked(tollway, size, options.rounds, note)
         return report(rows, options)
     for _ in range(options.rounds):
         redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
         sha = subprocess.run(["redis-cli", "-p", "16379", "SCRIPT", "LOAD", script], capture_output=True,
                              text=True).stdout.strip()
         gcra = ["EVALSHA", sha, "1", "gcra:__rand_int__", "16", "30", "60", "1"]
-        ours = Server(tollgate(), 16380)
+        ours = Server(tollway(), 16380)
         for port, command in ((16379, ["INCR", "key:__rand_int__"]), (16379, gcra), (16380, throttle)):
             redis_benchmark(port, 16, 100_000, size(50_000), command)  # warm up
         for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
@@ -136,19 +136,19 @@ def main():
             for keys, label in ((1_000, "1k"), (100_000, "100k"), (2_000_000, "2M")):
                 if keys == 2_000_000 and pipeline == 1:
                     redis_benchmark(16380, 64, keys, size(4_000_000), throttle)  # fill
-                note(f"tollgate CL.THROTTLE P{pipeline} {label} keys",
+                note(f"tollway CL.THROTTLE P{pipeline} {label} keys",
                      ours.measure(n, lambda: load(16380, throttle, n, keys)))
-        note("tollgate HTTP /throttle", ours.measure(None, lambda: wrk(18080, 4)))
+        note("tollway HTTP /throttle", ours.measure(None, lambda: wrk(18080, 4)))
         for clients, streams in ((50, 1), (4, 25)):
-            note(f"tollgate gRPC c{clients}m{streams}",
+            note(f"tollway gRPC c{clients}m{streams}",
                  ours.measure(size(60_000), lambda: h2load(18081, clients, streams, size(60_000))))
         ours.stop()
         redis.stop()
-        ours = Server(tollgate("--workers", "2"), 16380)
+        ours = Server(tollway("--workers", "2"), 16380)
         for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
-            note(f"tollgate CL.THROTTLE P{pipeline} 100k keys, 2 workers",
+            note(f"tollway CL.THROTTLE P{pipeline} 100k keys, 2 workers",
                  ours.measure(size(count), lambda: redis_benchmark(16380, pipeline, 100_000, size(count), throttle)))
-        note("tollgate HTTP /throttle, 2 workers", ours.measure(None, lambda: wrk(18080, 4)))
+        note("tollway HTTP /throttle, 2 workers", ours.measure(None, lambda: wrk(18080, 4)))
         ours.stop()
         if options.throttlecrab:
             crab = Server([options.throttlecrab, "--http", "--http-port", "18080", "--grpc", "--grpc-port",
@@ -165,11 +165,11 @@ def main():
     report(rows, options)
 
 
-def tails(tollgate, size, rounds, note):
+def tails(tollway, size, rounds, note):
     """One server with 2M live keys: requests to 1k of them and to all of them, in turn.
 
     All are allowed, so that both do the same work, and every state outlives the run."""
-    ours = Server(tollgate(), 16380)
+    ours = Server(tollway(), 16380)
     lasting = ["CL.THROTTLE", "key:__rand_int__", "999999", "1", "1000"]
     redis_benchmark(16380, 64, 2_000_000, 8_000_000, lasting)  # fill
     for pipeline, count in ((1, 100_000), (16, 600_000), (64, 1_200_000)):
@@ -178,21 +178,21 @@ def tails(tollgate, size, rounds, note):
         for turn in range(rounds):
             both = ((1_000, "1k"), (2_000_000, "2M"))
             for keys, label in both if turn % 2 == 0 else reversed(both):
-                note(f"tollgate CL.THROTTLE P{pipeline}, {label} of 2M live keys",
+                note(f"tollway CL.THROTTLE P{pipeline}, {label} of 2M live keys",
                      ours.measure(n, lambda: redis_benchmark(16380, pipeline, keys, n, lasting)))
     ours.stop()
 
 
-def unpipelined(tollgate, throttle, size, rounds, note):
+def unpipelined(tollway, throttle, size, rounds, note):
     """Single requests beside redis-server, which has one thread: by default and with two workers."""
     redis = Server(["redis-server", "--port", "16379", "--save", "", "--appendonly", "no"], 16379)
-    ours = Server(tollgate(), 16380)
-    program, serve = tollgate()[:2]
+    ours = Server(tollway(), 16380)
+    program, serve = tollway()[:2]
     two = Server([program, serve, "--http", "off", "--grpc", "off", "--resp", "127.0.0.1:16381", "--workers", "2"],
                  16381)
     subjects = (("redis INCR P1", redis, 16379, ["INCR", "key:__rand_int__"]),
-                ("tollgate CL.THROTTLE P1", ours, 16380, throttle),
-                ("tollgate CL.THROTTLE P1, 2 workers", two, 16381, throttle))
+                ("tollway CL.THROTTLE P1", ours, 16380, throttle),
+                ("tollway CL.THROTTLE P1, 2 workers", two, 16381, throttle))
     n = size(100_000)
     for name, server, at, command in subjects:
         redis_benchmark(at, 16, 100_000, n, command)  # warm up
@@ -203,14 +203,14 @@ def unpipelined(tollgate, throttle, size, rounds, note):
         server.stop()
 
 
-def attacked(tollgate, size, rounds, note):
+def attacked(tollway, size, rounds, note):
     """Single requests of four honest clients, alone and under attack in turn."""
     rules = "".join(f'[[policies]]\nname = "{name}"\nquota = "{quota}"\n' for name, quota in
                     (("honest", "1000000/1s"), ("flooded", "1/1h"), ("flooded-window", "1/1h")))
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(rules + 'algorithm = "sliding-window"\n[limits]\nslow_client = "2s"\n')
         file.flush()
-        ours = Server(tollgate("--config", file.name, "--memory-bytes", str(64 << 20)), 16380)
+        ours = Server(tollway("--config", file.name, "--memory-bytes", str(64 << 20)), 16380)
         command = ["TOLL.CHECK", "honest", "key:__rand_int__"]
         load = lambda: redis_benchmark(16380, 1, 10_000, size(100_000), command, clients=4)
         load()  # warm up
@@ -236,23 +236,23 @@ def compare(rows):
             lines.append(f"| {what} | {bound} | {middle:.2f} | {least:.2f} |")
 
     for pipeline in (1, 16, 64):
-        name = f"tollgate CL.THROTTLE P{pipeline}, %s of 2M live keys"
+        name = f"tollway CL.THROTTLE P{pipeline}, %s of 2M live keys"
         ratio(f"p99.9, 2M to 1k keys, pipeline {pipeline}", name % "2M", name % "1k", "p99.9_us", "≤ 2")
     ratio("p99 of honest clients, under attack to alone", "honest clients under attack", "honest clients alone",
           "p99_us", "≤ 3")
-    for ours in ("tollgate CL.THROTTLE P1", "tollgate CL.THROTTLE P1 100k keys"):
+    for ours in ("tollway CL.THROTTLE P1", "tollway CL.THROTTLE P1 100k keys"):
         ratio("CPU, unpipelined, to redis INCR", ours, "redis INCR P1", "cpu_us_per_op", "≤ 1")
     for pipeline in (16, 64):
-        ours = f"tollgate CL.THROTTLE P{pipeline} 100k keys"
+        ours = f"tollway CL.THROTTLE P{pipeline} 100k keys"
         ratio(f"CPU, pipeline {pipeline}, to redis INCR", ours, f"redis INCR P{pipeline}", "cpu_us_per_op", "< 1")
         ratio(f"CPU, pipeline {pipeline}, to a GCRA script", ours, f"redis EVALSHA gcra P{pipeline}",
               "cpu_us_per_op", "≤ 0.1")
         ratio(f"throughput, pipeline {pipeline}, to throttlecrab", ours, f"throttlecrab THROTTLE P{pipeline}",
               "rps", "≥ 5")
-    ratio("CPU, HTTP, to throttlecrab", "tollgate HTTP /throttle", "throttlecrab HTTP /throttle",
+    ratio("CPU, HTTP, to throttlecrab", "tollway HTTP /throttle", "throttlecrab HTTP /throttle",
           "cpu_us_per_op", "≤ 0.7")
     for shape in ("c50m1", "c4m25"):
-        ratio(f"CPU, gRPC {shape}, to throttlecrab", f"tollgate gRPC {shape}", f"throttlecrab gRPC {shape}",
+        ratio(f"CPU, gRPC {shape}, to throttlecrab", f"tollway gRPC {shape}", f"throttlecrab gRPC {shape}",
               "cpu_us_per_op", "≤ 0.9")
     head = ["", "| target | aimed at | medians | least of the rounds |", "|---|---|---|---|"]
     return head + lines if lines else []
@@ -263,7 +263,7 @@ def report(rows, options):
     cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
     redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True).stdout.split()[2]
     lines = ["# The service beside its peers", "",
-             f"`bench/serve/run.py tollgate --rounds {options.rounds} --scale {options.scale}"
+             f"`bench/serve/run.py tollway --rounds {options.rounds} --scale {options.scale}"
              f"{' --only ' + options.only if options.only else ''}`, "
              f"{os.cpu_count()} cores, {cpu}, Linux {platform.release()}, redis-server {redis}. "
              "Medians; client and server share the machine, which others used meanwhile: compare the CPU figures.", "",

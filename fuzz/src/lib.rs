@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Timestamp, VirtualClock};
-use tollgate_memory::{Capacity, MemoryStore};
-use tollgate_server::config::{Config, Overrides};
-use tollgate_server::metrics::Metrics;
-use tollgate_server::service::{Backing, Service};
-use tollgate_server::worker::Worker;
+use tollway_core::{Timestamp, VirtualClock};
+use tollway_memory::{Capacity, MemoryStore};
+use tollway_server::config::{Config, Overrides};
+use tollway_server::metrics::Metrics;
+use tollway_server::service::{Backing, Service};
+use tollway_server::worker::Worker;
 
 /// One policy per algorithm, named as the seeds name them, and a domain.
 const RULES: &str = r#"

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_server::config::{Config, Overrides};
-use tollgate_server::metrics::Metrics;
+use tollway_server::config::{Config, Overrides};
+use tollway_server::metrics::Metrics;
 
 fuzz_target!(|text: &str| {
     for name in ["rules.toml", "rules.yaml"] {

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
-use tollgate_fuzz::{run, worker};
-use tollgate_server::drain::Stopper;
-use tollgate_server::http::Peer;
+use tollway_fuzz::{run, worker};
+use tollway_server::drain::Stopper;
+use tollway_server::http::Peer;
 
 /// Answers without their dates: hyper's are those of the machine.
 fn undated(answers: &[u8]) -> Vec<String> {
@@ -25,7 +25,7 @@ fn exchange(parts: &[&[u8]]) -> Vec<u8> {
         let (mut client, server) = tokio::io::duplex(1 << 24);
         let (_stopper, stop) = Stopper::new();
         let worker = Rc::new(worker());
-        let serving = tollgate_server::http::serve(&worker, server, Peer::UNIX, stop);
+        let serving = tollway_server::http::serve(&worker, server, Peer::UNIX, stop);
         let asking = async move {
             for part in parts {
                 // The server may have closed already: that is its right.

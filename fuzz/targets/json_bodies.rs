@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_fuzz::{run, worker};
-use tollgate_server::http::{Peer, Reply, Request, answer};
-use tollgate_server::worker::Worker;
+use tollway_fuzz::{run, worker};
+use tollway_server::http::{Peer, Reply, Request, answer};
+use tollway_server::worker::Worker;
 
 const PATHS: [&str; 11] = [
     "/v1/check",

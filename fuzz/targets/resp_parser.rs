@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
-use tollgate_server::resp::parse::{Bounds, Frame, parse};
+use tollway_server::resp::parse::{Bounds, Frame, parse};
 
 /// The arguments of an array of bulk strings, and how many bytes it took.
 fn oracle(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {

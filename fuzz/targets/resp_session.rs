@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use redis_protocol::{resp2, resp3};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tollgate_fuzz::{run, worker};
-use tollgate_server::drain::Stopper;
+use tollway_fuzz::{run, worker};
+use tollway_server::drain::Stopper;
 
 /// The bytes of the reply at the start, in either version: `HELLO` changes it half-way.
 fn reply_len(bytes: &[u8]) -> Option<usize> {
@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         client.shutdown().await.expect("a pipe closes");
         let (_stopper, stop) = Stopper::new();
         let peer = std::net::IpAddr::from([127, 0, 0, 1]);
-        tollgate_server::resp::serve(&worker(), server, (7, peer), stop).await.expect("a pipe works");
+        tollway_server::resp::serve(&worker(), server, (7, peer), stop).await.expect("a pipe works");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.expect("the pipe was closed");
         answer

@@ -20,21 +20,21 @@ quota = "100/1h"
 
 
 class Service:
-    """`tollgate serve` until closed."""
+    """`tollway serve` until closed."""
 
     def __init__(self, token: str | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        config = Path(self._folder.name, "tollgate.toml")
+        config = Path(self._folder.name, "tollway.toml")
         config.write_text(RULES)
         self.unix = str(Path(self._folder.name, "http.sock"))
         env = dict(os.environ)
         if token:
-            env["TOLLGATE_TOKEN"] = token
+            env["TOLLWAY_TOKEN"] = token
         self.token = token
         self.url = self._start(config, "127.0.0.1:0", env)
 
     def _start(self, config: Path, http: str, env: dict[str, str]) -> str:
-        command = [os.environ["TOLLGATE_BIN"], "serve", "--config", str(config)]
+        command = [os.environ["TOLLWAY_BIN"], "serve", "--config", str(config)]
         self._child = subprocess.Popen(
             [*command, "--http", http, "--grpc", "off", "--resp", "off"],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

@@ -9,13 +9,13 @@ import unittest
 from typing import Any
 
 from service import Misbehaving, Service, closed_port
-from tollgate import (
-    AsyncTollgate,
+from tollway import (
+    AsyncTollway,
     Charge,
     Denied,
     RateLimitMiddleware,
     Rejected,
-    Tollgate,
+    Tollway,
     Unavailable,
 )
 
@@ -27,7 +27,7 @@ class WithService(unittest.TestCase):
     def setUp(self) -> None:
         self.service = Service()
         self.addCleanup(self.service.close)
-        self.gate = Tollgate(self.service.url, timeout=PATIENCE, on_failure="raise")
+        self.gate = Tollway(self.service.url, timeout=PATIENCE, on_failure="raise")
         self.addCleanup(self.gate.close)
 
 
@@ -77,7 +77,7 @@ class SyncTest(WithService):
         self.assertEqual(greet("bob"), "hello bob")
 
     def test_a_mistake_is_raised_whatever_the_failure_mode(self) -> None:
-        gate = Tollgate(self.service.url, timeout=PATIENCE, on_failure="allow")
+        gate = Tollway(self.service.url, timeout=PATIENCE, on_failure="allow")
         self.addCleanup(gate.close)
         with self.assertRaises(Rejected) as unknown:
             gate.check("no such policy", "ada")
@@ -85,7 +85,7 @@ class SyncTest(WithService):
         with self.assertRaises(Rejected):
             gate.check("api", "ada", 0)
         with self.assertRaises(ValueError):
-            Tollgate("ftp://nowhere")
+            Tollway("ftp://nowhere")
 
     def test_a_service_that_left_is_told_on_a_kept_connection(self) -> None:
         self.assertTrue(self.gate.check("api", "ada").allowed)
@@ -99,9 +99,9 @@ class TokenTest(unittest.TestCase):
         service = Service(token="secret")
         self.addCleanup(service.close)
         with self.assertRaises(Rejected) as refused:
-            Tollgate(service.url, timeout=PATIENCE).check("api", "ada")
+            Tollway(service.url, timeout=PATIENCE).check("api", "ada")
         self.assertEqual(refused.exception.status, 401)
-        gate = Tollgate(service.url, timeout=PATIENCE, token="secret", on_failure="raise")
+        gate = Tollway(service.url, timeout=PATIENCE, token="secret", on_failure="raise")
         self.assertTrue(gate.check("api", "ada").allowed)
 
 
@@ -120,18 +120,18 @@ class FailureTest(unittest.TestCase):
     def test_the_failure_mode_answers_in_time(self) -> None:
         for url in self.servers():
             for mode in ("allow", "deny"):
-                gate = Tollgate(url, timeout=0.1, on_failure=mode)  # type: ignore[arg-type]
+                gate = Tollway(url, timeout=0.1, on_failure=mode)  # type: ignore[arg-type]
                 before = time.monotonic()
                 verdict = gate.check("api", "ada")
                 self.assertLess(time.monotonic() - before, 10, url)
                 self.assertEqual((verdict.allowed, verdict.failed), (mode == "allow", True), url)
             with self.assertRaises(Unavailable):
-                Tollgate(url, timeout=0.1, on_failure="raise").check("api", "ada")
+                Tollway(url, timeout=0.1, on_failure="raise").check("api", "ada")
 
     def test_the_failure_mode_answers_in_time_on_a_loop_too(self) -> None:
         async def run(url: str) -> None:
             for mode in ("allow", "deny"):
-                gate = AsyncTollgate(url, timeout=0.1, on_failure=mode)  # type: ignore[arg-type]
+                gate = AsyncTollway(url, timeout=0.1, on_failure=mode)  # type: ignore[arg-type]
                 verdict = await asyncio.wait_for(gate.check("api", "ada"), 10)
                 self.assertEqual((verdict.allowed, verdict.failed), (mode == "allow", True), url)
 
@@ -143,7 +143,7 @@ class AsyncTest(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self) -> None:
         self.service = Service()
         self.addCleanup(self.service.close)
-        self.gate = AsyncTollgate(self.service.url, timeout=PATIENCE, on_failure="raise")
+        self.gate = AsyncTollway(self.service.url, timeout=PATIENCE, on_failure="raise")
         self.addAsyncCleanup(self.gate.close)
 
     async def test_checks_at_once_share_the_limit(self) -> None:

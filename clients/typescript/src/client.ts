@@ -33,8 +33,8 @@ interface WireVerdict {
 
 interface Answer { body: WireVerdict; headers: Headers }
 
-/** Asks a Tollgate service. */
-export class Tollgate {
+/** Asks a Tollway service. */
+export class Tollway {
   readonly #url: string;
   readonly #headers: Record<string, string>;
   readonly #timeoutMs: number;

@@ -1,6 +1,6 @@
 // A middleware for Express; any router with `(request, response, next)` will do.
 
-import type { Tollgate } from "./client.js";
+import type { Tollway } from "./client.js";
 import { PROBLEM, refusal, type LimitOptions } from "./refusal.js";
 
 /** What is used of a request. */
@@ -14,7 +14,7 @@ export interface ExpressResponse {
 }
 
 /** Answers 429 where the service denies, and passes its header fields on. */
-export function limit<Request extends ExpressRequest>(gate: Tollgate, options: LimitOptions<Request>) {
+export function limit<Request extends ExpressRequest>(gate: Tollway, options: LimitOptions<Request>) {
   const key = options.key ?? ((request: Request) => request.ip ?? null);
   return async (request: Request, response: ExpressResponse, next: (error?: unknown) => void): Promise<void> => {
     try {

@@ -1,6 +1,6 @@
 // A plugin for Fastify: limits every route of the instance it is registered on.
 
-import type { Tollgate } from "./client.js";
+import type { Tollway } from "./client.js";
 import { PROBLEM, refusal, type LimitOptions } from "./refusal.js";
 
 /** What is used of a request. */
@@ -19,7 +19,7 @@ interface FastifyLike {
 }
 
 /** Answers 429 where the service denies, and passes its header fields on. */
-export function limit<Request extends FastifyRequestLike>(gate: Tollgate, options: LimitOptions<Request>) {
+export function limit<Request extends FastifyRequestLike>(gate: Tollway, options: LimitOptions<Request>) {
   const key = options.key ?? ((request: Request) => request.ip);
   const hook = async (request: Request, reply: FastifyReplyLike): Promise<unknown> => {
     const found = await key(request);

@@ -1,3 +1,3 @@
-export { Reservation, Tollgate, type Options } from "./client.js";
-export { Rejected, TollgateError, Unavailable, type Charge, type ChargeVerdict, type OnFailure, type Verdict } from "./words.js";
+export { Reservation, Tollway, type Options } from "./client.js";
+export { Rejected, TollwayError, Unavailable, type Charge, type ChargeVerdict, type OnFailure, type Verdict } from "./words.js";
 export type { LimitOptions } from "./refusal.js";

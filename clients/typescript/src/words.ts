@@ -38,12 +38,12 @@ export interface Verdict {
 export type OnFailure = "allow" | "deny" | "throw";
 
 /** Anything that is not an answer. */
-export class TollgateError extends Error {
-  override name = "TollgateError";
+export class TollwayError extends Error {
+  override name = "TollwayError";
 }
 
 /** The service, or its store, did not answer in time. */
-export class Unavailable extends TollgateError {
+export class Unavailable extends TollwayError {
   override name = "Unavailable";
 }
 
@@ -51,7 +51,7 @@ export class Unavailable extends TollgateError {
  * The service refuses the request itself: an unknown policy, a wrong token, a cost of zero. A
  * mistake of the caller's: thrown whatever `onFailure` says.
  */
-export class Rejected extends TollgateError {
+export class Rejected extends TollwayError {
   override name = "Rejected";
 
   constructor(readonly status: number, readonly detail: string) {

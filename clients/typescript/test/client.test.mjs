@@ -11,9 +11,9 @@ import { createInterface } from "node:readline";
 import { after, test } from "node:test";
 import { pathToFileURL } from "node:url";
 
-const built = (file) => import(pathToFileURL(join(process.env.TOLLGATE_TS_BUILT, file)).href);
-const { Rejected, Tollgate, Unavailable } = await built("index.js");
-const require = createRequire(join(process.env.TOLLGATE_FACE, "package.json"));
+const built = (file) => import(pathToFileURL(join(process.env.TOLLWAY_TS_BUILT, file)).href);
+const { Rejected, Tollway, Unavailable } = await built("index.js");
+const require = createRequire(join(process.env.TOLLWAY_FACE, "package.json"));
 
 const RULES = '[[policies]]\nname = "api"\nquota = "3/1h"\n[[policies]]\nname = "tokens"\nquota = "100/1h"\n';
 const PATIENCE = 30_000;
@@ -23,11 +23,11 @@ after(async () => {
 });
 
 async function serve(env = {}) {
-  const folder = mkdtempSync(join(tmpdir(), "tollgate-ts-"));
-  const config = join(folder, "tollgate.toml");
+  const folder = mkdtempSync(join(tmpdir(), "tollway-ts-"));
+  const config = join(folder, "tollway.toml");
   writeFileSync(config, RULES);
   const args = ["serve", "--config", config, "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
-  const child = spawn(process.env.TOLLGATE_BIN, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "ignore"] });
+  const child = spawn(process.env.TOLLWAY_BIN, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "ignore"] });
   endings.push(() => {
     child.kill("SIGKILL");
     rmSync(folder, { recursive: true, force: true });
@@ -59,7 +59,7 @@ async function misbehave(drips) {
 }
 
 const url = await serve();
-const gate = new Tollgate({ url, timeoutMs: PATIENCE, onFailure: "throw" });
+const gate = new Tollway({ url, timeoutMs: PATIENCE, onFailure: "throw" });
 
 test("units are taken until there are none", async () => {
   const verdicts = [];
@@ -93,24 +93,24 @@ test("refund and reset give back", async () => {
 });
 
 test("a mistake is thrown whatever the failure mode", async () => {
-  const lenient = new Tollgate({ url, timeoutMs: PATIENCE, onFailure: "allow" });
+  const lenient = new Tollway({ url, timeoutMs: PATIENCE, onFailure: "allow" });
   await assert.rejects(lenient.check("no such policy", "x"), (error) => error instanceof Rejected && error.status === 404);
   await assert.rejects(lenient.check("api", "x", 0), Rejected);
 });
 
 test("a token is shown", async () => {
-  const guarded = await serve({ TOLLGATE_TOKEN: "secret" });
-  await assert.rejects(new Tollgate({ url: guarded, timeoutMs: PATIENCE }).check("api", "x"), (error) => error.status === 401);
-  assert.ok((await new Tollgate({ url: guarded, timeoutMs: PATIENCE, token: "secret" }).check("api", "x")).allowed);
+  const guarded = await serve({ TOLLWAY_TOKEN: "secret" });
+  await assert.rejects(new Tollway({ url: guarded, timeoutMs: PATIENCE }).check("api", "x"), (error) => error.status === 401);
+  assert.ok((await new Tollway({ url: guarded, timeoutMs: PATIENCE, token: "secret" }).check("api", "x")).allowed);
 });
 
 test("the failure mode answers, and no call outlives its timeout", async () => {
   for (const bad of ["http://127.0.0.1:1", await misbehave(false), await misbehave(true)]) {
     for (const onFailure of ["allow", "deny"]) {
-      const verdict = await new Tollgate({ url: bad, timeoutMs: 100, onFailure }).check("api", "x");
+      const verdict = await new Tollway({ url: bad, timeoutMs: 100, onFailure }).check("api", "x");
       assert.deepEqual([verdict.allowed, verdict.failed], [onFailure === "allow", true], bad);
     }
-    await assert.rejects(new Tollgate({ url: bad, timeoutMs: 100, onFailure: "throw" }).check("api", "x"), Unavailable);
+    await assert.rejects(new Tollway({ url: bad, timeoutMs: 100, onFailure: "throw" }).check("api", "x"), Unavailable);
   }
 });
 

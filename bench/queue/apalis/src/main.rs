@@ -1,6 +1,6 @@
 //! apalis-redis through enqueue, lease and acknowledge; it has no limits to switch on.
 //!
-//! `tollgate-queue-bench-apalis PORT JOBS PAYLOAD_BYTES`: prints one line of JSON with the seconds
+//! `tollway-queue-bench-apalis PORT JOBS PAYLOAD_BYTES`: prints one line of JSON with the seconds
 //! spent enqueueing (64 producers) and processing (64 jobs at once).
 
 use std::sync::Arc;

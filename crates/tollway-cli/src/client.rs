@@ -1,0 +1,151 @@
+//! Calls to the HTTP of a running service, one at a time: over TCP, TLS or a Unix socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
+use serde_json::Value;
+use tollway_upstream::connect::{self, Options, Pool, Versions};
+
+/// How long a call may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest answer that is read: a page of jobs is the longest that there is.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+
+/// A service.
+pub(crate) struct Client {
+    base: String,
+    token: Option<String>,
+    pool: Pool<Full<Bytes>>,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// Whom to believe that it is the service.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Trust {
+    /// Trust the certificates in this PEM file instead of the system's; a Unix socket speaks TLS if
+    /// this is given
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+/// Where a service listens.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    base: String,
+    unix: Option<PathBuf>,
+}
+
+impl Client {
+    /// The service at `address`: `host:port`, `http://…`, `https://…` or `unix:/path`. The token is
+    /// that of the environment.
+    pub(crate) fn new(address: &str, trust: &Trust) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let Address { base, unix } = Address::parse(address, trust.ca.is_some())?;
+        let roots = trust.ca.as_deref().map(read).transpose()?;
+        let options = Options {
+            versions: Versions::Http1,
+            roots_pem: roots.as_deref(),
+            unix: unix.as_deref(),
+            timeout: PATIENCE,
+            idle_max: 1,
+        };
+        let pool = connect::pool(&options).context("--ca")?;
+        let token = std::env::var("TOLLWAY_TOKEN").ok().filter(|token| !token.is_empty());
+        Ok(Self { base, token, pool, runtime })
+    }
+
+    /// What the service says at `path`, which begins with a slash.
+    pub(crate) fn get(&self, path: &str) -> Result<Value> {
+        self.call(Method::GET, path, Bytes::new())
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.call(Method::POST, path, body.to_string().into())
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Result<Value> {
+        self.call(Method::DELETE, path, Bytes::new())
+    }
+
+    fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).context("the address or the token")?;
+        let (status, text) = self.runtime.block_on(async {
+            let called = tokio::time::timeout(PATIENCE, self.ask(request)).await;
+            called.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
+        })?;
+        if status.is_success() {
+            // Whatever else answers there must not pass for a service with nothing to say.
+            return serde_json::from_slice(&text).context("what answers there is no Tollway");
+        }
+        let body: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
+        match body["detail"].as_str() {
+            Some(detail) => bail!("{detail} ({status})"),
+            None => Err(anyhow!("the service answered {status}")),
+        }
+    }
+
+    async fn ask(&self, request: Request<Full<Bytes>>) -> Result<(http::StatusCode, Bytes)> {
+        let no_service = format!("no service answers at {}", request.uri());
+        let answer = self.pool.request(request).await.context(no_service)?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!("the answer broke off: {error}"))?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+impl Address {
+    fn parse(text: &str, has_ca: bool) -> Result<Self> {
+        let right = "right would be host:port, http://host:port, https://host:port or unix:/path";
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.split('?').next().unwrap_or_default();
+            if path.is_empty() {
+                bail!("{text:?} names no socket; {right}");
+            }
+            let scheme = if has_ca { "https" } else { "http" };
+            return Ok(Self { base: format!("{scheme}://localhost"), unix: Some(path.into()) });
+        }
+        let base = match text.split_once("://") {
+            None => format!("http://{text}"),
+            Some(("http" | "https", _)) => text.trim_end_matches('/').to_owned(),
+            Some((scheme, _)) => bail!("{scheme}:// is not spoken; {right}"),
+        };
+        let uri: http::Uri = base.parse().with_context(|| format!("{text:?}; {right}"))?;
+        uri.host().with_context(|| format!("{text:?} names no host; {right}"))?;
+        Ok(Self { base, unix: None })
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("--ca {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_named_by_address_url_or_socket() {
+        let base = |text: &str| Address::parse(text, false).map(|address| address.base).ok();
+        assert_eq!(base("127.0.0.1:8080").as_deref(), Some("http://127.0.0.1:8080"));
+        assert_eq!(base("[::1]:8080").as_deref(), Some("http://[::1]:8080"));
+        assert_eq!(base("https://t.example/").as_deref(), Some("https://t.example"));
+        for wrong in ["ftp://h", "unix:", "unix:?mode=0660", "http://", "a b"] {
+            assert_eq!(base(wrong), None, "{wrong}");
+        }
+        let socket = Address::parse("unix:/run/t.sock?mode=0660", true).expect("a socket");
+        assert_eq!(socket.unix.as_deref(), Some(Path::new("/run/t.sock")));
+        assert_eq!(socket.base, "https://localhost");
+    }
+}

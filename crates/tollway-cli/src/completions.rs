@@ -1,0 +1,24 @@
+//! `tollway completions SHELL`: what a shell needs to complete this command line.
+
+use std::io::Write as _;
+
+use anyhow::Result;
+use clap_complete::Shell;
+
+/// Print a completion script.
+///
+/// bash: tollway completions bash > /etc/bash_completion.d/tollway
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// For which shell
+    shell: Shell,
+}
+
+/// Prints the script for `command`.
+pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<()> {
+    // Gathered first: the generator does not tell when whoever reads has left.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "tollway", &mut script);
+    std::io::stdout().write_all(&script)?;
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! `tollway demo`: the service under load, its page, and 25 clients that share one token fairly.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tollway_core::Quota;
+use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_server::config::{Config, Drain, Overrides};
+use tollway_server::enforcer::Backing;
+use tollway_server::metrics::{Front, Metrics};
+use tollway_server::run::until_told;
+use tollway_server::server::Server;
+use tollway_server::service::Service;
+
+use super::fleet::{Fleet, Orders};
+use super::record::Record;
+use super::traffic::{self, Seen};
+
+const RULES: &str = include_str!("tour.toml");
+/// What the rules say of the token.
+const QUOTA: &str = "75/1s burst 150";
+const PROCESSES: u32 = 5;
+const THREADS: u32 = 5;
+/// Room for keys: there are a few dozen.
+const MEMORY_BYTES: usize = 16 << 20;
+
+/// Where, how long, and what is left of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Tour {
+    /// Where the page is; also TOLLWAY_HTTP [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "WHERE")]
+    http: Option<String>,
+
+    /// Seconds until the chart
+    #[arg(long, default_value_t = 30)]
+    seconds: u16,
+
+    /// Where to write the chart
+    #[arg(long, value_name = "FILE", default_value = "tollway-demo.svg")]
+    svg: PathBuf,
+
+    /// End with the chart, instead of serving the page until Ctrl-C
+    #[arg(long)]
+    exit: bool,
+}
+
+/// Shows a limit enforced, a page in motion and a chart of 25 clients.
+pub(super) fn run(args: &Tour) -> Result<()> {
+    if !(3..=3_600).contains(&args.seconds) {
+        bail!("--seconds must be between 3 and 3600");
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(tour(args))
+}
+
+async fn tour(args: &Tour) -> Result<()> {
+    let http = args.http.clone().or_else(|| std::env::var("TOLLWAY_HTTP").ok());
+    let server = start(http).await?;
+    let endpoint = server.endpoint(Front::Http).context("--http off leaves nothing to see")?;
+    let url = format!("http://{endpoint}");
+    try_file(&args.svg).with_context(|| cannot_write(&args.svg))?;
+    introduce(&url, args.seconds)?;
+    let seen = Arc::new(Seen::default());
+    let traffic = tokio::spawn(traffic::run(url.clone(), Arc::clone(&seen)));
+    let record = watch(&url, args.seconds, &seen).await?;
+    say(&format!("\n{}\n{}", record.bars(), record.sentence()))?;
+    fs::write(&args.svg, record.svg()).with_context(|| cannot_write(&args.svg))?;
+    say(&format!("The same over time: {}\n", args.svg.display()))?;
+    if !args.exit {
+        say(&format!("The page goes on at {url}/ until Ctrl-C.\n"))?;
+        until_told(server, Drain { timeout: Duration::from_secs(1), ..Drain::default() }, None)
+            .await?;
+    }
+    traffic.abort();
+    Ok(())
+}
+
+/// Whether the file can be written, before anybody has watched for what goes there. Nothing changes.
+fn try_file(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write the chart to {} (--svg)", path.display())
+}
+
+/// The service, in memory, on HTTP alone.
+async fn start(http: Option<String>) -> Result<Server> {
+    let overrides = Overrides {
+        http,
+        grpc: Some("off".to_owned()),
+        resp: Some("off".to_owned()),
+        ..Overrides::default()
+    };
+    let metrics = Metrics::default();
+    let texts = [("tour.toml".to_owned(), RULES.to_owned())];
+    let config = Config::from_texts(&texts, &overrides, &metrics)?;
+    let (queues, _) = crate::serve::queues(&config.queues, false).await?;
+    let store = Backing::Memory(Arc::new(MemoryStore::new(Capacity::bytes(MEMORY_BYTES))));
+    let clock = Arc::new(SystemClock::new());
+    let service = Service::new(config.rules, metrics, store, clock, config.settings);
+    let service = match queues {
+        Some(queues) => service.with_queues(queues),
+        None => service,
+    };
+    Ok(Server::start(Arc::new(service), &config.listen, None, config.workers)?)
+}
+
+fn introduce(url: &str, seconds: u16) -> Result<()> {
+    let clients = PROCESSES * THREADS;
+    say(&format!(
+        "Open {url}/ and watch:\n\n\
+         token  {clients} clients in {PROCESSES} processes share {QUOTA}; none knows of another\n\
+         api    nine tenants keep to 40/1s each; crawler.example does not, and is denied\n\
+         mail   a queue of 40 groups, each of which may start one job in 5 s\n\n\
+         In {seconds} s there is a chart.\n\n"
+    ))
+}
+
+/// Lets the clients run, telling every second how it goes.
+async fn watch(url: &str, seconds: u16, seen: &Seen) -> Result<Record> {
+    let quota: Quota = QUOTA.parse().context("the demo's own quota")?;
+    let fleet = Fleet::start(&Orders {
+        url: format!("{url}/v1/gate/token"),
+        processes: PROCESSES,
+        threads: THREADS,
+        quota,
+        scale: 1.0,
+        length: Duration::from_secs(seconds.into()),
+    })
+    .await?;
+    let begin = Instant::now();
+    let mut record = Record::new(quota, seconds);
+    let mut voices = fleet.begin();
+    let second = Duration::from_secs(1);
+    let mut ticks = interval_at(begin + second, second);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            line = voices.next() => match line {
+                Some(line) => record.add(&line, begin.elapsed()),
+                None => break,
+            },
+            _ = ticks.tick() => {
+                let (allowed, denied) = seen.take();
+                let at = begin.elapsed().as_secs();
+                let clients = record.second(at.saturating_sub(1));
+                say(&format!("{at:4} s  {clients}  crawler: {allowed:3} allowed, {denied:3} denied\n"))?;
+            }
+        }
+    }
+    voices.end().await?;
+    Ok(record)
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.context("cannot write to standard output")
+}

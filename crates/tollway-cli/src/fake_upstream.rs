@@ -1,0 +1,75 @@
+//! `tollway fake-upstream`: an API with limits, faults and a ban, to try clients and proxies on.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use tollway_sim::upstream::loopback::Loopback;
+use tollway_sim::upstream::{Fault, Spec};
+
+/// Serve a fake API that limits like a real one, on a loopback port.
+///
+/// GET /_fake/counters says what it has seen, POST /_fake/faults makes something go wrong.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The API to play: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack, stripe
+    #[arg(long, value_name = "NAME", default_value = "discord")]
+    profile: String,
+
+    /// A description in TOML instead of a profile
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    spec: Option<PathBuf>,
+
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+
+    /// Divide every period by this
+    #[arg(long, value_name = "FACTOR", default_value_t = 1)]
+    faster: u32,
+
+    /// A fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given repeatedly
+    #[arg(long, value_name = "JSON")]
+    fault: Vec<String>,
+}
+
+/// Serves until interrupted.
+pub(crate) fn run(args: Args) -> Result<()> {
+    // A playground that answers anybody is nothing to offer to a network.
+    if !args.listen.ip().is_loopback() {
+        bail!("--listen {}: only loopback addresses", args.listen);
+    }
+    let spec = spec(&args)?.faster(args.faster);
+    let faults: Vec<Fault> = args
+        .fault
+        .iter()
+        .map(|text| serde_json::from_str(text).with_context(|| format!("--fault {text}")))
+        .collect::<Result<_>>()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = Loopback::start(spec, args.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", args.listen))?;
+        faults.into_iter().for_each(|fault| server.inject(fault));
+        let address = server.address();
+        let mut out = std::io::stdout();
+        writeln!(out, "fake upstream  http://{address}")?;
+        writeln!(out, "  curl -i -X POST http://{address}/api/v10/channels/1/messages")?;
+        writeln!(out, "  curl http://{address}/_fake/counters")?;
+        out.flush()?;
+        tokio::signal::ctrl_c().await?;
+        Ok(())
+    })
+}
+
+fn spec(args: &Args) -> Result<Spec> {
+    let Some(path) = &args.spec else {
+        return Spec::named(&args.profile).with_context(|| {
+            let names: Vec<_> = Spec::names().collect();
+            format!("--profile {}: none of {}", args.profile, names.join(", "))
+        });
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    Spec::from_toml(&text).with_context(|| format!("{}", path.display()))
+}

@@ -1,0 +1,75 @@
+//! The binary `tollway`: arguments to calls, nothing else.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod client;
+mod completions;
+mod demo;
+mod fake_upstream;
+mod man;
+mod profile;
+mod proxy;
+mod queue;
+mod serve;
+mod simulate;
+mod snapshot;
+mod top;
+mod validate;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+/// Both sides of a rate limit in one system.
+#[derive(Debug, Parser)]
+#[command(name = "tollway", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Check(check::Args),
+    Completions(completions::Args),
+    Demo(demo::Args),
+    FakeUpstream(fake_upstream::Args),
+    Man(man::Args),
+    Profile(profile::Args),
+    Proxy(proxy::Args),
+    Queue(queue::Args),
+    Serve(serve::Args),
+    Simulate(simulate::Args),
+    Top(top::Args),
+    Validate(validate::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Whoever cannot even be told has closed the terminal.
+            let _ = writeln!(std::io::stderr(), "error: {}", tollway_core::explained(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Check(args) => check::run(args),
+        Command::Completions(args) => completions::run(&args, Arguments::command()),
+        Command::Demo(args) => demo::run(args),
+        Command::FakeUpstream(args) => fake_upstream::run(args),
+        Command::Man(args) => man::run(&args, Arguments::command()),
+        Command::Profile(args) => profile::run(args),
+        Command::Proxy(args) => proxy::run(args),
+        Command::Queue(args) => queue::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Simulate(args) => simulate::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Validate(args) => validate::run(args),
+    }
+}

@@ -1,0 +1,101 @@
+//! `tollway profile`: the descriptions of how APIs speak of their limits.
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Subcommand;
+use tollway_upstream::profile::{Profile, Recording};
+
+/// List, show and try out descriptions of how APIs speak of their limits.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the profiles that are shipped.
+    List,
+    /// Print a shipped profile, to begin your own from.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Show what would be learned from recorded responses.
+    Test {
+        /// A profile: a TOML file, or the name of a shipped one.
+        profile: String,
+        /// Responses as `curl -i` prints them, each after a line such as `GET /path` if you like.
+        #[arg(long, value_name = "FILE")]
+        headers: PathBuf,
+    },
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::List => list(),
+        Command::Show { name } => {
+            let text = Profile::builtin_text(&name).ok_or_else(|| unknown(&name))?;
+            Ok(stdout().write_all(text.as_bytes())?)
+        }
+        Command::Test { profile, headers } => test(&profile, &headers),
+    }
+}
+
+/// The profile of that name, or in that file.
+fn open(profile: &str) -> anyhow::Result<Arc<Profile>> {
+    if let Some(shipped) = Profile::builtin(profile) {
+        return Ok(shipped);
+    }
+    let path = Path::new(profile);
+    if !path.exists() {
+        return Err(unknown(profile));
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {profile}"))?;
+    let parsed = Profile::parse(&text).map_err(|error| anyhow!("{profile}: {error}"))?;
+    Ok(Arc::new(parsed))
+}
+
+fn unknown(name: &str) -> anyhow::Error {
+    anyhow!("{name} is neither a file nor a shipped profile; `tollway profile list` names those")
+}
+
+fn list() -> anyhow::Result<()> {
+    let mut out = stdout().lock();
+    for name in Profile::builtins() {
+        let about = Profile::builtin(name).map(|profile| profile.about().to_owned());
+        writeln!(out, "{name:<14} {}", about.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn test(profile: &str, headers: &Path) -> anyhow::Result<()> {
+    let profile = open(profile)?;
+    let shown = headers.display();
+    let text = fs::read_to_string(headers).with_context(|| format!("cannot read {shown}"))?;
+    let recordings = Recording::parse(&text).map_err(|error| anyhow!("{shown}: {error}"))?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let mut out = stdout().lock();
+    let mut learned = 0;
+    for (index, recording) in recordings.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        if let Some((method, target)) = &recording.request {
+            writeln!(out, "{method} {target}")?;
+        }
+        writeln!(out, "status      {}", recording.status)?;
+        write!(out, "{}", recording.explain(&profile, now))?;
+        let seen = recording.read(&profile, now);
+        learned += seen.readings.len() + usize::from(seen.is_limited());
+    }
+    if learned == 0 {
+        bail!("profile {} learned nothing from {shown}", profile.name());
+    }
+    Ok(())
+}

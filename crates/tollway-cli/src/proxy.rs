@@ -1,0 +1,246 @@
+//! `tollway proxy`: budgets in front of an upstream, from flags and environment.
+
+mod keep;
+mod ledgers;
+mod outage;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tollway_core::fields::Hosts;
+use tollway_upstream::profile::Profile;
+use tollway_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
+
+/// How long a stop waits for requests at work.
+const DRAIN: Duration = Duration::from_secs(30);
+/// Holds the admin token; a flag would show it to everybody on the machine.
+const TOKEN: &str = "TOLLWAY_ADMIN_TOKEN";
+
+/// Obey an upstream's limits for clients in any language.
+///
+/// Point clients at it instead of the upstream. A client may send X-Tollway-Deadline (seconds),
+/// X-Tollway-Priority (high, normal, low) and X-Tollway-Client (a name, for fair shares). The
+/// admin token is taken from TOLLWAY_ADMIN_TOKEN.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where requests go [default: what the profile says]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+
+    /// How the upstream speaks of its limits: a name (tollway profile list), or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
+    profile: String,
+
+    /// memory, or the URL of a Redis or Valkey that all proxies of a fleet share
+    #[arg(long, value_name = "URL", default_value = "memory")]
+    store: String,
+
+    /// Do not start without the store; by default this proxy keeps its part of the budgets by itself
+    /// until the store is found
+    #[arg(long)]
+    store_required: bool,
+
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
+    listen: SocketAddr,
+
+    /// Where health, metrics and /admin are served, if not there as well
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin: Option<SocketAddr>,
+
+    /// Listen to other machines although no admin token is set
+    #[arg(long)]
+    listen_public: bool,
+
+    /// A name by which clients on this machine call the proxy, beside localhost and 127.0.0.1; may be
+    /// given repeatedly
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+
+    /// How long a request may wait that does not say so itself
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    patience: Duration,
+
+    /// How long the upstream may take for the head of an answer
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    timeout: Duration,
+
+    /// Invalid requests before the upstream bans the address, per time; or off
+    #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
+    invalid: String,
+
+    /// Keeps the count of invalid requests over a restart (with --store memory); a file that cannot
+    /// be used is set aside
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+
+    /// Do not start if there is a state that cannot be used
+    #[arg(long, requires = "state")]
+    state_required: bool,
+
+    /// The share of a client, relative to the others' 1; may be given repeatedly
+    #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
+    weight: Vec<(String, u32)>,
+
+    /// Requests that may be at work or waiting
+    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
+    requests_max: usize,
+
+    /// Speak only this version of HTTP to the upstream
+    #[arg(long, value_name = "1.1|2")]
+    http: Option<String>,
+
+    /// Trust the certificates in this PEM file instead of the system's
+    #[arg(long, value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
+
+    /// Threads [default: one per processor]
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<usize>,
+}
+
+/// Serves until a signal says stop.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = args.workers {
+        builder.worker_threads(workers.max(1));
+    }
+    builder.enable_all().build()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<()> {
+    let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+    for address in [Some(args.listen), args.admin].into_iter().flatten() {
+        if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
+            bail!("{address} can be reached by others: set {TOKEN}, or say --listen-public");
+        }
+    }
+    let profile = profile(&args.profile)?;
+    let upstream = args.upstream.as_deref().or(profile.upstream());
+    let upstream = upstream.context("--upstream is missing, and the profile names none")?;
+    let upstream = Upstream::parse(upstream).context("--upstream")?;
+    // Before anything else is touched: a second process started by mistake ends here, and leaves the
+    // first one's --state alone.
+    let listener = bind(args.listen).await?;
+    let admin_listener = match args.admin {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let start_without = !args.store_required;
+    let place = keep::Place {
+        store: &args.store,
+        start_without,
+        file: args.state.clone(),
+        is_required: args.state_required,
+    };
+    let kept = keep::Kept::open(place, &args.invalid).await?;
+    let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
+    let parts = Parts {
+        upstream,
+        ledgers,
+        profile,
+        guard: kept.guard()?,
+        roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
+        settings: settings(&args, token)?,
+    };
+    // Before anybody knows the address: a signal that comes then would end the process at once.
+    let signals = Signals::new()?;
+    let mut proxy = Proxy::new(parts).context("TLS")?;
+    if let Some(fleet) = fleet {
+        let shared = outage::Shared { fleet, counts: kept.store.clone() };
+        proxy.watch_store(Arc::new(shared), outage::tell);
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
+    proxy.listen(listener);
+    if let Some(listener) = admin_listener {
+        writeln!(out, "admin  http://{}", listener.local_addr()?)?;
+        proxy.listen_admin(listener);
+    }
+    out.flush()?;
+    let keeping = kept.keep();
+    signals.told().await;
+    keeping.abort();
+    let in_time = proxy.drain(DRAIN).await;
+    let saved = kept.save();
+    if !in_time {
+        let late = format!("some requests were not finished within {DRAIN:?}");
+        return saved.context(late.clone()).and_then(|()| bail!(late));
+    }
+    saved
+}
+
+fn profile(name: &str) -> Result<Arc<Profile>> {
+    if let Some(profile) = Profile::builtin(name) {
+        return Ok(profile);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| {
+        let names = Profile::builtins().join(", ");
+        format!("--profile {name}: neither a file nor one of {names}")
+    })?;
+    Ok(Arc::new(Profile::parse(&text).with_context(|| name.to_owned())?))
+}
+
+fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
+    let versions = match args.http.as_deref() {
+        None => Versions::Negotiated,
+        Some("1.1" | "1") => Versions::Http1,
+        Some("2") => Versions::Http2,
+        Some(other) => bail!("--http {other}: 1.1 or 2"),
+    };
+    let mut hosts = Hosts::default();
+    for name in &args.host {
+        hosts.add(name).with_context(|| format!("--host {name}"))?;
+    }
+    Ok(Settings {
+        hosts,
+        patience: args.patience,
+        head_timeout: args.timeout,
+        requests_max: args.requests_max,
+        weights: args.weight.iter().cloned().collect::<HashMap<_, _>>(),
+        versions,
+        admin: Admin { apart: args.admin.is_some(), token },
+        ..Settings::default()
+    })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+/// What tells the proxy to stop.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn told(mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    tollway_core::parse_duration(text).map_err(|_| "no time such as 500ms, 30s or 2m".to_owned())
+}
+
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let pair = text.split_once('=').and_then(|(name, share)| Some((name, share.parse().ok()?)));
+    let (name, share) = pair.ok_or("no share such as web=5")?;
+    if share == 0 { Err("a share is at least 1".to_owned()) } else { Ok((name.to_owned(), share)) }
+}

@@ -1,0 +1,287 @@
+//! `tollway serve`: the service, from flags, environment and files.
+
+mod hints;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_redis::{RedisStore, RemoteSettings, RemoteStore};
+use tollway_server::config::{Config, LogFormat, Overrides};
+use tollway_server::dashboard::ProxyAdmin;
+use tollway_server::enforcer::Backing;
+use tollway_server::metrics::{Front, Metrics};
+use tollway_server::queues::{Pushing, QueuePlan, Queues, open};
+use tollway_server::run::until_told;
+use tollway_server::server::{Bound, Server};
+use tollway_server::service::{Origin, Service};
+#[cfg(feature = "otlp")]
+use tollway_server::traces::{Collector, Traces};
+use tracing::warn;
+
+use crate::snapshot::{self, Refused, Snapshot};
+
+use hints::Hints;
+
+/// Serve limits over HTTP, gRPC and RESP.
+///
+/// A flag beats the environment (TOLLWAY_HTTP, TOLLWAY_STORE, ...), which beats the files. A token
+/// is taken from TOLLWAY_TOKEN or from a file, never from a flag.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; may be given repeatedly
+    #[arg(short, long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+
+    /// Where HTTP listens: address:port, unix:/path, unix:/path?mode=0660&group=www-data or off
+    /// [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "WHERE")]
+    http: Option<String>,
+
+    /// Where gRPC listens [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "WHERE")]
+    grpc: Option<String>,
+
+    /// Where RESP listens [default: 127.0.0.1:6380]
+    #[arg(long, value_name = "WHERE")]
+    resp: Option<String>,
+
+    /// memory, or the URL of a Redis, a Valkey or another Tollway that all nodes of a fleet share
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
+    /// Do not start without the stores of policies and of queues; by default policies decide as their
+    /// on_store_error says, and queues are unavailable, until they are found
+    #[arg(long)]
+    store_required: bool,
+
+    /// Let the {tag} in a key choose its slot in a cluster, so that keys of one tag can be charged
+    /// together: only where clients do not choose their keys
+    #[arg(long)]
+    store_key_tags: bool,
+
+    /// Where queues live: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
+    #[arg(long, value_name = "WHERE")]
+    queue_store: Option<String>,
+
+    /// Memory for states, in bytes [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    memory_bytes: Option<usize>,
+
+    /// What happens to a new key when memory is full of keys with nothing left: deny it, or forget
+    /// the one nearest to being free [default: deny]
+    #[arg(long, value_name = "deny|forget")]
+    when_full: Option<String>,
+
+    /// Threads that serve [default: one for every two processors]
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<usize>,
+
+    /// Listen to other machines although no token is needed
+    #[arg(long)]
+    listen_public: bool,
+
+    /// A name by which others may ask over HTTP while no token is needed, beside localhost; may be
+    /// given repeatedly
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+
+    /// Deny nothing, only count what would have been denied
+    #[arg(long)]
+    shadow: bool,
+
+    /// Write states there every minute and at the end, and start from them; a file that cannot be
+    /// used is set aside
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+
+    /// Do not start if there is a snapshot that cannot be used
+    #[arg(long, requires = "snapshot")]
+    snapshot_required: bool,
+
+    /// text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+
+    /// Where to send traces: the http:// address of an OpenTelemetry collector; also TOLLWAY_OTLP
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+
+    /// Trace one request in so many; one that comes with a sampled traceparent always is
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    otlp_every: u32,
+
+    /// Where a `tollway proxy` is administered, to show its buckets on the dashboard; also
+    /// TOLLWAY_PROXY_ADMIN, and TOLLWAY_PROXY_TOKEN if it needs a token
+    #[arg(long, value_name = "ADDRESS")]
+    proxy_admin: Option<String>,
+}
+
+impl Args {
+    fn overrides(&self) -> Result<Overrides> {
+        let flags = Overrides {
+            http: self.http.clone(),
+            grpc: self.grpc.clone(),
+            resp: self.resp.clone(),
+            store: self.store.clone(),
+            queue_store: self.queue_store.clone(),
+            token: None,
+            read_token: None,
+            memory_bytes: self.memory_bytes,
+            when_full: self.when_full.clone(),
+            workers: self.workers,
+            listen_public: self.listen_public.then_some(true),
+            hosts: (!self.host.is_empty()).then(|| self.host.clone()),
+            shadow: self.shadow.then_some(true),
+            log_format: self.log_format.clone(),
+        };
+        Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
+    }
+
+    fn proxy_admin(&self) -> Option<ProxyAdmin> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let address = self.proxy_admin.clone().or_else(|| variable("TOLLWAY_PROXY_ADMIN"))?;
+        Some(ProxyAdmin::new(&address, variable("TOLLWAY_PROXY_TOKEN")))
+    }
+}
+
+#[cfg(feature = "otlp")]
+impl Args {
+    /// Where spans go, if they go anywhere.
+    fn traces(&self) -> Result<Option<Traces>> {
+        let variable = || std::env::var("TOLLWAY_OTLP").ok().filter(|value| !value.is_empty());
+        let Some(url) = self.otlp.clone().or_else(variable) else { return Ok(None) };
+        let collector = Collector::parse(&url).map_err(anyhow::Error::msg)?;
+        Ok(Some(Traces::start(collector, self.otlp_every)))
+    }
+}
+
+/// Serves until a signal says stop.
+pub(crate) fn run(args: Args) -> Result<()> {
+    // States on a shared store are fetched by this runtime; connections have threads of their own.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<()> {
+    let overrides = args.overrides()?;
+    let metrics = Metrics::default();
+    let config = Config::load(&args.config, &overrides, &metrics)?;
+    tollway_server::logs::start(config.log == LogFormat::Json);
+    tollway_server::logs::note(&config.notes);
+    // Before anything else is touched: a second process started by mistake ends here, and leaves the
+    // first one's snapshot and queues alone.
+    let bound = Bound::new(&config.listen)?;
+    let (backing, store_name) = backing(&config, &args).await?;
+    let clock = clock(&backing);
+    let (queues, pushing) = queues(&config.queues, !args.store_required).await?;
+    let Config { rules, settings, tls, workers, drain, .. } = config;
+    let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
+    let proxy_admin = args.proxy_admin();
+    #[cfg(feature = "otlp")]
+    let traces = args.traces()?;
+    let origin = Origin { files: args.config, overrides };
+    let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
+    #[cfg(feature = "otlp")]
+    let service = service.with_traces(traces);
+    let service = match queues {
+        Some(queues) => service.with_queues(queues),
+        None => service,
+    };
+    let service = Arc::new(
+        service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
+    );
+    let server = bound.serve(service, tls.as_ref(), workers)?;
+    let hints = Hints {
+        policy: example.as_deref().unwrap_or("POLICY"),
+        has_tls: tls.is_some(),
+        has_token: !server.service().auth().is_open(),
+    };
+    announce(&server, hints)?;
+    let ended = until_told(server, drain, args.snapshot).await?;
+    if let Some(pushing) = pushing {
+        pushing.stop().await;
+    }
+    ended.snapshot.context("the last snapshot")
+}
+
+/// The queues that are configured, and the pushing of their jobs.
+pub(crate) async fn queues(
+    plan: &QueuePlan,
+    start_without: bool,
+) -> Result<(Option<Queues>, Option<Pushing>)> {
+    if plan.is_empty() {
+        return Ok((None, None));
+    }
+    // The URL may hold a password: it is not repeated.
+    let backend = open(plan.store.as_deref(), start_without).await.context("the queue store")?;
+    let clock = Arc::new(SystemClock::new());
+    let queues = Queues::start(backend, clock, plan).await.context("the queues")?;
+    let pushing = queues.push(plan).context("push")?;
+    Ok((Some(queues), Some(pushing)))
+}
+
+async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
+    let start_without = !args.store_required;
+    if let Some(url) = &config.store {
+        if args.snapshot.is_some() {
+            warn!("--snapshot has no effect beside --store: the store keeps the states");
+        }
+        // The URL may hold a password: it is not repeated.
+        if url.starts_with("tollway") {
+            let settings = RemoteSettings { start_without, ..RemoteSettings::default() };
+            let store = RemoteStore::connect(url, settings).await.context("the store")?;
+            return Ok((Backing::Shared(Arc::new(store)), "remote"));
+        }
+        let key_tags = args.store_key_tags;
+        let settings = tollway_redis::Settings { start_without, key_tags, ..Default::default() };
+        let store = RedisStore::connect(url, settings).await.context("the store")?;
+        return Ok((Backing::Shared(Arc::new(store)), "redis"));
+    }
+    Ok((Backing::Memory(Arc::new(memory(config, args)?)), "memory"))
+}
+
+/// States in this process, from the snapshot if there is a good one.
+fn memory(config: &Config, args: &Args) -> Result<MemoryStore> {
+    let when_full = config.when_full;
+    let capacity = Capacity { when_full, ..Capacity::bytes(config.memory_bytes) };
+    let Some(path) = args.snapshot.as_deref() else { return Ok(MemoryStore::new(capacity)) };
+    let is_required = args.snapshot_required;
+    let opened = Snapshot { flag: "--snapshot", path, is_required }.open(capacity)?;
+    if let Some(reason) = opened.unwritable {
+        warn!(path = %path.display(), %reason, "the snapshot cannot be written now");
+    }
+    if let Some(Refused { reason, aside }) = opened.refused {
+        let (path, aside) = (path.display(), aside.display());
+        warn!(%path, %reason, %aside, "the snapshot was set aside: all keys start anew");
+    }
+    let (restored, dropped) = (opened.memory.pressure().used, opened.memory.dropped());
+    if dropped > 0 {
+        warn!(restored, dropped, "the snapshot did not fit into --memory-bytes");
+    }
+    Ok(opened.memory)
+}
+
+/// The time by which states are judged: never before that of the snapshot they come from.
+fn clock(backing: &Backing) -> SystemClock {
+    match backing {
+        Backing::Memory(memory) => snapshot::clock(memory),
+        Backing::Shared(_) => SystemClock::new(),
+    }
+}
+
+fn announce(server: &Server, hints: Hints<'_>) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for front in [Front::Http, Front::Grpc, Front::Resp] {
+        if let Some(endpoint) = server.endpoint(front) {
+            write!(out, "{}", hints.of(front, endpoint))?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! `tollway simulate`: how clients that cannot see each other share a token, over simulated days.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use tollway_sim::chart::sheet;
+use tollway_sim::measure::{Run, run_with_progress};
+use tollway_sim::report::{Row, html, text};
+use tollway_sim::{Kind, Scenario};
+
+/// More seeds than this are a mistake.
+const SEEDS_MAX: u64 = 10_000;
+
+/// Simulate clients that share one token and see how fair they are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// lone, five-by-five, fast-slow, flappy, join-leave, fixed-window, latency, many, or a TOML
+    /// file
+    #[arg(long, value_name = "NAME|FILE", default_value = "five-by-five")]
+    scenario: String,
+
+    /// ticket, aimd, cubic, sre, seed, backoff, gradual, proportional, proportional-remaining;
+    /// several separated by commas, or all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ticket")]
+    strategy: Vec<String>,
+
+    /// Simulated hours, instead of the scenario's own length
+    #[arg(long)]
+    hours: Option<f64>,
+
+    /// The first seed: the same seed gives the same result on every machine
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// How many seeds to run, counting up from the first
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    seeds: u64,
+
+    /// Print the figures as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// Write the charts of the first seed as one SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Write a report with table and charts as one self-contained HTML file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Runs what `args` ask for and prints what came of it.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let scenario = scenario(&args)?;
+    let strategies = strategies(&args.strategy)?;
+    if args.seeds == 0 || args.seeds > SEEDS_MAX {
+        bail!("--seeds must be between 1 and {SEEDS_MAX}");
+    }
+    let start = Instant::now();
+    let rows = simulate(&scenario, &strategies, args.seed, args.seeds);
+    let took = start.elapsed();
+    if let Some(path) = &args.svg {
+        let runs: Vec<&Run> = rows.iter().filter_map(|row| row.runs.first()).collect();
+        write_file(path, &sheet(&runs))?;
+    }
+    if let Some(path) = &args.html {
+        write_file(path, &html(&scenario, &rows))?;
+    }
+    let output =
+        if args.json { as_json(&scenario, &rows)? } else { as_text(&scenario, &rows, took) };
+    std::io::stdout().write_all(output.as_bytes()).context("cannot write to standard output")
+}
+
+fn scenario(args: &Args) -> Result<Scenario> {
+    let path = Path::new(&args.scenario);
+    let scenario = if path.extension().is_some_and(|extension| extension == "toml") {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read the scenario {}", path.display()))?;
+        Scenario::from_toml(&text)
+            .with_context(|| format!("{} is not a scenario", path.display()))?
+    } else {
+        Scenario::named(&args.scenario)?
+    };
+    let Some(hours) = args.hours else { return Ok(scenario) };
+    let length = Duration::try_from_secs_f64(hours * 3_600.0)
+        .context("--hours must be a number above 0, at most 8784")?;
+    scenario.lasting(length).checked().context("--hours must be above 0 and at most 8784")
+}
+
+fn strategies(names: &[String]) -> Result<Vec<Kind>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(Kind::ALL.to_vec());
+    }
+    names.iter().map(|name| name.parse().map_err(Into::into)).collect()
+}
+
+fn simulate(scenario: &Scenario, strategies: &[Kind], first: u64, seeds: u64) -> Vec<Row> {
+    const PARTS: u64 = 100;
+    let bar = progress_bar(PARTS * seeds * strategies.len() as u64);
+    let row = |&strategy: &Kind| {
+        bar.set_message(strategy.name());
+        let run = |offset| {
+            let seed = first.wrapping_add(offset);
+            run_with_progress(scenario, strategy, seed, |_part| bar.inc(1))
+        };
+        Row { strategy, runs: (0..seeds).map(run).collect() }
+    };
+    let rows = strategies.iter().map(row).collect();
+    bar.finish_and_clear();
+    rows
+}
+
+/// A bar on the terminal, if there is one; it shows itself only when a run takes a while.
+fn progress_bar(length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} % {msg}, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style)
+}
+
+fn as_text(scenario: &Scenario, rows: &[Row], took: Duration) -> String {
+    let runs = || rows.iter().flat_map(|row| &row.runs);
+    let events: u64 = runs().map(|run| run.events).sum();
+    let simulated_s: f64 = runs().map(|run| run.length_s).sum();
+    let took_s = took.as_secs_f64().max(1e-9);
+    format!(
+        "{}: {}\n\n{}\n{:.1} simulated hours, {events} events in {took_s:.2} s: {:.1} million \
+         events/s, {:.0} times real time\n",
+        scenario.name,
+        scenario.about,
+        text(rows),
+        simulated_s / 3_600.0,
+        events as f64 / took_s / 1e6,
+        simulated_s / took_s,
+    )
+}
+
+fn as_json(scenario: &Scenario, rows: &[Row]) -> Result<String> {
+    let runs: Vec<_> = rows
+        .iter()
+        .flat_map(|row| &row.runs)
+        .map(|run| {
+            json!({
+                "strategy": run.strategy,
+                "seed": run.seed,
+                "length_s": run.length_s,
+                "events": run.events,
+                "figures": run.figures,
+            })
+        })
+        .collect();
+    let document = json!({ "scenario": scenario.name, "runs": runs });
+    let mut text = serde_json::to_string_pretty(&document).context("figures are plain numbers")?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn write_file(path: &Path, content: &str) -> Result<()> {
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(scenario: &str) -> Args {
+        Args {
+            scenario: scenario.to_owned(),
+            strategy: vec!["ticket".to_owned()],
+            hours: None,
+            seed: 1,
+            seeds: 1,
+            json: false,
+            svg: None,
+            html: None,
+        }
+    }
+
+    #[test]
+    fn hours_that_are_no_length_are_refused() {
+        for hours in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
+            let args = Args { hours: Some(hours), ..args("lone") };
+            assert!(scenario(&args).is_err(), "{hours}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_known_ones() {
+        let wrong = strategies(&["tickets".to_owned()]).unwrap_err().to_string();
+        assert!(wrong.contains("ticket, aimd"), "{wrong}");
+        assert!(scenario(&args("five")).unwrap_err().to_string().contains("five-by-five"));
+        assert!(scenario(&args("absent.toml")).unwrap_err().to_string().contains("absent.toml"));
+    }
+
+    #[test]
+    fn all_means_every_strategy() {
+        assert_eq!(strategies(&["all".to_owned()]).unwrap(), Kind::ALL);
+    }
+
+    #[test]
+    fn the_json_holds_the_figures_of_every_run() {
+        let scenario = Scenario::named("lone").unwrap().lasting(Duration::from_secs(60));
+        let rows = simulate(&scenario, &[Kind::Ticket, Kind::Seed], 5, 2);
+        let json: serde_json::Value =
+            serde_json::from_str(&as_json(&scenario, &rows).unwrap()).unwrap();
+        assert_eq!(json["runs"].as_array().unwrap().len(), 4);
+        assert_eq!(json["runs"][3]["seed"], 6);
+        assert!(json["runs"][0]["figures"]["accepted"].as_u64().unwrap() > 4_000);
+    }
+}

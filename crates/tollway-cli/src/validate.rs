@@ -1,0 +1,54 @@
+//! `tollway validate FILE`: whether a configuration would be taken, and if not, what to change.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use tollway_server::config::{Config, ConfigError, Mistakes, Overrides};
+use tollway_server::metrics::Metrics;
+
+/// Check configuration files without serving them: each for itself, then all of them together.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files in TOML or YAML, or envoyproxy/ratelimit's YAML, as `serve` would be given
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Says what the files hold, and everything that is wrong with them, by file, line and field; each
+/// mistake is told up to a bound. All files are looked at before the command fails.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let (mut wrong, mut mistakes) = (0, 0);
+    for file in &args.files {
+        match load(std::slice::from_ref(file)) {
+            Ok((holds, notes)) => {
+                notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+                writeln!(out, "{}: valid: {holds}", file.display())?;
+            }
+            Err(error) => {
+                wrong += 1;
+                mistakes += error.count();
+                writeln!(out, "{error}")?;
+            }
+        }
+    }
+    if wrong > 0 {
+        bail!("{wrong} of {} files wrong, mistakes: {mistakes}", args.files.len());
+    }
+    if args.files.len() > 1 {
+        let together = load(&args.files).inspect_err(|error| drop(writeln!(out, "{error}")));
+        let (holds, _) =
+            together.map_err(|_| anyhow!("the files are valid alone, not together"))?;
+        writeln!(out, "together: valid: {holds}")?;
+    }
+    Ok(())
+}
+
+/// What the files hold, and what of it has no effect.
+fn load(files: &[PathBuf]) -> Result<(String, Vec<ConfigError>), Mistakes> {
+    let config = Config::check(files, &Overrides::default(), &Metrics::default())?;
+    let (policies, domains) = (config.rules.rules().len(), config.rules.domains().count());
+    let queues = config.queues.queues.len();
+    Ok((format!("{policies} policies, {domains} domains, {queues} queues"), config.notes))
+}

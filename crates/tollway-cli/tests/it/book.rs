@@ -1,0 +1,115 @@
+//! The documents: every command and snippet is run, every link leads somewhere, every picture is
+//! what the code draws.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::face::{command, root, succeed, tools};
+
+/// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crates they are about.
+const BOOK: [&str; 17] = [
+    "docs/getting-started.md",
+    "docs/how-to/in-process.md",
+    "docs/how-to/fleet.md",
+    "docs/how-to/service.md",
+    "docs/how-to/obey.md",
+    "docs/how-to/queue.md",
+    "docs/choosing.md",
+    "docs/migrating.md",
+    "docs/operating.md",
+    "docs/scaling.md",
+    "docs/service.md",
+    "docs/proxy.md",
+    "docs/upstream.md",
+    "docs/pacing.md",
+    "docs/queue-service.md",
+    "clients/python/README.md",
+    "clients/typescript/README.md",
+];
+
+#[test]
+fn every_command_in_the_book_works() {
+    let Some(tools) = tools("node_modules/typescript") else { return };
+    let mut compiler = command("node", &tools);
+    compiler.arg(tools.join("node_modules/typescript/bin/tsc"));
+    compiler.args(["--project", "clients/typescript", "--outDir"]);
+    let built = tools.join("client-book");
+    succeed(compiler.arg(&built));
+    let mut run = command(root().join("scripts/run-book"), &tools);
+    let told = succeed(run.env("TOLLWAY_TS_BUILT", &built).args(BOOK));
+    let passed = told.lines().filter(|line| line.starts_with("ok ")).count();
+    assert_eq!(passed, BOOK.len(), "{told}");
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
+    for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
+        documents.extend(markdown(&root().join(folder)));
+    }
+    assert!(documents.len() > BOOK.len());
+    let broken: Vec<String> =
+        documents.iter().flat_map(|document| broken_links(document)).collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// A document that is not in the list would be read by nobody before its readers.
+#[test]
+fn every_block_in_a_document_is_run_or_cannot_be() {
+    let library = ["tollway", "tollway-queue", "tollway-tower", "tollway-upstream"];
+    let compiled: String = library
+        .iter()
+        .map(|name| root().join("crates").join(name).join("src/lib.rs"))
+        .map(|path| fs::read_to_string(path).expect("a crate"))
+        .collect();
+    for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
+        for document in markdown(&root().join(folder)) {
+            let name = document.strip_prefix(root()).expect("ours").to_str().expect("text");
+            let text = fs::read_to_string(&document).expect("a document");
+            for (info, block) in blocks(&text) {
+                let is_run = match info.split([' ', ',']).next().unwrap_or_default() {
+                    "rust" => compiled.contains(&format!("{name}\")")),
+                    "sh" if info.contains("not-run") => needs_more_than_a_test_has(block),
+                    "text" => true,
+                    "sh" | "python" | "js" | "ts" => BOOK.contains(&name),
+                    _ => info.contains("file=") && BOOK.contains(&name),
+                };
+                assert!(is_run, "{name}: nothing runs this block\n{info}\n{block}");
+            }
+        }
+    }
+}
+
+/// Whether every command of the block needs a registry, an engine, a cluster or the internet.
+fn needs_more_than_a_test_has(block: &str) -> bool {
+    let outside =
+        ["cargo ", "docker ", "helm install", "rustup ", "https://", "npm install", "pip install"];
+    block.lines().all(|line| outside.iter().any(|word| line.contains(word)))
+}
+
+/// The info string and the content of every fenced block.
+fn blocks(text: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = text.split("\n```").collect();
+    let fenced = parts.chunks(2).filter_map(|pair| pair.get(1).copied());
+    fenced.map(|block| block.split_once('\n').unwrap_or((block, ""))).collect()
+}
+
+fn markdown(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+fn broken_links(document: &Path) -> Vec<String> {
+    let text = fs::read_to_string(document).expect("a document");
+    let mut broken = Vec::new();
+    for part in text.split("](").skip(1) {
+        let target = part.split([')', '#', ' ']).next().unwrap_or_default();
+        let is_elsewhere = target.is_empty() || target.contains("://");
+        let folder = document.parent().expect("a folder");
+        if !is_elsewhere && !folder.join(target).exists() {
+            broken.push(format!("{}: {target}", document.display()));
+        }
+    }
+    broken
+}

@@ -1,0 +1,361 @@
+//! A policy: a named quota with its algorithm and what happens when things go wrong.
+
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use crate::concurrency::Concurrency;
+use crate::fixed_window::{Anchor, FixedWindow};
+use crate::gcra::Gcra;
+use crate::leaky_bucket::LeakyBucket;
+use crate::sliding_window::SlidingWindow;
+use crate::{ParseQuotaError, Quota};
+
+/// A named quota with its algorithm, its failure mode and the terms of its reservations.
+///
+/// ```
+/// use tollway_core::{Algorithm, Policy};
+///
+/// let policy = Policy::parse("api", "100/1m burst 20")?;
+/// assert_eq!(policy.name(), "api");
+/// assert!(matches!(policy.algorithm(), Algorithm::Gcra(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    name: String,
+    algorithm: Algorithm,
+    on_store_error: OnStoreError,
+    reservations: ReservationTerms,
+    id: u64,
+    name_id: u64,
+}
+
+/// How a quota is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// A continuously refilling bucket; the default.
+    Gcra(Gcra),
+    /// A bucket with discrete drips.
+    LeakyBucket(LeakyBucket),
+    /// The last period, counted in buckets.
+    SlidingWindow(SlidingWindow),
+    /// One window after another.
+    FixedWindow(FixedWindow),
+    /// Units in flight.
+    Concurrency(Concurrency),
+}
+
+/// What a policy answers when the store does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// Allow, for at most this long without a break; then deny.
+    Allow {
+        /// How long the store may be gone before this policy starts to deny.
+        at_most: Duration,
+    },
+    /// Deny.
+    Deny,
+    /// Enforce this process's share of the quota in process: one in `shares`.
+    Local {
+        /// How many processes share the quota.
+        shares: u32,
+    },
+    /// Allow, for at most this long without a break; then enforce this process's share.
+    AllowThenLocal {
+        /// How long the store may be gone before this process's share is enforced.
+        at_most: Duration,
+        /// How many processes share the quota.
+        shares: u32,
+    },
+}
+
+impl OnStoreError {
+    /// What it comes to once the store has been gone for `lasted`: to allow, to deny, or a share.
+    #[must_use]
+    pub fn once_gone_for(self, lasted: Duration) -> Self {
+        match self {
+            Self::Allow { at_most } if lasted > at_most => Self::Deny,
+            Self::AllowThenLocal { at_most, shares } if lasted > at_most => Self::Local { shares },
+            Self::AllowThenLocal { at_most, .. } => Self::Allow { at_most },
+            other => other,
+        }
+    }
+}
+
+/// What becomes of units that were reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationTerms {
+    /// How long a reservation may stay open.
+    pub ttl: Duration,
+    /// What happens when it was neither committed nor cancelled by then.
+    pub on_expiry: OnExpiry,
+}
+
+/// What an expired reservation does with its units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// They are given back, as if cancelled.
+    Return,
+    /// They stay taken, as if committed.
+    Keep,
+}
+
+impl Default for ReservationTerms {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(60), on_expiry: OnExpiry::Return }
+    }
+}
+
+impl Policy {
+    /// The longest name, in bytes.
+    pub const NAME_LEN_MAX: usize = 128;
+
+    /// A policy that enforces `algorithm`, denies when the store fails, and returns expired
+    /// reservations after a minute.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, longer than [`Self::NAME_LEN_MAX`] bytes, or not printable ASCII
+    /// without quotes and backslashes: it is sent in header fields as it is.
+    pub fn new(
+        name: impl Into<String>,
+        algorithm: impl Into<Algorithm>,
+    ) -> Result<Self, PolicyError> {
+        let name = name.into();
+        let printable = |byte: u8| (0x20..=0x7e).contains(&byte) && byte != b'"' && byte != b'\\';
+        if name.is_empty() || name.len() > Self::NAME_LEN_MAX || !name.bytes().all(printable) {
+            return Err(PolicyError::Name);
+        }
+        let mut policy = Self {
+            name,
+            algorithm: algorithm.into(),
+            on_store_error: OnStoreError::Deny,
+            reservations: ReservationTerms::default(),
+            id: 0,
+            name_id: 0,
+        };
+        policy.id = identity(&policy);
+        policy.name_id = fnv(policy.name.bytes());
+        Ok(policy)
+    }
+
+    /// A policy that enforces a quota given as text by GCRA.
+    ///
+    /// # Errors
+    ///
+    /// If the name or the text is not valid.
+    pub fn parse(name: impl Into<String>, quota: &str) -> Result<Self, PolicyError> {
+        let quota: Quota = quota.parse().map_err(PolicyError::Quota)?;
+        Self::new(name, Gcra::new(quota))
+    }
+
+    /// The same policy with another answer to a failing store.
+    #[must_use]
+    pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
+        Self { on_store_error, ..self }
+    }
+
+    /// The same policy with other terms for reservations.
+    #[must_use]
+    pub fn reservations(self, reservations: ReservationTerms) -> Self {
+        Self { reservations, ..self }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The algorithm.
+    #[must_use]
+    pub const fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    /// What to answer when the store does not.
+    #[must_use]
+    pub const fn store_error(&self) -> OnStoreError {
+        self.on_store_error
+    }
+
+    /// The terms of reservations. A concurrency policy's lease is its reservations' time.
+    #[must_use]
+    pub const fn reservation_terms(&self) -> ReservationTerms {
+        match &self.algorithm {
+            Algorithm::Concurrency(limit) => {
+                ReservationTerms { ttl: limit.lease(), on_expiry: OnExpiry::Return }
+            }
+            _ => self.reservations,
+        }
+    }
+
+    /// A number that is the same for the same name and algorithm, on every machine and in every
+    /// run, and different otherwise: the part of a state's address that belongs to the policy. Where
+    /// the quota comes with the call ([`Gcra::per_call`]) it is no part of that.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// A number that is the same for the same name, whatever the algorithm: what tells a store whose
+    /// room a state takes. A policy whose limit is changed keeps its room, and all policies that
+    /// callers make up under one name have one room together.
+    #[must_use]
+    pub const fn name_id(&self) -> u64 {
+        self.name_id
+    }
+}
+
+impl Algorithm {
+    /// The most units that one request can ever take.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        match self {
+            Self::Gcra(gcra) => gcra.quota().burst(),
+            Self::LeakyBucket(bucket) => bucket.size(),
+            Self::SlidingWindow(window) => window.limit(),
+            Self::FixedWindow(window) => window.quota().units(),
+            Self::Concurrency(limit) => limit.limit(),
+        }
+    }
+
+    /// Units and the time over which they come back, as header fields tell it; `None` where time
+    /// alone brings nothing back.
+    #[must_use]
+    pub const fn window(&self) -> Option<(u64, Duration)> {
+        match self {
+            Self::Gcra(gcra) => Some((gcra.quota().units(), gcra.quota().period())),
+            Self::LeakyBucket(bucket) => Some((bucket.drip_size(), bucket.interval())),
+            Self::SlidingWindow(window) => Some((window.limit(), window.period())),
+            Self::FixedWindow(window) => Some((window.quota().units(), window.quota().period())),
+            Self::Concurrency(_) => None,
+        }
+    }
+}
+
+macro_rules! algorithm_from {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Algorithm {
+            fn from(algorithm: $name) -> Self {
+                Self::$name(algorithm)
+            }
+        }
+    )*};
+}
+
+algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency);
+
+impl From<Quota> for Algorithm {
+    fn from(quota: Quota) -> Self {
+        Self::Gcra(Gcra::new(quota))
+    }
+}
+
+/// FNV-1a over the name and the numbers: stable, unlike the hashers of the standard library. It
+/// need not resist anybody: policies are written by the operator, not by callers.
+fn identity(policy: &Policy) -> u64 {
+    let numbers = match &policy.algorithm {
+        // The numbers are the call's, not the policy's.
+        Algorithm::Gcra(gcra) if gcra.is_per_call() => [7, 0, 0, 0],
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            [1, quota.units(), quota.period_ns(), quota.burst()]
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            let interval_ns = crate::time::saturating_nanos(bucket.interval());
+            [2, bucket.size(), bucket.drip_size(), interval_ns]
+        }
+        Algorithm::SlidingWindow(window) => {
+            let period_ns = crate::time::saturating_nanos(window.period());
+            [3, window.limit(), period_ns, window.buckets()]
+        }
+        Algorithm::FixedWindow(window) => {
+            let kind = if window.anchor() == Anchor::Epoch { 4 } else { 5 };
+            [kind, window.quota().units(), window.quota().period_ns(), 0]
+        }
+        Algorithm::Concurrency(limit) => {
+            [6, limit.limit(), crate::time::saturating_nanos(limit.lease()), 0]
+        }
+    };
+    fnv(policy.name.bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes)))
+}
+
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Why something is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The name is empty, too long, or not printable ASCII.
+    Name,
+    /// The quota does not read.
+    Quota(ParseQuotaError),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => f.write_str(
+                "a policy's name is 1 to 128 printable ASCII characters without \" and \\",
+            ),
+            Self::Quota(error) => write!(f, "the quota does not read, {error}"),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Name => None,
+            Self::Quota(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowing_ends_with_its_time_in_a_denial_or_in_a_share() {
+        let [at_most, later] = [10, 11].map(Duration::from_secs);
+        let (allow, shares) = (OnStoreError::Allow { at_most }, 4);
+        assert_eq!(allow.once_gone_for(at_most), allow);
+        assert_eq!(allow.once_gone_for(later), OnStoreError::Deny);
+        let then_local = OnStoreError::AllowThenLocal { at_most, shares };
+        assert_eq!(then_local.once_gone_for(at_most), allow);
+        assert_eq!(then_local.once_gone_for(later), OnStoreError::Local { shares });
+        assert_eq!(OnStoreError::Deny.once_gone_for(later), OnStoreError::Deny);
+    }
+
+    #[test]
+    fn a_policy_is_the_same_if_its_name_and_numbers_are() {
+        let policy = |name: &str, quota: &str| Policy::parse(name, quota).unwrap();
+        let api = policy("api", "100/1m burst 20");
+        assert_eq!(api.id(), policy("api", "100/60s burst 20").id());
+        assert_eq!(api.id(), api.clone().on_store_error(OnStoreError::Local { shares: 2 }).id());
+        assert_ne!(api.id(), policy("api", "100/1m burst 21").id());
+        assert_ne!(api.id(), policy("web", "100/1m burst 20").id());
+        assert_eq!(api.name_id(), policy("api", "1/1h").name_id());
+        assert_ne!(api.name_id(), policy("web", "100/1m burst 20").name_id());
+        let fixed = |anchor| {
+            let window = FixedWindow::new("100/1m".parse().unwrap(), anchor);
+            Policy::new("api", window).unwrap().id()
+        };
+        assert_ne!(fixed(Anchor::Epoch), fixed(Anchor::FirstRequest));
+    }
+
+    #[test]
+    fn a_name_that_a_header_field_cannot_carry_is_refused() {
+        for name in ["", "a\"b", "a\\b", "a\nb", "é", &"x".repeat(129)] {
+            assert_eq!(Policy::parse(name, "1/s"), Err(PolicyError::Name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! In-process store and system clock for Tollway: sync, infallible, bounded; no async runtime.
+//!
+//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`] is what it stands on: any
+//! number of policies, several charges in one request, batches, reservations, a file that survives
+//! a restart.
+//!
+//! Invariants: a call never waits for I/O, never allocates for a key that is known already (GCRA,
+//! leaky bucket, fixed window), and never stops to sweep; memory stays under [`Capacity`] whatever
+//! keys come; under those three a denied charge writes nothing that another core reads.
+//!
+//! Deliberately absent: growth beyond the capacity, background threads, and the keys themselves (a
+//! seeded 64-bit fingerprint stands for each).
+
+mod capacity;
+mod clock;
+mod hash;
+mod limiter;
+mod owners;
+mod packed;
+#[cfg(not(tollway_loom))]
+mod pages;
+mod reservations;
+mod slot;
+mod store;
+mod sync;
+mod table;
+mod wide;
+
+#[cfg(feature = "tokio")]
+mod acquire;
+
+pub use capacity::Capacity;
+pub use clock::SystemClock;
+pub use limiter::Limiter;
+pub use store::{DumpError, DumpErrorKind, DumpFile, Fill, MemoryStore};
+pub use table::{Pressure, WhenFull};

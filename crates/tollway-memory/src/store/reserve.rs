@@ -1,0 +1,112 @@
+//! Reservations: taken now, settled later by commit, cancel or expiry.
+
+use std::time::Duration;
+
+use tollway_core::{
+    Algorithm, Charge, Held, OnExpiry, Reservation, ReservationId, Reserved, Settlement, State,
+    Timestamp, Verdict,
+};
+
+use super::{MemoryStore, refuse};
+use crate::hash::Fingerprint;
+use crate::reservations::{Entry, Part};
+use crate::table::Full;
+
+impl MemoryStore {
+    /// Takes every charge if all are allowed, to be settled later.
+    #[must_use]
+    pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
+        self.settle_expired(now);
+        let fingerprints: Vec<_> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
+        if let Err(free_at) = self.reservations.promise(&fingerprints) {
+            let refuse =
+                |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
+            let verdict = Verdict::new(charges.iter().map(refuse).collect());
+            return Reserved { verdict, reservation: None };
+        }
+        let id = self.new_id();
+        let mut held = Vec::new();
+        let verdict = self.request_looking(charges, id, now, |slots, states, at| {
+            held = Held::by_all(charges, slots, states, id, at);
+        });
+        if !verdict.is_allowed() || charges.is_empty() {
+            self.reservations.decline(&fingerprints);
+            return Reserved { verdict, reservation: None };
+        }
+        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let part = |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| Part {
+            fingerprint,
+            algorithm: *charge.policy.algorithm(),
+            held,
+            on_expiry: on_expiry(charge, expires_after),
+        };
+        let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
+        let expires_at = now.after(expires_after);
+        self.reservations.open(ReservationId(id), Entry { expires_at, parts });
+        Reserved {
+            verdict,
+            reservation: Some(Reservation { id: ReservationId(id), expires_after }),
+        }
+    }
+
+    /// Settles a reservation at its real costs, one per charge; costs left out are as reserved.
+    pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for (index, part) in entry.parts.iter().enumerate() {
+            let cost = costs.get(index).copied().unwrap_or(part.held.cost.get());
+            self.settle(part, cost, now);
+        }
+        Settlement::Settled
+    }
+
+    /// Settles a reservation by giving everything back.
+    pub fn cancel(&self, id: ReservationId, now: Timestamp) -> Settlement {
+        self.settle_expired(now);
+        let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
+        for part in &entry.parts {
+            self.settle(part, 0, now);
+        }
+        Settlement::Settled
+    }
+
+    /// Brings one part of a reservation from what was reserved to what it really cost.
+    fn settle(&self, part: &Part, cost: u64, now: Timestamp) {
+        let algorithm = &part.algorithm;
+        let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
+        if cost > part.held.cost.get() {
+            // Full: the key was forgotten and there is no room for it; so it stays forgotten.
+            let _ = self.change(part.fingerprint, algorithm, now, settle);
+        } else {
+            self.amend(part.fingerprint, algorithm, now, settle);
+        }
+    }
+
+    /// Returns the units of expired reservations, if their policy says so.
+    #[inline]
+    pub(super) fn settle_expired(&self, now: Timestamp) {
+        if self.reservations.may_have_expired(now) {
+            self.settle_expired_now(now);
+        }
+    }
+
+    #[cold]
+    fn settle_expired_now(&self, now: Timestamp) {
+        while let Some(entry) = self.reservations.next_expired(now) {
+            for part in entry.parts.iter().filter(|part| part.on_expiry == OnExpiry::Return) {
+                self.settle(part, 0, now);
+            }
+        }
+    }
+}
+
+/// What becomes of a charge when its reservation expires after `ttl`. Permits whose lease is as long
+/// end by themselves, a lease after they were taken: who comes late has taken them later than his
+/// reading, from which the reservation counts, and others would get them before their lease has ended.
+fn on_expiry(charge: &Charge<'_>, ttl: Duration) -> OnExpiry {
+    match charge.policy.algorithm() {
+        Algorithm::Concurrency(limit) if limit.lease() <= ttl => OnExpiry::Keep,
+        _ => charge.policy.reservation_terms().on_expiry,
+    }
+}

@@ -1,0 +1,238 @@
+//! Calendars: the five fields of cron, in UTC, exact.
+//!
+//! `minute hour day-of-month month day-of-week`, each `*`, a number, a name (`jan`, `mon`), a range
+//! `1-5`, a step `*/15` or `1-9/2`, or a list of those. Where both days are restricted, either of
+//! them suffices, as in every cron since Version 7. `@hourly`, `@daily`, `@weekly`, `@monthly` and
+//! `@yearly` stand for what they say.
+//!
+//! Deliberately absent: time zones (a day with 23 hours has times that do not exist, one with 25 has
+//! times that exist twice), seconds, and `L`, `W`, `#`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tollway_core::Timestamp;
+
+use crate::error::Error;
+
+/// A calendar of minutes in UTC.
+///
+/// ```
+/// use tollway_core::Timestamp;
+/// use tollway_queue::Cron;
+///
+/// let cron: Cron = "30 4 1,15 * fri".parse()?;
+/// // 1970-01-01 was a Thursday: the first is over at 04:30, the next Friday is the second.
+/// let next = cron.next_after(Timestamp::from_millis(5 * 3_600_000)).unwrap();
+/// assert_eq!(next, Timestamp::from_millis((24 + 4) * 3_600_000 + 30 * 60_000));
+/// # Ok::<(), tollway_queue::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cron {
+    text: String,
+    minutes: u64,
+    hours: u64,
+    days: u64,
+    months: u64,
+    weekdays: u64,
+    /// Whether both days are restricted, so that either suffices.
+    either_day: bool,
+}
+
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const MINUTE_NS: u64 = 60 * 1_000_000_000;
+const DAY_MINUTES: u64 = 24 * 60;
+/// Leap days come every four years but for a century's: within eight years every date has come.
+const DAYS_MAX: u64 = 8 * 366 + 1;
+
+impl Cron {
+    /// The longest text.
+    pub const LEN_MAX: usize = 256;
+
+    /// The first minute of the calendar after `moment`; `None` if there is none within eight years
+    /// (the thirtieth of February).
+    #[must_use]
+    pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
+        let minute = moment.as_nanos() / MINUTE_NS + 1;
+        let (today, mut from) = (minute / DAY_MINUTES, minute % DAY_MINUTES);
+        for day in today..today + DAYS_MAX {
+            if self.has_day(day)
+                && let Some(minute) = self.minute_from(from)
+            {
+                let nanos = (day * DAY_MINUTES + minute).checked_mul(MINUTE_NS)?;
+                return Some(Timestamp::from_nanos(nanos));
+            }
+            from = 0;
+        }
+        None
+    }
+
+    fn has_day(&self, day: u64) -> bool {
+        let (month, of_month) = civil(day);
+        // 1970-01-01 was a Thursday.
+        let weekday = has(self.weekdays, (day + 4) % 7);
+        let date = has(self.days, of_month);
+        let fits = if self.either_day { date || weekday } else { date && weekday };
+        has(self.months, month) && fits
+    }
+
+    /// The first minute of a day that fits, not before `from`.
+    fn minute_from(&self, from: u64) -> Option<u64> {
+        (from / 60..24).filter(|&hour| has(self.hours, hour)).find_map(|hour| {
+            let first = if hour == from / 60 { from % 60 } else { 0 };
+            (first..60).find(|&minute| has(self.minutes, minute)).map(|minute| hour * 60 + minute)
+        })
+    }
+}
+
+const fn has(set: u64, value: u64) -> bool {
+    set >> value & 1 == 1
+}
+
+/// Month and day of month of a day since 1970-01-01, by the proleptic Gregorian calendar.
+fn civil(day: u64) -> (u64, u64) {
+    // Years start in March here, so that the leap day is the last of its year.
+    let shifted = day + 719_468;
+    let of_era = shifted % 146_097;
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * march_month + 2) / 5 + 1;
+    (if march_month < 10 { march_month + 3 } else { march_month - 9 }, of_month)
+}
+
+impl FromStr for Cron {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let text = text.trim();
+        if text.len() > Self::LEN_MAX {
+            return Err(Error::invalid("a calendar is at most 256 bytes long"));
+        }
+        let fields: Vec<&str> = expand(text).split_ascii_whitespace().collect();
+        let [minute, hour, day, month, weekday] = fields[..] else {
+            return Err(Error::invalid(
+                "a calendar has five fields: minute hour day-of-month month day-of-week",
+            ));
+        };
+        let sunday_twice = set(weekday, 0, 7, &WEEKDAYS, "day of week")?;
+        let cron = Self {
+            text: text.to_owned(),
+            minutes: set(minute, 0, 59, &[], "minute")?,
+            hours: set(hour, 0, 23, &[], "hour")?,
+            days: set(day, 1, 31, &[], "day of month")?,
+            months: set(month, 1, 12, &MONTHS, "month")?,
+            weekdays: (sunday_twice | sunday_twice >> 7) & 0x7f,
+            either_day: !day.starts_with('*') && !weekday.starts_with('*'),
+        };
+        match cron.next_after(Timestamp::MIN) {
+            Some(_) => Ok(cron),
+            None => Err(Error::invalid(format!("no date ever fits {text:?}"))),
+        }
+    }
+}
+
+fn expand(text: &str) -> &str {
+    match text {
+        "@hourly" => "0 * * * *",
+        "@daily" | "@midnight" => "0 0 * * *",
+        "@weekly" => "0 0 * * 0",
+        "@monthly" => "0 0 1 * *",
+        "@yearly" | "@annually" => "0 0 1 1 *",
+        text => text,
+    }
+}
+
+/// The values that `field` names, as bits.
+fn set(field: &str, min: u64, max: u64, names: &[&str], what: &str) -> Result<u64, Error> {
+    let wrong = || Error::invalid(format!("{field:?} is no {what}: {min} to {max}"));
+    let mut bits = 0;
+    for part in field.split(',') {
+        let (range, step) = match part.split_once('/') {
+            Some((range, step)) => (range, Some(step.parse().map_err(|_| wrong())?)),
+            None => (part, None),
+        };
+        let value = |text| value(text, min, names).filter(|value| (min..=max).contains(value));
+        let (first, last) = match range.split_once('-') {
+            _ if range == "*" => (min, max),
+            Some((first, last)) => {
+                (value(first).ok_or_else(wrong)?, value(last).ok_or_else(wrong)?)
+            }
+            None => {
+                let first = value(range).ok_or_else(wrong)?;
+                (first, if step.is_some() { max } else { first })
+            }
+        };
+        let step: u64 = step.unwrap_or(1);
+        if step == 0 || step > max || first > last {
+            return Err(wrong());
+        }
+        bits |= (first..=last).step_by(step as usize).fold(0, |bits, value| bits | 1 << value);
+    }
+    Ok(bits)
+}
+
+fn value(text: &str, min: u64, names: &[&str]) -> Option<u64> {
+    let named = names.iter().position(|name| name.eq_ignore_ascii_case(text));
+    named.map_or_else(|| text.parse().ok(), |index| Some(index as u64 + min))
+}
+
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds since the epoch, from the calendar's own point of view.
+    fn next(cron: &str, after_s: u64) -> u64 {
+        let cron: Cron = cron.parse().expect("a calendar");
+        let next = cron.next_after(Timestamp::from_millis(after_s * 1_000)).expect("a time");
+        next.as_nanos() / 1_000_000_000
+    }
+
+    /// 2026-11-15 15:48:11 UTC, a Sunday.
+    const NOW_S: u64 = 1_794_757_691;
+
+    #[test]
+    fn the_next_time_is_the_first_that_fits() {
+        let midnight = NOW_S - NOW_S % 86_400;
+        assert_eq!(next("* * * * *", NOW_S), NOW_S - NOW_S % 60 + 60);
+        assert_eq!(next("*/15 * * * *", NOW_S), midnight + 16 * 3_600);
+        assert_eq!(next("0 9 * * mon-fri", NOW_S), midnight + 86_400 + 9 * 3_600);
+        assert_eq!(next("0 0 * * 7", NOW_S), midnight + 7 * 86_400);
+        assert_eq!(next("0 0 1 * *", NOW_S), midnight + 16 * 86_400);
+        assert_eq!(next("59 23 15 11 *", NOW_S), midnight + 86_340);
+        assert_eq!(next("@hourly", NOW_S), midnight + 16 * 3_600);
+    }
+
+    #[test]
+    fn a_time_that_is_now_comes_next_time() {
+        assert_eq!(next("0 0 * * *", 86_400), 2 * 86_400);
+    }
+
+    #[test]
+    fn the_leap_day_comes_every_four_years() {
+        // 2028-02-29 and, after it, 2032-02-29.
+        let first = next("0 0 29 2 *", NOW_S);
+        assert_eq!(first, 1_835_395_200);
+        assert_eq!(next("0 0 29 2 *", first), first + 1_461 * 86_400);
+    }
+
+    #[test]
+    fn what_is_no_calendar_is_refused() {
+        for text in ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *"] {
+            assert!(text.parse::<Cron>().is_err(), "{text:?}");
+        }
+        for text in
+            ["*/0 * * * *", "5-1 * * * *", "* * * * 8", "0 0 30 2 *", "a * * * *", "* * * * * *"]
+        {
+            assert!(text.parse::<Cron>().is_err(), "{text:?}");
+        }
+    }
+}

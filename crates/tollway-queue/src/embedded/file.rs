@@ -1,0 +1,317 @@
+//! Queues in a file: one writer thread, one commit for everything that came meanwhile.
+//!
+//! The thread owns the database and the schedule. While a commit is on its way to the disk, calls
+//! gather; the next commit takes them all. So a lone caller waits for one commit, and a thousand
+//! share one. An answer is sent after the commit that holds it.
+//!
+//! Most commits add one record to a journal in the database; its rows are sorted into their tables
+//! when it has grown, and when the file is opened or closed.
+//!
+//! If a commit fails, every call in it is told so, the database is closed, and the next batch opens
+//! it anew and reads the schedule from it. If it failed for want of space, that takes the space which
+//! was set aside (see [`reserve`]), and calls that would add jobs are refused until there is room.
+
+mod bytes;
+mod journal;
+mod load;
+mod options;
+mod reserve;
+mod rows;
+mod trouble;
+mod vault;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use redb::Database;
+use tokio::sync::oneshot;
+
+use super::desk::{Desk, Vault};
+use super::signals::Signals;
+use crate::answer::Answer;
+use crate::backend::Health;
+use crate::error::{Error, ErrorKind};
+use crate::schedule::Schedule;
+use crate::stats::Totals;
+use journal::Journal;
+pub use options::FileOptions;
+pub use reserve::Reserve;
+use reserve::Space;
+use trouble::{contained, trouble, uncertain};
+use vault::FileVault;
+
+/// The most calls in one commit.
+const COMMIT_MAX: usize = 4_096;
+/// The most calls that wait for the writer; beyond it they are refused.
+const WAITING_MAX: usize = 65_536;
+
+impl FileOptions {
+    /// Opens the file and reads what is in it.
+    fn load(&self) -> Result<Open, Error> {
+        contained(|| {
+            let database = self.open()?;
+            let journal = Journal::open(&database, self.journal_bytes, self.two_phase)?;
+            let schedule = load::load(&database)?;
+            Ok(Open { database, journal, schedule })
+        })
+    }
+}
+
+/// A call on its way to the writer: given a desk it does its work and says what is to be told after
+/// the commit; given an error it tells that.
+type Run = Box<dyn FnOnce(Result<&mut Desk<'_>, Error>) -> Option<Tell> + Send>;
+/// A call, and whether it adds jobs: those are refused while there is no space for them.
+struct Task {
+    run: Run,
+    adds: bool,
+}
+
+/// What is told after a commit that failed with this, or succeeded.
+type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
+
+/// The way to the writer thread, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Writer {
+    tasks: Option<mpsc::Sender<Task>>,
+    waiting: Arc<AtomicUsize>,
+    health: Arc<SharedHealth>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How the file is, told to who asks.
+#[derive(Debug, Default)]
+struct SharedHealth {
+    is_full: AtomicBool,
+    failed_commits: AtomicU64,
+}
+
+impl Writer {
+    /// Opens the file, and starts the thread that writes it.
+    pub(super) fn start(mut options: FileOptions, signals: Arc<Signals>) -> Result<Self, Error> {
+        let mut space = Space::new(options.reserve.take());
+        let open = options.load().or_else(|error| {
+            // A process that was killed on a full disk has left its reserve: it is there for this.
+            if error.kind() != ErrorKind::NoSpace {
+                return Err(error);
+            }
+            space.run_out(&error);
+            options.load()
+        })?;
+        space.look(true);
+        let (tasks, inbox) = mpsc::channel();
+        let (waiting, health) = (Arc::new(AtomicUsize::new(0)), Arc::<SharedHealth>::default());
+        let mut thread = Thread {
+            options,
+            open: Some(open),
+            space,
+            health: Arc::clone(&health),
+            seen: 0,
+            totals: Vec::new(),
+            signals,
+            inbox,
+            waiting: Arc::clone(&waiting),
+        };
+        thread.tell_health();
+        let thread = std::thread::Builder::new()
+            .name("tollway-queue".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|error| trouble(redb::Error::Io(error)))?;
+        Ok(Self { tasks: Some(tasks), waiting, health, thread: Some(thread) })
+    }
+
+    pub(super) fn health(&self) -> Health {
+        Health {
+            is_full: self.health.is_full.load(Ordering::Relaxed),
+            failed_commits: self.health.failed_commits.load(Ordering::Relaxed),
+            failed_calls: 0,
+        }
+    }
+
+    /// Hands a call to the thread; `adds` if it adds jobs.
+    pub(super) fn submit<T: Send + Unpin + 'static>(
+        &self,
+        adds: bool,
+        operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Answer<'_, T> {
+        if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
+            let message = "65536 calls wait for the queue file already";
+            return Answer::error(Error::new(ErrorKind::Unavailable, message));
+        }
+        let (answer, answered) = oneshot::channel();
+        let run: Run = Box::new(move |desk| match desk {
+            Err(error) => {
+                drop(answer.send(Err(error)));
+                None
+            }
+            Ok(desk) => {
+                let result = operation(desk);
+                Some(Box::new(move |failed: Option<Error>| {
+                    drop(answer.send(failed.map_or(result, Err)));
+                }))
+            }
+        });
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(Task { run, adds }).is_ok());
+        if !sent {
+            return Answer::error(stopped());
+        }
+        Answer::pending(async move { answered.await.unwrap_or_else(|_| Err(stopped())) })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has told nobody anything that is not stored.
+            drop(thread.join());
+        }
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Unavailable, "the writer of the queue file has stopped")
+}
+
+/// An open file, and what is in it.
+struct Open {
+    database: Database,
+    journal: Journal,
+    schedule: Schedule,
+}
+
+struct Thread {
+    options: FileOptions,
+    /// `None` after a failure, until the file is opened anew.
+    open: Option<Open>,
+    space: Space,
+    health: Arc<SharedHealth>,
+    /// The last wake that was told, so that none is told twice after a failure.
+    seen: u64,
+    /// What each queue had counted before the last commit: the file does not hold it.
+    totals: Vec<(u32, Totals)>,
+    signals: Arc<Signals>,
+    inbox: mpsc::Receiver<Task>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Thread {
+    fn run(&mut self) {
+        while let Ok(first) = self.inbox.recv() {
+            let mut tasks = vec![first];
+            while tasks.len() < COMMIT_MAX
+                && let Ok(task) = self.inbox.try_recv()
+            {
+                tasks.push(task);
+            }
+            self.waiting.fetch_sub(tasks.len(), Ordering::Relaxed);
+            self.commit(tasks);
+        }
+        if let Some(open) = &mut self.open {
+            // Should it fail, the journal is there when the file is opened again.
+            drop(open.journal.fold(&open.database, self.options.two_phase));
+        }
+        self.space.close();
+    }
+
+    fn tell_health(&self) {
+        self.health.is_full.store(self.space.is_full(), Ordering::Relaxed);
+    }
+
+    /// Does all tasks and stores them together, or tells all of them why not.
+    fn commit(&mut self, tasks: Vec<Task>) {
+        self.space.look(false);
+        self.tell_health();
+        if let Err(error) = self.reopen() {
+            for task in tasks {
+                (task.run)(Err(error.again()));
+            }
+            return;
+        }
+        let tasks = if self.space.is_full() { without_additions(tasks) } else { tasks };
+        let Some(mut open) = self.open.take() else { return };
+        self.totals.clear();
+        self.totals
+            .extend(open.schedule.queues.iter().map(|(number, queue)| (*number, queue.totals)));
+        let mut tells = Vec::with_capacity(tasks.len());
+        let mut tasks = tasks.into_iter();
+        // Inside, so that a database that panics is closed as one that does.
+        let outcome = contained(|| {
+            let outcome = open.run(self.options.two_phase, &mut tasks, &mut tells);
+            let woken = std::mem::take(&mut open.schedule.woken);
+            self.seen = woken.iter().map(|(_, wake)| wake.seen).fold(self.seen, u64::max);
+            outcome.map(|()| (open, woken))
+        });
+        match outcome {
+            Ok((open, woken)) => {
+                self.open = Some(open);
+                self.signals.publish(woken);
+                tells.into_iter().for_each(|tell| tell(None));
+            }
+            Err(error) => {
+                self.health.failed_commits.fetch_add(1, Ordering::Relaxed);
+                if error.kind() == ErrorKind::NoSpace {
+                    self.space.run_out(&error);
+                    self.tell_health();
+                }
+                // Those that were not begun are told, too.
+                tasks.for_each(|task| drop((task.run)(Err(error.again()))));
+                tells.into_iter().for_each(|tell| tell(Some(error.again())));
+            }
+        }
+    }
+
+    /// Opens the file again after a failure.
+    fn reopen(&mut self) -> Result<(), Error> {
+        if self.open.is_none() {
+            let mut open = self.options.load().inspect_err(|error| {
+                if error.kind() == ErrorKind::NoSpace {
+                    self.space.run_out(error);
+                }
+            })?;
+            open.schedule.seen = self.seen;
+            // Counts that fell would be read as a restart that never was.
+            for (number, totals) in self.totals.drain(..) {
+                if let Some(queue) = open.schedule.queues.get_mut(&number) {
+                    queue.totals = totals;
+                }
+            }
+            self.open = Some(open);
+        }
+        Ok(())
+    }
+}
+
+/// The tasks that add no jobs; the others are refused.
+fn without_additions(tasks: Vec<Task>) -> Vec<Task> {
+    let (refused, served): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.adds);
+    refused.into_iter().for_each(|task| drop((task.run)(Err(Space::refusal()))));
+    served
+}
+
+impl Open {
+    /// Does the tasks, and commits what they changed.
+    fn run(
+        &mut self,
+        two_phase: bool,
+        tasks: &mut std::vec::IntoIter<Task>,
+        tells: &mut Vec<Tell>,
+    ) -> Result<(), Error> {
+        let Self { database, journal, schedule } = self;
+        let mut vault = FileVault::new(database, journal);
+        for task in tasks {
+            tells.extend((task.run)(Ok(&mut Desk { schedule, vault: &mut vault })));
+            vault.store(schedule)?;
+            if let Some(error) = vault.failed.take() {
+                return Err(error);
+            }
+        }
+        vault.finish(schedule);
+        if !vault.written {
+            return Ok(());
+        }
+        drop(vault);
+        journal.commit(database, two_phase).map_err(uncertain)
+    }
+}

@@ -1,0 +1,302 @@
+//! The rows of the file: what each holds, written and read here and nowhere else.
+//!
+//! ```text
+//!   journal     number        -> format, rows of the tables below: see `journal`
+//!   head        0, "head"     -> format, next job, next queue, last and latest time
+//!   queues      queue, 0      -> name, paused, settings, gates in use
+//!   shared      0, name       -> limit, gate in use
+//!   jobs        queue, id     -> what was enqueued; never changed
+//!   moves       queue, id     -> attempts, failures, due, lease; absent before the first
+//!   dead        queue, id     -> when, why
+//!   done        queue, id     -> when, its result, the job in short
+//!   groups      queue, group  -> pause, limits of its own, gates in use; absent if nothing is
+//!   keys        queue, key    -> job, until when
+//!   recurring   queue, name   -> when, what, next time
+//! ```
+//!
+//! What is in flight of slots is written with what is answered, and not when a job starts: who is
+//! not there holds what its weight says, and who does not run any more holds nothing.
+
+use tollway_core::sliding_window::Cell;
+use tollway_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_window};
+
+use super::bytes::{In, Out, damaged};
+use crate::error::{Error, ErrorKind};
+use crate::job::{Backoff, NewJob, Start};
+use crate::schedule::{Entry, Gate, Over, Running, Slots, Stage, Terms};
+use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm};
+
+/// The version of the rows.
+pub(super) const FORMAT: u32 = 2;
+
+/// Refuses rows of any other version.
+pub(super) fn check_format(format: u32) -> Result<(), Error> {
+    if format != FORMAT {
+        let message = format!("the queue file has format {format}; this version reads {FORMAT}");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    Ok(())
+}
+
+pub(super) fn write_settings(out: &mut Out, settings: &QueueSettings) {
+    let limits = |out: &mut Out, limits: &[Limit]| {
+        out.list(limits.iter(), |out, limit| {
+            out.text(&limit.to_string());
+        });
+    };
+    limits(out, &settings.group_limits);
+    limits(out, &settings.queue_limits);
+    out.list(settings.shared.iter(), |out, name| {
+        out.text(name.as_str());
+    });
+    out.duration(settings.lease).u32(settings.attempts_max);
+    write_backoff(out, settings.backoff);
+    out.duration(settings.response_max).duration(settings.key_window).u32(settings.keys_max);
+    out.u32(settings.payload_max).u64(settings.jobs_max).u32(settings.groups_max);
+    let Retention { done_max, done_age, dead_max, dead_age } = settings.retention;
+    out.u32(done_max).duration(done_age).u32(dead_max).duration(dead_age);
+}
+
+pub(super) fn read_settings(row: &mut In<'_>) -> Result<QueueSettings, Error> {
+    Ok(QueueSettings {
+        group_limits: read_limits(row)?,
+        queue_limits: read_limits(row)?,
+        shared: row.list(|row| QueueName::new(row.text()?).map_err(|_| damaged()))?,
+        lease: row.duration()?,
+        attempts_max: row.u32()?,
+        backoff: read_backoff(row)?,
+        response_max: row.duration()?,
+        key_window: row.duration()?,
+        keys_max: row.u32()?,
+        payload_max: row.u32()?,
+        jobs_max: row.u64()?,
+        // It stands behind all else in the queue's row.
+        bytes_max: QueueSettings::default().bytes_max,
+        groups_max: row.u32()?,
+        retention: Retention {
+            done_max: row.u32()?,
+            done_age: row.duration()?,
+            dead_max: row.u32()?,
+            dead_age: row.duration()?,
+        },
+    })
+}
+
+pub(super) fn read_limits(row: &mut In<'_>) -> Result<Vec<Limit>, Error> {
+    row.list(|row| row.text()?.parse().map_err(|_| damaged()))
+}
+
+fn write_backoff(out: &mut Out, backoff: Backoff) {
+    out.duration(backoff.first).duration(backoff.max);
+}
+
+fn read_backoff(row: &mut In<'_>) -> Result<Backoff, Error> {
+    Ok(Backoff { first: row.duration()?, max: row.duration()? })
+}
+
+pub(super) fn write_gates(out: &mut Out, gates: &[Gate]) {
+    out.list(gates.iter(), write_gate);
+}
+
+pub(super) fn write_gate(out: &mut Out, gate: &Gate) {
+    match gate {
+        Gate::Slots(slots) => {
+            // Anchors are many and near each other: the time since the one before is short.
+            let mut before = 0;
+            out.u8(0).list(slots.anchors(), |out, (at, units)| {
+                out.short(at.as_nanos() - before).short(u64::from(units));
+                before = at.as_nanos();
+            });
+            out.list(slots.held(), |out, (job, units)| {
+                out.short(job).short(u64::from(units));
+            });
+        }
+        Gate::Window { number, used } => {
+            out.u8(1).u64(*number).u32(*used);
+        }
+        Gate::Policy(State::Gcra(state)) => write_words(out, 2, state.to_words()),
+        Gate::Policy(State::LeakyBucket(state)) => write_words(out, 3, state.to_words()),
+        Gate::Policy(State::FixedWindow(state)) => write_words(out, 4, state.to_words()),
+        Gate::Policy(State::SlidingWindow(state)) => {
+            out.u8(5).list(state.cells(), |out, cell| {
+                out.u64(cell.tick).u64(cell.units);
+            });
+        }
+        // `Limit::policy` makes slots of every other algorithm.
+        Gate::Policy(_) => {
+            out.u8(6);
+        }
+    }
+}
+
+fn write_words(out: &mut Out, kind: u8, [first, second]: [u64; 2]) {
+    out.u8(kind).u64(first).u64(second);
+}
+
+pub(super) fn read_gates(row: &mut In<'_>) -> Result<Vec<Gate>, Error> {
+    row.list(read_gate)
+}
+
+pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
+    Ok(match row.u8()? {
+        0 => Gate::Slots(read_slots(row)?),
+        1 => Gate::Window { number: row.u64()?, used: row.u32()? },
+        2 => Gate::Policy(State::Gcra(gcra::State::from_words([row.u64()?, row.u64()?]))),
+        3 => {
+            let words = [row.u64()?, row.u64()?];
+            Gate::Policy(State::LeakyBucket(leaky_bucket::State::from_words(words)))
+        }
+        4 => {
+            let words = [row.u64()?, row.u64()?];
+            Gate::Policy(State::FixedWindow(fixed_window::State::from_words(words)))
+        }
+        5 => {
+            let cells = row.list(|row| Ok(Cell { tick: row.u64()?, units: row.u64()? }))?;
+            Gate::Policy(State::SlidingWindow(sliding_window::State::from_cells(cells)))
+        }
+        _ => return Err(damaged()),
+    })
+}
+
+fn read_slots(row: &mut In<'_>) -> Result<Slots, Error> {
+    let units = |row: &mut In<'_>| u32::try_from(row.short()?).map_err(|_| damaged());
+    let mut at = 0u64;
+    let anchors = row.list(|row| {
+        at = at.checked_add(row.short()?).ok_or_else(damaged)?;
+        Ok((Timestamp::from_nanos(at), units(row)?))
+    })?;
+    let mut slots = Slots::answered(anchors);
+    for (job, units) in row.list(|row| Ok((row.short()?, units(row)?)))? {
+        slots.hold(job, units);
+    }
+    Ok(slots)
+}
+
+/// What was enqueued, before the payload.
+pub(super) fn write_job(out: &mut Out, group: &Group, entry: &Entry, payload: &[u8]) {
+    out.text(group.as_str()).u8(entry.priority).u32(entry.weight);
+    write_stage(out, entry);
+    out.u64(entry.due_ns).time(entry.enqueued_at);
+    out.option(entry.terms.as_deref(), |out, terms| {
+        out.option(terms.attempts_max, |out, attempts_max| {
+            out.u32(attempts_max);
+        });
+        out.option(terms.backoff, write_backoff);
+        out.option(terms.key.as_deref(), |out, key| {
+            out.text(key);
+        });
+    });
+    out.0.extend_from_slice(payload);
+}
+
+/// What [`write_job`] wrote: the group, the job (its group's number is not known yet), the payload.
+pub(super) fn read_job<'a>(mut row: In<'a>) -> Result<(&'a str, Entry, &'a [u8]), Error> {
+    let group = row.text()?;
+    let (priority, weight) = (row.u8()?, row.u32()?);
+    let stage = read_stage(&mut row)?;
+    let (due_ns, enqueued_at) = (row.u64()?, row.time()?);
+    let terms = row.option(|row| {
+        Ok(Box::new(Terms {
+            attempts_max: row.option(In::u32)?,
+            backoff: row.option(read_backoff)?,
+            key: row.option(|row| Ok(row.text()?.into()))?,
+        }))
+    })?;
+    let entry = Entry {
+        group: 0,
+        weight,
+        attempt: 0,
+        failures: 0,
+        payload_len: u32::try_from(row.0.len()).map_err(|_| damaged())?,
+        priority,
+        stage,
+        due_ns,
+        enqueued_at,
+        terms,
+    };
+    Ok((group, entry, row.0))
+}
+
+/// Whether a job is delayed; that it runs is said by its lease.
+fn write_stage(out: &mut Out, entry: &Entry) {
+    out.u8(u8::from(entry.stage == Stage::Delayed));
+}
+
+fn read_stage(row: &mut In<'_>) -> Result<Stage, Error> {
+    Ok(if row.flag()? { Stage::Delayed } else { Stage::Waiting })
+}
+
+pub(super) fn write_move(out: &mut Out, entry: &Entry, running: Option<&Running>) {
+    write_stage(out, entry);
+    out.u32(entry.attempt).u32(entry.failures).u64(entry.due_ns);
+    out.option(running, |out, running| {
+        out.text(&running.worker).time(running.leased_at).time(running.expires_at);
+        out.u8(u8::from(running.cancelled));
+    });
+}
+
+/// Brings `entry` up to date; the lease, if it runs.
+pub(super) fn read_move(mut row: In<'_>, entry: &mut Entry) -> Result<Option<Running>, Error> {
+    entry.stage = read_stage(&mut row)?;
+    (entry.attempt, entry.failures, entry.due_ns) = (row.u32()?, row.u32()?, row.u64()?);
+    row.option(|row| {
+        Ok(Running {
+            worker: row.text()?.into(),
+            leased_at: row.time()?,
+            expires_at: row.time()?,
+            progress: None,
+            cancelled: row.flag()?,
+            refits: None,
+        })
+    })
+}
+
+pub(super) fn write_done(out: &mut Out, over: &Over, result: Option<&[u8]>) {
+    out.option(result, |out, result| {
+        out.bytes(result);
+    });
+    out.time(over.at).u32(over.entry.attempt).u32(over.entry.failures);
+    write_job(out, &over.group, &over.entry, &[]);
+}
+
+/// The result in a row that [`write_done`] wrote, if there was one.
+pub(super) fn read_result(mut row: In<'_>) -> Result<Option<&[u8]>, Error> {
+    row.option(In::bytes)
+}
+
+pub(super) fn read_done(mut row: In<'_>) -> Result<Over, Error> {
+    row.option(In::bytes)?;
+    let (at, attempt, failures) = (row.time()?, row.u32()?, row.u32()?);
+    let (group, entry, _) = read_job(row)?;
+    let group = Group::new(group).map_err(|_| damaged())?;
+    let entry = Entry { attempt, failures, ..entry };
+    Ok(Over { group, entry, at, reason: String::new() })
+}
+
+pub(super) fn write_recurring(out: &mut Out, recurring: &Recurring) {
+    match &recurring.rhythm {
+        Rhythm::Cron(cron) => out.u8(0).text(&cron.to_string()),
+        Rhythm::Every(interval) => out.u8(1).duration(*interval),
+    };
+    let job = &recurring.job;
+    out.text(job.group.as_str()).u8(job.priority).u32(job.weight);
+    out.option(job.attempts_max, |out, attempts_max| {
+        out.u32(attempts_max);
+    });
+    out.option(job.backoff, write_backoff).bytes(&job.payload);
+}
+
+pub(super) fn read_recurring(name: &str, row: &mut In<'_>) -> Result<Recurring, Error> {
+    let rhythm = match row.u8()? {
+        0 => Rhythm::Cron(row.text()?.parse().map_err(|_| damaged())?),
+        1 => Rhythm::Every(row.duration()?),
+        _ => return Err(damaged()),
+    };
+    let group = Group::new(row.text()?).map_err(|_| damaged())?;
+    let (priority, weight) = (row.u8()?, row.u32()?);
+    let (attempts_max, backoff) = (row.option(In::u32)?, row.option(read_backoff)?);
+    let payload = bytes::Bytes::copy_from_slice(row.bytes()?);
+    let start = Start::Now;
+    let job = NewJob { group, payload, priority, weight, start, key: None, attempts_max, backoff };
+    Ok(Recurring { name: name.to_owned(), rhythm, job })
+}

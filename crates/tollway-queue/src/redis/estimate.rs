@@ -1,0 +1,254 @@
+//! When a job will start, by what the store told of its group: the schedule's own formulas.
+//!
+//! Jobs of several units ahead are counted as if all of the group's were, and every job of the queue
+//! as if it were the heaviest: an estimate is then later than it might be, never too early.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tollway_core::fixed_window::Anchor;
+use tollway_core::{Algorithm, Cost, State, Timestamp};
+
+use super::pack::{Reader, kind_of, moment, unpack_limits};
+use super::read::{bytes, damaged, list, number, unsigned};
+use crate::error::Error;
+use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all, window_start};
+use crate::{Estimate, Limit, QueueSettings};
+
+/// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
+/// limits that bind all of them.
+pub(super) struct Frame {
+    pub(super) version: u64,
+    mean: Option<Duration>,
+    longest: Duration,
+    now: Timestamp,
+    heaviest: u32,
+    wide: Vec<Value>,
+}
+
+impl Frame {
+    /// Reads `{ version, mean, longest, now, heaviest, limits that bind all groups }`.
+    pub(super) fn read(value: &Value) -> Result<Self, Error> {
+        let parts = list(value.clone())?;
+        let [version, mean, longest, now, heaviest, wide] = &parts[..] else {
+            return Err(damaged());
+        };
+        // Below zero if the clock was set back while jobs ran.
+        let micros = |value: &Value| {
+            number(value).map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+        };
+        let mean = if bytes(mean)?.is_empty() { None } else { Some(micros(mean)?) };
+        Ok(Self {
+            version: unsigned(version)?,
+            mean,
+            longest: micros(longest)?,
+            now: moment(unsigned(now)?),
+            heaviest: u32::try_from(number(heaviest)?).unwrap_or(1).max(1),
+            wide: list(wide.clone()).unwrap_or_default(),
+        })
+    }
+}
+
+/// What an estimate needs beside a group.
+pub(super) struct Setting {
+    frame: Frame,
+    settings: Arc<QueueSettings>,
+    wide: Vec<Wide>,
+}
+
+/// Limits that bind several groups: what is in use of them, and the jobs that they bind.
+struct Wide {
+    limits: Vec<Limit>,
+    gates: Vec<Gate>,
+    units: u64,
+    heaviest: u32,
+}
+
+impl Setting {
+    pub(super) fn new(frame: Frame, settings: Arc<QueueSettings>) -> Result<Self, Error> {
+        let wide = wide(&frame, &settings)?;
+        Ok(Self { frame, settings, wide })
+    }
+}
+
+fn wide(frame: &Frame, settings: &QueueSettings) -> Result<Vec<Wide>, Error> {
+    let Some(([state, units], shared)) = frame.wide.split_first_chunk() else {
+        return Ok(Vec::new());
+    };
+    let limits = settings.queue_limits.clone();
+    let gates = gates(Reader(bytes(state)?), &limits).ok_or_else(damaged)?;
+    let mut all = vec![Wide { limits, gates, units: unsigned(units)?, heaviest: frame.heaviest }];
+    for one in shared.chunks_exact(4) {
+        // A limit that was never made binds nobody.
+        let Some(limits) = unpack_limits(bytes(&one[0])?) else { continue };
+        let gates = gates_of(&one[1], &limits)?;
+        let heaviest = u32::try_from(unsigned(&one[3])?).unwrap_or(u32::MAX);
+        all.push(Wide { limits, gates, units: unsigned(&one[2])?, heaviest });
+    }
+    Ok(all)
+}
+
+fn gates_of(state: &Value, limits: &[Limit]) -> Result<Vec<Gate>, Error> {
+    gates(Reader(bytes(state)?), limits).ok_or_else(damaged)
+}
+
+/// What was told of one group.
+pub(super) struct Told<'s> {
+    setting: &'s Setting,
+    gates: Vec<Gate>,
+    limits: Cow<'s, [Limit]>,
+    blocked_until: Timestamp,
+    /// Units of all jobs that wait.
+    units: u64,
+    /// Whether the group or the queue is paused, so that nobody can tell.
+    paused: bool,
+}
+
+impl<'s> Told<'s> {
+    /// Reads `{ name, state, units in all, paused, own limits }`.
+    pub(super) fn read(parts: &[Value], setting: &'s Setting) -> Result<Self, Error> {
+        let [_name, state, units, paused, own] = parts else { return Err(damaged()) };
+        Self::of(bytes(state)?, number(units)?, paused, own, setting)
+    }
+
+    /// What is told of a group in whose line so many units wait in all.
+    pub(super) fn of(
+        state: &[u8],
+        units: i64,
+        paused: &Value,
+        own: &Value,
+        setting: &'s Setting,
+    ) -> Result<Self, Error> {
+        let limits = match bytes(own)? {
+            [] => Cow::Borrowed(&setting.settings.group_limits[..]),
+            own => Cow::Owned(unpack_limits(own).ok_or_else(damaged)?),
+        };
+        let (gates, blocked_until) = group(state, &limits).ok_or_else(damaged)?;
+        let (units, paused) = (units.unsigned_abs(), number(paused)? == 1);
+        Ok(Self { setting, gates, limits, blocked_until, units, paused })
+    }
+
+    /// When a job with `ahead` units before it (below 0: those of all that wait) starts.
+    pub(super) fn estimate(&self, ahead: i64, weight: u32, due_at: Timestamp) -> Option<Estimate> {
+        if self.paused {
+            return None;
+        }
+        let ahead = u64::try_from(ahead).unwrap_or(self.units);
+        let Frame { now, mean, longest, heaviest, .. } = self.setting.frame;
+        let response_max = self.setting.settings.response_max;
+        let base = now.max(due_at).max(self.blocked_until);
+        let at = |response: Duration| {
+            let heaviest = heaviest.max(weight);
+            let line = Line { ahead, weight, heaviest, base, now, response };
+            let all = self.setting.wide.iter().map(|wide| Bound {
+                gates: &wide.gates,
+                limits: &wide.limits,
+                line: Line {
+                    ahead: wide.units.saturating_sub(u64::from(weight)),
+                    heaviest: wide.heaviest.max(weight),
+                    ..line
+                },
+            });
+            let of_group = Bound { gates: &self.gates, limits: &self.limits, line };
+            base.after(wait_for_all(std::iter::once(of_group).chain(all)))
+        };
+        Some(Estimate {
+            expected: at(mean.unwrap_or(response_max)),
+            latest: at(response_max.max(longest)),
+        })
+    }
+}
+
+/// What is in use of `limits`, by the bytes of a group's state; until when the group is blocked.
+fn group(state: &[u8], limits: &[Limit]) -> Option<(Vec<Gate>, Timestamp)> {
+    let mut read = Reader(state);
+    let (_running, blocked, _deficit) = (read.number()?, read.double()?, read.number()?);
+    let (_waiting, _odd, _aside) = (read.number()?, read.number()?, read.number()?);
+    let _turn = read.double()?;
+    Some((gates(read, limits)?, moment(blocked as u64)))
+}
+
+/// What is in use of `limits`, as states stand one behind the other.
+fn gates(mut read: Reader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
+    let mut gates: Vec<Gate> = limits.iter().map(Gate::vacant).collect();
+    for (gate, limit) in gates.iter_mut().zip(limits) {
+        if read.0.is_empty() {
+            break;
+        }
+        let (kind, length) = (read.byte()?, usize::try_from(read.number()?).ok()?);
+        let mut body = Reader(read.take(length)?);
+        // What is in use of a limit of another kind says nothing of this one.
+        if length == 0 || kind != kind_of(limit) {
+            continue;
+        }
+        *gate = match limit {
+            Limit::Slots { .. } => Gate::Slots(slots(&mut body)?),
+            Limit::Window { .. } => {
+                Gate::Window { number: body.double()? as u64, used: body.number()? }
+            }
+            Limit::Policy(algorithm) => Gate::Policy(state(body, algorithm)?),
+        }
+    }
+    Some(gates)
+}
+
+fn slots(body: &mut Reader<'_>) -> Option<Slots> {
+    let (in_flight, _held) = (body.number()?, body.number()?);
+    let mut slots = Slots::answered(anchors(body)?);
+    if in_flight > 0 {
+        slots.hold(u64::MAX, in_flight);
+    }
+    Some(slots)
+}
+
+/// The rest of a log: when, and how many units.
+fn anchors(body: &mut Reader<'_>) -> Option<Vec<(Timestamp, u32)>> {
+    let mut anchors = Vec::with_capacity(body.0.len() / 12);
+    while !body.0.is_empty() {
+        anchors.push((moment(body.double()? as u64), body.number()?));
+    }
+    Some(anchors)
+}
+
+/// The state of an algorithm that the same units would have left behind.
+fn state(mut body: Reader<'_>, algorithm: &Algorithm) -> Option<State> {
+    let taken: Vec<(Timestamp, u32)> = match algorithm {
+        Algorithm::Gcra(gcra) => {
+            // All of the burst was taken so long before that its arrival time is the one stored,
+            // or later by what is rounded up.
+            let (us, part) = (body.double()? as u64, body.double()?);
+            let quota = gcra.quota();
+            let nanos = quota.period().as_nanos() * u128::from(quota.burst());
+            let burst = Duration::from_nanos((nanos / u128::from(quota.units())) as u64);
+            let at = moment(us + u64::from(part > 0.0)).before(burst);
+            vec![(at, u32::try_from(quota.burst()).ok()?)]
+        }
+        Algorithm::LeakyBucket(_) => {
+            let (level, dripped) = (body.double()?, body.double()?);
+            vec![(moment(dripped as u64), level as u32)]
+        }
+        Algorithm::FixedWindow(window) => {
+            let (start, used) = (body.double()? as u64, body.number()?);
+            let at = match window.anchor() {
+                Anchor::FirstRequest => moment(start),
+                // The number of a window that begins with the epoch.
+                _ => window_start(start, window.quota().period()),
+            };
+            vec![(at, used)]
+        }
+        Algorithm::SlidingWindow(_) => {
+            let _in_all = body.number()?;
+            anchors(&mut body)?
+        }
+        _ => Vec::new(),
+    };
+    let mut state = State::vacant(algorithm);
+    for (at, units) in taken {
+        if let Some(cost) = Cost::new(u64::from(units)) {
+            let _ = state.count(algorithm, cost, 0, at);
+        }
+    }
+    Some(state)
+}

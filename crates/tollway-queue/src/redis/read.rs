@@ -1,0 +1,254 @@
+//! What scripts answer, read into the queue's words.
+
+use bytes::Bytes;
+use redis::Value;
+use tollway_core::Timestamp;
+
+use super::estimate::Told;
+use super::pack::{Reader, moment};
+use crate::error::{Error, ErrorKind};
+use crate::{
+    Beat, Counts, Group, GroupStats, Job, JobId, JobState, Lease, Progress, Settled, Stats, Totals,
+};
+
+/// That an answer is not as the script writes it.
+pub(super) fn damaged() -> Error {
+    Error::new(ErrorKind::Corrupt, "what the server holds is not a queue as this version writes it")
+}
+
+pub(super) fn list(value: Value) -> Result<Vec<Value>, Error> {
+    match value {
+        Value::Array(list) => Ok(list),
+        _ => Err(damaged()),
+    }
+}
+
+pub(super) fn bytes(value: &Value) -> Result<&[u8], Error> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.as_bytes()),
+        _ => Err(damaged()),
+    }
+}
+
+pub(super) fn text(value: &Value) -> Result<&str, Error> {
+    std::str::from_utf8(bytes(value)?).map_err(|_| damaged())
+}
+
+/// A whole number, as such or in digits.
+pub(super) fn number(value: &Value) -> Result<i64, Error> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        _ => text(value)?.parse().map_err(|_| damaged()),
+    }
+}
+
+pub(super) fn unsigned(value: &Value) -> Result<u64, Error> {
+    u64::try_from(number(value)?).map_err(|_| damaged())
+}
+
+/// A moment; `None` if it is negative.
+pub(super) fn moment_of(value: &Value) -> Result<Option<Timestamp>, Error> {
+    Ok(u64::try_from(number(value)?).ok().map(moment))
+}
+
+/// A job as it is stored.
+pub(super) struct Stored {
+    pub(super) priority: u8,
+    pub(super) weight: u32,
+    pub(super) attempt: u32,
+    pub(super) failures: u32,
+    pub(super) enqueued_at: Timestamp,
+    pub(super) due_at: Timestamp,
+    pub(super) group: Group,
+    pub(super) payload: Bytes,
+}
+
+impl Stored {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, Error> {
+        Self::try_read(&mut Reader(bytes)).ok_or_else(damaged)
+    }
+
+    fn try_read(read: &mut Reader<'_>) -> Option<Self> {
+        let (enqueued, due) = (read.double()? as u64, read.double()? as u64);
+        let (priority, weight) = (read.byte()?, read.number()?);
+        let (attempt, failures) = (read.number()?, read.number()?);
+        let _terms = (read.number()?, read.double()?, read.double()?, read.text()?);
+        let group = Group::new(read.text()?).ok()?;
+        Some(Self {
+            priority,
+            weight,
+            attempt,
+            failures,
+            enqueued_at: moment(enqueued),
+            due_at: moment(due),
+            group,
+            payload: Bytes::copy_from_slice(read.0),
+        })
+    }
+
+    pub(super) fn lease(self, id: u64, expires_at: Timestamp) -> Lease {
+        Lease {
+            id: JobId(id),
+            attempt: self.attempt + 1,
+            failures: self.failures,
+            group: self.group,
+            payload: self.payload,
+            priority: self.priority,
+            weight: self.weight,
+            enqueued_at: self.enqueued_at,
+            expires_at,
+        }
+    }
+
+    pub(super) fn job(self, id: u64, state: JobState) -> Job {
+        Job {
+            id: JobId(id),
+            group: self.group,
+            payload: self.payload,
+            priority: self.priority,
+            weight: self.weight,
+            enqueued_at: self.enqueued_at,
+            attempt: self.attempt,
+            failures: self.failures,
+            state,
+        }
+    }
+}
+
+/// A job that waits, as `told` of its group and the units ahead of it.
+pub(super) fn waiting(id: u64, bytes: &[u8], told: &Told<'_>, ahead: i64) -> Result<Job, Error> {
+    let stored = Stored::read(bytes)?;
+    let (due_at, weight) = (stored.due_at, stored.weight);
+    let ready = told.estimate(ahead, weight, due_at);
+    Ok(stored.job(id, JobState::Waiting { due_at, ready }))
+}
+
+/// A job that runs, by the bytes of its lease.
+pub(super) fn running(id: u64, job: &[u8], lease: &[u8]) -> Result<Job, Error> {
+    let stored = Stored::read(job)?;
+    let (attempt, state) = read_lease(&mut Reader(lease)).ok_or_else(damaged)?;
+    Ok(Job { attempt, ..stored.job(id, state) })
+}
+
+fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
+    let attempt = read.number()?;
+    let (_leased, expires) = (read.double()?, read.double()? as u64);
+    let cancelled = read.byte()? % 2 == 1;
+    let (done, total) = (read.double()?, read.double()?);
+    let _is_alone = read.byte()?;
+    for _ in 0..3 {
+        let limits = usize::from(read.byte()?);
+        read.take(limits * 4)?;
+    }
+    let length = usize::from(read.byte()?);
+    let worker = String::from_utf8_lossy(read.take(length)?).into_owned();
+    let progress = (done >= 0.0).then_some(Progress { done: done as u64, total: total as u64 });
+    Some((attempt, JobState::Running { worker, expires_at: moment(expires), progress, cancelled }))
+}
+
+/// A job that is over.
+pub(super) fn over(id: u64, bytes: &[u8], is_dead: bool) -> Result<Job, Error> {
+    let mut read = Reader(bytes);
+    let (at, has_result, note) = read_over(&mut read).ok_or_else(damaged)?;
+    let stored = Stored::read(read.0)?;
+    let at = moment(at as u64);
+    let state = if is_dead {
+        JobState::Dead { at, reason: String::from_utf8_lossy(note).into_owned() }
+    } else {
+        JobState::Done { at, result: has_result.then(|| Bytes::copy_from_slice(note)) }
+    };
+    Ok(stored.job(id, state))
+}
+
+fn read_over<'a>(read: &mut Reader<'a>) -> Option<(f64, bool, &'a [u8])> {
+    let (at, has_result) = (read.double()?, read.byte()? == 1);
+    let length = usize::try_from(read.number()?).ok()?;
+    Some((at, has_result, read.take(length)?))
+}
+
+/// What became of leases that were settled.
+pub(super) fn settled(value: Value) -> Result<Vec<Settled>, Error> {
+    let [_, answers] = two(value)?;
+    let mut read = Reader(bytes(&answers)?);
+    let mut all = Vec::with_capacity(read.0.len() / 9);
+    while !read.0.is_empty() {
+        let (code, time) = read.byte().zip(read.double()).ok_or_else(damaged)?;
+        all.push(match code {
+            1 => Settled::Done,
+            2 => Settled::Waiting { from: moment(time as u64) },
+            3 => Settled::Dead,
+            4 => Settled::Cancelled,
+            _ => Settled::Lost,
+        });
+    }
+    Ok(all)
+}
+
+/// How leases stand.
+pub(super) fn beats(value: Value) -> Result<Vec<Beat>, Error> {
+    let [_, answers] = two(value)?;
+    let pair = |pair: &[Value]| {
+        let until = moment_of(&pair[1])?.ok_or_else(damaged)?;
+        Ok(match number(&pair[0])? {
+            1 => Beat::Until(until),
+            2 => Beat::Cancelled(until),
+            _ => Beat::Lost,
+        })
+    };
+    list(answers)?.chunks_exact(2).map(pair).collect()
+}
+
+fn two(value: Value) -> Result<[Value; 2], Error> {
+    list(value)?.try_into().map_err(|_| damaged())
+}
+
+/// The figures of a queue.
+pub(super) fn stats(value: Value, max: usize) -> Result<Stats, Error> {
+    let mut parts = list(value)?.into_iter();
+    let mut next = || parts.next().ok_or_else(damaged);
+    let (_frame, totals, figures) = (next()?, list(next()?)?, list(next()?)?);
+    let mut groups = parts.map(group_stats).collect::<Result<Vec<_>, _>>()?;
+    let more = groups.len() > max;
+    groups.truncate(max);
+    let totals = totals.iter().map(unsigned).collect::<Result<Vec<u64>, _>>()?;
+    let [enqueued, leased, done, failed, limited, expired, dead, cancelled, delayed] = totals[..]
+    else {
+        return Err(damaged());
+    };
+    let totals = Totals { enqueued, leased, done, failed, limited, expired, dead, cancelled };
+    let [jobs, running, groups_total, done, dead, paused, next] = &figures[..] else {
+        return Err(damaged());
+    };
+    let (jobs, running) = (unsigned(jobs)?, unsigned(running)?);
+    let waiting = jobs.saturating_sub(running).saturating_sub(delayed);
+    Ok(Stats {
+        queue: Counts { waiting, delayed, running },
+        paused: number(paused)? == 1,
+        groups_total: unsigned(groups_total)?,
+        dead: unsigned(dead)?,
+        done: unsigned(done)?,
+        totals,
+        next: moment_of(next)?,
+        after: groups.last().filter(|_| more).map(|last| last.group.clone()),
+        groups,
+    })
+}
+
+fn group_stats(value: Value) -> Result<GroupStats, Error> {
+    let parts = list(value)?;
+    let [name, waiting, delayed, running, paused, blocked, next] = &parts[..] else {
+        return Err(damaged());
+    };
+    Ok(GroupStats {
+        group: Group::new(text(name)?)?,
+        counts: Counts {
+            waiting: unsigned(waiting)?,
+            delayed: unsigned(delayed)?,
+            running: unsigned(running)?,
+        },
+        paused: number(paused)? == 1,
+        blocked_until: moment_of(blocked)?,
+        next: moment_of(next)?,
+    })
+}

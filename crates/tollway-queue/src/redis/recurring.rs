@@ -1,0 +1,94 @@
+//! Recurring jobs: the store knows when, this process works out when next.
+//!
+//! A job that is due is enqueued under an idempotency key made of its name and time, and only then
+//! moved on: whoever dies in between leaves a second try that finds the first.
+
+use redis::Value;
+use tollway_core::Timestamp;
+
+use super::pack::{self, job, micros, micros_at, unpack_job};
+use super::read::{bytes, damaged, list, text};
+use super::script::CONTROL;
+use super::{Inner, answers};
+use crate::error::{Error, ErrorKind};
+use crate::{NewJob, QueueName, Recurring, Rhythm};
+
+/// The bytes of a recurring job: `c` and the calendar, or `e` and microseconds, a newline, the job.
+pub(super) fn pack(recurring: &Recurring) -> Vec<u8> {
+    let rhythm = match &recurring.rhythm {
+        Rhythm::Cron(cron) => format!("c{cron}\n"),
+        Rhythm::Every(interval) => format!("e{}\n", micros(*interval)),
+    };
+    let plain = NewJob { key: None, start: crate::Start::Now, ..recurring.job.clone() };
+    [rhythm.into_bytes(), job(&plain)].concat()
+}
+
+pub(super) fn unpack(name: &str, packed: &[u8]) -> Result<Recurring, Error> {
+    let end = packed.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+    let line = std::str::from_utf8(&packed[..end]).map_err(|_| damaged())?;
+    let rhythm = match line.split_at_checked(1) {
+        Some(("c", cron)) => Rhythm::Cron(cron.parse()?),
+        Some(("e", micros)) => {
+            let micros = micros.parse::<f64>().map_err(|_| damaged())?;
+            Rhythm::Every(std::time::Duration::from_micros(micros as u64))
+        }
+        _ => return Err(damaged()),
+    };
+    let job = unpack_job(&packed[end + 1..]).ok_or_else(damaged)?;
+    Ok(Recurring { name: name.to_owned(), rhythm, job })
+}
+
+/// When a recurring job comes next after `now`.
+pub(super) fn next(recurring: &Recurring, now: Timestamp) -> Result<u64, Error> {
+    let next = recurring.rhythm.next_after(now).map(micros_at);
+    next.ok_or_else(|| Error::new(ErrorKind::Invalid, "the calendar has no time to come"))
+}
+
+impl Inner {
+    /// Enqueues recurring jobs that are due at `server`, each once.
+    pub(super) async fn fire(
+        self: &std::sync::Arc<Self>,
+        queue: &QueueName,
+        names: Vec<Value>,
+        server: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let desk = self.desk(queue)?;
+        for name in names {
+            let name = bytes(&name)?.to_vec();
+            let key = |suffix: &[u8]| [&desk.base[..], suffix].concat();
+            let mut command = redis::cmd("HGET");
+            command.arg(key(b"t")).arg(&name);
+            let packed = self.line.ask(&command).await?;
+            let mut command = redis::cmd("ZSCORE");
+            command.arg(key(b"tz")).arg(&name);
+            let due = self.line.ask(&command).await?;
+            if packed == Value::Nil || due == Value::Nil {
+                continue;
+            }
+            let due = match &due {
+                Value::Double(due) => due.to_string(),
+                due => text(due)?.to_owned(),
+            };
+            let recurring = unpack(&String::from_utf8_lossy(&name), bytes(&packed)?)?;
+            let once = format!("\u{1}recurring {} {due}", recurring.name);
+            let call = pack::call(&[NewJob { key: Some(once), ..recurring.job.clone() }]);
+            // A full queue has work enough: this time passes, the next comes.
+            drop(answers::enqueue(self, &desk, vec![call], now).await?);
+            let following = recurring.rhythm.next_after(server).map(micros_at);
+            let following = following.map_or(String::new(), |at| at.to_string());
+            let arguments = [b"fire".to_vec(), name, due.into_bytes(), following.into_bytes()];
+            self.change(&CONTROL, &desk.base, now, arguments).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Every recurring job of an answer.
+pub(super) fn read_all(value: Value) -> Result<Vec<Recurring>, Error> {
+    let parts = list(value)?;
+    let read = |pair: &[Value]| unpack(text(&pair[0])?, bytes(&pair[1])?);
+    let mut all = parts.chunks_exact(2).map(read).collect::<Result<Vec<_>, _>>()?;
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}

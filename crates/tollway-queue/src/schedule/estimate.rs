@@ -1,0 +1,146 @@
+//! When a job will start: one formula per kind of limit, of the units that are before it.
+//!
+//! For slots with free-times `f[0..N]` in order and `p` units ahead: `f[p mod N] + ⌊p/N⌋·(W + r)`,
+//! where `r` is the time of a response. With every `f` at the next window's start and `r` zero this
+//! is the seed's `nextWindowStart + ⌊waiting/reservoir⌋·window`, which windows use as it stands.
+//!
+//! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may leave
+//! some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on. Several
+//! limits can wait for each other in turn, but never longer than one after the other: their waits
+//! add up.
+
+use std::time::Duration;
+
+use tollway_core::{Algorithm, State, Timestamp};
+
+use super::gate::{Gate, window_number, window_start};
+use crate::Limit;
+
+/// What an estimate is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    /// Units before the job.
+    pub(crate) ahead: u64,
+    /// Its own.
+    pub(crate) weight: u32,
+    /// The most that any job has.
+    pub(crate) heaviest: u32,
+    /// The earliest that it may start as far as other reasons are concerned.
+    pub(crate) base: Timestamp,
+    pub(crate) now: Timestamp,
+    /// How long a response takes.
+    pub(crate) response: Duration,
+}
+
+/// Limits that bind a job, what is in use of them (an absent gate is one that nothing has passed),
+/// and the job's place among those that they bind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound<'a> {
+    pub(crate) gates: &'a [Gate],
+    pub(crate) limits: &'a [Limit],
+    pub(crate) line: Line,
+}
+
+/// How long after its base a job may pass all that binds it.
+pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
+    let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;
+    let mut sum = Duration::ZERO;
+    for Bound { gates, limits, line } in bounds {
+        for (index, limit) in limits.iter().enumerate() {
+            let waits = match gates.get(index) {
+                Some(gate) => wait(gate, limit, &line),
+                None => wait(&Gate::vacant(limit), limit, &line),
+            };
+            let slack = if several && !waits.is_zero() { slack(limit) } else { Duration::ZERO };
+            sum = sum.saturating_add(waits).saturating_add(slack);
+        }
+    }
+    sum
+}
+
+/// How long after `line.base` a job may pass `gate`.
+fn wait(gate: &Gate, limit: &Limit, line: &Line) -> Duration {
+    match (gate, limit) {
+        (Gate::Slots(slots), Limit::Slots { units, window }) => {
+            let usable = usable(u64::from(*units), line);
+            let index = line.ahead + u64::from(line.weight.min(*units)) - 1;
+            // Which slots a heavy job leaves idle is not known here: count on the last to free.
+            let slot = if line.heaviest == 1 { index % usable } else { u64::from(*units) - 1 };
+            let answers_at = line.now.after(line.response);
+            let free_at = slots.free_at(slot, *units, *window, line.base, answers_at);
+            free_at.since(line.base) + times(window.saturating_add(line.response), index / usable)
+        }
+        (Gate::Window { number, used }, Limit::Window { units, window }) => {
+            let current = window_number(line.base, *window);
+            let used = if *number >= current { *used } else { 0 };
+            let left = u64::from(units.saturating_sub(used));
+            match beyond(left, u64::from(*units), line) {
+                None => Duration::ZERO,
+                Some(windows) => window_start(current + 1, *window)
+                    .after(times(*window, windows))
+                    .since(line.base),
+            }
+        }
+        (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, line),
+        _ => Duration::ZERO,
+    }
+}
+
+/// What a wait may grow by when another limit delays the same job: a job that misses its window
+/// waits for the next.
+fn slack(limit: &Limit) -> Duration {
+    match limit {
+        Limit::Window { window, .. } => *window,
+        Limit::Policy(Algorithm::FixedWindow(window)) => window.quota().period(),
+        _ => Duration::ZERO,
+    }
+}
+
+fn policy_wait(algorithm: &Algorithm, state: &State, line: &Line) -> Duration {
+    let snapshot = state.peek(algorithm, line.base);
+    let wanted = line.ahead + u64::from(line.weight).min(snapshot.limit());
+    let missing = wanted.saturating_sub(snapshot.remaining());
+    if missing == 0 {
+        return Duration::ZERO;
+    }
+    let windows = |units: u64, period: Duration| {
+        let windows = beyond(snapshot.remaining(), units, line).unwrap_or(0);
+        snapshot.reset_after() + times(period, windows)
+    };
+    // Of what is all there, the first unit begins to come back when it is taken.
+    let is_full = snapshot.remaining() == snapshot.limit();
+    match algorithm {
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            let nanos = u128::from(missing - u64::from(!is_full)) * quota.period().as_nanos();
+            let nanos = nanos.div_ceil(u128::from(quota.units()));
+            snapshot.next_after() + Duration::from_nanos(nanos.try_into().unwrap_or(u64::MAX))
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            let drips = missing.div_ceil(bucket.drip_size());
+            snapshot.next_after() + times(bucket.interval(), drips - u64::from(!is_full))
+        }
+        Algorithm::SlidingWindow(window) => windows(window.limit(), window.period()),
+        Algorithm::FixedWindow(window) => windows(window.quota().units(), window.quota().period()),
+        _ => Duration::ZERO,
+    }
+}
+
+/// Units that every window is sure to let start.
+fn usable(units: u64, line: &Line) -> u64 {
+    units - u64::from(line.heaviest.max(1)).min(units) + 1
+}
+
+/// How many windows after the next one a job starts; `None` if it starts in this one.
+fn beyond(left: u64, units: u64, line: &Line) -> Option<u64> {
+    let weight = u64::from(line.weight).min(units);
+    if line.ahead + weight <= left {
+        return None;
+    }
+    let idle = u64::from(line.heaviest.max(1)).min(units) - 1;
+    Some((line.ahead + weight - 1).saturating_sub(left.saturating_sub(idle)) / usable(units, line))
+}
+
+fn times(duration: Duration, count: u64) -> Duration {
+    duration.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,227 @@
+//! A group: its jobs in order, what is in use of its limits, and where it waits for its turn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+use super::gate::{Gate, Opens};
+use super::ranks::Tree;
+use crate::{Group, Limit};
+
+/// What is remembered of a group that is not idle.
+#[derive(Debug)]
+pub(crate) struct GroupState {
+    pub(crate) name: Group,
+    pub(crate) waiting: Tree,
+    pub(crate) delayed: Tree,
+    pub(crate) running: u32,
+    /// Limits in place of the queue's.
+    pub(crate) own_limits: Option<Box<[Limit]>>,
+    /// What is in use of each limit; empty if nothing is of any.
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) blocked_until: Timestamp,
+    pub(crate) paused: bool,
+    /// Units that it may still start in this round.
+    pub(crate) deficit: u64,
+    pub(crate) spot: Spot,
+    /// When it is to be forgotten, if nothing happens.
+    pub(crate) forget_at: Option<Timestamp>,
+    /// Whether a storage holds something of it.
+    pub(crate) stored: bool,
+}
+
+/// Where a group waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spot {
+    /// Nothing to do, or only an answer can tell when.
+    Nowhere,
+    /// Among those whose time will come.
+    Heap(Timestamp),
+    /// Among those whose turn will come, by ticket.
+    Ring(u64),
+}
+
+impl GroupState {
+    pub(crate) fn new(name: Group) -> Self {
+        Self {
+            name,
+            waiting: Tree::default(),
+            delayed: Tree::default(),
+            running: 0,
+            own_limits: None,
+            gates: Vec::new(),
+            blocked_until: Timestamp::MIN,
+            paused: false,
+            deficit: 0,
+            spot: Spot::Nowhere,
+            forget_at: None,
+            stored: false,
+        }
+    }
+
+    pub(crate) fn limits<'a>(&'a self, default: &'a [Limit]) -> &'a [Limit] {
+        self.own_limits.as_deref().unwrap_or(default)
+    }
+
+    /// When a job of `weight` may start as far as this group is concerned.
+    pub(crate) fn opens(&self, default: &[Limit], weight: u32, now: Timestamp) -> Opens {
+        let blocked = Opens::At(self.blocked_until);
+        let limits = self.limits(default);
+        let opens = |(gate, limit): (&Gate, &Limit)| gate.opens(limit, weight, now);
+        self.gates.iter().zip(limits).map(opens).fold(blocked, Opens::max)
+    }
+
+    /// A job of `weight` starts.
+    pub(crate) fn pass(&mut self, default: &[Limit], job: u64, weight: u32, now: Timestamp) {
+        let Self { own_limits, gates, .. } = self;
+        let limits = own_limits.as_deref().unwrap_or(default);
+        if gates.is_empty() {
+            *gates = limits.iter().map(Gate::vacant).collect();
+        }
+        gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.pass(limit, job, weight, now));
+    }
+
+    /// A call was answered, or given up, at `at`.
+    pub(crate) fn answer(&mut self, default: &[Limit], job: u64, at: Timestamp) {
+        let Self { own_limits, gates, .. } = self;
+        let limits = own_limits.as_deref().unwrap_or(default);
+        for (gate, limit) in gates.iter_mut().zip(limits) {
+            gate.answer(limit, job, at);
+        }
+    }
+
+    /// A call was refused, or never made.
+    pub(crate) fn refund(
+        &mut self,
+        default: &[Limit],
+        job: u64,
+        weight: u32,
+        passed_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        let Self { own_limits, gates, .. } = self;
+        let limits = own_limits.as_deref().unwrap_or(default);
+        for (gate, limit) in gates.iter_mut().zip(limits) {
+            gate.refund(limit, job, weight, passed_at, now);
+        }
+    }
+
+    /// From when on there is nothing to remember; `None` as long as something must happen first.
+    pub(crate) fn vacant_at(&self, default: &[Limit]) -> Option<Timestamp> {
+        let busy = !self.waiting.is_empty() || !self.delayed.is_empty() || self.running > 0;
+        if busy || self.paused || self.own_limits.is_some() {
+            return None;
+        }
+        let mut latest = self.blocked_until;
+        for (gate, limit) in self.gates.iter().zip(self.limits(default)) {
+            latest = latest.max(gate.vacant_at(limit)?);
+        }
+        Some(latest)
+    }
+
+    /// The limits are others from now on: what is in use of a limit of the same kind stays in use,
+    /// and `running` jobs hold what there is of new slots.
+    pub(crate) fn refit(&mut self, default: &[Limit], running: &[(u64, u32)]) {
+        let limits: Vec<Limit> = self.limits(default).to_vec();
+        refit(&mut self.gates, &limits, running);
+    }
+
+    /// The clock was set back by `by` to `now`.
+    pub(crate) fn set_back(&mut self, default: &[Limit], by: Duration, now: Timestamp) {
+        self.blocked_until = self.blocked_until.before(by);
+        let Self { own_limits, gates, .. } = self;
+        let limits = own_limits.as_deref().unwrap_or(default);
+        gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.set_back(limit, by, now));
+    }
+}
+
+/// Makes `gates` those of `limits`; see [`GroupState::refit`].
+pub(crate) fn refit(gates: &mut Vec<Gate>, limits: &[Limit], running: &[(u64, u32)]) {
+    let mut old = std::mem::take(gates).into_iter();
+    let fit = |limit: &Limit| match old.next() {
+        Some(gate) if gate.fits(limit) => gate,
+        _ => occupied(limit, running),
+    };
+    let fitted: Vec<Gate> = limits.iter().map(fit).collect();
+    let vacant = |(gate, limit): (&Gate, &Limit)| *gate == Gate::vacant(limit);
+    if !fitted.iter().zip(limits).all(vacant) {
+        *gates = fitted;
+    }
+}
+
+fn occupied(limit: &Limit, running: &[(u64, u32)]) -> Gate {
+    let mut gate = Gate::vacant(limit);
+    if let (Gate::Slots(slots), Limit::Slots { units, .. }) = (&mut gate, limit) {
+        running.iter().for_each(|(job, weight)| slots.hold(*job, (*weight).min(*units)));
+    }
+    gate
+}
+
+/// The groups of a queue that are not idle, by number and by name.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    slots: Vec<Option<GroupState>>,
+    names: BTreeMap<Group, u32>,
+    free: Vec<u32>,
+}
+
+impl Groups {
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.names.get(name).copied()
+    }
+
+    /// The number of the group called `name`, which is made if need be.
+    pub(crate) fn number(&mut self, name: &Group) -> u32 {
+        if let Some(number) = self.names.get(name) {
+            return *number;
+        }
+        let group = Some(GroupState::new(name.clone()));
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = group;
+                number
+            }
+            None => {
+                self.slots.push(group);
+                u32::try_from(self.slots.len() - 1).expect("groups_max is a u32")
+            }
+        };
+        self.names.insert(name.clone(), number);
+        number
+    }
+
+    pub(crate) fn forget(&mut self, number: u32) {
+        if let Some(group) = self.slots[number as usize].take() {
+            self.names.remove(&group.name);
+            self.free.push(number);
+        }
+        if self.names.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    pub(crate) fn get(&self, number: u32) -> &GroupState {
+        self.slots[number as usize].as_ref().expect("a group in use is not forgotten")
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> &mut GroupState {
+        self.slots[number as usize].as_mut().expect("a group in use is not forgotten")
+    }
+
+    /// The numbers of all groups.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        self.names.values().copied().collect()
+    }
+
+    /// The groups whose names are after `after`, in order.
+    pub(crate) fn after(&self, after: Option<&Group>) -> impl Iterator<Item = &GroupState> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.names.range::<Group, _>((from, Bound::Unbounded)).map(|(_, number)| self.get(*number))
+    }
+}

@@ -1,0 +1,182 @@
+//! What a queue keeps beside its jobs: idempotency keys, jobs that are over, recurring jobs.
+//!
+//! Everything here has a bound in number and in age; beyond it the oldest is forgotten.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tollway_core::Timestamp;
+
+use super::change::Change;
+use super::id_hash::IdHash;
+use super::queue::{Entry, Queue, Scope};
+use crate::{Group, Recurring, Start};
+
+/// What a queue keeps beside its jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Who was enqueued with a key, and until when it is remembered.
+    pub(crate) keys: HashMap<Arc<str>, (u64, Timestamp)>,
+    key_order: BTreeSet<(Timestamp, Arc<str>)>,
+    pub(crate) done: HashMap<u64, Over, IdHash>,
+    done_order: BTreeSet<(Timestamp, u64)>,
+    pub(crate) dead: BTreeMap<u64, Over>,
+    dead_order: BTreeSet<(Timestamp, u64)>,
+    /// Of the payloads of dead letters.
+    pub(crate) dead_bytes: u64,
+    pub(crate) recurring: BTreeMap<String, (Recurring, Timestamp)>,
+    recurring_order: BTreeSet<(Timestamp, String)>,
+}
+
+/// A job that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    pub(crate) group: Group,
+    pub(crate) entry: Entry,
+    pub(crate) at: Timestamp,
+    /// Why it is dead.
+    pub(crate) reason: String,
+}
+
+impl Kept {
+    /// The job that was enqueued with `key`, if that is still remembered.
+    pub(crate) fn holder(&self, key: &str, now: Timestamp) -> Option<u64> {
+        self.keys.get(key).filter(|(_, until)| *until > now).map(|(id, _)| *id)
+    }
+
+    pub(crate) fn remember_key(&mut self, key: Arc<str>, id: u64, until: Timestamp) {
+        if let Some((_, old)) = self.keys.insert(key.clone(), (id, until)) {
+            self.key_order.remove(&(old, key.clone()));
+        }
+        self.key_order.insert((until, key));
+    }
+
+    pub(crate) fn remember_done(&mut self, id: u64, over: Over) {
+        self.done_order.insert((over.at, id));
+        self.done.insert(id, over);
+    }
+
+    pub(crate) fn remember_dead(&mut self, id: u64, over: Over) {
+        self.dead_order.insert((over.at, id));
+        self.dead_bytes += u64::from(over.entry.payload_len);
+        self.dead.insert(id, over);
+    }
+
+    pub(crate) fn take_dead(&mut self, id: u64) -> Option<Over> {
+        let over = self.dead.remove(&id)?;
+        self.dead_order.remove(&(over.at, id));
+        self.dead_bytes -= u64::from(over.entry.payload_len);
+        Some(over)
+    }
+
+    pub(crate) fn next_recurring(&self) -> Option<Timestamp> {
+        self.recurring_order.first().map(|(next, _)| *next)
+    }
+
+    pub(crate) fn put_recurring(&mut self, recurring: Recurring, next: Timestamp) {
+        self.remove_recurring(&recurring.name);
+        self.recurring_order.insert((next, recurring.name.clone()));
+        self.recurring.insert(recurring.name.clone(), (recurring, next));
+    }
+
+    fn remove_recurring(&mut self, name: &str) -> bool {
+        let Some((_, next)) = self.recurring.remove(name) else { return false };
+        self.recurring_order.remove(&(next, name.to_owned()));
+        true
+    }
+}
+
+impl Queue {
+    /// Forgets what is too old or too much.
+    pub(crate) fn purge(&mut self, scope: &mut Scope<'_>) {
+        self.purge_keys(scope);
+        self.purge_done(scope);
+        self.purge_dead(scope);
+    }
+
+    fn purge_keys(&mut self, scope: &mut Scope<'_>) {
+        while let Some((until, key)) = self.kept.key_order.first() {
+            let many = self.kept.keys.len() > self.settings.keys_max as usize;
+            if *until > scope.now && !many {
+                return;
+            }
+            let key = key.clone();
+            self.forget_key(&key, scope);
+        }
+    }
+
+    pub(crate) fn forget_key(&mut self, key: &Arc<str>, scope: &mut Scope<'_>) {
+        if let Some((_, until)) = self.kept.keys.remove(key) {
+            self.kept.key_order.remove(&(until, key.clone()));
+            scope.changes.push(Change::KeyGone { queue: scope.queue, key: key.clone() });
+        }
+    }
+
+    fn purge_done(&mut self, scope: &mut Scope<'_>) {
+        let retention = self.settings.retention;
+        while let Some(&(at, id)) = self.kept.done_order.first() {
+            let many = self.kept.done_order.len() > retention.done_max as usize;
+            if !many && at.after(retention.done_age) > scope.now {
+                return;
+            }
+            self.kept.done_order.pop_first();
+            self.kept.done.remove(&id);
+            scope.changes.push(Change::DoneGone { queue: scope.queue, id });
+        }
+    }
+
+    fn purge_dead(&mut self, scope: &mut Scope<'_>) {
+        let retention = self.settings.retention;
+        while let Some(&(at, id)) = self.kept.dead_order.first() {
+            let many = self.kept.dead.len() > retention.dead_max as usize;
+            if !many && at.after(retention.dead_age) > scope.now {
+                return;
+            }
+            self.kept.take_dead(id);
+            scope.changes.push(Change::DeadGone { queue: scope.queue, id });
+            scope.changes.push(Change::Gone { queue: scope.queue, id });
+        }
+    }
+
+    /// Makes or replaces a recurring job.
+    pub(crate) fn put_recurring(&mut self, recurring: Recurring, scope: &mut Scope<'_>) -> bool {
+        let Some(next) = recurring.rhythm.next_after(scope.now) else { return false };
+        let name = recurring.name.clone();
+        self.kept.put_recurring(recurring, next);
+        scope.changes.push(Change::Recurring { queue: scope.queue, name });
+        true
+    }
+
+    pub(crate) fn remove_recurring(&mut self, name: &str, scope: &mut Scope<'_>) -> bool {
+        let there = self.kept.remove_recurring(name);
+        if there {
+            let name = name.to_owned();
+            scope.changes.push(Change::Recurring { queue: scope.queue, name });
+        }
+        there
+    }
+
+    /// Enqueues the recurring jobs whose time has come, each once however often it came unseen.
+    pub(crate) fn recur(&mut self, scope: &mut Scope<'_>) {
+        while let Some((next, name)) = self.kept.recurring_order.first().cloned()
+            && next <= scope.now
+        {
+            let Some((recurring, _)) = self.kept.recurring.get(&name).cloned() else { return };
+            match recurring.rhythm.next_after(scope.now) {
+                Some(next) => self.kept.put_recurring(recurring.clone(), next),
+                None => {
+                    self.kept.remove_recurring(&name);
+                }
+            }
+            scope.changes.push(Change::Recurring { queue: scope.queue, name });
+            let room = (self.jobs.len() as u64) < self.settings.jobs_max
+                && self.has_room_for(recurring.job.payload.len() as u64);
+            let known = self.groups.find(recurring.job.group.as_str()).is_some();
+            // A full queue has work enough: this time passes, the next comes.
+            if room && (known || self.groups.len() < self.settings.groups_max as usize) {
+                let job = crate::NewJob { start: Start::Now, key: None, ..recurring.job };
+                self.insert(job, scope);
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! One queue in memory: its jobs, its groups, and whose turn is next.
+//!
+//! ```text
+//!   jobs: id -> Entry ─┬─ delayed ─ Group.delayed ─┐  when due
+//!                      ├─ waiting ─ Group.waiting ◄┘
+//!                      └─ running ─ leases ─ expiries
+//!
+//!   a group with something to start is in exactly one of
+//!     heap   by the time when its limits allow its head   (one entry per group, no timer per job)
+//!     ring   its head may start: served in turn, deficit round robin
+//!   or in neither: only an answer, a resume or a cancellation can tell.
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+use super::Sharers;
+use super::change::Change;
+use super::gate::Gate;
+use super::group::{Groups, refit};
+use super::id_hash::IdHash;
+use super::kept::Kept;
+use super::ranks::{Place, Ranks};
+use super::response::Response;
+use crate::error::{Error, ErrorKind};
+use crate::job::{Backoff, NewJob, Progress, Start};
+use crate::{Enqueued, Group, Limit, QueueName, QueueSettings, Totals, Wake};
+
+/// What an operation works with besides the queue.
+pub(crate) struct Scope<'a> {
+    pub(crate) now: Timestamp,
+    /// The latest time there ever was: what is enqueued now comes after all that came before, even
+    /// if the clock was set back.
+    pub(crate) latest: Timestamp,
+    pub(crate) queue: u32,
+    /// How often limits were changed: what passed before cannot be given back.
+    pub(crate) refits: u64,
+    pub(crate) next_id: &'a mut u64,
+    pub(crate) shared: &'a mut BTreeMap<QueueName, (Limit, Gate)>,
+    pub(crate) sharers: Sharers,
+    pub(crate) changes: &'a mut Vec<Change>,
+    /// Whether a shared limit was used or freed, so that other queues may be affected.
+    pub(crate) shared_touched: bool,
+}
+
+impl Scope<'_> {
+    pub(crate) fn moved(&mut self, id: u64) {
+        self.changes.push(Change::Moved { queue: self.queue, id });
+    }
+
+    pub(crate) fn group_changed(&mut self, group: &Group) {
+        self.changes.push(Change::Group { queue: self.queue, group: group.clone() });
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) settings: QueueSettings,
+    pub(crate) paused: bool,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) jobs: HashMap<u64, Entry, IdHash>,
+    pub(crate) ranks: Ranks,
+    pub(crate) groups: Groups,
+    pub(crate) leases: HashMap<u64, Running, IdHash>,
+    pub(crate) expiries: BTreeSet<(Timestamp, u64)>,
+    pub(crate) heap: BTreeSet<(Timestamp, u32)>,
+    pub(crate) ring: BTreeMap<u64, u32>,
+    pub(crate) next_ticket: u64,
+    pub(crate) forgettable: BTreeSet<(Timestamp, u32)>,
+    pub(crate) waiting: u64,
+    pub(crate) units: u64,
+    /// Of the payloads of its jobs; dead letters have their own count.
+    pub(crate) payload_bytes: u64,
+    /// The heaviest job since the queue was last empty: what a group may start in one turn.
+    pub(crate) heaviest: u32,
+    /// The lowest and the highest priority since the queue was last empty.
+    pub(crate) priorities: (u8, u8),
+    pub(crate) response: Response,
+    pub(crate) kept: Kept,
+    pub(crate) totals: Totals,
+    pub(crate) wake: Wake,
+}
+
+/// A job that waits, is delayed or runs. Its payload is elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) group: u32,
+    pub(crate) weight: u32,
+    pub(crate) attempt: u32,
+    pub(crate) failures: u32,
+    pub(crate) payload_len: u32,
+    pub(crate) priority: u8,
+    pub(crate) stage: Stage,
+    /// From when on it may start; its place among its equals.
+    pub(crate) due_ns: u64,
+    pub(crate) enqueued_at: Timestamp,
+    pub(crate) terms: Option<Box<Terms>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Delayed,
+    Waiting,
+    Running,
+}
+
+/// What few jobs have of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) attempts_max: Option<u32>,
+    pub(crate) backoff: Option<Backoff>,
+    pub(crate) key: Option<std::sync::Arc<str>>,
+}
+
+/// A lease that was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) worker: std::sync::Arc<str>,
+    pub(crate) leased_at: Timestamp,
+    pub(crate) expires_at: Timestamp,
+    pub(crate) progress: Option<Progress>,
+    pub(crate) cancelled: bool,
+    /// How often limits had been changed when it was granted; unknown after a restart.
+    pub(crate) refits: Option<u64>,
+}
+
+impl Entry {
+    pub(crate) fn place(&self, id: u64) -> Place {
+        Place { rank: u8::MAX - self.priority, due_ns: self.due_ns, id }
+    }
+
+    /// Its place among the delayed, where priority plays no part.
+    pub(crate) fn delayed_place(&self, id: u64) -> Place {
+        Place { rank: 0, due_ns: self.due_ns, id }
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(settings: QueueSettings) -> Self {
+        Self {
+            settings,
+            paused: false,
+            gates: Vec::new(),
+            jobs: HashMap::default(),
+            ranks: Ranks::default(),
+            groups: Groups::default(),
+            leases: HashMap::default(),
+            expiries: BTreeSet::new(),
+            heap: BTreeSet::new(),
+            ring: BTreeMap::new(),
+            next_ticket: 0,
+            forgettable: BTreeSet::new(),
+            waiting: 0,
+            units: 0,
+            payload_bytes: 0,
+            heaviest: 1,
+            priorities: (u8::MAX, 0),
+            response: Response::default(),
+            kept: Kept::default(),
+            totals: Totals::default(),
+            wake: Wake { next: None, seen: 0 },
+        }
+    }
+
+    /// Other settings from now on; what is in use of limits of the same kind stays in use.
+    pub(crate) fn change(&mut self, settings: QueueSettings, scope: &mut Scope<'_>) {
+        self.settings = settings;
+        let running: Vec<(u64, u32)> =
+            self.leases.keys().map(|id| (*id, self.jobs[id].weight)).collect();
+        refit(&mut self.gates, &self.settings.queue_limits, &running);
+        for number in self.groups.numbers() {
+            self.refit_group(number, scope);
+        }
+    }
+
+    /// Fits the gates of a group to its limits, which have changed.
+    pub(crate) fn refit_group(&mut self, number: u32, scope: &mut Scope<'_>) {
+        let running: Vec<(u64, u32)> = self
+            .leases
+            .keys()
+            .map(|id| (*id, &self.jobs[id]))
+            .filter(|(_, entry)| entry.group == number)
+            .map(|(id, entry)| (id, entry.weight))
+            .collect();
+        let group = self.groups.get_mut(number);
+        group.refit(&self.settings.group_limits, &running);
+        scope.group_changed(&group.name);
+        self.settle_down(number, scope.now);
+    }
+
+    /// Enqueues all jobs or none.
+    pub(crate) fn enqueue(
+        &mut self,
+        jobs: Vec<NewJob>,
+        scope: &mut Scope<'_>,
+    ) -> Result<Vec<Enqueued>, Error> {
+        self.check_room(&jobs)?;
+        jobs.iter().try_for_each(|job| job.check(&self.settings, scope.now))?;
+        Ok(jobs.into_iter().map(|job| self.enqueue_one(job, scope)).collect())
+    }
+
+    fn check_room(&self, jobs: &[NewJob]) -> Result<(), Error> {
+        if self.jobs.len() as u64 + jobs.len() as u64 > self.settings.jobs_max {
+            let message = format!("the queue holds {} jobs and may hold no more", self.jobs.len());
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        let new_bytes: u64 = jobs.iter().map(|job| job.payload.len() as u64).sum();
+        if !self.has_room_for(new_bytes) {
+            let message = format!(
+                "the queue's payloads have {} bytes and may have {} (bytes_max)",
+                self.held_bytes(),
+                self.settings.bytes_max
+            );
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        let new: BTreeSet<&Group> = jobs
+            .iter()
+            .map(|job| &job.group)
+            .filter(|group| self.groups.find(group.as_str()).is_none())
+            .collect();
+        if self.groups.len() + new.len() > self.settings.groups_max as usize {
+            let message =
+                format!("the queue has {} groups and may have no more", self.groups.len());
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        Ok(())
+    }
+
+    /// Bytes of all payloads that are kept.
+    fn held_bytes(&self) -> u64 {
+        self.payload_bytes + self.kept.dead_bytes
+    }
+
+    /// Whether the payloads may have so many bytes more.
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
+        self.held_bytes().saturating_add(bytes) <= self.settings.bytes_max
+    }
+
+    fn enqueue_one(&mut self, job: NewJob, scope: &mut Scope<'_>) -> Enqueued {
+        if let Some(id) = job.key.as_deref().and_then(|key| self.kept.holder(key, scope.now)) {
+            let ready = self.estimate(id, scope);
+            return Enqueued { id: crate::JobId(id), duplicate: true, ready };
+        }
+        let id = self.insert(job, scope);
+        Enqueued { id: crate::JobId(id), duplicate: false, ready: self.estimate(id, scope) }
+    }
+
+    /// Puts a new job into its group, and gives its number.
+    pub(crate) fn insert(&mut self, job: NewJob, scope: &mut Scope<'_>) -> u64 {
+        let id = *scope.next_id;
+        *scope.next_id += 1;
+        let now = scope.now;
+        let due = match job.start {
+            Start::Now => now,
+            Start::After(delay) => now.after(delay),
+            Start::At(at) => at,
+        };
+        let stage = if due > now { Stage::Delayed } else { Stage::Waiting };
+        let due = if due > now { due } else { scope.latest };
+        let key = job.key.map(|key| self.remember_key(key, id, scope));
+        let terms = Terms { attempts_max: job.attempts_max, backoff: job.backoff, key };
+        let entry = Entry {
+            group: self.groups.number(&job.group),
+            weight: job.weight,
+            attempt: 0,
+            failures: 0,
+            payload_len: job.payload.len() as u32,
+            priority: job.priority,
+            stage,
+            due_ns: due.as_nanos(),
+            enqueued_at: now,
+            terms: (terms != Terms::default()).then(|| Box::new(terms)),
+        };
+        scope.changes.push(Change::Job { queue: scope.queue, id, payload: job.payload });
+        self.totals.enqueued += 1;
+        self.admit(id, entry, now);
+        id
+    }
+
+    fn remember_key(&mut self, key: String, id: u64, scope: &mut Scope<'_>) -> std::sync::Arc<str> {
+        let key: std::sync::Arc<str> = key.into();
+        let until = scope.now.after(self.settings.key_window);
+        self.kept.remember_key(key.clone(), id, until);
+        scope.changes.push(Change::Key { queue: scope.queue, key: key.clone() });
+        key
+    }
+
+    /// Takes a job in (anew, or from storage): it waits or is delayed, as its stage says.
+    pub(crate) fn admit(&mut self, id: u64, mut entry: Entry, now: Timestamp) {
+        let heaviest = if self.jobs.is_empty() { 1 } else { self.heaviest };
+        self.heaviest = heaviest.max(entry.weight);
+        let (lowest, highest) = self.priorities;
+        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
+        self.units += u64::from(entry.weight);
+        self.payload_bytes += u64::from(entry.payload_len);
+        let number = entry.group;
+        if entry.stage == Stage::Delayed {
+            let group = self.groups.get_mut(number);
+            self.ranks.insert(&mut group.delayed, entry.delayed_place(id), entry.weight);
+        } else {
+            self.wait(id, &mut entry);
+        }
+        self.jobs.insert(id, entry);
+        self.settle_down(number, now);
+    }
+
+    /// Takes a job in that ran when the queue was stored: it holds what it held.
+    #[cfg(feature = "redb")]
+    pub(crate) fn restore_running(
+        &mut self,
+        id: u64,
+        mut entry: Entry,
+        running: Running,
+        shared: &mut BTreeMap<QueueName, (Limit, Gate)>,
+    ) {
+        entry.stage = Stage::Running;
+        self.heaviest = self.heaviest.max(entry.weight);
+        let (lowest, highest) = self.priorities;
+        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
+        self.units += u64::from(entry.weight);
+        self.payload_bytes += u64::from(entry.payload_len);
+        let group = self.groups.get_mut(entry.group);
+        group.running += 1;
+        let limits = group.limits(&self.settings.group_limits).to_vec();
+        rehold(&mut group.gates, &limits, id, entry.weight);
+        rehold(&mut self.gates, &self.settings.queue_limits, id, entry.weight);
+        for name in &self.settings.shared {
+            if let Some((limit, gate)) = shared.get_mut(name) {
+                gate.hold(limit, id, entry.weight);
+            }
+        }
+        self.jobs.insert(id, entry);
+        self.hold(id, running);
+    }
+
+    /// Puts a job among those that wait in its group.
+    pub(crate) fn wait(&mut self, id: u64, entry: &mut Entry) {
+        entry.stage = Stage::Waiting;
+        self.waiting += 1;
+        let group = self.groups.get_mut(entry.group);
+        self.ranks.insert(&mut group.waiting, entry.place(id), entry.weight);
+    }
+
+    /// Takes a job that does not run out of its group.
+    pub(crate) fn withdraw(&mut self, id: u64) {
+        let entry = &self.jobs[&id];
+        let group = self.groups.get_mut(entry.group);
+        match entry.stage {
+            Stage::Waiting => {
+                self.ranks.remove(&mut group.waiting, entry.place(id));
+                self.waiting -= 1;
+            }
+            Stage::Delayed => {
+                self.ranks.remove(&mut group.delayed, entry.delayed_place(id));
+            }
+            Stage::Running => {}
+        }
+    }
+
+    /// Forgets a job that is in no group any more.
+    pub(crate) fn drop_job(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.jobs.remove(&id)?;
+        self.units -= u64::from(entry.weight);
+        self.payload_bytes -= u64::from(entry.payload_len);
+        if self.jobs.is_empty() {
+            self.jobs = HashMap::default();
+            self.heaviest = 1;
+            self.priorities = (u8::MAX, 0);
+        }
+        Some(entry)
+    }
+
+    /// The clock was set back by `by`: leases, slots and blocks last as long as before. Jobs that
+    /// wait for a time of day wait for that time.
+    pub(crate) fn set_back(
+        &mut self,
+        by: Duration,
+        now: Timestamp,
+        number: u32,
+        changes: &mut Vec<Change>,
+    ) {
+        for group in self.groups.numbers() {
+            self.settle_down(group, now.after(by));
+        }
+        // What waits keeps its place, even if its time lies in the future now.
+        let waits = |(id, entry): (&u64, &Entry)| (entry.stage == Stage::Waiting).then_some(*id);
+        let waiting = self.jobs.iter().filter_map(waits);
+        changes.extend(waiting.map(|id| Change::Moved { queue: number, id }));
+        self.expiries.clear();
+        for (id, running) in &mut self.leases {
+            running.leased_at = running.leased_at.before(by);
+            running.expires_at = running.expires_at.before(by);
+            // In which window it was counted is not known any more.
+            running.refits = None;
+            self.expiries.insert((running.expires_at, *id));
+            changes.push(Change::Moved { queue: number, id: *id });
+        }
+        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
+            gate.set_back(limit, by, now);
+        }
+        changes.push(Change::Queue(number));
+        for group in self.groups.numbers() {
+            let state = self.groups.get_mut(group);
+            state.set_back(&self.settings.group_limits, by, now);
+            changes.push(Change::Group { queue: number, group: state.name.clone() });
+            self.settle_down(group, now);
+        }
+    }
+}
+
+/// A job that ran when the queue was stored holds its slots.
+#[cfg(feature = "redb")]
+fn rehold(gates: &mut Vec<Gate>, limits: &[Limit], id: u64, weight: u32) {
+    if gates.is_empty() {
+        *gates = limits.iter().map(Gate::vacant).collect();
+    }
+    gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.hold(limit, id, weight));
+}

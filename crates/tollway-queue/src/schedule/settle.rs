@@ -1,0 +1,242 @@
+//! What becomes of a lease: done, failed, refused by the upstream, given back, expired.
+
+use tollway_core::Timestamp;
+
+use super::change::Change;
+use super::kept::Over;
+use super::queue::{Queue, Running, Scope, Stage};
+use crate::job::{LeaseToken, Outcome, Settled};
+use crate::name::QueueName;
+
+impl Queue {
+    /// Says what came of a lease.
+    pub(crate) fn settle(
+        &mut self,
+        token: LeaseToken,
+        outcome: Outcome,
+        scope: &mut Scope<'_>,
+    ) -> Settled {
+        let id = token.id.0;
+        if !self.holds(token) {
+            return self.settled_before(token, &outcome);
+        }
+        let running = self.release(id);
+        if !matches!(outcome, Outcome::Released) {
+            self.response.observe(scope.now.since(running.leased_at));
+        }
+        match outcome {
+            Outcome::Done { result } => {
+                self.answer(id, scope.now, scope);
+                self.finish(id, result, scope)
+            }
+            Outcome::Failed { reason, retry } => {
+                self.answer(id, scope.now, scope);
+                self.totals.failed += 1;
+                self.charge(id, reason, retry, running.cancelled, scope)
+            }
+            Outcome::Limited { wait } => {
+                self.totals.limited += 1;
+                let until = scope.now.after(wait.min(Outcome::LIMITED_MAX));
+                let number = self.jobs[&id].group;
+                let group = self.groups.get_mut(number);
+                group.blocked_until = group.blocked_until.max(until);
+                self.put_back_uncharged(id, &running, scope)
+            }
+            Outcome::Released => self.put_back_uncharged(id, &running, scope),
+        }
+    }
+
+    /// A settlement may be sent twice when its answer was lost.
+    fn settled_before(&self, token: LeaseToken, outcome: &Outcome) -> Settled {
+        let same = |over: &Over| over.entry.attempt == token.attempt;
+        match outcome {
+            Outcome::Done { .. } if self.kept.done.get(&token.id.0).is_some_and(same) => {
+                Settled::Done
+            }
+            Outcome::Failed { .. } if self.kept.dead.get(&token.id.0).is_some_and(same) => {
+                Settled::Dead
+            }
+            _ => Settled::Lost,
+        }
+    }
+
+    /// Ends a lease, whatever came of it.
+    fn release(&mut self, id: u64) -> Running {
+        let running = self.leases.remove(&id).expect("only leases that hold are ended");
+        self.expiries.remove(&(running.expires_at, id));
+        self.groups.get_mut(self.jobs[&id].group).running -= 1;
+        if self.leases.is_empty() {
+            self.leases = Default::default();
+        }
+        running
+    }
+
+    /// The call of a job was answered, or given up, at `at`: its slots are free a window later.
+    fn answer(&mut self, id: u64, at: Timestamp, scope: &mut Scope<'_>) {
+        let group = self.groups.get_mut(self.jobs[&id].group);
+        group.answer(&self.settings.group_limits, id, at);
+        if !group.gates.is_empty() {
+            scope.group_changed(&group.name);
+        }
+        let mut changed = false;
+        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
+            changed |= gate.answer(limit, id, at);
+        }
+        if changed {
+            scope.changes.push(Change::Queue(scope.queue));
+        }
+        for name in &self.settings.shared {
+            if let Some((limit, gate)) = scope.shared.get_mut(name)
+                && gate.answer(limit, id, at)
+            {
+                scope.shared_touched = true;
+                scope.changes.push(Change::Shared(name.clone()));
+            }
+        }
+    }
+
+    /// Counts every job that runs as answered now, by shared limits that are not among those that stay.
+    pub(crate) fn release_shared(&mut self, stay: &[QueueName], scope: &mut Scope<'_>) {
+        for name in self.settings.shared.iter().filter(|name| !stay.contains(name)) {
+            let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };
+            for id in self.leases.keys() {
+                gate.answer(limit, *id, scope.now);
+            }
+            scope.shared_touched = true;
+            scope.changes.push(Change::Shared(name.clone()));
+        }
+    }
+
+    /// Gives the units of a job back that was refused or never tried, and puts it where it was.
+    fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
+        let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);
+        let known = running.refits == Some(scope.refits);
+        let (passed_at, now) = (known.then_some(running.leased_at), scope.now);
+        let group = self.groups.get_mut(number);
+        group.refund(&self.settings.group_limits, id, weight, passed_at, now);
+        scope.group_changed(&group.name);
+        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
+            gate.refund(limit, id, weight, passed_at, now);
+        }
+        if !self.gates.is_empty() {
+            scope.changes.push(Change::Queue(scope.queue));
+        }
+        for name in &self.settings.shared {
+            if let Some((limit, gate)) = scope.shared.get_mut(name) {
+                gate.refund(limit, id, weight, passed_at, now);
+                scope.shared_touched = true;
+                scope.changes.push(Change::Shared(name.clone()));
+            }
+        }
+        if running.cancelled {
+            return self.end_cancelled(id, scope);
+        }
+        self.put_back(id, scope);
+        let blocked_until = self.groups.get(number).blocked_until;
+        Settled::Waiting { from: blocked_until.max(now) }
+    }
+
+    /// Puts a job back where it was: the head of its group, if it was first before.
+    fn put_back(&mut self, id: u64, scope: &mut Scope<'_>) {
+        let mut entry = self.jobs[&id].clone();
+        let number = entry.group;
+        self.wait(id, &mut entry);
+        self.jobs.insert(id, entry);
+        scope.moved(id);
+        self.settle_down(number, scope.now);
+    }
+
+    fn finish(&mut self, id: u64, result: Option<bytes::Bytes>, scope: &mut Scope<'_>) -> Settled {
+        self.totals.done += 1;
+        let over = self.end(id, String::new(), scope);
+        let queue = scope.queue;
+        scope.changes.push(Change::Gone { queue, id });
+        if self.settings.retention.done_max == 0 {
+            return Settled::Done;
+        }
+        scope.changes.push(Change::Done { queue, id, result });
+        if let Some(over) = over {
+            self.kept.remember_done(id, over);
+            self.purge(scope);
+        }
+        Settled::Done
+    }
+
+    /// Takes a job that ran out of the queue.
+    fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<Over> {
+        let entry = self.drop_job(id)?;
+        let group = self.groups.get(entry.group).name.clone();
+        self.settle_down(entry.group, scope.now);
+        Some(Over { group, entry, at: scope.now, reason })
+    }
+
+    fn end_cancelled(&mut self, id: u64, scope: &mut Scope<'_>) -> Settled {
+        self.remove(id, scope);
+        Settled::Cancelled
+    }
+
+    /// Charges a job with a failure: it waits for its backoff, or is dead.
+    fn charge(
+        &mut self,
+        id: u64,
+        reason: String,
+        retry: bool,
+        cancelled: bool,
+        scope: &mut Scope<'_>,
+    ) -> Settled {
+        if cancelled {
+            return self.end_cancelled(id, scope);
+        }
+        let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
+        entry.failures += 1;
+        let terms = entry.terms.as_deref();
+        let attempts_max = terms.and_then(|terms| terms.attempts_max);
+        if !retry || entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {
+            return self.bury(id, reason, scope);
+        }
+        let backoff = terms.and_then(|terms| terms.backoff).unwrap_or(self.settings.backoff);
+        let from = scope.now.after(backoff.wait(entry.failures));
+        entry.due_ns = from.as_nanos();
+        entry.stage = Stage::Delayed;
+        let (number, place, weight) = (entry.group, entry.delayed_place(id), entry.weight);
+        self.ranks.insert(&mut self.groups.get_mut(number).delayed, place, weight);
+        scope.moved(id);
+        self.settle_down(number, scope.now);
+        Settled::Waiting { from }
+    }
+
+    fn bury(&mut self, id: u64, mut reason: String, scope: &mut Scope<'_>) -> Settled {
+        self.totals.dead += 1;
+        let mut end = reason.len().min(Outcome::REASON_LEN_MAX);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        reason.truncate(end);
+        if let Some(over) = self.end(id, reason, scope) {
+            self.kept.remember_dead(id, over);
+            scope.changes.push(Change::Dead { queue: scope.queue, id });
+            self.purge(scope);
+        }
+        Settled::Dead
+    }
+
+    /// A worker was not heard of in time: its call may have been made just before.
+    pub(crate) fn expire(&mut self, id: u64, at: Timestamp, scope: &mut Scope<'_>) {
+        let running = self.release(id);
+        self.answer(id, at, scope);
+        self.totals.expired += 1;
+        if running.cancelled {
+            self.remove(id, scope);
+            return;
+        }
+        let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
+        entry.failures += 1;
+        let attempts_max = entry.terms.as_deref().and_then(|terms| terms.attempts_max);
+        if entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {
+            let reason = format!("the lease of worker {:?} expired", running.worker);
+            self.bury(id, reason, scope);
+        } else {
+            self.put_back(id, scope);
+        }
+    }
+}

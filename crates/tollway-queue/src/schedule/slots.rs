@@ -1,0 +1,207 @@
+//! Response-anchored slots: each is free again one window after the response of its call.
+//!
+//! ```text
+//!   call k       |--busy--|<------- window ------->|              dispatch k+N not before here
+//!                dispatch  response (the anchor)    free
+//! ```
+//!
+//! The upstream counts a call at some moment between dispatch and response, so two calls that use
+//! the same slot are counted at least a window apart, whatever the phase of the upstream's windows.
+//!
+//! **Invariants.** Anchors are in order; only those younger than a window are kept, so idle slots are
+//! nothing at all. Who holds a slot is written by name: to release twice, or after the limit was
+//! changed, changes nothing. Beyond [`EXACT_MAX`] slots, anchors are rounded up to a 64th of the
+//! window, so that memory is bounded and the loss is at most that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+/// Up to how many slots every anchor is kept as it is.
+const EXACT_MAX: u32 = 64;
+
+/// What is in use of some slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// When calls were answered and how many units they had, oldest first.
+    anchors: VecDeque<(Timestamp, u32)>,
+    /// Units in flight by job.
+    busy: BTreeMap<u64, u32>,
+    busy_units: u64,
+}
+
+impl Slots {
+    /// Slots whose calls were answered at `anchors`, nothing in flight.
+    pub(crate) fn answered(anchors: impl IntoIterator<Item = (Timestamp, u32)>) -> Self {
+        Self { anchors: anchors.into_iter().collect(), ..Self::default() }
+    }
+
+    pub(crate) fn anchors(&self) -> impl ExactSizeIterator<Item = (Timestamp, u32)> + '_ {
+        self.anchors.iter().copied()
+    }
+
+    /// Who holds how many units.
+    #[cfg(feature = "redb")]
+    pub(crate) fn held(&self) -> impl ExactSizeIterator<Item = (u64, u32)> + '_ {
+        self.busy.iter().map(|(job, units)| (*job, *units))
+    }
+
+    /// Whether `job` holds anything.
+    #[cfg(feature = "redb")]
+    pub(crate) fn is_held_by(&self, job: u64) -> bool {
+        self.busy.contains_key(&job)
+    }
+
+    /// Frees what is held by others than those that `runs` says.
+    #[cfg(feature = "redb")]
+    pub(crate) fn retain(&mut self, runs: impl Fn(u64) -> bool) {
+        self.busy.retain(|job, _| runs(*job));
+        self.busy_units = self.busy.values().map(|units| u64::from(*units)).sum();
+    }
+
+    pub(crate) fn hold(&mut self, job: u64, units: u32) {
+        if self.busy.insert(job, units).is_none() {
+            self.busy_units += u64::from(units);
+        }
+    }
+
+    /// Frees what `job` holds; how many units, zero if none.
+    pub(crate) fn release(&mut self, job: u64) -> u32 {
+        let units = self.busy.remove(&job).unwrap_or(0);
+        self.busy_units -= u64::from(units);
+        units
+    }
+
+    /// The call of `job` was answered at `at`.
+    pub(crate) fn answer(&mut self, job: u64, at: Timestamp, slots: u32, window: Duration) {
+        let units = self.release(job);
+        if units == 0 || window.is_zero() {
+            return;
+        }
+        self.forget(at, window);
+        let at = if slots > EXACT_MAX { round_up(at, window) } else { at };
+        let index = self.anchors.partition_point(|(anchor, _)| *anchor <= at);
+        match index.checked_sub(1).and_then(|last| self.anchors.get_mut(last)) {
+            Some((anchor, answered)) if *anchor == at => *answered += units,
+            _ => self.anchors.insert(index, (at, units)),
+        }
+    }
+
+    /// When `units` are free; `None` if that needs an answer to a call in flight.
+    pub(crate) fn ready_at(&self, units: u32, slots: u32, window: Duration) -> Option<Timestamp> {
+        let cooling: u64 = self.anchors.iter().map(|(_, units)| u64::from(*units)).sum();
+        let wanted = u64::from(units.min(slots)) + self.busy_units + cooling;
+        let mut missing = wanted.saturating_sub(u64::from(slots));
+        if missing == 0 {
+            return Some(Timestamp::MIN);
+        }
+        for (anchor, units) in &self.anchors {
+            missing = missing.saturating_sub(u64::from(*units));
+            if missing == 0 {
+                return Some(anchor.after(window));
+            }
+        }
+        None
+    }
+
+    /// When the slot of the `index`-th unit from now is free, if every answer in flight comes at
+    /// `answers_at`; `index` is less than `slots`.
+    pub(crate) fn free_at(
+        &self,
+        index: u64,
+        slots: u32,
+        window: Duration,
+        base: Timestamp,
+        answers_at: Timestamp,
+    ) -> Timestamp {
+        let cooling: u64 = self.anchors.iter().map(|(_, units)| u64::from(*units)).sum();
+        let mut passed = u64::from(slots).saturating_sub(self.busy_units + cooling);
+        if index < passed {
+            return base;
+        }
+        for (anchor, units) in &self.anchors {
+            passed += u64::from(*units);
+            if index < passed {
+                return anchor.after(window).max(base);
+            }
+        }
+        answers_at.after(window).max(base)
+    }
+
+    /// Forgets anchors older than the window.
+    pub(crate) fn forget(&mut self, now: Timestamp, window: Duration) {
+        while self.anchors.front().is_some_and(|(anchor, _)| anchor.after(window) <= now) {
+            self.anchors.pop_front();
+        }
+        if self.anchors.is_empty() {
+            self.anchors = VecDeque::new();
+        }
+    }
+
+    /// From when on these slots say nothing; `None` while something is in flight.
+    pub(crate) fn vacant_at(&self, window: Duration) -> Option<Timestamp> {
+        if self.busy_units > 0 {
+            return None;
+        }
+        Some(self.anchors.back().map_or(Timestamp::MIN, |(anchor, _)| anchor.after(window)))
+    }
+
+    /// The clock was set back by `by`: what was answered stays answered as long ago.
+    pub(crate) fn set_back(&mut self, by: Duration) {
+        for (anchor, _) in &mut self.anchors {
+            *anchor = anchor.before(by);
+        }
+    }
+}
+
+fn round_up(at: Timestamp, window: Duration) -> Timestamp {
+    let grid_ns = (window.as_nanos() as u64 / 64).max(1);
+    Timestamp::from_nanos(at.as_nanos().div_ceil(grid_ns).saturating_mul(grid_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_secs(10);
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    #[test]
+    fn a_slot_is_free_a_window_after_the_answer() {
+        let mut slots = Slots::default();
+        slots.hold(1, 1);
+        slots.hold(2, 1);
+        assert_eq!(slots.ready_at(1, 2, WINDOW), None);
+        slots.answer(2, at(300), 2, WINDOW);
+        slots.answer(1, at(500), 2, WINDOW);
+        assert_eq!(slots.ready_at(1, 2, WINDOW), Some(at(10_300)));
+        assert_eq!(slots.ready_at(2, 2, WINDOW), Some(at(10_500)));
+        slots.forget(at(10_500), WINDOW);
+        assert_eq!(slots, Slots::default());
+    }
+
+    #[test]
+    fn a_slot_is_released_once_by_whom_holds_it() {
+        let mut slots = Slots::default();
+        slots.hold(1, 3);
+        assert_eq!((slots.release(2), slots.release(1), slots.release(1)), (0, 3, 0));
+        slots.answer(1, at(0), 3, WINDOW);
+        assert_eq!(slots, Slots::default());
+    }
+
+    #[test]
+    fn many_slots_are_remembered_in_few_anchors_never_too_early() {
+        let mut slots = Slots::default();
+        for job in 0..10_000 {
+            slots.hold(job, 1);
+            slots.answer(job, at(job), 10_000, WINDOW);
+            let newest = slots.anchors().last().map(|(anchor, _)| anchor);
+            assert!(newest >= Some(at(job)));
+        }
+        assert!(slots.anchors().len() <= 65);
+    }
+}

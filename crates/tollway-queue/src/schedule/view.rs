@@ -1,0 +1,194 @@
+//! What a queue says about itself: estimates, jobs, figures.
+
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+use super::estimate::{Bound, Line, wait_for_all};
+use super::gate::Opens;
+use super::group::GroupState;
+use super::page::Page;
+use super::queue::{Entry, Queue, Scope, Stage};
+use crate::job::{Estimate, Job, JobState};
+use crate::{Counts, Group, GroupStats, JobId, Stats};
+
+impl Queue {
+    /// When a job that waits will start; `None` if it does not wait or nobody can tell.
+    pub(crate) fn estimate(&self, id: u64, scope: &Scope<'_>) -> Option<Estimate> {
+        let entry = self.jobs.get(&id)?;
+        let group = self.groups.get(entry.group);
+        if entry.stage == Stage::Running || self.paused || group.paused {
+            return None;
+        }
+        let told = self.settings.response_max;
+        let at = |response| self.start_at(id, entry, group, response, scope);
+        Some(Estimate {
+            expected: at(self.response.mean(told)),
+            latest: at(self.response.slowest(told)),
+        })
+    }
+
+    fn start_at(
+        &self,
+        id: u64,
+        entry: &Entry,
+        group: &GroupState,
+        response: Duration,
+        scope: &Scope<'_>,
+    ) -> Timestamp {
+        let now = scope.now;
+        let due = Timestamp::from_nanos(entry.due_ns);
+        let (ahead, due) = match entry.stage {
+            Stage::Waiting => (self.ranks.units_before(group.waiting, entry.place(id)), now),
+            _ => {
+                let place = entry.delayed_place(id);
+                let delayed = self.ranks.units_before(group.delayed, place);
+                (self.ranks.units(group.waiting) + delayed, due)
+            }
+        };
+        let base = now.max(due).max(group.blocked_until);
+        let (weight, heaviest) = (entry.weight, self.heaviest);
+        let line = Line { ahead, weight, heaviest, base, now, response };
+        let limits = group.limits(&self.settings.group_limits);
+        let all = Line { ahead: self.units - u64::from(weight), ..line };
+        let sharing = Line {
+            ahead: all.ahead + scope.sharers.units,
+            heaviest: heaviest.max(scope.sharers.heaviest),
+            ..line
+        };
+        let shared = self.settings.shared.iter().filter_map(|name| scope.shared.get(name));
+        let of_shared = shared.map(|(limit, gate)| Bound {
+            gates: std::slice::from_ref(gate),
+            limits: std::slice::from_ref(limit),
+            line: sharing,
+        });
+        let of_group = Bound { gates: &group.gates, limits, line };
+        let of_queue = Bound { gates: &self.gates, limits: &self.settings.queue_limits, line: all };
+        base.after(wait_for_all([of_group, of_queue].into_iter().chain(of_shared)))
+    }
+
+    pub(crate) fn job(&self, id: JobId, scope: &Scope<'_>) -> Option<Job> {
+        let id = id.0;
+        if let Some(entry) = self.jobs.get(&id) {
+            let group = &self.groups.get(entry.group).name;
+            return Some(job(id, entry, group, self.state(id, entry, scope)));
+        }
+        if let Some(over) = self.kept.dead.get(&id) {
+            let state = JobState::Dead { at: over.at, reason: over.reason.clone() };
+            return Some(job(id, &over.entry, &over.group, state));
+        }
+        let over = self.kept.done.get(&id)?;
+        Some(job(id, &over.entry, &over.group, JobState::Done { at: over.at, result: None }))
+    }
+
+    fn state(&self, id: u64, entry: &Entry, scope: &Scope<'_>) -> JobState {
+        match self.leases.get(&id) {
+            Some(running) => JobState::Running {
+                worker: running.worker.to_string(),
+                expires_at: running.expires_at,
+                progress: running.progress,
+                cancelled: running.cancelled,
+            },
+            None => JobState::Waiting {
+                due_at: Timestamp::from_nanos(entry.due_ns),
+                ready: self.estimate(id, scope),
+            },
+        }
+    }
+
+    /// The next jobs of a group, in the order in which they start.
+    pub(crate) fn peek(&self, group: &Group, max: usize, scope: &Scope<'_>) -> Vec<Job> {
+        let Some(number) = self.groups.find(group.as_str()) else { return Vec::new() };
+        let group = self.groups.get(number);
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for tree in [group.waiting, group.delayed] {
+            let mut next = self.ranks.first(tree);
+            while let Some((place, _)) = next
+                && page.has_room()
+            {
+                page.add(self.jobs[&place.id].payload_len as usize);
+                jobs.extend(self.job(JobId(place.id), scope));
+                next = self.ranks.after(tree, place);
+            }
+        }
+        jobs
+    }
+
+    pub(crate) fn dead(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
+        let from = after.map_or(0, |id| id.0.saturating_add(1));
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for (id, over) in self.kept.dead.range(from..) {
+            if !page.has_room() {
+                break;
+            }
+            page.add(over.entry.payload_len as usize + over.reason.len());
+            jobs.extend(self.job(JobId(*id), scope));
+        }
+        jobs
+    }
+
+    /// The figures of the queue and of a page of its groups.
+    pub(crate) fn stats(&self, after: Option<&Group>, max: usize, now: Timestamp) -> Stats {
+        let mut page: Vec<GroupStats> = self
+            .groups
+            .after(after)
+            .take(max + 1)
+            .map(|group| self.group_stats(group, now))
+            .collect();
+        let more = page.len() > max;
+        page.truncate(max);
+        let running = self.leases.len() as u64;
+        Stats {
+            queue: Counts {
+                waiting: self.waiting,
+                delayed: self.jobs.len() as u64 - self.waiting - running,
+                running,
+            },
+            paused: self.paused,
+            groups_total: self.groups.len() as u64,
+            dead: self.kept.dead.len() as u64,
+            done: self.kept.done.len() as u64,
+            totals: self.totals,
+            next: self.wake.next,
+            after: page.last().filter(|_| more).map(|last| last.group.clone()),
+            groups: page,
+        }
+    }
+
+    fn group_stats(&self, group: &GroupState, now: Timestamp) -> GroupStats {
+        let first = self.ranks.first(group.waiting);
+        let limits = &self.settings.group_limits;
+        let opens = first.map(|(_, weight)| group.opens(limits, weight, now));
+        let delayed = self.ranks.first(group.delayed).map(|(place, _)| place.due_ns);
+        let next = match opens {
+            Some(Opens::At(at)) => Some(at.max(now)),
+            Some(Opens::Unknown) => None,
+            None => delayed.map(Timestamp::from_nanos),
+        };
+        GroupStats {
+            group: group.name.clone(),
+            counts: Counts {
+                waiting: u64::from(group.waiting.len()),
+                delayed: u64::from(group.delayed.len()),
+                running: u64::from(group.running),
+            },
+            paused: group.paused,
+            blocked_until: Some(group.blocked_until).filter(|until| *until > now),
+            next: next.filter(|_| !group.paused && !self.paused),
+        }
+    }
+}
+
+fn job(id: u64, entry: &Entry, group: &Group, state: JobState) -> Job {
+    Job {
+        id: JobId(id),
+        group: group.clone(),
+        payload: bytes::Bytes::new(),
+        priority: entry.priority,
+        weight: entry.weight,
+        enqueued_at: entry.enqueued_at,
+        attempt: entry.attempt,
+        failures: entry.failures,
+        state,
+    }
+}

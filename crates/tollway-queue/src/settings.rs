@@ -1,0 +1,163 @@
+//! What a queue is told: its limits, its leases, its retries, and its bounds.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::{Backoff, LeaseToken, Limit, Outcome, QueueName};
+
+/// The settings of a queue. Everything may be changed while it runs.
+///
+/// ```
+/// use tollway_queue::QueueSettings;
+///
+/// // Discord: ten role changes per ten seconds in each server.
+/// let settings = QueueSettings::with_limit("slots 10/10s".parse()?);
+/// # Ok::<(), tollway_queue::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// The limits of every group, each group with a state of its own; all must allow a job.
+    pub group_limits: Vec<Limit>,
+    /// The limits of the queue as a whole.
+    pub queue_limits: Vec<Limit>,
+    /// Names of limits shared with other queues; see [`crate::Backend::put_shared`].
+    pub shared: Vec<QueueName>,
+    /// How long a worker has, unless it prolongs the lease.
+    pub lease: Duration,
+    /// How often a job may fail before it is dead.
+    pub attempts_max: u32,
+    /// How long a job waits after a failure.
+    pub backoff: Backoff,
+    /// The response time that estimates reckon with until slower ones were seen.
+    pub response_max: Duration,
+    /// How long an idempotency key is remembered.
+    pub key_window: Duration,
+    /// How many idempotency keys are remembered; beyond it the oldest is forgotten.
+    pub keys_max: u32,
+    /// The most bytes in a payload.
+    pub payload_max: u32,
+    /// The most jobs that wait, are delayed or run; beyond it enqueueing fails.
+    pub jobs_max: u64,
+    /// The most bytes in the payloads of those jobs and of dead letters together; beyond it enqueueing
+    /// fails. Redis and Valkey do not count them: there the server's `maxmemory` is the bound.
+    pub bytes_max: u64,
+    /// The most groups that there is something to remember of; beyond it enqueueing fails.
+    pub groups_max: u32,
+    /// What is kept of jobs that are over.
+    pub retention: Retention,
+}
+
+/// What is kept of jobs that are over; beyond it the oldest is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// The most jobs that are done.
+    pub done_max: u32,
+    /// How long those are kept.
+    pub done_age: Duration,
+    /// The most dead letters.
+    pub dead_max: u32,
+    /// How long those are kept.
+    pub dead_age: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            done_max: 1_000,
+            done_age: Duration::from_secs(3_600),
+            dead_max: 10_000,
+            dead_age: Duration::from_secs(30 * 86_400),
+        }
+    }
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self {
+            group_limits: Vec::new(),
+            queue_limits: Vec::new(),
+            shared: Vec::new(),
+            lease: Duration::from_secs(30),
+            attempts_max: 5,
+            backoff: Backoff::default(),
+            response_max: Duration::from_secs(1),
+            key_window: Duration::from_secs(86_400),
+            keys_max: 1_000_000,
+            payload_max: 256 * 1_024,
+            jobs_max: 10_000_000,
+            bytes_max: 1 << 30,
+            groups_max: 1_000_000,
+            retention: Retention::default(),
+        }
+    }
+}
+
+impl QueueSettings {
+    /// The most limits of one kind.
+    pub const LIMITS_MAX: usize = 8;
+    /// The largest payload that any queue may allow.
+    pub const PAYLOAD_MAX: u32 = 16 * 1_024 * 1_024;
+    /// The longest lease.
+    pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
+
+    /// The default settings with one limit for every group.
+    #[must_use]
+    pub fn with_limit(limit: Limit) -> Self {
+        Self { group_limits: vec![limit], ..Self::default() }
+    }
+
+    /// Whether every setting is within its bounds.
+    ///
+    /// # Errors
+    ///
+    /// Naming the first setting that is not, and what would be right.
+    pub fn validate(&self) -> Result<(), Error> {
+        let refuse = |message: &str| Err(Error::invalid(message));
+        check_limits(&self.group_limits)?;
+        check_limits(&self.queue_limits)?;
+        if self.shared.len() > Self::LIMITS_MAX {
+            return refuse("a queue shares at most 8 limits");
+        }
+        if self.lease < Duration::from_millis(1) || self.lease > Self::LEASE_MAX {
+            return refuse("a lease lasts 1 ms to 24 hours");
+        }
+        if self.attempts_max == 0 {
+            return refuse("attempts_max must be at least 1");
+        }
+        if self.payload_max > Self::PAYLOAD_MAX {
+            return refuse("payload_max is at most 16 MiB");
+        }
+        if self.response_max > Self::LEASE_MAX {
+            return refuse("response_max is at most 24 hours");
+        }
+        Ok(())
+    }
+
+    /// Whether a result of `length` is at most as long as a payload.
+    pub(crate) fn check_result(&self, length: usize) -> Result<(), Error> {
+        if length > self.payload_max as usize {
+            return Err(Error::invalid(format!(
+                "a result is at most as long as a payload: {} bytes",
+                self.payload_max
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// How long the longest result among `outcomes` is.
+pub(crate) fn longest_result(outcomes: &[(LeaseToken, Outcome)]) -> usize {
+    let length = |(_, outcome): &(LeaseToken, Outcome)| match outcome {
+        Outcome::Done { result: Some(result) } => result.len(),
+        _ => 0,
+    };
+    outcomes.iter().map(length).max().unwrap_or(0)
+}
+
+/// Whether `limits` are not too many for one group or queue.
+pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), Error> {
+    if limits.len() > QueueSettings::LIMITS_MAX {
+        return Err(Error::invalid("a group or queue has at most 8 limits"));
+    }
+    Ok(())
+}

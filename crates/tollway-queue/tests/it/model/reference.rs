@@ -1,0 +1,508 @@
+//! The reference: lists, scanned from end to end; slow, and obviously right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+use tollway_queue::{
+    Beat, Cancelled, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome, QueueSettings,
+    Settled, Start,
+};
+
+pub(crate) struct Reference {
+    settings: QueueSettings,
+    now: Timestamp,
+    jobs: BTreeMap<JobId, RefJob>,
+    dead: BTreeMap<JobId, RefJob>,
+    done: BTreeMap<JobId, u32>,
+    groups: BTreeMap<Group, RefGroup>,
+    keys: Vec<(String, JobId, Timestamp)>,
+    paused: bool,
+    newest: Timestamp,
+    refits: u64,
+}
+
+#[derive(Clone, Debug)]
+struct RefJob {
+    job: NewJob,
+    due: Timestamp,
+    attempt: u32,
+    failures: u32,
+    running: Option<RefRun>,
+    /// Whether its time has come once.
+    waits: bool,
+    /// Whether it ever did not, because its time had not come.
+    was_delayed: bool,
+}
+
+#[derive(Clone, Debug)]
+struct RefRun {
+    started: Timestamp,
+    expires: Timestamp,
+    cancelled: bool,
+    /// How often limits had been changed when it started.
+    refits: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RefGroup {
+    limits: Option<Vec<Limit>>,
+    paused: bool,
+    blocked: Timestamp,
+    /// What counts against the one limit: every call that was made under its kind.
+    calls: Vec<Call>,
+    kind: Option<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    id: JobId,
+    units: u32,
+    started: Timestamp,
+    answered: Option<Timestamp>,
+}
+
+impl Reference {
+    pub(crate) fn new(settings: QueueSettings) -> Self {
+        Self {
+            settings,
+            now: Timestamp::MIN,
+            jobs: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            done: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            keys: Vec::new(),
+            paused: false,
+            newest: Timestamp::MIN,
+            refits: 0,
+        }
+    }
+
+    /// Jobs that are not over.
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// What time alone does.
+    pub(crate) fn tick(&mut self, now: Timestamp) {
+        let late = self.now.since(now);
+        if late > Duration::from_secs(10) {
+            self.set_back(late, now);
+        }
+        self.now = self.now.max(now);
+        self.newest = self.newest.max(self.now);
+        self.promote();
+        let mut over: Vec<(Timestamp, JobId)> = self
+            .jobs
+            .iter()
+            .filter_map(|(id, job)| Some((job.running.as_ref()?.expires, *id)))
+            .filter(|(expires, _)| *expires <= self.now)
+            .collect();
+        over.sort_unstable();
+        for (expires, id) in over {
+            self.expire(id, expires);
+        }
+        self.keys.retain(|(_, _, until)| *until > self.now);
+    }
+
+    fn promote(&mut self) {
+        for job in self.jobs.values_mut().filter(|job| job.due <= self.now) {
+            job.waits = true;
+        }
+    }
+
+    fn set_back(&mut self, by: Duration, now: Timestamp) {
+        self.promote();
+        self.now = now;
+        for run in self.jobs.values_mut().filter_map(|job| job.running.as_mut()) {
+            (run.started, run.expires) = (run.started.before(by), run.expires.before(by));
+            run.refits = None;
+        }
+        let limits = self.settings.group_limits.clone();
+        for group in self.groups.values_mut() {
+            group.blocked = group.blocked.before(by);
+            let limit = *group.limits.as_ref().unwrap_or(&limits).first().expect("one limit");
+            // What was over before the clock was set back stays over.
+            let slots = matches!(limit, Limit::Slots { .. });
+            group.calls.retain(|call| slots || counts(call, &limit, now.after(by)));
+            for call in &mut group.calls {
+                call.answered = call.answered.map(|at| at.before(by));
+                // Windows of the core count what lies in the future as taken now.
+                if !matches!(limit, Limit::Slots { .. }) {
+                    let latest = match limit {
+                        Limit::Window { .. } => now,
+                        _ => now.after(tollway_core::SKEW),
+                    };
+                    call.started = call.started.min(latest);
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, id: JobId, at: Timestamp) {
+        self.answer(id, at);
+        let attempts_max = self.settings.attempts_max;
+        let job = self.jobs.get_mut(&id).expect("it ran");
+        let run = job.running.take().expect("it ran");
+        if run.cancelled {
+            self.remove(id);
+            return;
+        }
+        job.failures += 1;
+        if job.failures >= attempts_max {
+            self.bury(id);
+        }
+    }
+
+    fn answer(&mut self, id: JobId, at: Timestamp) {
+        let group = self.jobs[&id].job.group.clone();
+        let limit = self.limit(&group);
+        let group = self.groups.entry(group).or_default();
+        for call in group.calls.iter_mut().filter(|call| call.id == id) {
+            call.answered.get_or_insert(at);
+        }
+        // Slots that are free at the answer remember nothing of it.
+        if matches!(limit, Limit::Slots { window, .. } if window.is_zero()) {
+            group.calls.retain(|call| call.id != id);
+        }
+    }
+
+    /// The call of a job was refused, or never made.
+    fn refund(&mut self, id: JobId) {
+        let (of, run) = (self.jobs[&id].job.group.clone(), self.jobs[&id].running.clone());
+        let (limit, run) = (self.limit(&of), run.expect("it runs"));
+        let (started, known) = (run.started, run.refits == Some(self.refits));
+        let same = |call: &Call| match limit {
+            Limit::Slots { .. } => call.answered.is_none(),
+            _ if !known => false,
+            Limit::Window { window, .. } => {
+                let number = |at: Timestamp| at.as_nanos() / window.as_nanos() as u64;
+                number(call.started) == number(started)
+            }
+            // The core gives back only what it finds at the very time.
+            Limit::Policy(_) => call.started == started,
+        };
+        let group = self.groups.entry(of).or_default();
+        // An earlier attempt that a restart made unknown stays counted.
+        let of = |call: &Call| call.id == id && call.answered.is_none() && same(call);
+        if let Some(index) = group.calls.iter().rposition(of) {
+            group.calls.remove(index);
+        }
+    }
+
+    /// The earlier job with the same key, if there is one; the job is taken in otherwise.
+    pub(crate) fn enqueue(&mut self, job: NewJob, id: JobId) -> Option<JobId> {
+        if let Some(key) = &job.key {
+            if let Some((_, holder, _)) = self.keys.iter().find(|(held, ..)| held == key) {
+                return Some(*holder);
+            }
+            let until = self.now.after(self.settings.key_window);
+            self.keys.push((key.clone(), id, until));
+        }
+        let due = match job.start {
+            Start::Now => self.now,
+            Start::After(delay) => self.now.after(delay),
+            Start::At(at) => at,
+        };
+        let waits = due <= self.now;
+        let due = if waits { self.newest } else { due };
+        self.groups.entry(job.group.clone()).or_default();
+        let was_delayed = !waits;
+        let (attempt, failures, running) = (0, 0, None);
+        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits, was_delayed });
+        None
+    }
+
+    fn limit(&self, group: &Group) -> Limit {
+        let own = self.groups.get(group).and_then(|group| group.limits.as_ref());
+        *own.unwrap_or(&self.settings.group_limits).first().expect("one limit")
+    }
+
+    /// Whether a job was ever delayed.
+    pub(crate) fn was_delayed(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.was_delayed)
+    }
+
+    /// The jobs of a group that wait, in the order in which they must start.
+    pub(crate) fn line(&self, group: &Group) -> Vec<JobId> {
+        let waits = |(_, job): &(&JobId, &RefJob)| {
+            job.job.group == *group && job.running.is_none() && job.waits
+        };
+        let order = |(id, job): &(&JobId, &RefJob)| (u8::MAX - job.job.priority, job.due, **id);
+        let mut line: Vec<_> = self.jobs.iter().filter(waits).collect();
+        line.sort_by_key(order);
+        line.into_iter().map(|(id, _)| *id).collect()
+    }
+
+    fn head(&self, group: &Group) -> Option<(JobId, &RefJob)> {
+        let id = *self.line(group).first()?;
+        self.jobs.get(&id).map(|job| (id, job))
+    }
+
+    fn may_start(&self, group: &Group, job: &RefJob) -> bool {
+        let state = self.groups.get(group).cloned().unwrap_or_default();
+        if self.paused || state.paused || state.blocked > self.now {
+            return false;
+        }
+        let (limit, now) = (self.limit(group), self.now);
+        let counted = state.calls.iter().filter(|call| counts(call, &limit, now));
+        let (used, units) = (counted.map(|call| call.units).sum::<u32>(), units_of(&limit));
+        used + job.job.weight.min(units) <= units
+    }
+
+    /// A lease was granted: it must be the head of its group, and allowed.
+    pub(crate) fn start(&mut self, lease: &Lease) {
+        let group = lease.group.clone();
+        let (id, job) = self.head(&group).expect("a group with nothing to start started a job");
+        assert_eq!(id, lease.id, "out of order: {lease:?}");
+        assert!(
+            self.may_start(&group, job),
+            "over the limit {} at {:?}: {lease:?}, {:?}",
+            self.limit(&group),
+            self.now,
+            self.groups.get(&group)
+        );
+        assert_eq!(lease.payload, job.job.payload);
+        assert_eq!((lease.attempt, lease.failures), (job.attempt + 1, job.failures));
+        let limit = self.limit(&group);
+        let units = lease.weight.min(units_of(&limit));
+        let (started, expires) = (self.now, self.now.after(self.settings.lease));
+        assert_eq!(lease.expires_at, expires);
+        let refits = Some(self.refits);
+        let job = self.jobs.get_mut(&id).expect("the head is there");
+        job.attempt += 1;
+        job.running = Some(RefRun { started, expires, cancelled: false, refits });
+        let state = self.groups.entry(group).or_default();
+        state.kind = Some(kind_of(&limit));
+        let (now, mut counted) = (self.now, started);
+        match limit {
+            Limit::Slots { window, .. } => {
+                let free = |call: &Call| call.answered.is_some_and(|at| at.after(window) <= now);
+                state.calls.retain(|call| !free(call));
+            }
+            // The core counts a call no earlier than the last.
+            Limit::Policy(_) => {
+                counted = state.calls.iter().map(|call| call.started).fold(started, Timestamp::max);
+            }
+            Limit::Window { .. } => {}
+        }
+        state.calls.push(Call { id, units, started: counted, answered: None });
+        // What is long over is dropped, or the lists would grow for ever.
+        let over = |at: Timestamp| at.after(Duration::from_secs(120)) < now;
+        state.calls.retain(|call| !call.answered.is_some_and(over));
+    }
+
+    pub(crate) fn assert_nothing_can_start(&self) {
+        let groups: BTreeSet<&Group> = self.jobs.values().map(|job| &job.job.group).collect();
+        for group in groups {
+            if let Some((id, job)) = self.head(group) {
+                assert!(
+                    !self.may_start(group, job),
+                    "job {id} was left out under {} at {:?}: {job:?}, {:?}",
+                    self.limit(group),
+                    self.now,
+                    self.groups.get(group)
+                );
+            }
+        }
+    }
+
+    fn holds(&self, token: LeaseToken) -> bool {
+        let job = self.jobs.get(&token.id);
+        job.is_some_and(|job| job.attempt == token.attempt && job.running.is_some())
+    }
+
+    pub(crate) fn settle(&mut self, token: LeaseToken, outcome: &Outcome) -> Settled {
+        let id = token.id;
+        if !self.holds(token) {
+            let done = self.done.get(&id) == Some(&token.attempt);
+            let dead = self.dead.get(&id).is_some_and(|job| job.attempt == token.attempt);
+            return match outcome {
+                Outcome::Done { .. } if done => Settled::Done,
+                Outcome::Failed { .. } if dead => Settled::Dead,
+                _ => Settled::Lost,
+            };
+        }
+        match outcome {
+            Outcome::Done { .. } | Outcome::Failed { .. } => self.answer(id, self.now),
+            Outcome::Limited { .. } | Outcome::Released => self.refund(id),
+        }
+        let (now, attempts_max) = (self.now, self.settings.attempts_max);
+        let job = self.jobs.get_mut(&id).expect("it holds");
+        let run = job.running.take().expect("it holds");
+        match outcome {
+            Outcome::Done { .. } => {
+                self.done.insert(id, token.attempt);
+                self.jobs.remove(&id);
+                Settled::Done
+            }
+            Outcome::Limited { wait } => {
+                let group = self.groups.entry(job.job.group.clone()).or_default();
+                group.blocked = group.blocked.max(now.after(*wait));
+                let from = group.blocked.max(now);
+                if run.cancelled { self.remove(id) } else { Settled::Waiting { from } }
+            }
+            Outcome::Released => {
+                let from = self.groups[&job.job.group].blocked.max(now);
+                if run.cancelled { self.remove(id) } else { Settled::Waiting { from } }
+            }
+            Outcome::Failed { .. } if run.cancelled => self.remove(id),
+            Outcome::Failed { retry, .. } => {
+                job.failures += 1;
+                if !retry || job.failures >= attempts_max {
+                    return self.bury(id);
+                }
+                job.due = now.after(self.settings.backoff.wait(job.failures));
+                (job.waits, job.was_delayed) = (false, true);
+                Settled::Waiting { from: job.due }
+            }
+        }
+    }
+
+    fn bury(&mut self, id: JobId) -> Settled {
+        let job = self.jobs.remove(&id).expect("it is there");
+        self.dead.insert(id, job);
+        Settled::Dead
+    }
+
+    fn remove(&mut self, id: JobId) -> Settled {
+        let job = self.jobs.remove(&id).expect("it is there");
+        if let Some(key) = job.job.key {
+            self.keys.retain(|(held, ..)| *held != key);
+        }
+        Settled::Cancelled
+    }
+
+    pub(crate) fn cancel(&mut self, id: JobId) -> Cancelled {
+        if self.dead.remove(&id).is_some() {
+            return Cancelled::Removed;
+        }
+        match self.jobs.get_mut(&id) {
+            None => Cancelled::NotFound,
+            Some(job) => {
+                if let Some(run) = &mut job.running {
+                    run.cancelled = true;
+                    return Cancelled::Requested;
+                }
+                self.remove(id);
+                Cancelled::Removed
+            }
+        }
+    }
+
+    pub(crate) fn heartbeat(&mut self, token: LeaseToken) -> Beat {
+        if !self.holds(token) {
+            return Beat::Lost;
+        }
+        let until = self.now.after(self.settings.lease);
+        let run = self.jobs.get_mut(&token.id).and_then(|job| job.running.as_mut());
+        let run = run.expect("it holds");
+        run.expires = run.expires.max(until);
+        if run.cancelled { Beat::Cancelled(run.expires) } else { Beat::Until(run.expires) }
+    }
+
+    pub(crate) fn change(&mut self, settings: QueueSettings) {
+        self.settings = settings;
+        self.refits += 1;
+        let followers: Vec<Group> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.limits.is_none())
+            .map(|(name, _)| name.clone())
+            .collect();
+        followers.iter().for_each(|group| self.refit(group));
+    }
+
+    pub(crate) fn set_limits(&mut self, group: &Group, limits: Option<Vec<Limit>>) {
+        self.refits += 1;
+        self.groups.entry(group.clone()).or_default().limits = limits;
+        self.refit(group);
+    }
+
+    /// A limit of another kind knows only of what runs.
+    fn refit(&mut self, group: &Group) {
+        let limit = self.limit(group);
+        let running: Vec<(JobId, u32, Timestamp)> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.job.group == *group)
+            .filter_map(|(id, job)| Some((*id, job.job.weight, job.running.as_ref()?.started)))
+            .collect();
+        let state = self.groups.entry(group.clone()).or_default();
+        let kind = kind_of(&limit);
+        let vacant = state.calls.is_empty();
+        if state.kind == Some(kind) && !vacant {
+            return;
+        }
+        state.kind = Some(kind);
+        state.calls.clear();
+        if let Limit::Slots { units, .. } = limit {
+            let call = |(id, weight, started): (JobId, u32, Timestamp)| Call {
+                id,
+                units: weight.min(units),
+                started,
+                answered: None,
+            };
+            state.calls = running.into_iter().map(call).collect();
+        }
+    }
+
+    pub(crate) fn pause(&mut self, group: Option<&Group>, paused: bool) {
+        match group {
+            None => self.paused = paused,
+            Some(group) => self.groups.entry(group.clone()).or_default().paused = paused,
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Under which limits a job started is forgotten by a restart, and nothing else.
+    pub(crate) fn restart(&mut self) {
+        for run in self.jobs.values_mut().filter_map(|job| job.running.as_mut()) {
+            run.refits = None;
+        }
+    }
+
+    pub(crate) fn dead(&self) -> BTreeSet<JobId> {
+        self.dead.keys().copied().collect()
+    }
+
+    pub(crate) fn revive(&mut self, id: JobId) {
+        let mut job = self.dead.remove(&id).expect("it is dead");
+        (job.failures, job.due, job.waits) = (0, self.now, true);
+        self.jobs.insert(id, job);
+    }
+}
+
+/// Whether a call takes anything of a limit.
+fn counts(call: &Call, limit: &Limit, now: Timestamp) -> bool {
+    match limit {
+        Limit::Slots { window, .. } => call.answered.is_none_or(|at| at.after(*window) > now),
+        Limit::Window { window, .. } => {
+            let number = |at: Timestamp| at.as_nanos() / window.as_nanos() as u64;
+            number(call.started) >= number(now)
+        }
+        Limit::Policy(tollway_core::Algorithm::SlidingWindow(sliding)) => {
+            call.started.after(sliding.period()) > now
+        }
+        Limit::Policy(_) => unreachable!("the model has no other limits"),
+    }
+}
+
+fn units_of(limit: &Limit) -> u32 {
+    match limit {
+        Limit::Slots { units, .. } | Limit::Window { units, .. } => *units,
+        Limit::Policy(tollway_core::Algorithm::SlidingWindow(window)) => window.limit() as u32,
+        Limit::Policy(_) => u32::MAX,
+    }
+}
+
+const fn kind_of(limit: &Limit) -> u8 {
+    match limit {
+        Limit::Slots { .. } => 0,
+        Limit::Window { .. } => 1,
+        Limit::Policy(_) => 2,
+    }
+}

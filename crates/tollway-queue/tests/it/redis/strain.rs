@@ -1,0 +1,70 @@
+//! A server that is full, and workers that have nothing to do.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollway_queue::{Backend, ErrorKind, NewJob, Outcome, Task, Worker, handler_fn};
+use tollway_sim::servers::{Engine, Server};
+
+use super::{Shared, queue_at, settings};
+use crate::world::{START, get, group, job, now_or_soon, queue};
+
+#[test]
+fn a_server_whose_memory_is_full_refuses_and_keeps_what_it_acknowledged() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &["--maxmemory", "12mb"]);
+        let shared = Shared::virtual_time(&server, "full");
+        let (backend, name) = (&shared.backend, queue("q"));
+        get(backend.put_queue(&name, settings("concurrent 1000"), START));
+        let large = NewJob::new(group("g"), vec![7; 60_000]);
+        let mut kept = Vec::new();
+        let refused = loop {
+            assert!(kept.len() < 1_000, "12 MB hold no more");
+            match now_or_soon(backend.enqueue(&name, vec![large.clone()], START)) {
+                Ok(told) => kept.push(told[0].id),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert!(!kept.is_empty());
+        server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
+        // More than a page of them.
+        let lease = || get(backend.lease(&name, 1_000, "w", START)).leases;
+        let leased: Vec<_> = lease().into_iter().chain(lease()).map(|lease| lease.id).collect();
+        assert_eq!(leased, kept);
+        get(backend.enqueue(&name, vec![large], START));
+    }
+}
+
+#[test]
+fn a_worker_does_not_ask_while_jobs_are_delayed() {
+    for engine in Engine::available() {
+        let shared = Shared::connect(&engine.shared().url(), "idle", false);
+        let queue = queue_at(&shared.backend, 0, "q");
+        shared._runtime.block_on(queue.put(settings("slots 10/10s"))).unwrap();
+        let (told, ran) = tokio::sync::oneshot::channel();
+        let told = Arc::new(Mutex::new(Some(told)));
+        let handler = handler_fn(move |_: Task| {
+            if let Some(told) = told.lock().unwrap().take() {
+                told.send(()).unwrap();
+            }
+            async { Outcome::Done { result: None } }
+        });
+        let producer = queue.clone();
+        let until = async move {
+            for batch in 1..=20u64 {
+                let delay = Duration::from_secs(3_600 * batch);
+                let jobs = (0..100).map(|n| job(&format!("g{}", n % 10)).after(delay)).collect();
+                producer.enqueue_all(jobs).await.unwrap();
+            }
+            // One that may start now is what it asks for.
+            producer.enqueue(job("now")).await.unwrap();
+            ran.await.unwrap();
+        };
+        let worker = Worker::new(queue.clone()).concurrency(4);
+        let summary = shared._runtime.block_on(worker.run(handler, until)).unwrap();
+        // At first, because the queue has just been made, and because one may start.
+        assert!(summary.asked <= 3, "{summary:?}");
+        assert_eq!(shared._runtime.block_on(queue.stats(None, 0)).unwrap().queue.delayed, 2_000);
+    }
+}

@@ -1,0 +1,79 @@
+//! What policies answer when the store does not.
+//!
+//! Each charge is answered by its own policy: `Allow` while the outage is younger than its bound,
+//! `Deny`, or `Local` by this process's share, or the last once the first has had its time. The
+//! request is allowed if all of them allow it, and its verdict says that it is degraded. Nothing is taken from a local share if another charge
+//! denies.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tollway_core::{Decision, ErrorKind, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
+
+use crate::local::{LocalPart, LocalShares, denied};
+use crate::request::{Op, Request};
+
+/// Why the store did not answer, and how long it has not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absence {
+    pub(crate) kind: ErrorKind,
+    pub(crate) lasted: Duration,
+}
+
+/// The verdict of the policies on a request that the store did not answer.
+pub(crate) fn degraded_verdict(
+    request: &Request,
+    local: &LocalShares,
+    absence: Absence,
+) -> Verdict {
+    let lasted = absence.lasted;
+    let now = system_time();
+    let mut decisions: Vec<Option<Decision>> =
+        request.parts.iter().map(|part| answer_alone(part, lasted, now)).collect();
+    let denies = decisions.iter().flatten().any(|decision| !decision.is_allowed());
+    let open: Vec<usize> = (0..decisions.len()).filter(|n| decisions[*n].is_none()).collect();
+    if !open.is_empty() {
+        let parts: Vec<LocalPart<'_>> =
+            open.iter().map(|n| (&request.parts[*n], shares(request, *n))).collect();
+        let take = !denies && request.op != Op::Peek;
+        let decided = local.decide(&parts, request.id, now, take);
+        for (n, decision) in open.into_iter().zip(decided) {
+            decisions[n] = Some(decision);
+        }
+    }
+    Verdict::new(decisions.into_iter().flatten().collect()).degraded_by(absence.kind)
+}
+
+/// The grant of the policy on a request that the store did not answer: all, or nothing.
+pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, absence: Absence) -> Grant {
+    let verdict = degraded_verdict(request, local, absence);
+    let decision = verdict.decisions()[0];
+    let units = request.parts.first().map_or(0, |part| part.units);
+    let granted = if decision.is_allowed() { units } else { 0 };
+    Grant { granted, decision, store_failure: Some(absence.kind) }
+}
+
+/// What a charge's policy says by itself; `None` if its share decides.
+fn answer_alone(part: &crate::request::Part, lasted: Duration, now: Timestamp) -> Option<Decision> {
+    let algorithm = part.terms.algorithm();
+    let allowed = || Decision::Allow(State::vacant(algorithm).peek(algorithm, now));
+    match part.on_store_error.once_gone_for(lasted) {
+        _ if part.mode == Mode::Count => Some(allowed()),
+        // More than the policy ever holds is not allowed by any failure.
+        _ if part.units > algorithm.limit() => Some(denied(algorithm.limit())),
+        OnStoreError::Allow { .. } => Some(allowed()),
+        OnStoreError::Deny => Some(denied(algorithm.limit())),
+        OnStoreError::Local { .. } | OnStoreError::AllowThenLocal { .. } => None,
+    }
+}
+
+fn shares(request: &Request, index: usize) -> u32 {
+    match request.parts[index].on_store_error {
+        OnStoreError::Local { shares } | OnStoreError::AllowThenLocal { shares, .. } => shares,
+        OnStoreError::Allow { .. } | OnStoreError::Deny => 1,
+    }
+}
+
+fn system_time() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

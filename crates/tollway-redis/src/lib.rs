@@ -1,0 +1,66 @@
+//! Shared store on Redis and Valkey: one round trip, cluster-safe, honest under failure.
+//!
+//! ```text
+//!   charges ─> known denials? ─> units in hand? ─> request ─> router ─> link ─> batch ─> script
+//!                   │                 │                       (slot)   (server)            │
+//!                   v                 v                                                    v
+//!   verdict <───────┴─────────────────┴── policies, if the store fails <── replay on the core
+//! ```
+//!
+//! **Exact.** Scripts only add, carry and compare integers below 2^53; what is left and when to
+//! come back is worked out by `tollway_core` from the values that the script found, so an answer
+//! cannot differ from the one in memory.
+//!
+//! **One round trip.** A request is one command, whatever the number of its charges. Requests of
+//! many callers that find the server busy go together in the next, as one run of one script.
+//!
+//! **Honest.** After an error the outcome is known, or reported as unknown; each policy says what
+//! is answered then, and the answer says that it was. The bounds are in `docs/redis.md`.
+//!
+//! # Deliberately absent
+//!
+//! The client's clock; floating point; `MULTI` and optimistic locking, which need several round
+//! trips and retry under load; server modules; the client library's own cluster mode, which sends a
+//! script again after an I/O error and so may charge twice.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod amount;
+mod batch;
+mod brief;
+mod bytes;
+mod denial;
+mod dial;
+mod failure;
+mod flight;
+mod job;
+mod layout;
+mod lease;
+mod ledger;
+mod line;
+mod link;
+mod local;
+mod names;
+mod outage;
+mod primary;
+mod remembered;
+mod remote;
+mod replay;
+mod request;
+mod router;
+mod script;
+mod settings;
+mod share;
+mod split;
+mod status;
+mod store;
+mod terms;
+
+pub use address::check_url;
+pub use outage::{OutageRecord, Proof};
+pub use primary::Primary;
+pub use remote::{RemoteSettings, RemoteStore};
+pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
+pub use status::Status;
+pub use store::RedisStore;

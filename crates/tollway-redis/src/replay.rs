@@ -1,0 +1,180 @@
+//! A batch played again on the core, to work out what the script did not say.
+//!
+//! The script answers with the time and the values that it found. Playing the same requests in the
+//! same order on the same values gives the same decisions, and with them everything else that an
+//! answer holds: what is left, when to come back. So these figures are the core's own, and a
+//! difference between script and core cannot hide: the decisions are compared.
+
+use tollway_core::{
+    Algorithm, Charge, Cost, Decision, Grant, Held, Key, Mode, Settlement, Snapshot, State,
+    Timestamp, Verdict, decide_all,
+};
+
+use crate::request::{Op, Part, Request};
+use crate::terms::{Return, Terms};
+
+/// What a request was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Verdict(Verdict),
+    Grant(Grant),
+    Snapshot(Snapshot),
+    Reset,
+    Settlement(Settlement),
+}
+
+/// The states of one batch, as the script found them and as the requests change them.
+pub(crate) struct Board {
+    now: Timestamp,
+    states: Vec<State>,
+    returns: Vec<Vec<Return>>,
+}
+
+impl Board {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self { now, states: Vec::new(), returns: Vec::new() }
+    }
+
+    /// Adds the state that `value` says, with what has expired given back; `None` if it is not
+    /// ours. As the script did, it takes a state ahead of the server's clock as left there by that
+    /// clock being set back: requests come one at a time, and none of them comes late.
+    pub(crate) fn add(&mut self, terms: &Terms, value: &[u8]) -> Option<()> {
+        let (mut state, mut returns) = terms.parse(value)?;
+        let now = self.now;
+        state.rewind(terms.algorithm(), now);
+        returns.retain(|entry| {
+            let is_open = entry.expires_at > now;
+            match (terms.algorithm(), &mut state) {
+                _ if is_open => {}
+                (Algorithm::Concurrency(limit), State::Concurrency(state)) => {
+                    limit.release(state, entry.id, now);
+                }
+                (algorithm, state) => {
+                    state.refund(algorithm, entry.units, Some(entry.taken_at), now);
+                }
+            }
+            is_open
+        });
+        // What was given back leaves no moment behind in a value.
+        state.rewind(terms.algorithm(), now);
+        self.states.push(state);
+        self.returns.push(returns);
+        Some(())
+    }
+
+    /// The state with this number.
+    pub(crate) fn state(&self, place: usize) -> &State {
+        &self.states[place]
+    }
+
+    /// Plays one request; `places` are the numbers of its parts' states. `settled` is what the
+    /// script says of a reservation: it is settled in a batch of its own, so nothing sees what that
+    /// changes.
+    pub(crate) fn play(&mut self, request: &Request, places: &[usize], settled: bool) -> Reply {
+        match &request.op {
+            Op::Check | Op::Reserve { .. } => {
+                let held = self.held(request, places);
+                let verdict = self.decide(request, places);
+                if verdict.is_allowed() {
+                    self.note_returns(request, places, &held);
+                }
+                Reply::Verdict(verdict)
+            }
+            Op::Peek => Reply::Verdict(self.peek(request, places)),
+            Op::Take => Reply::Grant(self.take(&request.parts[0], request.id, places[0])),
+            Op::Refund { taken_at } => {
+                let (part, place) = (&request.parts[0], places[0]);
+                let algorithm = part.terms.algorithm();
+                self.states[place].refund(algorithm, part.units, *taken_at, self.now);
+                Reply::Snapshot(self.states[place].peek(algorithm, self.now))
+            }
+            Op::Reset => {
+                self.states[places[0]] = State::vacant(request.parts[0].terms.algorithm());
+                Reply::Reset
+            }
+            Op::Settle { .. } if settled => Reply::Settlement(Settlement::Settled),
+            Op::Settle { .. } => Reply::Settlement(Settlement::Unknown),
+        }
+    }
+
+    fn decide(&mut self, request: &Request, places: &[usize]) -> Verdict {
+        if let ([part], [place]) = (&request.parts[..], places) {
+            let charge = part.charge();
+            return Verdict::one(self.states[*place].charge(&charge, request.id, self.now));
+        }
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let (mut states, slots) = self.excerpt(places);
+        let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
+        for (slot, place) in slots.iter().zip(places) {
+            self.states[*place] = states[*slot].clone();
+        }
+        verdict
+    }
+
+    /// The states of one request, each once, and which of them each part is about.
+    fn excerpt(&self, places: &[usize]) -> (Vec<State>, Vec<usize>) {
+        let mut distinct: Vec<usize> = Vec::with_capacity(places.len());
+        let slots = places.iter().map(|place| {
+            distinct.iter().position(|known| known == place).unwrap_or_else(|| {
+                distinct.push(*place);
+                distinct.len() - 1
+            })
+        });
+        let slots = slots.collect();
+        (distinct.iter().map(|place| self.states[*place].clone()).collect(), slots)
+    }
+
+    fn peek(&self, request: &Request, places: &[usize]) -> Verdict {
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let (mut states, slots) = self.excerpt(places);
+        let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
+        if !verdict.is_allowed() {
+            return verdict;
+        }
+        let untouched = request.parts.iter().zip(places).map(|(part, place)| {
+            Decision::Allow(self.states[*place].peek(part.terms.algorithm(), self.now))
+        });
+        Verdict::new(untouched.collect())
+    }
+
+    fn take(&mut self, part: &Part, hold_id: u128, place: usize) -> Grant {
+        let state = &mut self.states[place];
+        let remaining = state.peek(part.terms.algorithm(), self.now).remaining();
+        let charge = part.charge();
+        let cost = Grant::affordable(charge.cost, remaining);
+        Grant::new(state.charge(&charge.cost(cost), hold_id, self.now), cost)
+    }
+
+    /// What each part of a reservation takes if it is allowed.
+    fn held(&self, request: &Request, places: &[usize]) -> Vec<Held> {
+        if !matches!(request.op, Op::Reserve { .. }) {
+            return Vec::new();
+        }
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let (states, slots) = self.excerpt(places);
+        Held::by_all(&charges, &slots, &states, request.id, self.now)
+    }
+
+    fn note_returns(&mut self, request: &Request, places: &[usize], held: &[Held]) {
+        let Op::Reserve { expires_after, .. } = request.op else { return };
+        let parts = request.parts.iter().zip(places).zip(held);
+        for ((_, place), held) in parts.filter(|((part, _), _)| part.returns) {
+            self.returns[*place].push(Return {
+                id: request.id,
+                units: held.taken,
+                expires_at: self.now.after(expires_after),
+                taken_at: self.now,
+            });
+        }
+    }
+}
+
+impl Part {
+    /// The charge that the part was made of, but for the key, which the core does not look at.
+    pub(crate) fn charge(&self) -> Charge<'_> {
+        let key = Key::new("k").expect("one byte is a key");
+        let cost = Cost::new(self.units).unwrap_or(Cost::ONE);
+        let charge = Charge::new(&self.terms.policy, key).cost(cost);
+        if self.mode == Mode::Count { charge.counted() } else { charge }
+    }
+}

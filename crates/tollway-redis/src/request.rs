@@ -1,0 +1,258 @@
+//! One request to the store, owned, and its encoding for the script.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
+
+use crate::amount::{Amount, nanos, pair};
+use crate::bytes::{Reader, put_double, put_number};
+use crate::layout;
+use crate::terms::{Terms, algorithm, numbers, parse_moment};
+
+/// What is asked, of which states.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) op: Op,
+    /// Names what the request holds: a reservation, a permit, or the request itself.
+    pub(crate) id: u128,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Check,
+    Peek,
+    Take,
+    /// Of units taken then, if that is known.
+    Refund {
+        taken_at: Option<Timestamp>,
+    },
+    Reset,
+    /// `slots` are all that a reservation across slots has charges in; none if it is in one.
+    Reserve {
+        expires_after: Duration,
+        slots: Vec<u16>,
+    },
+    /// At these costs; none means that everything is given back.
+    Settle {
+        costs: Option<Vec<u64>>,
+    },
+}
+
+/// One charge.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The name of the state in the store.
+    pub(crate) key: Vec<u8>,
+    pub(crate) terms: Arc<Terms>,
+    pub(crate) units: u64,
+    pub(crate) mode: Mode,
+    pub(crate) on_store_error: OnStoreError,
+    /// Whether a reservation's units come back when it expires.
+    pub(crate) returns: bool,
+    /// Which of the request's charges it is.
+    pub(crate) place: u16,
+}
+
+impl Part {
+    /// What the charge asks for, as a script compares it. One above the limit is denied like
+    /// anything above it, and its sums stay exact.
+    pub(crate) fn asked(&self) -> Amount {
+        let most = self.terms.algorithm().limit().saturating_add(1);
+        self.terms.amount(self.units.min(most))
+    }
+
+    /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
+    fn encode_powers(&self, out: &mut Vec<u8>) {
+        let wanted = self.units.min(self.terms.algorithm().limit());
+        let powers = match self.terms.algorithm() {
+            Algorithm::Gcra(_) => wanted.checked_ilog2().map_or(0, |power| power + 1),
+            _ => 0,
+        };
+        put_number(out, u64::from(powers), 1);
+        for power in 0..powers {
+            self.terms.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
+        }
+    }
+}
+
+/// How a part is settled.
+pub(crate) enum Settling {
+    /// Keeps so many of the units that were taken, and gives the rest back.
+    Keep(u64),
+    /// Takes units, allowed or not.
+    Extra(u64),
+    /// Ends what is in flight.
+    Release,
+}
+
+impl Request {
+    /// The slot of the first state; all of a request's states share it in a cluster.
+    pub(crate) fn slot(&self) -> u16 {
+        self.parts.first().map_or(0, |part| layout::slot(&part.key))
+    }
+
+    /// Whether the request reads or writes a reservation's record.
+    pub(crate) fn has_record(&self) -> bool {
+        matches!(self.op, Op::Reserve { .. } | Op::Settle { .. })
+    }
+
+    /// Appends the request; `place` says part by part which number its state has among the keys,
+    /// `record` which number the reservation's record has.
+    pub(crate) fn encode(
+        &self,
+        out: &mut Vec<u8>,
+        place: &mut dyn FnMut() -> u64,
+        record: Option<u64>,
+    ) {
+        put_number(out, self.op.code(), 1);
+        put_number(out, self.parts.len() as u64, 2);
+        out.extend_from_slice(&self.id.to_be_bytes());
+        for part in &self.parts {
+            put_number(out, place(), 2);
+            let (mode, amount) = self.mode_and_amount(part);
+            put_number(out, mode, 1);
+            amount.iter().for_each(|limb| put_double(out, *limb));
+        }
+        match &self.op {
+            Op::Take => self.parts.iter().for_each(|part| part.encode_powers(out)),
+            Op::Reserve { expires_after, slots } => {
+                self.encode_counted_powers(out);
+                pair(nanos(*expires_after)).iter().for_each(|limb| put_double(out, *limb));
+                put_number(out, record.unwrap_or_default(), 2);
+                let written = self.record(slots);
+                put_number(out, written.len() as u64, 4);
+                out.extend_from_slice(&written);
+            }
+            Op::Settle { .. } => put_number(out, record.unwrap_or_default(), 2),
+            Op::Refund { taken_at } => put_taken(out, *taken_at),
+            Op::Check | Op::Peek | Op::Reset => {}
+        }
+    }
+
+    /// How one part is settled at its real cost.
+    pub(crate) fn settling(&self, part: &Part) -> Settling {
+        let Op::Settle { costs } = &self.op else { return Settling::Release };
+        if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
+            return Settling::Release;
+        }
+        let cost = match costs {
+            None => 0,
+            Some(costs) => costs.get(usize::from(part.place)).copied().unwrap_or(part.units),
+        };
+        match cost.checked_sub(part.units) {
+            None | Some(0) => Settling::Keep(cost),
+            Some(more) => Settling::Extra(more),
+        }
+    }
+
+    fn mode_and_amount(&self, part: &Part) -> (u64, Amount) {
+        match &self.op {
+            Op::Settle { .. } => match self.settling(part) {
+                Settling::Keep(units) => (0, part.terms.amount(units)),
+                Settling::Extra(units) => (1, part.terms.amount(units)),
+                Settling::Release => (2, [0; 3]),
+            },
+            Op::Take => {
+                let wanted = part.units.min(part.terms.algorithm().limit());
+                (u64::from(part.mode == Mode::Count), [wanted, 0, 0])
+            }
+            Op::Refund { .. } | Op::Reset => (0, part.terms.amount(part.units)),
+            Op::Check | Op::Peek | Op::Reserve { .. } => {
+                let counted = part.mode == Mode::Count;
+                let mode = u64::from(counted) + if part.returns { 2 } else { 0 };
+                (mode, if counted { part.terms.amount(part.units) } else { part.asked() })
+            }
+        }
+    }
+
+    /// What a script needs to find out how much a counted charge took, after its length.
+    fn encode_counted_powers(&self, out: &mut Vec<u8>) {
+        let is_gcra = |part: &&Part| matches!(part.terms.algorithm(), Algorithm::Gcra(_));
+        let mut powers = Vec::new();
+        for part in self.parts.iter().filter(|part| part.mode == Mode::Count).filter(is_gcra) {
+            part.encode_powers(&mut powers);
+        }
+        put_number(out, powers.len() as u64, 4);
+        out.extend_from_slice(&powers);
+    }
+
+    /// What another process needs to settle this reservation.
+    fn record(&self, slots: &[u16]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_number(&mut out, self.parts.len() as u64, 2);
+        for part in &self.parts {
+            put_number(&mut out, part.key.len() as u64, 4);
+            out.extend_from_slice(&part.key);
+            put_number(&mut out, part.units, 8);
+            put_number(&mut out, u64::from(part.returns), 1);
+            let numbers = numbers(part.terms.algorithm());
+            numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
+            put_number(&mut out, u64::from(part.place), 2);
+        }
+        put_number(&mut out, slots.len() as u64, 2);
+        slots.iter().for_each(|slot| put_number(&mut out, u64::from(*slot), 2));
+        out
+    }
+}
+
+impl Op {
+    fn code(&self) -> u64 {
+        match self {
+            Self::Check => 1,
+            Self::Peek => 2,
+            Self::Take => 3,
+            Self::Refund { .. } => 4,
+            Self::Reset => 5,
+            Self::Reserve { .. } => 6,
+            Self::Settle { .. } => 7,
+        }
+    }
+}
+
+fn put_taken(out: &mut Vec<u8>, taken_at: Option<Timestamp>) {
+    let limbs = taken_at.map_or([-1.0, 0.0], |at| pair(at.as_nanos()).map(|limb| limb as f64));
+    limbs.iter().for_each(|limb| out.extend_from_slice(&limb.to_le_bytes()));
+}
+
+/// The parts that a reservation's record names, and all slots of the reservation if there are
+/// several; `None` if the record is not of our making.
+pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<Part>, Vec<u16>)> {
+    let mut reader = Reader::new(record);
+    parse_moment(&mut reader)?;
+    parse_moment(&mut reader)?;
+    // What the charges took is the script's affair.
+    let taken_len = usize::try_from(reader.number(2)?).ok()? * 16;
+    reader.take(taken_len)?;
+    let count = reader.number(2)?;
+    let part = |_| {
+        let len = usize::try_from(reader.number(4)?).ok()?;
+        let key = reader.take(len)?.to_vec();
+        let (units, returns) = (reader.number(8)?, reader.byte()? == 1);
+        let mut numbers = [0; 4];
+        for number in &mut numbers {
+            *number = reader.number(8)?;
+        }
+        let policy = tollway_core::Policy::new("reserved", algorithm(numbers)?).ok()?;
+        let terms = Arc::new(Terms::new(&policy));
+        let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
+        let place = u16::try_from(reader.number(2)?).ok()?;
+        Some(Part { key, terms, units, mode, on_store_error, returns, place })
+    };
+    let parts = (0..count).map(part).collect::<Option<_>>()?;
+    let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());
+    let slots = slots.collect::<Option<_>>()?;
+    Some((parts, slots))
+}
+
+/// The slot that a reservation's name carries in its upper bits.
+pub(crate) const fn slot_of(id: ReservationId) -> u16 {
+    (id.0 >> 112) as u16
+}
+
+/// A reservation's name in `slot`, from random bits.
+pub(crate) const fn name_in(slot: u16, random: u128) -> u128 {
+    (random & (u128::MAX >> 16)) | (slot as u128) << 112
+}

@@ -1,0 +1,387 @@
+-- Answers a batch of requests on the states of one slot: each takes all of its charges, or none.
+--
+-- This part stands last; before it come time.lua, division.lua and the algorithms that the batch
+-- needs. Requests are answered in order, at one time, and a later one sees what an earlier took.
+--
+--   KEYS   1..m      where the states are, as ARGV[2] says: GCRA's of one key together in a ledger
+--                    (gcra.lua draws it), every other in a string of its own
+--          m+1..     records of reservations, as the requests name them
+--          last      the request's own record, if ARGV[4] is not empty
+--
+--   state    | kind | what the algorithm draws | returns, 50 bytes each ... |
+--   return   | id: 16 | units: us 7, ns 2, part 7 | expires: us 7, ns 2 | taken: us 7, ns 2 |
+--            units of an open reservation that come back if nobody settles it by then
+--   record   | expires: us 7, ns 2 | taken: us 7, ns 2 | n: 2 | n times us 7, ns 2, part 7 | as the
+--            caller wrote it ... |; what each of n charges took: a counted one may find less than
+--            it asks for, and no more is given back than was taken
+--
+--   ARGV   1   the time as two doubles (us, ns) in tests, empty otherwise: the server's TIME
+--          2   per state: the kind (1 byte), which of KEYS it is in (2), the policy's identity (8)
+--              and the algorithm's constants (doubles)
+--          3   the requests, one after the other:
+--              op (1), charges (2), id (16), then per charge
+--              state (2), mode (1: counted, +2 comes back on expiry), cost (3 doubles), then
+--              refund:   when the units were taken (2 doubles), negative if that is not known
+--              take:     powers (1), cost of 1, 2, 4 ... units (3 doubles each)
+--              reserve:  length (4) of: per counted GCRA charge powers (1), costs as for take;
+--                        then time to live (2 doubles), record's key (2), length (4), record
+--              settle:   record's key (2); mode 0 keeps this much and gives the rest back,
+--                        1 takes more, 2 releases a hold
+--          4   how many milliseconds to remember the answer for a caller who asks again, or empty
+--
+-- Answers { us, ns, one digit per request, value of each state before, or '' }: with these the
+-- caller works out with tollway_core what is left and when to come back. The digits:
+-- 1 taken or settled, 0 denied or unknown, 2 somebody else's data at a key, 3 a key that is full.
+--
+-- Every state is written with a TTL that covers all of it, and is deleted when it says nothing.
+
+local CHECK, PEEK, TAKE, REFUND, RESET, RESERVE, SETTLE = 1, 2, 3, 4, 5, 6, 7
+local CHARGE_LEN = 27
+
+-- The reservations that may be open on one state and come back on expiry: every request reads and
+-- writes them all, and the server answers nobody else meanwhile.
+local RETURNS_MAX = 1024
+
+local remember_ms = ARGV[4]
+if remember_ms ~= '' then
+  local answer = redis.call('GET', KEYS[#KEYS])
+  if answer then return cmsgpack.unpack(answer) end
+end
+
+-- The constants of each state's algorithm, and where the state is.
+local constants, spec, pos, homes = {}, ARGV[2], 1, 0
+while pos <= #spec do
+  local kind, home, id = read('<BI2c8', spec, pos)
+  local c = { read(algorithms[kind].constants, spec, pos + 11) }
+  pos = c[#c]
+  c.kind, c.algorithm, c.home, c.id = kind, algorithms[kind], home, id
+  constants[#constants + 1] = c
+  homes = math.max(homes, home)
+end
+local n = #constants
+
+-- What is at the keys; false where there is nothing, nil where there is somebody else's data.
+local found = {}
+if homes == 1 then
+  local value = redis.pcall('GET', KEYS[1])
+  if type(value) ~= 'table' then found[1] = value end
+else
+  found = redis.call('MGET', unpack(KEYS, 1, homes))
+  local absent = {}
+  for h = 1, homes do
+    if not found[h] then absent[#absent + 1] = KEYS[h] end
+  end
+  -- MGET shows a list or a hash as nothing: ask, or a write would replace it.
+  if #absent > 0 and redis.call('EXISTS', unpack(absent)) > 0 then
+    for h = 1, homes do
+      if not found[h] and redis.call('EXISTS', KEYS[h]) == 1 then found[h] = nil end
+    end
+  end
+end
+
+-- The values of the states, likewise; and which states there is no room for.
+local values, full = {}, {}
+for k, c in ipairs(constants) do
+  local value = found[c.home]
+  if value and c.algorithm.entry then
+    value = c.algorithm.entry(value, c.id)
+    full[k] = value == false and c.algorithm.is_full(found[c.home])
+  end
+  values[k] = value
+end
+
+local states, returns, dirty, answer = {}, {}, {}, { now_us, now_ns, '' }
+-- States that a set-back clock left in the future; mended for good by whoever does not only look.
+local repaired, any_repaired = {}, false
+local gone, closed = {}, {}
+
+-- Units that were reserved and not settled in time come back.
+local function expire(k, tail)
+  local c, kept = constants[k], {}
+  for at = tail, #values[k], RETURN_LEN do
+    local us, ns = read('<I7I2', values[k], at + 32)
+    if us < now_us or us == now_us and ns <= now_ns then
+      local id, a, b, d, _, _, t_us, t_ns = read('<c16I7I2I7I7I2I7I2', values[k], at)
+      if c.algorithm.release then
+        states[k] = c.algorithm.release(c, states[k], id)
+      else
+        states[k] = c.algorithm.refund(c, states[k], a, b, d, t_us, t_ns)
+      end
+      dirty[k] = true
+    else
+      kept[#kept + 1] = values[k]:sub(at, at + RETURN_LEN - 1)
+    end
+  end
+  returns[k] = kept
+end
+
+for k = 1, n do
+  local c, value = constants[k], values[k]
+  answer[3 + k] = value or ''
+  if value == false then
+    states[k] = c.algorithm.repair(c, c.algorithm.vacant())
+  elseif value then
+    local state, tail
+    if byte(value, 1) == c.kind then state, tail = c.algorithm.parse(value) end
+    if state and (#value + 1 - tail) % RETURN_LEN == 0 then
+      states[k], repaired[k] = c.algorithm.repair(c, state)
+      any_repaired = any_repaired or repaired[k]
+      if tail <= #value then expire(k, tail) end
+    else
+      answer[3 + k] = ''
+    end
+  end
+end
+
+local requests = ARGV[3]
+pos = 1
+
+-- How much of a charge there is room for, in limbs: the sum of those powers of two that fit.
+local function fitting(c, state, at)
+  local us, ns, part = 0, 0, 0
+  for power = byte(requests, at) - 1, 0, -1 do
+    local a, b, d = read('<ddd', requests, at + 1 + power * 24)
+    local more = c.algorithm.charge(c, state, false, a, b, d)
+    if more then
+      state, us, ns, part = more, us + a, ns + b, part + d
+      if part >= c[4] then part, ns = part - c[4], ns + 1 end
+      if ns >= 1000 then ns, us = ns - 1000, us + 1 end
+    end
+  end
+  return us, ns, part
+end
+
+-- What a counted charge takes of its cost: a bucket does not get emptier than empty, and a window
+-- counts on beyond its limit.
+local function taken_of(c, state, at, a, b, d)
+  if c.kind == 3 or c.kind == 4 then return a, b, d end
+  if c.algorithm.charge(c, state, false, a, b, d, '') then return a, b, d end
+  if c.kind == 1 then return fitting(c, state, at) end
+  return math.max(c.algorithm.room(c, state), 0), 0, 0
+end
+
+-- Charges n states one after the other on a draft; nil and the digit that says why if it cannot be.
+-- With `taken`, notes there what each of them takes; `powers` is where those of the first stand.
+local function draft(charges, id, taken, powers)
+  local after = {}
+  for at = pos, pos + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
+    local k, mode, a, b, d = read('<I2Bddd', requests, at)
+    local state = after[k] or states[k]
+    if not state then return nil, 2 end
+    if full[k] then return nil, 3 end
+    local c, counted = constants[k], mode % 2 == 1
+    after[k] = c.algorithm.charge(c, state, counted, a, b, d, id)
+    if not after[k] then return nil, 0 end
+    if taken then
+      if counted then
+        local next_powers = powers
+        if c.kind == 1 then next_powers = powers + 1 + byte(requests, powers) * 24 end
+        a, b, d = taken_of(c, state, powers, a, b, d)
+        powers = next_powers
+      end
+      taken[#taken + 1] = { a, b, d }
+    end
+  end
+  return after
+end
+
+local function apply(after)
+  for k, state in pairs(after) do states[k], dirty[k] = state, true end
+end
+
+-- As many units as there are, up to those wanted.
+local function take(id)
+  local k, mode, wanted = read('<I2Bd', requests, pos)
+  local powers = byte(requests, pos + CHARGE_LEN)
+  local at = pos + CHARGE_LEN + 1
+  pos = at + powers * 24
+  local state, c = states[k], constants[k]
+  if not state then return 2 end
+  if full[k] then return 3 end
+  local after
+  if c.algorithm.room then
+    local units = math.min(wanted, c.algorithm.room(c, state))
+    if units > 0 then after = c.algorithm.charge(c, state, false, units, 0, 0, id) end
+  else
+    -- From the highest power of two down: the sum of those that fit is the most that fits.
+    for power = powers - 1, 0, -1 do
+      if 2 ^ power <= wanted then
+        local a, b, d = read('<ddd', requests, at + power * 24)
+        local more = c.algorithm.charge(c, after or state, false, a, b, d)
+        if more then after, wanted = more, wanted - 2 ^ power end
+      end
+    end
+  end
+  if not after and mode == 1 then
+    if c.algorithm.room then
+      after = c.algorithm.charge(c, state, true, 1, 0, 0, id)
+    else
+      local a, b, d = read('<ddd', requests, at)
+      after = c.algorithm.charge(c, state, true, a, b, d)
+    end
+  end
+  if not after then return 0 end
+  apply({ [k] = after })
+  return 1
+end
+
+-- Notes what comes back if the reservation expires, and writes its record.
+local function reserve(charges, id)
+  local first, taken = pos, {}
+  local powers_len, powers = read('<I4', requests, pos + charges * CHARGE_LEN)
+  local after, why = draft(charges, id, taken, powers)
+  local ttl_us, ttl_ns, record, length, at = read('<ddI2I4', requests, powers + powers_len)
+  pos = at + length
+  if not after then return why end
+  for k in pairs(after) do
+    if returns[k] and #returns[k] >= RETURNS_MAX then return 3 end
+  end
+  apply(after)
+  local us, ns = now_us + ttl_us, now_ns + ttl_ns
+  if ns >= 1000 then us, ns = us + 1, ns - 1000 end
+  local written = { pack('<I7I2I7I2I2', us, ns, now_us, now_ns, charges) }
+  for i = 1, charges do
+    local k, mode = read('<I2B', requests, first + (i - 1) * CHARGE_LEN)
+    local a, b, d = unpack(taken[i])
+    written[i + 1] = pack('<I7I2I7', a, b, d)
+    if mode >= 2 then
+      local list = returns[k] or {}
+      list[#list + 1] = pack('<c16I7I2I7I7I2I7I2', id, a, b, d, us, ns, now_us, now_ns)
+      returns[k] = list
+    end
+  end
+  written[charges + 2] = requests:sub(at, at + length - 1)
+  local px = floor(ttl_us / 1000) + 2
+  if ARGV[1] ~= '' then px = px + 3600000 end
+  redis.call('SET', KEYS[record], table.concat(written), 'PX', px)
+  return 1
+end
+
+-- What is left of one amount without another; nil if nothing is.
+local function without(c, us, ns, part, less_us, less_ns, less_part)
+  us, ns, part = us - less_us, ns - less_ns, part - less_part
+  if part < 0 then part, ns = part + c[4], ns - 1 end
+  if ns < 0 then ns, us = ns + 1000, us - 1 end
+  if us < 0 or us == 0 and ns == 0 and part == 0 then return nil end
+  return us, ns, part
+end
+
+-- Brings an open reservation from what was reserved to what it really cost.
+local function settle(charges, id)
+  local first = pos
+  local key
+  key, pos = read('<I2', requests, pos + charges * CHARGE_LEN)
+  local record = not closed[key] and redis.call('GET', KEYS[key])
+  if not record then return 0 end
+  local us, ns, taken_us, taken_ns, _, taken = read('<I7I2I7I2I2', record)
+  if us < now_us or us == now_us and ns <= now_ns then return 0 end
+  closed[key], gone[#gone + 1] = true, KEYS[key]
+  for at = first, first + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
+    local k, mode, a, b, d = read('<I2Bddd', requests, at)
+    local c, state, kept = constants[k], states[k], {}
+    for _, entry in ipairs(returns[k] or {}) do
+      if entry:sub(1, 16) ~= id then kept[#kept + 1] = entry end
+    end
+    if state then
+      returns[k], dirty[k] = kept, true
+      if mode == 2 then
+        states[k] = c.algorithm.release(c, state, id)
+      elseif mode == 1 then
+        states[k] = c.algorithm.charge(c, state, true, a, b, d, id)
+      else
+        local t_us, t_ns, t_part = read('<I7I2I7', record, taken + (at - first) / CHARGE_LEN * 16)
+        a, b, d = without(c, t_us, t_ns, t_part, a, b, d)
+        if a then states[k] = c.algorithm.refund(c, state, a, b, d, taken_us, taken_ns) end
+      end
+    end
+  end
+  return 1
+end
+
+local digits = {}
+while pos <= #requests do
+  local op, charges, id
+  op, charges, id, pos = read('<BI2c16', requests, pos)
+  local digit = 0
+  if any_repaired and op ~= PEEK then
+    for at = pos, pos + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
+      local k = read('<I2', requests, at)
+      dirty[k] = dirty[k] or repaired[k]
+    end
+  end
+  if op <= PEEK then
+    local after, why = draft(charges, id)
+    pos = pos + charges * CHARGE_LEN
+    digit = after and 1 or why
+    if after and op == CHECK then apply(after) end
+  elseif op == TAKE then
+    digit = take(id)
+  elseif op == RESERVE then
+    digit = reserve(charges, id)
+  elseif op == SETTLE then
+    digit = settle(charges, id)
+  else
+    local k, _, a, b, d = read('<I2Bddd', requests, pos)
+    pos = pos + CHARGE_LEN
+    local taken_us, taken_ns
+    if op == REFUND then
+      taken_us, taken_ns, pos = read('<dd', requests, pos)
+      if taken_us < 0 then taken_us = nil end
+    end
+    local c = constants[k]
+    digit = 2
+    if states[k] then
+      digit, dirty[k] = 1, true
+      if op == REFUND then
+        states[k] = c.algorithm.refund(c, states[k], a, b, d, taken_us, taken_ns)
+      else
+        states[k] = c.algorithm.vacant()
+      end
+    end
+  end
+  digits[#digits + 1] = digit
+end
+
+-- What has returns to make lives as long as the last of them.
+local function format(k)
+  local c = constants[k]
+  local value, ttl_ms = c.algorithm.format(states[k]), c.algorithm.ttl_ms(c, states[k])
+  local list = returns[k] or {}
+  for _, entry in ipairs(list) do
+    ttl_ms = math.max(ttl_ms, floor((read('<I7', entry, 33) - now_us) / 1000) + 2)
+  end
+  return value .. table.concat(list), ttl_ms
+end
+
+-- Time in tests does not pass as the server's does: what they wrote must not expire by it.
+local function longer(ttl_ms) return ARGV[1] == '' and ttl_ms or ttl_ms + 3600000 end
+
+-- Deletions last: a full store refuses the first write, before anything is changed.
+local ledgers = {}
+for k in pairs(dirty) do
+  local c, value, ttl_ms = constants[k], format(k)
+  if c.algorithm.merge then
+    local written = ledgers[c.home] or {}
+    written[#written + 1], written[c.id] = c.id, ttl_ms > 0 and value or ''
+    ledgers[c.home] = written
+  elseif ttl_ms > 0 then
+    redis.call('SET', KEYS[c.home], value, 'PX', longer(ttl_ms))
+  elseif values[k] then
+    gone[#gone + 1] = KEYS[c.home]
+  end
+end
+for home, written in pairs(ledgers) do
+  local value, ttl_ms = algorithms[1].merge(found[home], written)
+  if value then
+    redis.call('SET', KEYS[home], value, 'PX', longer(ttl_ms))
+  elseif found[home] then
+    gone[#gone + 1] = KEYS[home]
+  end
+end
+if #gone > 0 then redis.call('DEL', unpack(gone)) end
+
+answer[3] = table.concat(digits)
+if remember_ms ~= '' then
+  redis.call('SET', KEYS[#KEYS], cmsgpack.pack(answer), 'PX', remember_ms)
+end
+return answer

@@ -1,0 +1,214 @@
+//! The store behind the [`Store`] trait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_core::{
+    Algorithm, Answer, Charge, Grant, Outage, Reservation, ReservationId, Reserved, Settlement,
+    Snapshot, Store, StoreError, Timestamp, Verdict,
+};
+
+use super::ask::strange_answer;
+use super::{Inner, RedisStore};
+use crate::batch::Outcome;
+use crate::remembered::Leg;
+use crate::replay::Reply;
+use crate::request::{Op, Part, Request, name_in};
+
+impl Store for RedisStore {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
+        if charges.is_empty() {
+            return Answer::Ready(Ok(Verdict::new(Vec::new())));
+        }
+        match self.inner.check_of(Op::Check, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => {
+                match self.inner.one_slot(&check.request) {
+                    Ok(()) => self.later(move |inner| async move { inner.check(check, now).await }),
+                    Err(_) if check.across_slots => self.later(move |inner| async move {
+                        inner.check_across(check.request, now).await
+                    }),
+                    Err(error) => Answer::Ready(Err(error)),
+                }
+            }
+        }
+    }
+
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
+        if charges.is_empty() {
+            return Answer::Ready(Ok(Verdict::new(Vec::new())));
+        }
+        match self.inner.check_of(Op::Peek, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => match self.inner.one_slot(&check.request) {
+                Ok(()) => {
+                    self.later(move |inner| async move { inner.peek(check.request, now).await })
+                }
+                Err(_) if check.across_slots => self
+                    .later(move |inner| async move { inner.peek_across(check.request, now).await }),
+                Err(error) => Answer::Ready(Err(error)),
+            },
+        }
+    }
+
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
+        self.single(Op::Take, charge, move |inner, request| async move {
+            inner.take(request, now).await
+        })
+    }
+
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
+        let op = Op::Refund { taken_at: None };
+        self.single(
+            op,
+            charge,
+            move |inner, request| async move { inner.refund(request, now).await },
+        )
+    }
+
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()> {
+        match self.inner.all_shares(charge) {
+            Ok(parts) => self.later(move |inner| async move { inner.reset(parts, now).await }),
+            Err(error) => Answer::Ready(Err(error)),
+        }
+    }
+
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved> {
+        let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
+        let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
+        let op = Op::Reserve { expires_after, slots: Vec::new() };
+        match self.inner.check_of(op, charges) {
+            Err(error) => Answer::Ready(Err(error)),
+            Ok(check) => match self.inner.one_slot(&check.request) {
+                Ok(()) => {
+                    self.later(move |inner| async move { inner.reserve(check.request, now).await })
+                }
+                Err(_) if check.across_slots => self.later(move |inner| async move {
+                    inner.reserve_across(check.request, now).await
+                }),
+                Err(error) => Answer::Ready(Err(error)),
+            },
+        }
+    }
+
+    fn commit(
+        &self,
+        reservation: ReservationId,
+        costs: &[u64],
+        now: Timestamp,
+    ) -> Answer<Settlement> {
+        let costs = costs.to_vec();
+        self.later(move |inner| async move { inner.settle(reservation, Some(costs), now).await })
+    }
+
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {
+        self.later(move |inner| async move { inner.settle(reservation, None, now).await })
+    }
+
+    fn release(&self, reservation: ReservationId, now: Timestamp) {
+        let inner = Arc::clone(&self.inner);
+        self.inner.runtime.spawn(async move {
+            // A release that is lost is made good when the reservation expires.
+            let _ = inner.settle(reservation, None, now).await;
+        });
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.inner.router.outage()
+    }
+}
+
+impl RedisStore {
+    /// The answer that `ask` will give.
+    fn later<T, F>(&self, ask: impl FnOnce(Arc<Inner>) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        Answer::pending(ask(Arc::clone(&self.inner)))
+    }
+
+    /// The answer that `ask` will give to the request that one charge makes, in the share whose turn
+    /// it is if its policy is split; or why there is no request.
+    fn single<T, F>(
+        &self,
+        op: Op,
+        charge: &Charge<'_>,
+        ask: impl FnOnce(Arc<Inner>, Request) -> F,
+    ) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let check = self.inner.check_of(op, std::slice::from_ref(charge));
+        match check.and_then(|check| self.inner.one_slot(&check.request).map(|()| check.request)) {
+            Ok(request) => self.later(|inner| ask(inner, request)),
+            Err(error) => Answer::Ready(Err(error)),
+        }
+    }
+}
+
+impl Inner {
+    async fn peek(&self, request: Request, now: Timestamp) -> Result<Verdict, StoreError> {
+        match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => Ok(verdict),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => self.degrade(&request, trouble),
+        }
+    }
+
+    async fn take(&self, request: Request, now: Timestamp) -> Result<Grant, StoreError> {
+        match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Grant(grant), .. }) => Ok(grant),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => self.degrade_grant(&request, trouble),
+        }
+    }
+
+    async fn refund(&self, request: Request, now: Timestamp) -> Result<Snapshot, StoreError> {
+        self.forget_denials(&request.parts);
+        match self.ask(request, now).await {
+            Ok(Outcome { reply: Reply::Snapshot(snapshot), .. }) => Ok(snapshot),
+            Ok(_) => Err(strange_answer()),
+            Err(trouble) => Err(trouble.error),
+        }
+    }
+
+    /// Resets every share of a key; each is reset for itself.
+    async fn reset(&self, parts: Vec<Part>, now: Timestamp) -> Result<(), StoreError> {
+        self.forget_denials(&parts);
+        for part in parts {
+            let request = Request { op: Op::Reset, id: self.names.next(), parts: vec![part] };
+            self.ask(request, now).await.map_err(|trouble| trouble.error)?;
+        }
+        Ok(())
+    }
+
+    async fn reserve(&self, request: Request, now: Timestamp) -> Result<Reserved, StoreError> {
+        let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
+        if request.parts.is_empty() {
+            return Ok(Reserved { verdict: Verdict::new(Vec::new()), reservation: None });
+        }
+        let id = name_in(request.slot(), request.id);
+        let mut request = Request { id, ..request };
+        for part in &mut request.parts {
+            part.returns &= !expires_by_itself(part.terms.algorithm(), expires_after);
+        }
+        let verdict = match self.ask(request.clone(), now).await {
+            Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => verdict,
+            Ok(_) => return Err(strange_answer()),
+            Err(trouble) => self.degrade(&request, trouble)?,
+        };
+        if !verdict.is_allowed() {
+            return Ok(Reserved { verdict, reservation: None });
+        }
+        let reservation = Reservation { id: ReservationId(id), expires_after };
+        if !verdict.is_degraded() {
+            self.reservations.put(reservation, vec![Leg { id, parts: request.parts }]);
+        }
+        Ok(Reserved { verdict, reservation: Some(reservation) })
+    }
+}
+
+/// Whether what is in flight ends with the reservation anyway.
+pub(super) fn expires_by_itself(algorithm: &Algorithm, expires_after: Duration) -> bool {
+    matches!(algorithm, Algorithm::Concurrency(limit) if limit.lease() <= expires_after)
+}

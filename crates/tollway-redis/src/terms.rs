@@ -1,0 +1,250 @@
+//! A policy as scripts take it: its kind, its constants, and what its values mean.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tollway_core::concurrency::{self, Concurrency, Hold};
+use tollway_core::fixed_window::{self, Anchor, FixedWindow};
+use tollway_core::gcra::{self, Gcra};
+use tollway_core::leaky_bucket::{self, LeakyBucket};
+use tollway_core::sliding_window::{self, Cell, SlidingWindow};
+use tollway_core::{Algorithm, Policy, Quota, SKEW, State, Timestamp};
+
+use crate::amount::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
+use crate::bytes::{Reader, put_double};
+
+/// A policy, and what a script must be told of it.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) policy: Policy,
+    /// The number of the algorithm, as the scripts count them.
+    pub(crate) kind: u8,
+    /// The constants, as the second argument of a script has them.
+    pub(crate) constants: Vec<u8>,
+    /// Whether it is GCRA and all its moments and durations are whole microseconds.
+    pub(crate) is_whole: bool,
+}
+
+/// Terms of policies seen before.
+#[derive(Debug, Default)]
+pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<Terms>>>);
+
+/// The kind whose states share ledgers.
+pub(crate) const GCRA: u8 = 1;
+
+/// The most policies whose terms are kept; more are worked out each time.
+const KNOWN_MAX: usize = 4_096;
+
+impl KnownTerms {
+    /// The terms of `policy`.
+    pub(crate) fn of(&self, policy: &Policy) -> Arc<Terms> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        // The identity alone does not tell: one whose numbers come with the call is one policy.
+        if let Some(terms) = known.get(&policy.id())
+            && terms.algorithm() == policy.algorithm()
+        {
+            return Arc::clone(terms);
+        }
+        drop(known);
+        let terms = Arc::new(Terms::new(policy));
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < KNOWN_MAX || known.contains_key(&policy.id()) {
+            known.insert(policy.id(), Arc::clone(&terms));
+        }
+        terms
+    }
+}
+
+/// Units of an open reservation that come back if nobody settles it in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Return {
+    pub(crate) id: u128,
+    pub(crate) units: u64,
+    pub(crate) expires_at: Timestamp,
+    pub(crate) taken_at: Timestamp,
+}
+
+impl Terms {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let (kind, numbers) = constants(policy.algorithm());
+        let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
+        numbers.iter().for_each(|number| put_double(&mut constants, *number));
+        let is_whole = match policy.algorithm() {
+            Algorithm::Gcra(gcra) => Scale::of(gcra.quota()).is_whole(),
+            _ => false,
+        };
+        Self { policy: policy.clone(), kind, constants, is_whole }
+    }
+
+    pub(crate) fn algorithm(&self) -> &Algorithm {
+        self.policy.algorithm()
+    }
+
+    /// `units` as a script adds them.
+    pub(crate) fn amount(&self, units: u64) -> Amount {
+        amount(self.algorithm(), units)
+    }
+
+    /// Whether its states share a ledger with those of the same key under other policies.
+    pub(crate) const fn shares(&self) -> bool {
+        self.kind == GCRA
+    }
+
+    /// What a value in the store says; `None` if it is not of this policy's making.
+    pub(crate) fn parse(&self, value: &[u8]) -> Option<(State, Vec<Return>)> {
+        if value.is_empty() {
+            return Some((State::vacant(self.algorithm()), Vec::new()));
+        }
+        let mut reader = Reader::new(value);
+        if reader.byte()? != self.kind {
+            return None;
+        }
+        let state = parse_state(self.algorithm(), &mut reader)?;
+        let mut returns = Vec::new();
+        while !reader.is_empty() {
+            returns.push(self.parse_return(&mut reader)?);
+        }
+        Some((state, returns))
+    }
+
+    fn parse_return(&self, reader: &mut Reader<'_>) -> Option<Return> {
+        let id = reader.id()?;
+        let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
+        let expires_at = parse_moment(reader)?;
+        let taken_at = parse_moment(reader)?;
+        Some(Return { id, units: units(self.algorithm(), limbs), expires_at, taken_at })
+    }
+}
+
+/// The kind of an algorithm and its constants, in the order that its script names them.
+fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
+    match algorithm {
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            let mut constants = amount(algorithm, quota.burst()).to_vec();
+            constants.push(Scale::of(quota).ticks);
+            constants.push(believed_us(gcra));
+            (1, constants)
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            let [us, ns] = pair(nanos(bucket.interval()));
+            (2, vec![bucket.size(), bucket.drip_size(), us, ns])
+        }
+        Algorithm::FixedWindow(window) => {
+            let [us, ns] = pair(nanos(window.quota().period()));
+            let anchor = u64::from(window.anchor() == Anchor::FirstRequest);
+            (3, vec![window.quota().units(), us, ns, anchor])
+        }
+        Algorithm::SlidingWindow(window) => {
+            let period_ns = nanos(window.period());
+            let common = gcd(period_ns, window.buckets());
+            let ([us, ns], [whole_us, whole_ns]) = (pair(period_ns), pair(period_ns / common));
+            (4, vec![window.limit(), us, ns, window.buckets() / common, whole_us, whole_ns])
+        }
+        Algorithm::Concurrency(limit) => {
+            let [us, ns] = pair(nanos(limit.lease()));
+            (5, vec![limit.limit(), us, ns])
+        }
+        _ => unreachable_kind(),
+    }
+}
+
+/// How far beyond what the bucket holds an arrival time is believed.
+pub(crate) const fn believed_us(gcra: &Gcra) -> u64 {
+    if gcra.is_per_call() { UNITS_MAX } else { SKEW.as_micros() as u64 }
+}
+
+/// The core has five algorithms; a sixth comes with its script.
+fn unreachable_kind() -> ! {
+    unreachable!("every algorithm of the core has a script")
+}
+
+fn parse_state(algorithm: &Algorithm, reader: &mut Reader<'_>) -> Option<State> {
+    Some(match algorithm {
+        Algorithm::Gcra(gcra) => State::Gcra(parse_gcra(gcra, reader)?),
+        Algorithm::LeakyBucket(_) => {
+            let level = reader.number(7)?;
+            State::LeakyBucket(leaky_bucket::State::new(level, parse_moment(reader)?))
+        }
+        Algorithm::FixedWindow(_) => {
+            let start = parse_moment(reader)?.as_nanos();
+            State::FixedWindow(fixed_window::State::from_words([start, reader.number(7)?]))
+        }
+        Algorithm::SlidingWindow(window) => State::SlidingWindow(parse_cells(window, reader)?),
+        Algorithm::Concurrency(_) => State::Concurrency(parse_holds(reader)?),
+        _ => unreachable_kind(),
+    })
+}
+
+fn parse_gcra(gcra: &Gcra, reader: &mut Reader<'_>) -> Option<gcra::State> {
+    let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
+    let tat = Scale::of(gcra.quota()).ticks_of(limbs);
+    Some(gcra::State::from_words([tat as u64, (tat >> 64) as u64]))
+}
+
+fn parse_cells(window: &SlidingWindow, reader: &mut Reader<'_>) -> Option<sliding_window::State> {
+    let (buckets, period_ns) = (u128::from(window.buckets()), window.period().as_nanos());
+    let count = reader.number(4)?;
+    let cells = (0..count).map(|_| {
+        let start_ns = u128::from(parse_moment(reader)?.as_nanos());
+        // A cell is named by the first nanosecond of its tick, which lies in that tick.
+        let tick = start_ns * buckets / period_ns;
+        Some(Cell { tick: u64::try_from(tick).ok()?, units: reader.number(7)? })
+    });
+    Some(sliding_window::State::from_cells(cells.collect::<Option<Vec<_>>>()?))
+}
+
+fn parse_holds(reader: &mut Reader<'_>) -> Option<concurrency::State> {
+    let count = reader.number(4)?;
+    let holds = (0..count).map(|_| {
+        let (id, units) = (reader.id()?, reader.number(7)?);
+        Some(Hold { id, units, expires_at: parse_moment(reader)? })
+    });
+    Some(concurrency::State::from_holds(holds.collect::<Option<Vec<_>>>()?))
+}
+
+pub(crate) fn parse_moment(reader: &mut Reader<'_>) -> Option<Timestamp> {
+    let micros = reader.number(7)?;
+    Some(moment(micros, reader.number(2)?))
+}
+
+/// The numbers that make an algorithm, for the record of a reservation.
+pub(crate) fn numbers(algorithm: &Algorithm) -> [u64; 4] {
+    match algorithm {
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            [1, quota.units(), nanos(quota.period()), quota.burst()]
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            [2, bucket.size(), bucket.drip_size(), nanos(bucket.interval())]
+        }
+        Algorithm::FixedWindow(window) => {
+            let first = u64::from(window.anchor() == Anchor::FirstRequest);
+            [3, window.quota().units(), nanos(window.quota().period()), first]
+        }
+        Algorithm::SlidingWindow(window) => {
+            [4, window.limit(), nanos(window.period()), window.buckets()]
+        }
+        Algorithm::Concurrency(limit) => [5, limit.limit(), nanos(limit.lease()), 0],
+        _ => unreachable_kind(),
+    }
+}
+
+/// The algorithm that [`numbers`] came from; `None` if the record is damaged.
+pub(crate) fn algorithm([kind, a, b, c]: [u64; 4]) -> Option<Algorithm> {
+    let time = std::time::Duration::from_nanos;
+    Some(match kind {
+        1 => Gcra::new(Quota::with_burst(a, time(b), c).ok()?).into(),
+        2 => LeakyBucket::new(a, b, time(c)).ok()?.into(),
+        3 => {
+            let anchor = if c == 1 { Anchor::FirstRequest } else { Anchor::Epoch };
+            FixedWindow::new(Quota::new(a, time(b)).ok()?, anchor).into()
+        }
+        4 => {
+            let quota = Quota::new(a, time(b)).ok()?;
+            SlidingWindow::new(quota, c).or_else(|_| SlidingWindow::exact(quota)).ok()?.into()
+        }
+        5 => Concurrency::new(a, time(b)).ok()?.into(),
+        _ => return None,
+    })
+}

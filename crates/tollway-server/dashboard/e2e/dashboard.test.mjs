@@ -1,0 +1,325 @@
+// The dashboard as people meet it: the real service, a real browser, load on it.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, before, test } from "node:test";
+import { axe, hasText, isLive, launch, open } from "./browser.mjs";
+import { eventually, Service } from "./service.mjs";
+
+const RULES = `
+[[policies]]
+name = "hour"
+quota = "5/1h"
+[[policies]]
+name = "trial"
+quota = "2/1h"
+shadow = true
+[[policies]]
+name = "load"
+quota = "1000/1h"
+[[policies]]
+name = "window"
+algorithm = "sliding-window"
+quota = "5/10m"
+`;
+const ADMIN = { TOLLWAY_TOKEN: "the-boss" };
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+});
+
+/** Runs `body` with a service and ends it afterwards, whatever happened. */
+async function serving(toml, env, body) {
+  const service = await Service.start(toml, env);
+  try {
+    await body(service);
+  } finally {
+    await service.dispose();
+  }
+}
+
+test("the page shows the right counts, under load too", () => serving(RULES, {}, async (service) => {
+  const { page, complaints } = await open(browser, service);
+  await isLive(page);
+  await service.check("hour", "ada", 8);
+  await service.check("trial", "ada", 4);
+  // 5 + 4 allowed, 3 denied, 2 of the allowed only because of shadow mode.
+  await hasText(page, "#tile-allowed-note", "9 in all");
+  await hasText(page, "#tile-denied-note", "3 in all");
+  await hasText(page, "#tile-shadow-note", "2 in all");
+  await Promise.all(Array.from({ length: 4 }, (_, index) => service.check("load", `key-${index % 2}`, 10_000)));
+  await hasText(page, "#tile-allowed-note", "2,009 in all");
+  await hasText(page, "#tile-denied-note", "38,003 in all");
+  await page.goto(`${service.url}/#policies`);
+  const row = page.locator("#policy-list tr").filter({ has: page.getByRole("link", { name: "load", exact: true }) });
+  await row.filter({ hasText: "38,000" }).waitFor();
+  const metrics = (await service.request("GET", "/metrics")).text;
+  assert.match(metrics, /policy="load",decision="deny"} 38000/);
+  assert.deepEqual(complaints, []);
+}));
+
+test("a key made of markup and control bytes is inert", () => serving(RULES, ADMIN, async (service) => {
+  const key = '<script>window.owned=1</script><img src=x onerror="window.owned=2">\u0000\u0007\u202e"\'&amp;';
+  await service.check("hour", key, 9, "the-boss");
+  const { page, complaints } = await open(browser, service, { token: "the-boss" });
+  await isLive(page);
+  const link = page.locator("a.key").filter({ hasText: "<script>window.owned=1</script>" }).first();
+  await link.waitFor();
+  assert.ok((await link.textContent()).includes("\\x00\\x07\\xe2\\x80\\xae"), "what cannot be seen is spelled out");
+  await link.click();
+  await hasText(page, "#standings tr", "0 of 5");
+  assert.ok((await page.locator("#key-shown").textContent()).includes("<img src=x"));
+  assert.equal(await page.evaluate(() => window.owned), undefined);
+  assert.equal(await page.locator("main img, main script").count(), 0);
+  assert.deepEqual(complaints, []);
+}));
+
+test("a thousand policies are filtered, sorted and paged by the service", async () => {
+  const many = Array.from({ length: 1_000 }, (_, index) => `[[policies]]\nname = "p-${String(index).padStart(4, "0")}"\nquota = "3/1h"\n`).join("");
+  await serving(many, {}, async (service) => {
+    await service.check("p-0777", "ada", 5);
+    const { page, complaints } = await open(browser, service, { hash: "#policies" });
+    await isLive(page);
+    const where = page.locator("section .where");
+    await hasText(page, ".where", "1–25 of 1000");
+    assert.equal(await page.locator("#policy-list tbody tr").count(), 25);
+    await page.getByRole("button", { name: "Next" }).click();
+    await hasText(page, ".where", "26–50 of 1000");
+    await page.getByLabel("Filter").fill("p-07");
+    await hasText(page, ".where", "1–25 of 100");
+    await page.getByLabel("Sort by").selectOption("denied");
+    await hasText(page, "#policy-list tbody tr:first-child", "p-0777");
+    await page.getByLabel("Filter").fill("no such");
+    await hasText(page, ".where", "0–0 of 0");
+    await page.getByLabel("Filter").fill("p-0777");
+    await page.getByRole("link", { name: "p-0777" }).click();
+    await hasText(page, "#policy-detail", "3/1h");
+    await page.getByRole("button", { name: "Check" }).click();
+    await hasText(page, "#policy-detail .notice", "Denied");
+    assert.ok(await where.isVisible());
+    assert.deepEqual(complaints, []);
+  });
+});
+
+test("a hundred thousand groups are paged by the service", async () => {
+  const toml = `${RULES}\n[[queues]]\nname = "mail"\ngroup_limits = ["slots 1/1h"]\njobs_max = 200000\ngroups_max = 200000\n`;
+  await serving(toml, {}, async (service) => {
+    const total = 100_000;
+    for (let from = 0; from < total; from += 1_000) {
+      const jobs = Array.from({ length: 1_000 }, (_, index) => ({ group: `g-${String(from + index).padStart(6, "0")}`, payload: "x" }));
+      const answer = await service.request("POST", "/v1/queues/mail/jobs/batch", { jobs });
+      assert.equal(answer.status, 201, answer.text);
+    }
+    await service.request("POST", "/v1/queues/mail/jobs", { group: "<b>a\u0007</b>", payload: "x" });
+    const { page, complaints } = await open(browser, service, { hash: "#queues" });
+    await page.getByRole("link", { name: "mail" }).click();
+    await hasText(page, ".where", `1–50 of ${total + 1}`);
+    await hasText(page, "#group-list code", "<b>a\\x07</b>");
+    await page.getByRole("button", { name: "Next" }).click();
+    await hasText(page, ".where", `51–100 of ${total + 1}`);
+    await hasText(page, "#group-list tbody tr:first-child", "g-000049");
+    await page.getByRole("button", { name: "Previous" }).click();
+    await hasText(page, ".where", `1–50 of ${total + 1}`);
+    assert.deepEqual(complaints, []);
+  });
+});
+
+test("an address that names nothing says so, and shows nothing of what was there before", async () => {
+  const toml = `${RULES}\n[[queues]]\nname = "mail"\ngroup_limits = ["slots 1/1h"]\n`;
+  await serving(toml, {}, async (service) => {
+    await service.request("POST", "/v1/queues/mail/jobs", { group: "acme", payload: "x" });
+    const { page, complaints } = await open(browser, service, { hash: "#queues/mail" });
+    await hasText(page, "#group-list", "acme");
+    await page.goto(`${service.url}/#queues/<b>absent`);
+    await hasText(page, ".notice.bad", "No queue is named <b>absent.");
+    assert.ok(!(await page.locator("#group-list").isVisible()));
+    assert.ok(await page.getByRole("link", { name: "mail" }).isVisible());
+    await page.goto(`${service.url}/#policies//hour`);
+    await hasText(page, "#policy-detail", "5/1h");
+    await page.goto(`${service.url}/#policies//absent`);
+    await hasText(page, "#policy-detail", "No policy is named absent.");
+    assert.ok(!(await page.locator("#policy-detail").textContent()).includes("5/1h"));
+    assert.deepEqual(complaints, []);
+  });
+});
+
+/** What has the focus: its name, and whether one can see that it has it. */
+const focused = (page) => page.evaluate(() => {
+  const element = document.activeElement;
+  const label = element.labels?.[0]?.textContent ?? element.getAttribute("aria-label") ?? element.textContent;
+  const look = getComputedStyle(element);
+  return { name: label.trim(), seen: look.outlineStyle !== "none" && parseFloat(look.outlineWidth) >= 2 };
+});
+
+test("the keyboard reaches every control, each has a name, and one sees where one is", () => serving(RULES, ADMIN, async (service) => {
+  await service.check("hour", "ada", 1, "the-boss");
+  for (const [hash, ready, expected] of [
+    ["#policies//hour", "#policy-detail", ["Overview", "Token", "Switch between light and dark", "Chart", "Close", "Key", "Cost", "Check", "Peek", "Filter", "Sort by", "window"]],
+    ["#keys/616461", "#standings tbody tr", ["Key", "Look up", "Ban this key", "Policies", "Reset under hour", "Set a quota under window"]],
+  ]) {
+    const { page, context } = await open(browser, service, { hash, token: "the-boss" });
+    await page.locator(ready).first().waitFor();
+    await isLive(page);
+    const names = new Set();
+    for (let step = 0; step < 60 && !expected.every((name) => names.has(name)); step++) {
+      await page.keyboard.press("Tab");
+      const { name, seen } = await focused(page);
+      if (await page.evaluate(() => document.activeElement === document.body)) continue;
+      assert.ok(name, `${hash}: a control without a name`);
+      assert.ok(seen, `${hash}: ${name} has the focus and does not show it`);
+      names.add(name);
+    }
+    assert.deepEqual(expected.filter((name) => !names.has(name)), [], `${hash}: not reached`);
+    await context.close();
+  }
+}));
+
+test("a token that is not accepted any more is asked for again", () => serving(RULES, ADMIN, async (service) => {
+  const { page } = await open(browser, service);
+  const dialog = page.locator("#token-dialog");
+  await dialog.waitFor();
+  await page.locator("#token").fill("the-boss");
+  await page.keyboard.press("Enter");
+  await isLive(page);
+  await service.stop();
+  await page.locator('#link[data-state="lost"]').waitFor();
+  await service.start({ TOLLWAY_TOKEN: "another" });
+  await hasText(page, "#token-why", "not accepted any more");
+  await page.locator("#token").fill("another");
+  await page.keyboard.press("Enter");
+  await isLive(page);
+  assert.ok(!(await dialog.isVisible()));
+}));
+
+test("a lost service is said and its return is noticed", () => serving(RULES, {}, async (service) => {
+  const { page, complaints } = await open(browser, service);
+  await isLive(page);
+  await service.stop();
+  await hasText(page, "#link", "connection lost");
+  await hasText(page, "#banner", "does not answer");
+  await service.start();
+  await isLive(page);
+  await service.check("hour", "ada", 6);
+  await hasText(page, "#tile-denied-note", "1 in all");
+  assert.ok(!(await page.locator("#banner").isVisible()));
+  assert.deepEqual(complaints, []);
+}));
+
+test("an administrator resets, bans and sets a quota", () => serving(RULES, ADMIN, async (service) => {
+  const status = async (policy) => (await service.request("POST", "/v1/check", { policy, key: "ada" }, "the-boss")).status;
+  await service.check("hour", "ada", 6, "the-boss");
+  const { page, complaints } = await open(browser, service, { hash: "#keys", token: "the-boss" });
+  await page.getByRole("textbox", { name: "Key" }).fill("ada");
+  await page.keyboard.press("Enter");
+  await hasText(page, "#standings tr", "0 of 5");
+  await page.getByRole("button", { name: "Reset under hour" }).click();
+  await hasText(page, ".notice", "Reset under hour");
+  assert.equal(await status("hour"), 200);
+  await page.getByRole("button", { name: "Set a quota under window" }).click();
+  await page.getByLabel("Quota under window").fill("1/10m");
+  await page.keyboard.press("Enter");
+  await hasText(page, "#standings", "its own");
+  assert.equal(await status("window"), 200);
+  assert.equal(await status("window"), 429);
+  await page.getByRole("button", { name: "Ban this key" }).click();
+  await hasText(page, "#key-shown", "banned");
+  assert.equal(await status("hour"), 429);
+  await page.getByRole("button", { name: "Lift the ban" }).click();
+  await page.getByRole("button", { name: "Ban this key" }).waitFor();
+  assert.equal(await status("hour"), 200);
+  assert.deepEqual(complaints, []);
+}));
+
+test("nothing is changed without a token, even by a service that is open", () => serving(RULES, {}, async (service) => {
+  for (const [path, body] of [
+    ["/dashboard/ban", { key_hex: "61", banned: true }],
+    ["/dashboard/reset", { key_hex: "61", policy: "hour" }],
+    ["/dashboard/quota", { key_hex: "61", policy: "hour", quota: "1/1h" }],
+  ]) {
+    assert.equal((await service.request("POST", path, body)).status, 403, path);
+  }
+  const { page } = await open(browser, service, { hash: "#keys/616461" });
+  await hasText(page, "#key-actions", "Changes need a token");
+  assert.equal(await page.getByRole("button", { name: "Ban" }).count(), 0);
+}));
+
+test("whoever may only read sees no keys and changes nothing", async () => {
+  const toml = `tokens = [{ token = "reader", role = "read" }, { token = "boss", role = "admin" }]\n${RULES}`;
+  await serving(toml, {}, async (service) => {
+    assert.equal((await service.request("GET", "/dashboard/policies")).status, 401);
+    assert.equal((await service.request("POST", "/dashboard/ban", { key_hex: "61", banned: true }, "reader")).status, 403);
+    const { page } = await open(browser, service, { token: "reader" });
+    await isLive(page);
+    await hasText(page, ".note", "shown to the role admin");
+    assert.equal(await page.locator("a.key").count(), 0);
+  });
+});
+
+test("the page is small, comes from one place and is not sent twice", () => serving(RULES, {}, async (service) => {
+  const files = ["/", "/dashboard/app.js", "/dashboard/app.css", "/dashboard/icon.svg"];
+  let bytes = 0;
+  for (const path of files) {
+    const answer = await fetch(`${service.url}${path}`, { headers: { "accept-encoding": "gzip" } });
+    bytes += Number(answer.headers.get("content-length"));
+    assert.match(answer.headers.get("content-security-policy"), /default-src 'none'/);
+    const again = await fetch(`${service.url}${path}`, { headers: { "if-none-match": answer.headers.get("etag") } });
+    assert.equal(again.status, 304);
+  }
+  assert.ok(bytes < 150_000, `${bytes} bytes`);
+  const { page, requests } = await open(browser, service);
+  await isLive(page);
+  const paint = await page.evaluate(() => performance.getEntriesByType("paint").length);
+  assert.ok(paint > 0);
+  const chain = requests.map((url) => new URL(url).pathname).filter((path) => files.includes(path));
+  assert.deepEqual([...new Set(chain)].sort().filter((path) => path !== "/dashboard/icon.svg"), ["/", "/dashboard/app.css", "/dashboard/app.js"]);
+}));
+
+test("every view can be used by keyboard and read aloud, at every width, in both themes", () => serving(RULES, ADMIN, async (service) => {
+  const shots = process.env.TOLLWAY_SHOTS;
+  let busy = true;
+  const load = (async () => {
+    for (let round = 0; busy; round++) {
+      for (let key = 0; key < 12; key++) await service.check("load", `customer-${key}`, 1 + ((round + 1) * (key + 3)) % 29, "the-boss");
+      await service.check("hour", `user-${round % 7}`, 3, "the-boss");
+      await service.check("trial", `user-${round % 3}`, 2, "the-boss");
+    }
+  })();
+  try {
+    for (const theme of ["light", "dark"]) {
+      // Colours do not change the layout: without pictures to take, one width in the dark is enough.
+      for (const width of theme === "light" || shots ? [400, 900, 1600] : [900]) {
+        const { page, context, complaints } = await open(browser, service, { width, theme, token: "the-boss" });
+        await isLive(page);
+        for (const hash of ["#overview", "#policies//hour", `#keys/${Buffer.from("user-1").toString("hex")}`, "#queues", "#upstream"]) {
+          await page.goto(`${service.url}/${hash}`);
+          await eventually("the view is drawn", () => page.evaluate(() => document.querySelectorAll("main table tbody tr, main .notice:not(:empty)").length > 0));
+          if (hash === "#overview") await eventually("there are figures", async () => (await page.locator("#tile-allowed").textContent()) !== "–");
+          const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+          assert.ok(overflow <= 0, `${hash} is ${overflow} px too wide at ${width}`);
+          if (width === 900) {
+            await page.evaluate(readFileSync(axe, "utf8"));
+            const found = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa"] }));
+            assert.deepEqual(found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]), [], `${hash} ${theme}`);
+          }
+          if (shots) await page.screenshot({ path: `${shots}/${hash.slice(1, 5)}-${width}-${theme}.png`, fullPage: true });
+        }
+        assert.deepEqual(complaints, []);
+        await context.close();
+      }
+    }
+    const { page } = await open(browser, service, { token: "the-boss" });
+    await isLive(page);
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to content");
+    for (let step = 0; step < 3; step++) await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await hasText(page, "h2", "Policies");
+  } finally {
+    busy = false;
+    await load;
+  }
+}));

@@ -1,0 +1,93 @@
+// The page while the shared store comes and goes, and while the configuration on disk is wrong.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { readFileSync, writeFileSync } from "node:fs";
+import { connect } from "node:net";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { hasText, isLive, launch, open } from "./browser.mjs";
+import { eventually, freePort, Service } from "./service.mjs";
+
+const RULES = `
+[[policies]]
+name = "hour"
+quota = "5/1h"
+on_store_error = "allow"
+`;
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(async () => {
+  await browser?.close();
+});
+
+const answers = (port) => new Promise((resolve) => {
+  const socket = connect(port, "127.0.0.1", () => resolve(true));
+  socket.on("error", () => resolve(false));
+  socket.on("connect", () => socket.destroy());
+});
+
+async function redis(port) {
+  const child = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"], { stdio: "ignore" });
+  await eventually("redis answers", () => answers(port));
+  return async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    child.kill("SIGKILL");
+    await ended;
+  };
+}
+
+test("a store that is gone is said, and its return is noticed", async () => {
+  const port = await freePort();
+  let stopRedis = await redis(port);
+  const service = await Service.start(RULES, { TOLLWAY_STORE: `redis://127.0.0.1:${port}` });
+  try {
+    const { page, complaints } = await open(browser, service);
+    await isLive(page);
+    await service.check("hour", "ada", 7);
+    await hasText(page, "#tile-denied-note", "2 in all");
+    await hasText(page, "#tile-store-note", "answers");
+    assert.ok(!(await page.locator("#banner").isVisible()));
+    await stopRedis();
+    // Somebody goes on asking: without questions there is nothing that could be degraded.
+    const banner = page.locator("#banner");
+    await eventually("it is said", async () => {
+      await service.check("hour", "ada", 1);
+      return (await banner.isVisible()) && (await banner.textContent()).includes("Degraded");
+    });
+    await hasText(page, "#tile-store-note", "does not answer");
+    assert.equal(await page.locator(".tile.alarm").count(), 1);
+    stopRedis = await redis(port);
+    await eventually("its return is noticed", async () => {
+      await service.check("hour", "bob", 1);
+      return !(await banner.isVisible());
+    });
+    await hasText(page, "#tile-store-note", "answers");
+    assert.equal(await page.locator(".tile.alarm").count(), 0);
+    assert.deepEqual(complaints, []);
+  } finally {
+    await service.dispose();
+    await stopRedis();
+  }
+});
+
+test("a wrong file is said with what is wrong, and forgotten when it is right again", async () => {
+  const service = await Service.start(RULES, {});
+  try {
+    const { page } = await open(browser, service);
+    await isLive(page);
+    const file = join(service.folder, "tollway.toml");
+    const right = readFileSync(file, "utf8");
+    writeFileSync(file, `${right}\nqota = "<b>1</b>"\n`);
+    await hasText(page, "#banner", "the old one holds");
+    await hasText(page, "#banner", "qota");
+    writeFileSync(file, right);
+    await page.locator("#banner").waitFor({ state: "hidden" });
+  } finally {
+    await service.dispose();
+  }
+});

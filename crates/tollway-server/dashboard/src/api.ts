@@ -1,0 +1,185 @@
+// What the page asks of its service, with the token if there is one.
+
+export type Three = [allowed: number, denied: number, shadow: number];
+
+export interface Tick {
+  at_ms: number;
+  recent: Three;
+  totals: Three;
+  latency_us: [p50: number, p99: number];
+  busiest: { domain: string; policy: string; recent: Three }[];
+  store: Store;
+  connections: { resp: number; http: number; grpc: number };
+  draining: boolean;
+  config_error: string | null;
+  amended_keys: number;
+  top?: { allowed: Ranked[]; denied: Ranked[] };
+}
+
+export interface Store {
+  kind: "memory" | "shared";
+  errors: number;
+  degraded: number;
+  keys?: number;
+  keys_max?: number;
+  forgotten?: number;
+  refused?: number;
+}
+
+/** A key and its decisions per minute, over the last minute and the last five. */
+export interface Ranked { key: string; rate_1m: number; rate_5m: number }
+
+export interface Session { role: "read" | "check" | "admin"; open: boolean; version: string; upstream: boolean }
+
+export interface History {
+  at_ms: number[];
+  allowed: number[];
+  denied: number[];
+  shadow: number[];
+  p50_us: number[];
+  p99_us: number[];
+}
+
+export interface PolicyRow {
+  domain: string;
+  policy: string;
+  in_force: boolean;
+  totals: Three;
+  recent: Three;
+  config: {
+    algorithm: string;
+    quota: string;
+    limit: number;
+    on_store_error: string;
+    shadow: boolean;
+    overrides: number;
+    gate_key: string;
+  } | null;
+}
+
+export interface Standing {
+  policy: string;
+  quota: string;
+  own_quota: boolean;
+  treatment: "enforced" | "shadow" | "unlimited" | "banned";
+  allowed: boolean;
+  limit: number;
+  remaining: number;
+  retry_after_ms: number | null;
+  reset_after_ms: number;
+  degraded: boolean;
+}
+
+/** An answer that is not one of the expected: with the status, 0 if there was none at all. */
+export class ApiError extends Error {
+  constructor(readonly status: number, message: string) {
+    super(message);
+  }
+}
+
+const TOKEN = "tollway-token";
+const PATIENCE_MS = 10_000;
+
+export const token = {
+  get: (): string => sessionStorage.getItem(TOKEN) ?? "",
+  set: (text: string): void => (text ? sessionStorage.setItem(TOKEN, text) : sessionStorage.removeItem(TOKEN)),
+};
+
+function fields(): Record<string, string> {
+  return token.get() ? { authorization: `Bearer ${token.get()}` } : {};
+}
+
+/** Called when the service asks for a token, or for another one. */
+export const unauthorized: { tell: () => void } = { tell: () => undefined };
+
+export async function call<T>(path: string, body?: unknown, accept: number[] = []): Promise<T> {
+  const init: RequestInit = { headers: fields(), signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" };
+  if (body !== undefined) {
+    const headers = { ...fields(), "content-type": "application/json" };
+    Object.assign(init, { method: "POST", headers, body: JSON.stringify(body) });
+  }
+  let answer: Response;
+  try {
+    answer = await fetch(path, init);
+  } catch {
+    throw new ApiError(0, "The service does not answer.");
+  }
+  if (answer.status === 401) unauthorized.tell();
+  if (!answer.ok && !accept.includes(answer.status)) throw new ApiError(answer.status, await detail(answer));
+  return (await answer.json()) as T;
+}
+
+async function detail(answer: Response): Promise<string> {
+  try {
+    const problem = (await answer.json()) as { title?: string; detail?: string };
+    return problem.detail ?? problem.title ?? `Status ${answer.status}`;
+  } catch {
+    return `Status ${answer.status}`;
+  }
+}
+
+export type Link = "connecting" | "live" | "lost" | "locked";
+
+/** The stream of events, opened again whenever it ends. */
+export class Live {
+  #stop: AbortController | null = null;
+  #attempt = 0;
+  #timer = 0;
+
+  constructor(readonly onTick: (tick: Tick) => void, readonly onLink: (link: Link) => void) {}
+
+  /** Opens the stream, or opens it anew. */
+  start(): void {
+    window.clearTimeout(this.#timer);
+    this.#stop?.abort();
+    this.#stop = new AbortController();
+    void this.#run(this.#stop);
+  }
+
+  async #run(stop: AbortController): Promise<void> {
+    // A peer that vanished without a word is found by its silence: there is an event every second.
+    let watchdog = window.setTimeout(() => stop.abort(), PATIENCE_MS);
+    const heard = () => {
+      window.clearTimeout(watchdog);
+      watchdog = window.setTimeout(() => stop.abort(), PATIENCE_MS);
+    };
+    let locked = false;
+    try {
+      // EventSource cannot send a token.
+      const answer = await fetch("/dashboard/events", { headers: fields(), signal: stop.signal, cache: "no-store" });
+      if (answer.status === 401 || answer.status === 403) {
+        locked = true;
+        unauthorized.tell();
+      } else if (answer.ok && answer.body) {
+        this.onLink("live");
+        this.#attempt = 0;
+        await this.#read(answer.body, heard);
+      }
+    } catch {
+      // Told below: however the stream ended, it is to be opened again.
+    }
+    window.clearTimeout(watchdog);
+    if (this.#stop !== stop) return;
+    this.onLink(locked ? "locked" : "lost");
+    if (locked) return;
+    const wait_ms = Math.min(5_000, 250 * 2 ** this.#attempt++);
+    this.#timer = window.setTimeout(() => this.start(), wait_ms);
+  }
+
+  async #read(body: ReadableStream<Uint8Array>, heard: () => void): Promise<void> {
+    const reader = body.getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      heard();
+      text += decoder.decode(value, { stream: true });
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const data = text.slice(0, end).split("\n").find((line) => line.startsWith("data: "));
+        text = text.slice(end + 2);
+        if (data) this.onTick(JSON.parse(data.slice(6)) as Tick);
+      }
+    }
+  }
+}

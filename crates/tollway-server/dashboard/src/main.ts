@@ -1,0 +1,146 @@
+// The page: which view is seen, who is looking, and whether the service is there.
+
+import { call, Live, token, unauthorized, type Link, type Session, type Tick } from "./api";
+import { byId, replace, say } from "./dom";
+import { Keys } from "./keys";
+import { Overview } from "./overview";
+import { Policies } from "./policies";
+import { Queues } from "./queues";
+import { Upstream } from "./upstream";
+import { Rising, type View } from "./view";
+
+const views: Record<string, View> = {
+  overview: new Overview(),
+  keys: new Keys(),
+  policies: new Policies(),
+  queues: new Queues(),
+  upstream: new Upstream(),
+};
+
+const main = byId("main");
+const link = byId("link");
+const banner = byId("banner");
+const dialog = byId<HTMLDialogElement>("token-dialog");
+let current: View | null = null;
+let seen = false;
+
+function navigate(): void {
+  const [name = "", ...rest] = location.hash.slice(1).split("/");
+  if (name === "main") return;
+  const view = views[name] ?? views.overview;
+  if (!view) return;
+  if (view !== current) {
+    replace(main, view.element);
+    // After the first look the focus follows, so that a screen reader reads the new view.
+    if (seen) main.focus();
+  }
+  seen = true;
+  current = view;
+  document.title = `${view.title} · Tollway`;
+  for (const anchor of document.querySelectorAll<HTMLAnchorElement>("nav[aria-label=Views] a")) {
+    const isCurrent = views[anchor.hash.slice(1)] === view;
+    if (isCurrent) anchor.setAttribute("aria-current", "page");
+    else anchor.removeAttribute("aria-current");
+  }
+  view.show(rest.join("/"));
+}
+
+function showTick(tick: Tick): void {
+  const troubles: string[] = [];
+  if (tick.draining) troubles.push("The service is draining: it is about to stop.");
+  if (tick.config_error) troubles.push(`The configuration on disk is refused, the old one holds: ${tick.config_error}`);
+  if (degraded.see(tick.store.degraded, tick.at_ms)) troubles.push("Degraded: decisions are made without the store.");
+  tell(troubles.join(" "));
+  current?.tick?.(tick);
+}
+const degraded = new Rising();
+
+function tell(text: string): void {
+  banner.hidden = text === "";
+  say(banner, text);
+}
+
+let wasLost = false;
+function showLink(state: Link): void {
+  const texts: Record<Link, string> = {
+    connecting: "connecting", live: "live", lost: "connection lost", locked: "token needed",
+  };
+  link.dataset["state"] = state;
+  document.body.classList.toggle("stale", state === "lost" || state === "locked");
+  say(link, texts[state]);
+  if (state === "lost") {
+    wasLost = true;
+    tell("The service does not answer. What is shown is what it said last; it is asked again and again.");
+  }
+  if (state === "live") {
+    tell("");
+    if (wasLost) {
+      wasLost = false;
+      void greet();
+      current?.reconnected?.();
+    }
+  }
+}
+
+async function greet(): Promise<void> {
+  try {
+    const session = await call<Session>("/dashboard/session");
+    for (const view of Object.values(views)) view.session?.(session);
+    byId("token-button").hidden = session.open;
+  } catch {
+    // Without an answer the link says so; without a token the dialog does.
+  }
+}
+
+const live = new Live(showTick, showLink);
+
+function askToken(why: string): void {
+  say(byId("token-why"), why);
+  byId<HTMLInputElement>("token").value = "";
+  byId("token-forget").hidden = !token.get();
+  if (!dialog.open) dialog.showModal();
+}
+
+unauthorized.tell = () => {
+  showLink("locked");
+  askToken(token.get() ? "This token is not accepted any more." : "This service answers to those who have a token.");
+};
+
+function begin(): void {
+  dialog.close();
+  void greet();
+  live.start();
+  if (current) navigate();
+}
+
+dialog.addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(byId<HTMLInputElement>("token").value.trim());
+  begin();
+});
+byId("token-cancel").addEventListener("click", () => dialog.close());
+byId("token-forget").addEventListener("click", () => {
+  token.set("");
+  begin();
+});
+byId("token-button").addEventListener("click", () => askToken("Use another token, or forget this one."));
+
+const THEME = "tollway-theme";
+function theme(choice: string | null): void {
+  if (choice) document.documentElement.dataset["theme"] = choice;
+  for (const view of Object.values(views)) view.restyle?.();
+}
+byId("theme").addEventListener("click", () => {
+  const chosen = document.documentElement.dataset["theme"];
+  const isDark = chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  const next = isDark ? "light" : "dark";
+  localStorage.setItem(THEME, next);
+  theme(next);
+});
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(null));
+
+theme(localStorage.getItem(THEME));
+window.addEventListener("hashchange", navigate);
+navigate();
+void greet();
+live.start();

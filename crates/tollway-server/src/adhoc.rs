@@ -1,0 +1,133 @@
+//! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
+//!
+//! The numbers belong to the call, not to the key: as with redis-cell and throttlecrab, a key keeps
+//! its arrival time when they change. So that one arrival time means the same under all of them, what
+//! a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than asked
+//! for). Above a million a second that could cost more than a thousandth; numbers whose interval is
+//! shorter than a microsecond and not whole keep their states apart, exact.
+//!
+//! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
+//! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
+//! by callers and a flood of different ones must not stay.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tollway_core::gcra::Gcra;
+use tollway_core::{Policy, Quota, QuotaError};
+
+/// How many different policies are kept per thread.
+const KEPT: usize = 1_024;
+
+/// The shortest interval that is rounded.
+const SHARED_NS_MIN: u64 = 1_000;
+
+/// A policy's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    /// Units that an idle key may take at once.
+    pub burst: u64,
+    /// Units per period.
+    pub count: u64,
+    /// The period.
+    pub period_ns: u64,
+}
+
+impl Numbers {
+    /// Numbers as commands send them; `None` unless all are positive.
+    #[must_use]
+    pub fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
+        let positive = |number: i64| u64::try_from(number).ok().filter(|&number| number > 0);
+        let (burst, count) = (positive(burst)?, positive(count)?);
+        (period_ns > 0).then_some(Self { burst, count, period_ns })
+    }
+
+    /// The same with a period in seconds; `None` also if it is absurdly long.
+    #[must_use]
+    pub fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
+        let period_ns = u64::try_from(period_s).ok()?.checked_mul(1_000_000_000)?;
+        Self::new(burst, count, period_ns)
+    }
+}
+
+/// Policies by their numbers.
+#[derive(Debug, Default)]
+pub struct AdHoc {
+    last: Option<(Numbers, Rc<Policy>)>,
+    kept: HashMap<Numbers, Rc<Policy>>,
+}
+
+impl AdHoc {
+    /// The name of every policy made here.
+    pub const NAME: &'static str = "ad-hoc";
+
+    /// The policy with these numbers.
+    ///
+    /// # Errors
+    ///
+    /// If they make no quota.
+    pub fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+        if let Some((last, policy)) = &self.last
+            && *last == numbers
+        {
+            return Ok(Rc::clone(policy));
+        }
+        let policy = match self.kept.get(&numbers) {
+            Some(policy) => Rc::clone(policy),
+            None => self.build(numbers)?,
+        };
+        self.last = Some((numbers, Rc::clone(&policy)));
+        Ok(policy)
+    }
+
+    fn build(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+        let Numbers { burst, count, period_ns } = numbers;
+        let quota = Quota::with_burst(count, Duration::from_nanos(period_ns), burst)?;
+        let interval_ns = period_ns.div_ceil(count);
+        let is_shared = period_ns.is_multiple_of(count) || interval_ns >= SHARED_NS_MIN;
+        let algorithm = match Quota::with_burst(1, Duration::from_nanos(interval_ns), burst) {
+            Ok(rounded) if is_shared => Gcra::per_call(rounded),
+            _ => Gcra::new(quota),
+        };
+        let policy = Policy::new(Self::NAME, algorithm);
+        let policy = Rc::new(policy.expect("the name is printable ASCII"));
+        if self.kept.len() == KEPT {
+            self.kept.clear();
+        }
+        self.kept.insert(numbers, Rc::clone(&policy));
+        Ok(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_are_one_policy_and_the_list_is_bounded() {
+        let mut adhoc = AdHoc::default();
+        let numbers = |burst| Numbers { burst, count: 1, period_ns: 1_000_000_000 };
+        let first = adhoc.policy(numbers(5)).unwrap();
+        let second = adhoc.policy(numbers(6)).unwrap();
+        assert!(Rc::ptr_eq(&first, &adhoc.policy(numbers(5)).unwrap()));
+        assert_eq!(first.id(), second.id(), "the numbers are no part of a key's state");
+        let fine = Numbers { burst: 5, count: 999_999_999, period_ns: 1_000_000_000 };
+        assert_ne!(adhoc.policy(fine).unwrap().id(), first.id());
+        for burst in 1..5_000 {
+            adhoc.policy(numbers(burst)).unwrap();
+        }
+        assert!(adhoc.kept.len() <= KEPT);
+        assert_eq!(adhoc.policy(numbers(5)).unwrap().id(), first.id());
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused_not_wrapped() {
+        let mut adhoc = AdHoc::default();
+        for (burst, count, period_ns) in
+            [(u64::MAX, 1, 1), (1, u64::MAX, 1), (1, 1, u64::MAX), (4_294_967_295, 1, 1 << 61)]
+        {
+            assert!(adhoc.policy(Numbers { burst, count, period_ns }).is_err());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What operators change while the service runs: keys banned, keys given a quota of their own.
+//!
+//! Amendments stand beside the rules and outlive a reload of them, but not the process, and hold on
+//! this node only: what is to last belongs into the configuration. A set of them never changes; an
+//! operator's change makes the next set ([`crate::service::Service::amend`]), so that a request
+//! sees one state of affairs from beginning to end.
+
+use std::collections::HashMap;
+
+use tollway_core::Policy;
+
+/// Keys that may be amended at once.
+const KEYS_MAX: usize = 10_000;
+/// Policies of one key that may have a quota of their own.
+const QUOTAS_PER_KEY_MAX: usize = 64;
+
+/// Keys that are treated differently from what the rules say.
+#[derive(Clone, Debug, Default)]
+pub struct Amendments {
+    by_key: HashMap<Box<[u8]>, Amendment>,
+}
+
+/// What is different for one key.
+#[derive(Clone, Debug, Default)]
+pub struct Amendment {
+    /// Whether the key is always denied.
+    pub banned: bool,
+    quotas: HashMap<String, Policy>,
+}
+
+/// There is no room for another amendment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Amendments {
+    /// What is different for `key`, if anything is.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, key: &[u8]) -> Option<&Amendment> {
+        // Almost always there are none, and then no key is hashed for it.
+        if self.by_key.is_empty() { None } else { self.by_key.get(key) }
+    }
+
+    /// Whether `key` is banned.
+    #[inline]
+    #[must_use]
+    pub fn is_banned(&self, key: &[u8]) -> bool {
+        self.of(key).is_some_and(|amendment| amendment.banned)
+    }
+
+    /// Keys with an amendment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether nothing is different for anybody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Bans `key`, or lets it in again.
+    ///
+    /// # Errors
+    ///
+    /// If too many keys have been amended.
+    pub fn ban(&mut self, key: &[u8], banned: bool) -> Result<(), NoRoom> {
+        self.entry(key)?.banned = banned;
+        self.tidy(key);
+        Ok(())
+    }
+
+    /// Gives `key` its own form of the policy of this name, or takes it away again.
+    ///
+    /// # Errors
+    ///
+    /// If too many keys, or too many policies of this key, have been amended.
+    pub fn own(&mut self, key: &[u8], name: &str, policy: Option<Policy>) -> Result<(), NoRoom> {
+        let quotas = &mut self.entry(key)?.quotas;
+        match policy {
+            Some(policy) if quotas.len() < QUOTAS_PER_KEY_MAX || quotas.contains_key(name) => {
+                quotas.insert(name.to_owned(), policy);
+            }
+            Some(_) => return Err(NoRoom),
+            None => {
+                quotas.remove(name);
+            }
+        }
+        self.tidy(key);
+        Ok(())
+    }
+
+    fn entry(&mut self, key: &[u8]) -> Result<&mut Amendment, NoRoom> {
+        if self.by_key.len() >= KEYS_MAX && !self.by_key.contains_key(key) {
+            return Err(NoRoom);
+        }
+        Ok(self.by_key.entry(key.into()).or_default())
+    }
+
+    fn tidy(&mut self, key: &[u8]) {
+        if self.of(key).is_some_and(|own| !own.banned && own.quotas.is_empty()) {
+            self.by_key.remove(key);
+        }
+    }
+}
+
+impl Amendment {
+    /// The key's own form of the policy of this name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.quotas.get(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amendment_taken_back_leaves_nothing_behind() {
+        let mut amendments = Amendments::default();
+        let policy = Policy::parse("api", "9/s").unwrap();
+        amendments.ban(b"k", true).unwrap();
+        amendments.own(b"k", "api", Some(policy.clone())).unwrap();
+        assert!(amendments.is_banned(b"k") && !amendments.is_banned(b"other"));
+        assert_eq!(amendments.of(b"k").unwrap().policy("api"), Some(&policy));
+        amendments.ban(b"k", false).unwrap();
+        amendments.own(b"k", "api", None).unwrap();
+        assert!(amendments.is_empty());
+    }
+
+    #[test]
+    fn the_number_of_amended_keys_is_bounded() {
+        let mut amendments = Amendments::default();
+        for key in 0..KEYS_MAX {
+            amendments.ban(&key.to_le_bytes(), true).unwrap();
+        }
+        assert_eq!(amendments.ban(b"one more", true), Err(NoRoom));
+        assert_eq!(amendments.ban(&0usize.to_le_bytes(), false), Ok(()));
+        assert_eq!(amendments.ban(b"one more", true), Ok(()));
+    }
+}

@@ -1,0 +1,190 @@
+//! Descriptor rules in a file, in the form of envoyproxy/ratelimit.
+//!
+//! Beside its `rate_limit` a descriptor may have a `quota` with an `algorithm`, as a policy has,
+//! for what that form cannot say: other periods, bursts, sliding windows.
+
+use std::cell::RefCell;
+
+use tollway_core::Policy;
+
+use super::error::ConfigError;
+use super::policies::{algorithm_or_noted, on_store_error};
+use super::reader::{Place, Table};
+use crate::descriptors::{Domain, Limit, Node};
+use crate::metrics::Metrics;
+use crate::rls::{Unit, limit_policy, printable};
+
+/// Deeper trees are refused: nobody means them.
+const DEPTH_MAX: usize = 16;
+
+/// Reads `domain` and `descriptors` of a table; `notes` takes what is read and has no effect.
+/// `None` if something is wrong with its name, which is noted.
+pub(super) fn domain(
+    table: &Table<'_>,
+    metrics: &Metrics,
+    notes: &mut Vec<ConfigError>,
+) -> Option<Domain> {
+    let name = table.tell(table.need("domain").and_then(|place| match place.text()? {
+        name if name.is_empty() => Err(place.wrong("must not be empty")),
+        name => Ok(name),
+    }));
+    // The descriptors are looked at all the same: their mistakes are told together with this one.
+    let domain = name.as_deref().unwrap_or("unnamed");
+    let reading = Reading { domain, metrics, notes: RefCell::new(notes) };
+    let mut root = Node::default();
+    reading.branches(table.each("descriptors"), "", DEPTH_MAX, &mut root);
+    Some(Domain::new(name?, root))
+}
+
+struct Reading<'a> {
+    domain: &'a str,
+    metrics: &'a Metrics,
+    notes: RefCell<&'a mut Vec<ConfigError>>,
+}
+
+/// What a descriptor says beside its limit.
+struct Modes {
+    shadow: bool,
+    quota_mode: bool,
+    share_threshold: bool,
+}
+
+impl Reading<'_> {
+    fn branches(&self, places: Vec<Place<'_>>, path: &str, depth: usize, parent: &mut Node) {
+        for place in places {
+            let Some(table) = place.tell(place.table()) else { continue };
+            let key = place.tell(table.need("key").and_then(|place| place.text()));
+            let key = key.as_deref().unwrap_or("unnamed");
+            let value = table.text("value");
+            let dot = if path.is_empty() { "" } else { "." };
+            let path = match &value {
+                Some(value) => format!("{path}{dot}{key}_{value}"),
+                None => format!("{path}{dot}{key}"),
+            };
+            let mut node = Node::new(self.limit(&table, &path));
+            let below = table.each("descriptors");
+            table.finish();
+            if depth > 1 {
+                self.branches(below, &path, depth - 1, &mut node);
+            } else if let Some(deep) = below.first() {
+                let problem = format!("more than {DEPTH_MAX} levels of descriptors");
+                deep.note(problem);
+            }
+            if !parent.add(key, value.as_deref(), node) {
+                let problem = "the same key and value stand here twice";
+                place.note(problem);
+            }
+        }
+    }
+
+    /// The limit of a descriptor; `None` if it has none, or a wrong one, which is noted.
+    fn limit(&self, table: &Table<'_>, path: &str) -> Option<Limit> {
+        let modes = Modes {
+            shadow: table.flag("shadow_mode"),
+            quota_mode: table.flag("quota_mode"),
+            share_threshold: table.flag("share_threshold"),
+        };
+        self.note_metrics(table);
+        let mut metadata = serde_json::Map::new();
+        table.set("metadata", &mut metadata, metadata_of);
+        let (on_store_error, unavailable) = on_store_error(table);
+        let limit = match (table.get("rate_limit"), table.get("quota")) {
+            (None, None) if metadata.is_empty() => Ok(None),
+            (None, None) => Err(table.wrong("metadata goes with a rate_limit or a quota")),
+            (Some(place), None) => self.rate_limit(&place, path, modes),
+            (None, Some(place)) => algorithm_or_noted(table)
+                .map(|algorithm| Policy::new(self.name(path), algorithm))
+                .transpose()
+                .map_err(|error| place.wrong(error.to_string()))
+                .map(|policy| policy.map(|policy| self.limited(Some(policy), path, modes))),
+            (Some(place), Some(_)) => Err(place.wrong("give either rate_limit or quota, not both")),
+        };
+        table.knows(&["algorithm"]);
+        let limit = table.tell(limit)??;
+        let policy = limit.policy.map(|policy| policy.on_store_error(on_store_error));
+        Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, ..limit })
+    }
+
+    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are the
+    /// clients' to choose, and here never label a metric: the file is read, and the reader told.
+    fn note_metrics(&self, table: &Table<'_>) {
+        for name in ["detailed_metric", "value_to_metric"] {
+            if let Some(place) = table.get(name)
+                && table.flag(name)
+            {
+                let text = "has no effect: what clients send never labels a metric here";
+                self.notes.borrow_mut().push(place.wrong(text));
+            }
+        }
+    }
+
+    fn rate_limit(
+        &self,
+        place: &Place<'_>,
+        path: &str,
+        modes: Modes,
+    ) -> Result<Option<Limit>, ConfigError> {
+        let table = place.table()?;
+        let name = table.text("name");
+        let mut replaces = Vec::new();
+        table.set("replaces", &mut replaces, replaces_of);
+        let unlimited = table.flag("unlimited");
+        let unit = table.get("unit");
+        let requests = table.get("requests_per_unit");
+        let mut limit = if unlimited {
+            if let Some(place) = unit.or(requests) {
+                return Err(place.wrong("unlimited has neither a unit nor requests_per_unit"));
+            }
+            self.limited(None, path, modes)
+        } else {
+            let unit = table.need("unit").and_then(|place| {
+                let right = "right would be second, minute, hour, day, week, month or year";
+                Unit::named(&place.text()?).ok_or_else(|| place.wrong(right))
+            });
+            // Both are looked at before either fails: each may be wrong.
+            let requests = table.need("requests_per_unit").and_then(|place| place.number::<u32>());
+            let (unit, requests) = (table.tell(unit), table.tell(requests));
+            table.finish();
+            let (Some(unit), Some(requests)) = (unit, requests) else { return Ok(None) };
+            let shown = name.clone().unwrap_or_else(|| self.name(path));
+            let policy = limit_policy(&shown, requests, unit);
+            let policy = policy.map_err(|error| place.wrong(error.to_string()))?;
+            Limit { deny_all: requests == 0, ..self.limited(Some(policy), path, modes) }
+        };
+        table.finish();
+        if replaces.contains(&name.clone().unwrap_or_default()) && name.is_some() {
+            return Err(place.wrong("a limit cannot replace itself"));
+        }
+        (limit.name, limit.replaces) = (name, replaces);
+        Ok(Some(limit))
+    }
+
+    fn limited(&self, policy: Option<Policy>, path: &str, modes: Modes) -> Limit {
+        let Modes { shadow, quota_mode, share_threshold } = modes;
+        let limit = Limit::new(policy, self.metrics.tally(self.domain, path));
+        Limit { shadow, quota_mode, share_threshold, ..limit }
+    }
+
+    fn name(&self, path: &str) -> String {
+        printable(path)
+    }
+}
+
+/// What the proxy is told when a request matches and passes.
+fn metadata_of(
+    place: &Place<'_>,
+) -> Result<serde_json::Map<String, serde_json::Value>, ConfigError> {
+    match place.json() {
+        serde_json::Value::Object(fields) => Ok(fields),
+        _ => Err(place.wrong("expected a table")),
+    }
+}
+
+fn replaces_of(place: &Place<'_>) -> Result<Vec<String>, ConfigError> {
+    place.all(|place| {
+        let table = place.table()?;
+        let name = table.need("name")?.text()?;
+        table.finish();
+        Ok(name)
+    })
+}

@@ -1,0 +1,444 @@
+//! The configuration as a whole.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollway_core::Policy;
+use tollway_memory::WhenFull;
+
+use super::error::{ConfigError, Finding, Mistakes};
+use super::layers::Overrides;
+use super::listen::{Lines, Listen, host_names, outside, place_to_listen};
+use super::names::Names;
+use super::reader::{Place, Source, Table};
+use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
+use super::tree::parse;
+use super::{descriptors, policies, queues};
+use crate::auth::Role;
+use crate::descriptors::Domain;
+use crate::metrics::Metrics;
+use crate::queues::QueuePlan;
+use crate::rules::{Lists, Rule, RuleOptions, Rules};
+use crate::settings::Settings;
+use crate::tls;
+
+/// Everything that can be configured.
+pub struct Config {
+    /// Where to listen.
+    pub listen: Listen,
+    /// A store shared with other processes, by URL; `None` for memory.
+    pub store: Option<String>,
+    /// Memory for states in this process, in bytes.
+    pub memory_bytes: usize,
+    /// What happens to a new key when that memory is full of keys with nothing left.
+    pub when_full: WhenFull,
+    /// Threads that serve; one for every two processors if 0.
+    pub workers: usize,
+    /// Certificates, if the fronts speak TLS.
+    pub tls: Option<Tls>,
+    /// How to stop.
+    pub drain: Drain,
+    /// How to log.
+    pub log: LogFormat,
+    /// Bounds and who may ask.
+    pub settings: Settings,
+    /// The rules.
+    pub rules: Rules,
+    /// The queues.
+    pub queues: QueuePlan,
+    /// What the files say that has no effect, and why.
+    pub notes: Vec<ConfigError>,
+}
+
+/// Certificates in PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority that clients must be certified by, if they must.
+    pub client_authority: Option<PathBuf>,
+}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// How long to go on serving, unready, until everybody has noticed.
+    pub delay: Duration,
+    /// How long to wait for requests in flight after that.
+    pub timeout: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, timeout: Duration::from_secs(20) }
+    }
+}
+
+/// How to log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// Lines for machines.
+    Json,
+}
+
+const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
+/// With less, tables have room for a handful of keys or for none, and nearly everybody is denied.
+const MEMORY_BYTES_MIN: usize = 64 << 10;
+/// The policy of a service that was started without any.
+const EXAMPLE: (&str, &str) = ("example", "10/1s burst 20");
+
+/// What files say, before environment and flags.
+#[derive(Default)]
+struct Draft {
+    rules: Vec<Rule>,
+    domains: Vec<Domain>,
+    lists: Lists,
+    shadow: bool,
+    overrides: Overrides,
+    tls: Option<Tls>,
+    drain: Drain,
+    settings: Settings,
+    queues: QueuePlan,
+    notes: Vec<ConfigError>,
+    policy_names: Names,
+    domain_names: Names,
+    queue_names: Names,
+    lines: Lines,
+}
+
+impl Config {
+    /// Reads `files` in order, then applies `overrides`. Without files, an example policy.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read or says something wrong; all that is wrong is told.
+    pub fn load(
+        files: &[PathBuf],
+        overrides: &Overrides,
+        metrics: &Metrics,
+    ) -> Result<Self, Mistakes> {
+        Self::from_texts(&read_all(files)?, overrides, metrics)
+    }
+
+    /// As [`Self::load`], and looks at what the files name, too: certificates, folders, groups. Places
+    /// to listen that cannot be had just now are among the notes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`], and if a certificate or key is missing, does not read, or does not belong
+    /// to the other, or if a folder or group is missing.
+    pub fn check(
+        files: &[PathBuf],
+        overrides: &Overrides,
+        metrics: &Metrics,
+    ) -> Result<Self, Mistakes> {
+        Self::read(&read_all(files)?, overrides, metrics, true)
+    }
+
+    /// As [`Self::load`], from texts with the names of their files.
+    ///
+    /// # Errors
+    ///
+    /// If a text says something wrong.
+    pub fn from_texts(
+        texts: &[(String, String)],
+        overrides: &Overrides,
+        metrics: &Metrics,
+    ) -> Result<Self, Mistakes> {
+        Self::read(texts, overrides, metrics, false)
+    }
+
+    fn read(
+        texts: &[(String, String)],
+        overrides: &Overrides,
+        metrics: &Metrics,
+        looks_at_files: bool,
+    ) -> Result<Self, Mistakes> {
+        let (mut draft, finding) = (Draft::default(), Finding::default());
+        for (name, text) in texts {
+            let Some(tree) = finding.tell(parse(name, text)) else { continue };
+            let root = Place::root(Source { name, finding: &finding, looks_at_files }, &tree);
+            if let Some(table) = root.tell(root.table()) {
+                draft.read(&table, metrics);
+            }
+        }
+        if texts.is_empty() {
+            let (name, quota) = EXAMPLE;
+            let policy = Policy::parse(name, quota).expect("the example reads");
+            draft.rules.push(Rule::new(policy, metrics.tally("", name), RuleOptions::default()));
+        }
+        let config = draft.finish(overrides, &finding, looks_at_files);
+        finding.finish(config)
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The store's URL may hold a password.
+        f.debug_struct("Config").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// Every file's name and text, or what is wrong with each that cannot be read.
+fn read_all(files: &[PathBuf]) -> Result<Vec<(String, String)>, Mistakes> {
+    let finding = Finding::default();
+    let read = |file: &PathBuf| Some((file.display().to_string(), finding.tell(read(file))?));
+    let texts = files.iter().filter_map(read).collect();
+    finding.finish(Some(texts))
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|error| ConfigError {
+        source: file.display().to_string(),
+        line: 0,
+        field: String::new(),
+        problem: format!("cannot be read: {error}"),
+    })
+}
+
+impl Draft {
+    fn read(&mut self, table: &Table<'_>, metrics: &Metrics) {
+        // A file of envoyproxy/ratelimit has nothing but these two at its top.
+        if table.has("domain") || table.has("descriptors") {
+            self.read_domain(table, metrics);
+            return;
+        }
+        for place in table.each("policies") {
+            let Some(rule) = policies::rule(&place, metrics) else { continue };
+            if !self.policy_names.add(rule.policy().name()) {
+                place.note(format!("a policy named {:?} stands above", rule.policy().name()));
+            }
+            self.rules.push(rule);
+        }
+        for place in table.each("domains") {
+            if let Some(inner) = place.tell(place.table()) {
+                self.read_domain(&inner, metrics);
+            }
+        }
+        if let Some(inner) = inner(table, "lists") {
+            self.lists.extend(policies::lists(&inner));
+            inner.finish();
+        }
+        table.set("shadow", &mut self.shadow, Place::boolean);
+        self.read_service(table);
+        table.finish();
+    }
+
+    fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
+        let domain = descriptors::domain(table, metrics, &mut self.notes);
+        table.finish();
+        let Some(domain) = domain else { return };
+        if !self.domain_names.add(domain.name()) {
+            table.note(format!("a domain named {:?} stands above", domain.name()));
+        }
+        self.domains.push(domain);
+    }
+
+    fn read_service(&mut self, table: &Table<'_>) {
+        if let Some(inner) = inner(table, "listen") {
+            inner.set("http", &mut self.overrides.http, place_to_listen);
+            inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
+            inner.set("resp", &mut self.overrides.resp, place_to_listen);
+            let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
+            fields.for_each(|place| self.lines.add(&place));
+            let public = |place: &Place<'_>| place.boolean().map(Some);
+            inner.set("public", &mut self.overrides.listen_public, public);
+            inner.set("hosts", &mut self.overrides.hosts, host_names);
+            inner.finish();
+        }
+        table.set("store", &mut self.overrides.store, place_of(check_store));
+        let number = |place: &Place<'_>| place.number().map(Some);
+        table.set("memory_bytes", &mut self.overrides.memory_bytes, |place| {
+            let bytes = place.number()?;
+            check_memory(bytes).map_err(|problem| place.wrong(problem))?;
+            Ok(Some(bytes))
+        });
+        table.set("workers", &mut self.overrides.workers, number);
+        table.set("when_full", &mut self.overrides.when_full, |place| {
+            let text = place.text()?;
+            when_full(Some(&text)).map_err(|error| place.wrong(error.problem))?;
+            Ok(Some(text))
+        });
+        table.set("log", &mut self.overrides.log_format, |place| {
+            let text = place.text()?;
+            log_format(Some(&text)).map_err(|error| place.wrong(error.problem))?;
+            Ok(Some(text))
+        });
+        table.set("headers", &mut self.settings.dialect, Place::parsed);
+        table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
+            place.all(Place::parsed)
+        });
+        table.set("forwarded_by", &mut self.settings.forwarded_by, Place::parsed);
+        table.set("queue_store", &mut self.overrides.queue_store, |place| {
+            let text = place_of(check_queue_store)(place)?;
+            if let (Some(text), true) = (&text, place.looks_at_files()) {
+                check_queue_file(text).map_err(|problem| place.wrong(problem))?;
+            }
+            Ok(text)
+        });
+        queues::read(table, &mut self.queues, &mut self.queue_names);
+        self.read_limits(table);
+        for place in table.each("tokens") {
+            place.tell(self.read_token(&place));
+        }
+        self.read_tls(table);
+        if let Some(inner) = inner(table, "drain") {
+            inner.set("delay", &mut self.drain.delay, Place::duration);
+            inner.set("timeout", &mut self.drain.timeout, Place::duration);
+            inner.finish();
+        }
+    }
+
+    fn read_limits(&mut self, table: &Table<'_>) {
+        let Some(inner) = inner(table, "limits") else { return };
+        let limits = &mut self.settings.limits;
+        inner.set("connections", &mut limits.connections_max, Place::number);
+        inner.set("frame_bytes", &mut limits.frame_bytes_max, Place::number);
+        inner.set("pipeline", &mut limits.pipeline_max, Place::number);
+        inner.set("body_bytes", &mut limits.body_bytes_max, Place::number);
+        inner.set("charges", &mut limits.charges_max, Place::number);
+        inner.set("held_bytes", &mut limits.held_bytes_max, Place::number);
+        inner.set("first_request", &mut limits.first_request_after, Place::duration);
+        inner.set("slow_client", &mut limits.slow_client_after, Place::duration);
+        inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some));
+        if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
+            inner.note("connections, pipeline and charges must be at least 1");
+        }
+        inner.finish();
+    }
+
+    fn read_token(&mut self, place: &Place<'_>) -> Result<(), ConfigError> {
+        let inner = place.table()?;
+        let role = inner.need("role").and_then(|place| {
+            let wrong = || place.wrong("right would be read, check or admin");
+            Role::named(&place.text()?).ok_or_else(wrong)
+        });
+        let (role, token) = (inner.tell(role), token(&inner)?);
+        if let Some(file) = inner.text("token_file") {
+            self.settings.auth.add_file(file);
+        }
+        if token.is_empty() {
+            return Err(place.wrong("the token is empty"));
+        }
+        inner.finish();
+        self.settings.auth.add(&token, role.unwrap_or(Role::Read));
+        Ok(())
+    }
+
+    fn read_tls(&mut self, table: &Table<'_>) {
+        let Some(inner) = inner(table, "tls") else { return };
+        let need = |name| inner.tell(inner.need(name).and_then(|place| place.text()));
+        let (certificate, key) = (need("certificate"), need("key"));
+        let client_authority = inner.text("client_authority").map(PathBuf::from);
+        inner.finish();
+        let (Some(certificate), Some(key)) = (certificate, key) else { return };
+        let tls = Tls { certificate: certificate.into(), key: key.into(), client_authority };
+        if table.looks_at_files() {
+            for (field, problem) in tls::mistakes(&tls) {
+                // A field that is found wrong was read.
+                inner.get(field).iter().for_each(|place| place.note(problem.clone()));
+            }
+        }
+        self.tls = Some(tls);
+    }
+
+    /// The whole, after environment and flags have had their say. What is wrong with it is noted.
+    fn finish(
+        mut self,
+        overrides: &Overrides,
+        finding: &Finding,
+        looks_at_files: bool,
+    ) -> Option<Config> {
+        let over = overrides.clone().over(self.overrides);
+        let listen = Listen::new(&over, finding);
+        listen.check_apart(&self.lines, overrides, finding);
+        let mut settings = self.settings;
+        settings.hosts = listen.hosts(&over, finding);
+        for (token, role) in [(&over.token, Role::Admin), (&over.read_token, Role::Read)] {
+            token.iter().for_each(|token| settings.auth.add(token, role));
+        }
+        if settings.auth.is_open() {
+            listen.guard(finding);
+        }
+        if looks_at_files {
+            self.notes.extend(listen.taken(&self.lines));
+        }
+        let memory_bytes = over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT);
+        // Those of files were looked at where they stand; these may come from elsewhere.
+        let named = |text: &Option<String>| text.clone().unwrap_or_else(|| "memory".to_owned());
+        for (field, checked) in [
+            ("memory_bytes", check_memory(memory_bytes)),
+            ("store", check_store(&named(&over.store))),
+            ("queue_store", check_queue_store(&named(&over.queue_store))),
+        ] {
+            finding.tell(checked.map_err(|problem| outside(field, problem)));
+        }
+        let when_full = finding.tell(when_full(over.when_full.as_deref()));
+        let log = finding.tell(log_format(over.log_format.as_deref()));
+        let shadow = over.shadow.unwrap_or(self.shadow);
+        Some(Config {
+            store: over.store.filter(|store| store != "memory"),
+            memory_bytes,
+            when_full: when_full?,
+            workers: over.workers.unwrap_or(0),
+            tls: self.tls,
+            drain: self.drain,
+            log: log?,
+            rules: Rules::new(self.rules, self.domains, self.lists, shadow),
+            queues: QueuePlan { store: over.queue_store, ..self.queues },
+            notes: self.notes,
+            listen,
+            settings,
+        })
+    }
+}
+
+/// A table within a table, if it is there and is one.
+fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
+    table.get(name).and_then(|place| place.tell(place.table()))
+}
+
+/// A token: given, or in a file, or in the environment.
+fn token(table: &Table<'_>) -> Result<String, ConfigError> {
+    match (table.get("token"), table.get("token_file"), table.get("token_env")) {
+        (Some(place), None, None) => place.text(),
+        (None, Some(place), None) => {
+            let text = std::fs::read_to_string(place.text()?);
+            let text = text.map_err(|error| place.wrong(format!("cannot be read: {error}")))?;
+            Ok(text.trim().to_owned())
+        }
+        (None, None, Some(place)) => {
+            let name = place.text()?;
+            std::env::var(&name).map_err(|_| place.wrong(format!("{name} is not set")))
+        }
+        _ => Err(table.wrong("give one of token, token_file and token_env")),
+    }
+}
+
+fn check_memory(bytes: usize) -> Result<(), String> {
+    if bytes >= MEMORY_BYTES_MIN {
+        return Ok(());
+    }
+    Err(format!("{bytes} bytes hold next to no keys; expected at least {MEMORY_BYTES_MIN}"))
+}
+
+fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {
+    match text {
+        None | Some("deny") => Ok(WhenFull::Deny),
+        Some("forget") => Ok(WhenFull::Forget),
+        Some(_) => Err(outside("when_full", "right would be deny or forget".to_owned())),
+    }
+}
+
+fn log_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
+    match text {
+        None | Some("text") => Ok(LogFormat::Text),
+        Some("json") => Ok(LogFormat::Json),
+        Some(_) => Err(outside("log", "right would be text or json".to_owned())),
+    }
+}

@@ -1,0 +1,165 @@
+//! Where to listen, and who may be let in there.
+
+use super::error::{ConfigError, Finding};
+use super::layers::Overrides;
+use super::reader::Place;
+use crate::endpoint::Endpoint;
+use tollway_core::fields::Hosts;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// HTTP.
+    pub http: Option<Endpoint>,
+    /// gRPC.
+    pub grpc: Option<Endpoint>,
+    /// RESP.
+    pub resp: Option<Endpoint>,
+    /// Whether others than this machine may connect without a token.
+    pub public: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        let local = |port| Some(Endpoint::loopback(port));
+        Self { http: local(8080), grpc: local(8081), resp: local(6380), public: false }
+    }
+}
+
+/// Where the fields that say where to listen stand in files, to tell mistakes with their line.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Vec<ConfigError>);
+
+impl Lines {
+    /// Notes where a field stands.
+    pub(super) fn add(&mut self, place: &Place<'_>) {
+        self.0.push(place.wrong(""));
+    }
+
+    /// A mistake in a field: with its line if a file says it, and `is_outside` if a flag or the
+    /// environment does.
+    fn wrong(&self, field: &str, is_outside: bool, problem: String) -> ConfigError {
+        let place = self.0.iter().rev().find(|place| place.field == field && !is_outside);
+        place.map_or_else(
+            || outside(field, problem.clone()),
+            |place| ConfigError { problem: problem.clone(), ..place.clone() },
+        )
+    }
+
+    fn has(&self, field: &str) -> bool {
+        self.0.iter().any(|place| place.field == field)
+    }
+}
+
+impl Listen {
+    /// What is left when environment and flags have had their say. What does not read is noted.
+    pub(super) fn new(over: &Overrides, finding: &Finding) -> Self {
+        let endpoint = |field: &str, text: &Option<String>, default: Option<Endpoint>| match text {
+            None => default,
+            Some(text) if text == "off" => None,
+            Some(text) => finding.tell(text.parse().map_err(|problem| outside(field, problem))),
+        };
+        let default = Self::default();
+        Self {
+            http: endpoint("listen.http", &over.http, default.http),
+            grpc: endpoint("listen.grpc", &over.grpc, default.grpc),
+            resp: endpoint("listen.resp", &over.resp, default.resp),
+            public: over.listen_public.unwrap_or(false),
+        }
+    }
+
+    /// Notes fronts that would listen in the same place; `flags` are what beats the files.
+    pub(super) fn check_apart(&self, lines: &Lines, flags: &Overrides, finding: &Finding) {
+        let from_flags = [flags.http.is_some(), flags.grpc.is_some(), flags.resp.is_some()];
+        let fronts = self.fronts();
+        for (index, (field, endpoint)) in fronts.iter().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            for (other_field, other) in &fronts[..index] {
+                if other.as_ref().is_some_and(|other| endpoint.collides(other)) {
+                    // Of two fields the one that was written is to be changed, not a default.
+                    let (field, other, at) = if lines.has(field) || from_flags[index] {
+                        (*field, *other_field, index)
+                    } else {
+                        let at = fronts.iter().position(|(name, _)| name == other_field);
+                        (*other_field, *field, at.unwrap_or(index))
+                    };
+                    let problem = format!("{endpoint} is the place of {other}, too");
+                    finding.note(lines.wrong(field, from_flags[at], problem));
+                }
+            }
+        }
+    }
+
+    /// What the system says about the places that files name, as it is now: a place that is taken
+    /// may be so by the very service that the files are for.
+    pub(super) fn taken(&self, lines: &Lines) -> Vec<ConfigError> {
+        let fronts = self.fronts().into_iter().filter(|(field, _)| lines.has(field));
+        let look = |(field, endpoint): (&str, Option<Endpoint>)| {
+            let error = endpoint?.try_out().err()?;
+            let hint = "the service that has this file may be what listens there";
+            let problem = match error.kind() {
+                std::io::ErrorKind::AddrInUse => format!("is taken now: {error}; {hint}"),
+                _ => format!("cannot be listened on here: {error}"),
+            };
+            Some(lines.wrong(field, false, problem))
+        };
+        fronts.filter_map(look).collect()
+    }
+
+    fn fronts(&self) -> [(&'static str, Option<Endpoint>); 3] {
+        let Self { http, grpc, resp, .. } = self;
+        [
+            ("listen.http", http.clone()),
+            ("listen.grpc", grpc.clone()),
+            ("listen.resp", resp.clone()),
+        ]
+    }
+
+    /// The names by which the service answers while it knows no token. Others reach a public service
+    /// by its address, which no web page can make its own.
+    pub(super) fn hosts(&self, over: &Overrides, finding: &Finding) -> Hosts {
+        let mut hosts = Hosts::default();
+        for name in over.hosts.iter().flatten() {
+            let wrong = |problem| outside("listen.hosts", format!("{name:?}: {problem}"));
+            finding.tell(hosts.add(name).map_err(wrong));
+        }
+        if self.public { hosts.with_any_address() } else { hosts }
+    }
+
+    /// Refuses to listen to the world without a token, unless that is said.
+    pub(super) fn guard(&self, finding: &Finding) {
+        for (field, endpoint) in self.fronts().into_iter().filter(|_| !self.public) {
+            if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_local()) {
+                let remedy = "give a token (TOLLWAY_TOKEN or tokens) or say --listen-public";
+                finding.note(outside(field, format!("{endpoint} is open to others; {remedy}")));
+            }
+        }
+    }
+}
+
+/// The text is kept, since a flag may take its place; that it reads is said here, with its line.
+pub(super) fn place_to_listen(place: &Place<'_>) -> Result<Option<String>, ConfigError> {
+    let text = place.text()?;
+    if text != "off" {
+        let endpoint: Endpoint = text.parse().map_err(|problem| place.wrong(problem))?;
+        if let (Endpoint::Unix(socket), true) = (endpoint, place.looks_at_files()) {
+            socket.check().map_err(|problem| place.wrong(problem))?;
+        }
+    }
+    Ok(Some(text))
+}
+
+/// Names of hosts; that each is one is said here, with its line.
+pub(super) fn host_names(place: &Place<'_>) -> Result<Option<Vec<String>>, ConfigError> {
+    let name = |place: &Place<'_>| {
+        let text = place.text()?;
+        Hosts::default().add(&text).map_err(|problem| place.wrong(problem.to_string()))?;
+        Ok(text)
+    };
+    place.all(name).map(Some)
+}
+
+/// An error about what environment, flags and files came to together.
+pub(super) fn outside(field: &str, problem: String) -> ConfigError {
+    ConfigError { source: "settings".to_owned(), line: 0, field: field.to_owned(), problem }
+}

@@ -1,0 +1,204 @@
+//! Policies in a file.
+//!
+//! ```toml
+//! [[policies]]
+//! name = "api"
+//! quota = "100/1m burst 20"
+//! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency
+//! on_store_error = "allow"      # deny, local, unavailable
+//! overrides = [{ key = "vip-*", quota = "1000/1m" }]
+//! ```
+
+use std::time::Duration;
+
+use tollway_core::concurrency::Concurrency;
+use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::gcra::Gcra;
+use tollway_core::leaky_bucket::LeakyBucket;
+use tollway_core::sliding_window::SlidingWindow;
+use tollway_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
+
+use super::reader::{Place, Table};
+use crate::metrics::Metrics;
+use crate::pattern::Pattern;
+use crate::rules::{GateKey, Lists, Rule, RuleOptions};
+
+/// What algorithms need beside their name. Who misspells the name has still spelt these right.
+const ALGORITHM_FIELDS: [&str; 8] =
+    ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
+
+/// Reads one policy; `None` if something is wrong with it, which is noted.
+pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Option<Rule> {
+    let table = place.tell(place.table())?;
+    let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
+    let algorithm = algorithm_or_noted(&table);
+    let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
+    let terms = reservation_terms(&table);
+    let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
+    let shadow = table.flag("shadow");
+    let own = overrides(&table, name.as_ref().map_or("unnamed", |(name, _)| name));
+    let options = RuleOptions {
+        shadow,
+        unavailable_on_store_error,
+        own: own.into_iter().map(|(key, own)| (key, finish(own))).collect(),
+        lists: lists(&table),
+        gate_key: gate_key(&table),
+    };
+    table.finish();
+    let (name, name_place) = name?;
+    let policy = Policy::new(name.as_str(), algorithm?);
+    let policy = place.tell(policy.map_err(|error| name_place.wrong(error.to_string())))?;
+    Some(Rule::new(finish(policy), metrics.tally("", &name), options))
+}
+
+/// Reads `quota` and what the algorithm needs beside it. `None` if something is wrong, which is noted,
+/// and then none of an algorithm's fields is called unknown for that.
+pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
+    let algorithm = algorithm(table);
+    if algorithm.is_none() {
+        table.knows(&ALGORITHM_FIELDS);
+    }
+    algorithm
+}
+
+fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
+    let name = table.get("algorithm");
+    let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text);
+    match table.tell(text)?.as_str() {
+        "gcra" => Some(Gcra::new(quota(table)?.0).into()),
+        "fixed-window" => fixed_window(table),
+        "sliding-window" => sliding_window(table),
+        "leaky-bucket" => leaky_bucket(table),
+        "concurrency" => concurrency(table),
+        other => {
+            let known = "gcra, leaky-bucket, sliding-window, fixed-window, concurrency";
+            let place = name.as_ref().expect("only a given name is not gcra");
+            place.note(format!("{other:?} is no algorithm; right would be one of {known}"));
+            None
+        }
+    }
+}
+
+/// The quota, and where it stands.
+fn quota<'a>(table: &Table<'a>) -> Option<(Quota, Place<'a>)> {
+    let place = table.tell(table.need("quota"))?;
+    let text = table.tell(place.text())?;
+    let quota = text.parse().map_err(|error: tollway_core::ParseQuotaError| {
+        place.wrong(format!("{text:?} is no quota, {error}; right would be 100/1m burst 20"))
+    });
+    Some((table.tell(quota)?, place))
+}
+
+// Each of these reads all of its fields before it gives up: one mistake must not hide the next.
+
+fn fixed_window(table: &Table<'_>) -> Option<Algorithm> {
+    let mut anchor = Anchor::Epoch;
+    table.set("anchor", &mut anchor, |place| match place.text()?.as_str() {
+        "epoch" => Ok(Anchor::Epoch),
+        "first-request" => Ok(Anchor::FirstRequest),
+        _ => Err(place.wrong("right would be epoch or first-request")),
+    });
+    Some(FixedWindow::new(quota(table)?.0, anchor).into())
+}
+
+fn sliding_window(table: &Table<'_>) -> Option<Algorithm> {
+    let buckets = table.get("buckets").map(|place| (table.tell(place.number::<u64>()), place));
+    let (quota, place) = quota(table)?;
+    let window = match buckets {
+        None => SlidingWindow::exact(quota).map_err(|error| {
+            place.wrong(format!("{error}; give a number of buckets for a larger one"))
+        }),
+        Some((buckets, place)) => {
+            SlidingWindow::new(quota, buckets?).map_err(|error| place.wrong(error.to_string()))
+        }
+    };
+    table.tell(window).map(Into::into)
+}
+
+fn leaky_bucket(table: &Table<'_>) -> Option<Algorithm> {
+    let size = number(table, "size");
+    let drip_size = table.get("drip_size").map_or(Some(1), |place| table.tell(place.number()));
+    let interval = duration(table, "drip_interval");
+    let bucket = LeakyBucket::new(size?, drip_size?, interval?);
+    table.tell(bucket.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
+}
+
+fn concurrency(table: &Table<'_>) -> Option<Algorithm> {
+    let (limit, lease) = (number(table, "limit"), duration(table, "lease"));
+    let limit = Concurrency::new(limit?, lease?);
+    table.tell(limit.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
+}
+
+fn number(table: &Table<'_>, name: &'static str) -> Option<u64> {
+    table.tell(table.need(name).and_then(|place| place.number()))
+}
+
+fn duration(table: &Table<'_>, name: &'static str) -> Option<Duration> {
+    table.tell(table.need(name).and_then(|place| place.duration()))
+}
+
+/// What to do when the store fails, and whether to say so instead of answering.
+pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
+    let mut at_most = Duration::from_secs(30);
+    table.set("allow_at_most", &mut at_most, Place::duration);
+    let mut shares = 1;
+    table.set("shares", &mut shares, Place::number);
+    let mut mode = (OnStoreError::Deny, false);
+    table.set("on_store_error", &mut mode, |place| match place.text()?.as_str() {
+        "deny" => Ok((OnStoreError::Deny, false)),
+        "allow" => Ok((OnStoreError::Allow { at_most }, false)),
+        "local" => Ok((OnStoreError::Local { shares }, false)),
+        "allow_then_local" => Ok((OnStoreError::AllowThenLocal { at_most, shares }, false)),
+        "unavailable" => Ok((OnStoreError::Deny, true)),
+        _ => Err(place.wrong("right would be allow, allow_then_local, deny, local or unavailable")),
+    });
+    mode
+}
+
+fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
+    let mut terms = ReservationTerms::default();
+    table.set("reservation_ttl", &mut terms.ttl, Place::duration);
+    table.set("on_expiry", &mut terms.on_expiry, |place| match place.text()?.as_str() {
+        "return" => Ok(OnExpiry::Return),
+        "keep" => Ok(OnExpiry::Keep),
+        _ => Err(place.wrong("right would be return or keep")),
+    });
+    terms
+}
+
+fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
+    let read = |place: &Place<'_>| {
+        let table = place.tell(place.table())?;
+        let key = table.tell(table.need("key").and_then(|place| place.text()));
+        let algorithm = algorithm_or_noted(&table);
+        table.finish();
+        // The name was looked at where it stands.
+        Some((Pattern::new(&key?), Policy::new(name, algorithm?).ok()?))
+    };
+    table.each("overrides").iter().filter_map(read).collect()
+}
+
+/// Reads `unlimited` and `banned`.
+pub(super) fn lists(table: &Table<'_>) -> Lists {
+    let list = |name| {
+        let mut texts = Vec::new();
+        table.set(name, &mut texts, Place::texts);
+        texts.iter().map(String::as_str).collect()
+    };
+    Lists { unlimited: list("unlimited"), banned: list("banned") }
+}
+
+fn gate_key(table: &Table<'_>) -> GateKey {
+    let mut key = GateKey::Address;
+    table.set("gate_key", &mut key, |place| {
+        let text = place.text()?;
+        match text.split_once(':') {
+            None if text == "address" => Ok(GateKey::Address),
+            Some(("header", name)) if !name.trim().is_empty() => {
+                Ok(GateKey::Header(name.trim().to_ascii_lowercase()))
+            }
+            _ => Err(place.wrong("right would be address or header:x-api-key")),
+        }
+    });
+    key
+}

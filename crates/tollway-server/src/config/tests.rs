@@ -1,0 +1,400 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::rules::Treatment;
+use tollway_core::{Algorithm, Cost, OnStoreError};
+
+fn load(name: &str, text: &str) -> Result<Config, Mistakes> {
+    load_with(name, text, &Overrides::default())
+}
+
+fn load_with(name: &str, text: &str, overrides: &Overrides) -> Result<Config, Mistakes> {
+    Config::from_texts(&[(name.to_owned(), text.to_owned())], overrides, &Metrics::default())
+}
+
+#[test]
+fn without_files_there_is_an_example_on_loopback() {
+    let config = Config::from_texts(&[], &Overrides::default(), &Metrics::default()).unwrap();
+    assert!(config.rules.rule("example").is_some());
+    assert_eq!(config.listen.http.unwrap().to_string(), "127.0.0.1:8080");
+    assert_eq!(config.listen.grpc.unwrap().to_string(), "127.0.0.1:8081");
+    assert_eq!(config.listen.resp.unwrap().to_string(), "127.0.0.1:6380");
+}
+
+#[test]
+fn what_happens_when_memory_is_full_is_settable_and_a_flag_beats_the_file() {
+    use tollway_memory::WhenFull;
+    let when_full = |text: &str, flag: Option<&str>| {
+        let overrides = Overrides { when_full: flag.map(str::to_owned), ..Overrides::default() };
+        load_with("a.toml", text, &overrides).map(|config| config.when_full)
+    };
+    assert_eq!(when_full("", None).unwrap(), WhenFull::Deny);
+    assert_eq!(when_full("when_full = \"forget\"", None).unwrap(), WhenFull::Forget);
+    assert_eq!(when_full("when_full = \"forget\"", Some("deny")).unwrap(), WhenFull::Deny);
+    let wrong = when_full("when_full = \"evict\"", None).unwrap_err().to_string();
+    assert_eq!(wrong, "a.toml:1: when_full: right would be deny or forget");
+    let wrong = when_full("", Some("evict")).unwrap_err().to_string();
+    assert!(wrong.contains("when_full: right would be deny or forget"), "{wrong}");
+    let lookup = |name: &str| (name == "TOLLWAY_WHEN_FULL").then(|| "forget".to_owned());
+    let overrides = Overrides::from_env(lookup).unwrap();
+    assert_eq!(load_with("a.toml", "", &overrides).unwrap().when_full, WhenFull::Forget);
+}
+
+#[test]
+fn toml_and_yaml_say_the_same() {
+    let toml = r#"
+        [[policies]]
+        name = "api"
+        quota = "100/1m burst 20"
+        on_store_error = "allow"
+        allow_at_most = "5s"
+        overrides = [{ key = "vip-*", quota = "1000/1m" }]
+        banned = ["mallory"]
+        [[policies]]
+        name = "jobs"
+        algorithm = "concurrency"
+        limit = 4
+        lease = "30s"
+    "#;
+    let yaml = r#"
+policies:
+  - name: api
+    quota: 100/1m burst 20
+    on_store_error: allow
+    allow_at_most: 5s
+    overrides: [{key: vip-*, quota: 1000/1m}]
+    banned: [mallory]
+  - name: jobs
+    algorithm: concurrency
+    limit: 4
+    lease: 30s
+"#;
+    for (name, text) in [("t.toml", toml), ("t.yaml", yaml)] {
+        let config = load(name, text).unwrap();
+        let rules = &config.rules;
+        let ask = |key: &'static [u8]| rules.ask_named(b"api", key, Cost::ONE).unwrap();
+        assert_eq!(ask(b"ada").charge.policy.algorithm().limit(), 20);
+        assert_eq!(ask(b"vip-1").charge.policy.algorithm().limit(), 1000);
+        assert_eq!(ask(b"mallory").treatment, Treatment::Ban);
+        let on_store_error = ask(b"vip-1").charge.policy.store_error();
+        let at_most = std::time::Duration::from_secs(5);
+        assert_eq!(on_store_error, OnStoreError::Allow { at_most });
+        let jobs = rules.rule("jobs").unwrap().policy();
+        assert!(matches!(jobs.algorithm(), Algorithm::Concurrency(_)));
+    }
+}
+
+#[test]
+fn every_error_names_file_line_and_field_and_what_would_be_right() {
+    for (name, text, expected) in [
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquota = \"100/1x\"\n",
+            "a.toml:3: policies[0].quota: \"100/1x\" is no quota, at character 6: expected a unit: \
+             ns, us, ms, s, m, h, d or w; right would be 100/1m burst 20",
+        ),
+        (
+            "a.yaml",
+            "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
+            "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \
+             allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, shadow, overrides, \
+             unlimited, banned, gate_key",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquotas = \"1/s\"\n",
+            "a.toml:3: policies[0].quotas: unknown field; did you mean quota?",
+        ),
+        (
+            "a.toml",
+            "shadow = true\n[[polices]]\nname = \"x\"\n",
+            "a.toml:2: polices: unknown field; did you mean policies?",
+        ),
+        ("a.toml", "shadow = \"yes\"\n", "a.toml:1: shadow: expected true or false, found text"),
+        (
+            "a.toml",
+            "log = \"text\"\n[listen]\nhttp = \"127.=.0.1:80\"\n",
+            "a.toml:3: listen.http: \"127.=.0.1:80\" is no place to listen; right would be \
+             127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock",
+        ),
+        ("a.toml", "log = \"xml\"\n", "a.toml:1: log: right would be text or json"),
+        (
+            "a.toml",
+            "[limits]\nslow_client = 10\n",
+            "a.toml:2: limits.slow_client: at character 3: expected a unit: ns, us, ms, s, m, h, d \
+             or w; right would be 10s or 1h30m",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"a\"\nquota = \"1/s\"\n[[policies]]\nname = \"a\"\nquota = \"2/s\"\n",
+            "a.toml:4: policies[1]: a policy named \"a\" stands above",
+        ),
+        (
+            "e.yaml",
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 5\n",
+            "e.yaml:5: descriptors[0].rate_limit.unit: right would be second, minute, hour, day, \
+             week, month or year",
+        ),
+        (
+            "e.yaml",
+            "domain: d\ndescriptors:\n  - key: k\n    rate_limits: {}\n",
+            "e.yaml:4: descriptors[0].rate_limits: unknown field; did you mean rate_limit?",
+        ),
+    ] {
+        assert_eq!(load(name, text).unwrap_err().to_string(), expected);
+    }
+    let first = |name, text| load(name, text).unwrap_err().told()[0].clone();
+    let broken = first("b.toml", "a = 1\nb = \n");
+    assert_eq!((broken.line, broken.source.as_str()), (2, "b.toml"));
+    let broken = first("b.yaml", "a: [1\nb: 2\n");
+    assert!(broken.line > 0 && broken.problem.starts_with("not valid YAML"), "{broken}");
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_the_file() {
+    let file = "[listen]\nhttp = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\nresp = \"127.0.0.1:3\"\n";
+    let environment = Overrides::from_env(|name| match name {
+        "TOLLWAY_GRPC" => Some("127.0.0.1:22".to_owned()),
+        "TOLLWAY_RESP" => Some("127.0.0.1:33".to_owned()),
+        "TOLLWAY_WORKERS" => Some("3".to_owned()),
+        _ => None,
+    });
+    let flags = Overrides { resp: Some("off".to_owned()), ..Overrides::default() };
+    let config = load_with("a.toml", file, &flags.over(environment.unwrap())).unwrap();
+    assert_eq!(config.listen.http.unwrap().to_string(), "127.0.0.1:1");
+    assert_eq!(config.listen.grpc.unwrap().to_string(), "127.0.0.1:22");
+    assert_eq!(config.listen.resp, None);
+    assert_eq!(config.workers, 3);
+    let wrong =
+        Overrides::from_env(|name| (name == "TOLLWAY_WORKERS").then(|| "s3cret".to_owned()));
+    let wrong = wrong.unwrap_err().to_string();
+    assert!(!wrong.contains("s3cret") && wrong.contains("TOLLWAY_WORKERS"), "{wrong}");
+}
+
+#[test]
+fn lists_of_several_files_add_up() {
+    let file = |key: &str| (format!("{key}.toml"), format!("[lists]\nbanned = [\"{key}\"]\n"));
+    let api = "[[policies]]\nname = \"api\"\nquota = \"1/s\"\n".to_owned();
+    let texts = [file("one"), file("two"), ("api.toml".to_owned(), api)];
+    let config = Config::from_texts(&texts, &Overrides::default(), &Metrics::default()).unwrap();
+    let treatment = |key| config.rules.ask_named(b"api", key, Cost::ONE).unwrap().treatment;
+    let is_banned = |key: &'static [u8]| treatment(key) == Treatment::Ban;
+    assert!(is_banned(b"one") && is_banned(b"two") && !is_banned(b"three"));
+}
+
+#[test]
+fn nothing_is_open_to_others_without_a_token_or_saying_so() {
+    let open = Overrides { http: Some("0.0.0.0:8080".to_owned()), ..Overrides::default() };
+    let refused = load_with("a.toml", "", &open).unwrap_err().to_string();
+    assert!(refused.contains("0.0.0.0:8080 is open to others"), "{refused}");
+    let said = Overrides { listen_public: Some(true), ..open.clone() };
+    assert!(load_with("a.toml", "", &said).is_ok());
+    let token = Overrides { token: Some("t".to_owned()), ..open.clone() };
+    assert!(load_with("a.toml", "", &token).is_ok());
+    assert!(load_with("a.toml", "tokens = [{ token = \"t\", role = \"read\" }]", &open).is_ok());
+}
+
+#[test]
+fn envoys_own_file_is_read_as_it_is() {
+    let yaml = r#"
+domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit: {unit: second, requests_per_unit: 500}
+  - key: database
+    value: default
+    shadow_mode: true
+    detailed_metric: true
+    rate_limit:
+      name: default_db
+      unit: week
+      requests_per_unit: 5
+      replaces: [{name: other}]
+    descriptors:
+      - key: user
+        rate_limit: {unlimited: true}
+  - key: zero
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 0}
+  - key: burst
+    quota: 10/30s burst 3
+    metadata: {a: b}
+"#;
+    let config = load("envoy.yaml", yaml).unwrap();
+    let domain = config.rules.domain("mongo_cps").unwrap();
+    let limit = |entries: &[(&str, &str)]| domain.find(entries).unwrap().limit;
+    assert_eq!(limit(&[("database", "users")]).policy.as_ref().unwrap().algorithm().limit(), 500);
+    let default = limit(&[("database", "default")]);
+    assert!(default.shadow && !default.quota_mode);
+    assert_eq!(default.name.as_deref(), Some("default_db"));
+    assert_eq!(default.replaces, ["other"]);
+    assert!(limit(&[("database", "default"), ("user", "x")]).policy.is_none());
+    assert!(limit(&[("zero", "x")]).deny_all && limit(&[("zero", "x")]).quota_mode);
+    assert_eq!(limit(&[("burst", "x")]).policy.as_ref().unwrap().algorithm().limit(), 3);
+    assert_eq!(limit(&[("burst", "x")]).metadata["a"], "b");
+    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    let note = "envoy.yaml:10: descriptors[1].detailed_metric: has no effect: what clients send \
+                never labels a metric here";
+    assert_eq!(notes, [note]);
+}
+
+#[test]
+fn the_examples_in_the_repository_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "toml" || end == "yaml"));
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let loaded = Config::load(&[file], &Overrides::default(), &Metrics::default());
+        assert!(loaded.is_ok(), "{}", loaded.unwrap_err());
+    }
+}
+
+#[test]
+fn every_mistake_is_told_in_one_reading() {
+    let text = r#"store = "memcached://cache"
+workers = "two"
+[limits]
+pipeline = 0
+slow = "1s"
+[[policies]]
+name = "a"
+quota = "1/x"
+on_store_error = "panic"
+brust = 4
+[[policies]]
+algorithm = "gcrra"
+quota = "1/s"
+overrides = [{ key = "k", qouta = "1/s" }]
+[[policies]]
+name = "b"
+quota = "1/s"
+[[policies]]
+name = "b"
+quota = "1/s"
+[[queues]]
+name = "q"
+lease = "never"
+shared = ["nowhere"]
+[[tokens]]
+role = "king"
+token = "t"
+[[domains]]
+domain = ""
+descriptors = [{ key = "k", rate_limit = { unit = "eon", requests_per_unit = -1 } }]
+"#;
+    let told = load("a.toml", text).unwrap_err();
+    let fields: Vec<_> = told.told().iter().map(|it| (it.line, it.field.as_str())).collect();
+    let expected = [
+        (8, "policies[0].quota"),
+        (9, "policies[0].on_store_error"),
+        (10, "policies[0].brust"),
+        (11, "policies[1]"),
+        (12, "policies[1].algorithm"),
+        (14, "policies[1].overrides[0].qouta"),
+        (18, "policies[3]"),
+        (29, "domains[0].domain"),
+        (30, "domains[0].descriptors[0].rate_limit.unit"),
+        (30, "domains[0].descriptors[0].rate_limit.requests_per_unit"),
+        (1, "store"),
+        (2, "workers"),
+        (23, "queues[0].lease"),
+        (21, "queues[0]"),
+        (3, "limits"),
+        (5, "limits.slow"),
+        (26, "tokens[0].role"),
+    ];
+    assert_eq!(fields, expected, "{told}");
+    assert!(
+        told.brief().ends_with("(and 16 more; tollway validate tells all)"),
+        "{}",
+        told.brief()
+    );
+}
+
+#[test]
+fn mistakes_without_end_are_counted_and_not_all_told() {
+    let text = "[[policies]]\nname = \"\"\n".repeat(1_000);
+    let told = load("a.toml", &text).unwrap_err();
+    assert_eq!((told.told().len(), told.count()), (Mistakes::TOLD_MAX, 1_000), "{told}");
+    assert!(told.to_string().ends_with("\nand 950 more"));
+}
+
+#[test]
+fn mistakes_in_envoys_own_file_are_told_as_its_users_know_them() {
+    let limit = "descriptors:\n  - key: k\n    rate_limit: {unit: day, requestsperunit: 5}\n";
+    for (text, expected) in [
+        (
+            format!("domain: d\n{limit}"),
+            "e.yaml:4: descriptors[0].rate_limit.requestsperunit: \
+          unknown field; did you mean requests_per_unit?",
+        ),
+        ("domain:\ndescriptors: []\n".to_owned(), "e.yaml:1: domain: must not be empty"),
+        ("domain: \"\"\n".to_owned(), "e.yaml:1: domain: must not be empty"),
+        ("descriptors: []\n".to_owned(), "e.yaml:1: domain is missing"),
+    ] {
+        assert_eq!(load("e.yaml", &text).unwrap_err().to_string(), expected);
+    }
+}
+
+/// A file of so many policies, queues or descriptors, as it would be written by a program.
+fn long_file(kind: &str, count: usize) -> (String, String) {
+    let entries = (0..count).map(|n| match kind {
+        "policies.toml" => format!("[[policies]]\nname = \"p{n}\"\nquota = \"1/s\"\n"),
+        "queues.toml" => format!("[[queues]]\nname = \"q{n}\"\nlease = \"9s\"\n"),
+        "policies.yaml" => format!("  - name: p{n}\n    quota: 1/s\n"),
+        "wildcards.yaml" => format!("  - key: k\n    value: v{n}-*\n    quota: 1/s\n"),
+        _ => format!(
+            "  - key: k\n    value: v{n}\n    rate_limit: {{unit: day, requests_per_unit: 5}}\n"
+        ),
+    });
+    let head = match kind {
+        "policies.yaml" => "policies:\n",
+        "envoy.yaml" | "wildcards.yaml" => "domain: d\ndescriptors:\n",
+        _ => "",
+    };
+    (kind.to_owned(), head.to_owned() + &entries.collect::<String>())
+}
+
+#[test]
+fn reading_costs_in_proportion_to_the_file() {
+    for kind in ["policies.toml", "queues.toml", "policies.yaml", "envoy.yaml", "wildcards.yaml"] {
+        let cost = |count: usize| {
+            let file = long_file(kind, count);
+            work::of(|| {
+                let (overrides, metrics) = (Overrides::default(), Metrics::default());
+                let loaded = Config::from_texts(&[file], &overrides, &metrics);
+                assert!(loaded.is_ok(), "{}", loaded.unwrap_err());
+            })
+        };
+        let (short, long) = (cost(1_000), cost(10_000));
+        // Ten times the file; the rest is for the logarithm of a search among lines.
+        assert!(long <= 15 * short, "{kind}: {short} steps for 1,000 and {long} for 10,000");
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::fuzzing::cases(500))]
+
+    #[test]
+    fn random_and_mangled_files_are_refused_or_read_but_never_panic(
+        noise in "\\PC{0,60}",
+        at in any::<prop::sample::Index>(),
+        cut in 0usize..20,
+        is_yaml in any::<bool>(),
+    ) {
+        let toml = "shadow = true\n[[policies]]\nname = \"api\"\nquota = \"1/s\"\n[lists]\nbanned = [\"x\"]\n";
+        let yaml = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 5}\n";
+        let (name, text) = if is_yaml { ("x.yaml", yaml) } else { ("x.toml", toml) };
+        let at = at.index(text.len());
+        let end = text.len().min(at + cut);
+        let mangled = format!("{}{noise}{}", &text[..at], &text[end..]);
+        let _ = load(name, &mangled);
+        let _ = load(name, &noise);
+    }
+}

@@ -1,0 +1,102 @@
+//! Policies in words: what the page shows of a configuration.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::gcra::Gcra;
+use tollway_core::sliding_window::SlidingWindow;
+use tollway_core::{Algorithm, OnStoreError, Policy, Quota};
+
+use crate::rules::{GateKey, Rule};
+
+/// A rule as the page shows it.
+pub(super) fn rule(rule: &Rule, shadow: bool) -> Value {
+    let policy = rule.policy();
+    let options = rule.options();
+    json!({
+        "algorithm": algorithm(policy.algorithm()),
+        "quota": quota(policy.algorithm()),
+        "limit": policy.algorithm().limit(),
+        "on_store_error": match options.unavailable_on_store_error {
+            true => "unavailable".to_owned(),
+            false => on_store_error(policy.store_error()),
+        },
+        "shadow": options.shadow || shadow,
+        "overrides": options.own.len(),
+        "gate_key": match &options.gate_key {
+            GateKey::Address => "address".to_owned(),
+            GateKey::Header(name) => format!("header:{name}"),
+        },
+    })
+}
+
+/// The name of an algorithm, as the configuration spells it.
+fn algorithm(algorithm: &Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::Gcra(_) => "gcra",
+        Algorithm::LeakyBucket(_) => "leaky-bucket",
+        Algorithm::SlidingWindow(window) if window.is_exact() => "sliding-window (exact)",
+        Algorithm::SlidingWindow(_) => "sliding-window",
+        Algorithm::FixedWindow(window) if window.anchor() == Anchor::FirstRequest => {
+            "fixed-window (from the first request)"
+        }
+        Algorithm::FixedWindow(_) => "fixed-window",
+        Algorithm::Concurrency(_) => "concurrency",
+        _ => "another",
+    }
+}
+
+/// The numbers of an algorithm.
+pub(super) fn quota(algorithm: &Algorithm) -> String {
+    let spelled = |units, period| match Quota::new(units, period) {
+        Ok(quota) => quota.to_string(),
+        Err(_) => format!("{units} per {period:?}"),
+    };
+    match algorithm {
+        Algorithm::Gcra(gcra) => gcra.quota().to_string(),
+        Algorithm::LeakyBucket(bucket) => {
+            let drips = spelled(bucket.drip_size(), bucket.interval());
+            format!("{} in all, {drips}", bucket.size())
+        }
+        Algorithm::SlidingWindow(window) => spelled(window.limit(), window.period()),
+        Algorithm::FixedWindow(window) => window.quota().to_string(),
+        Algorithm::Concurrency(limit) => {
+            format!("{} in flight, each for at most {}", limit.limit(), seconds(limit.lease()))
+        }
+        _ => String::new(),
+    }
+}
+
+fn on_store_error(answer: OnStoreError) -> String {
+    match answer {
+        OnStoreError::Allow { at_most } => format!("allow for at most {}", seconds(at_most)),
+        OnStoreError::Deny => "deny".to_owned(),
+        OnStoreError::Local { shares } => format!("local, 1 of {shares}"),
+        OnStoreError::AllowThenLocal { at_most, shares } => {
+            format!("allow for at most {}, then local, 1 of {shares}", seconds(at_most))
+        }
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{} s", duration.as_secs_f64())
+}
+
+/// `policy` with other numbers: the same algorithm, if it is one that a quota describes.
+pub(super) fn with_quota(policy: &Policy, quota: Quota) -> Result<Policy, String> {
+    let algorithm: Algorithm = match policy.algorithm() {
+        Algorithm::Gcra(_) => Gcra::new(quota).into(),
+        Algorithm::FixedWindow(window) => FixedWindow::new(quota, window.anchor()).into(),
+        Algorithm::SlidingWindow(window) => {
+            let other = match window.is_exact() {
+                true => SlidingWindow::exact(quota),
+                false => SlidingWindow::new(quota, window.buckets()),
+            };
+            other.map_err(|error| error.to_string())?.into()
+        }
+        other => return Err(format!("a {} policy has no quota to replace", algorithm(other))),
+    };
+    let own = Policy::new(policy.name(), algorithm).map_err(|error| error.to_string())?;
+    Ok(own.on_store_error(policy.store_error()).reservations(policy.reservation_terms()))
+}

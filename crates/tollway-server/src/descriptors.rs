@@ -1,0 +1,291 @@
+//! Descriptor rules: which limit Envoy's lists of keys and values ask for.
+//!
+//! A domain is a tree; a descriptor walks it entry by entry and must end at a node with a limit:
+//!
+//! ```text
+//!   domain "edge"
+//!   └─ path = /login   limit 5/minute                   [(path, /login)]           -> 5/minute
+//!      └─ user         limit 2/minute, per value        [(path, /login), (user, x)] -> 2/minute
+//! ```
+//!
+//! At each level an exact value is tried first, then wildcards in the order of the file, then the
+//! bare key, as envoyproxy/ratelimit does. The walk does not go back: a branch once taken is taken.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tollway_core::{Key, Policy};
+
+use crate::metrics::Tally;
+use crate::pattern::Pattern;
+
+/// The rules of one domain.
+#[derive(Debug, Default)]
+pub struct Domain {
+    name: String,
+    root: Node,
+}
+
+/// A place in the tree.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// The limit for descriptors that end here.
+    pub limit: Option<Limit>,
+    exact: HashMap<String, HashMap<String, Node>>,
+    wildcards: Vec<(String, Pattern, Node)>,
+    /// Keys and values of the wildcards: a program may write thousands, and each is looked up here.
+    wildcard_names: HashSet<(String, String)>,
+    bare: HashMap<String, Node>,
+}
+
+/// What holds for the descriptors that end at a node.
+#[derive(Debug)]
+pub struct Limit {
+    /// The policy; `None` for no limit at all.
+    pub policy: Option<Policy>,
+    /// Whether everything is denied: a limit of zero.
+    pub deny_all: bool,
+    /// Decide and count, but never deny.
+    pub shadow: bool,
+    /// Denies only together with every other limit in this mode.
+    pub quota_mode: bool,
+    /// Say that the store is unavailable rather than answer in its place.
+    pub unavailable_on_store_error: bool,
+    /// All values that a wildcard matches share one count.
+    pub share_threshold: bool,
+    /// The name by which other limits replace it.
+    pub name: Option<String>,
+    /// The names of limits that do not count if this one matches in the same request.
+    pub replaces: Vec<String>,
+    /// What the proxy is told when a request matches and passes.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Where its decisions are counted.
+    pub tally: Arc<Tally>,
+}
+
+/// A limit found, and the key to count under.
+#[derive(Debug)]
+pub struct Found<'a> {
+    /// The limit.
+    pub limit: &'a Limit,
+    /// Who is limited: the domain and the descriptor, with wildcards for values that are shared.
+    pub key: Vec<u8>,
+}
+
+/// Ends each part of a key.
+const SEPARATOR: u8 = 0x1f;
+/// Stands before one of these two bytes where it belongs to a part itself.
+const MARK: u8 = 0x10;
+
+/// Adds a part to a key, so that no two lists of parts make the same one: parts are chosen by who is
+/// limited.
+pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
+    let is_special = |byte: &u8| matches!(*byte, SEPARATOR | MARK);
+    if part.iter().any(is_special) {
+        for byte in part {
+            key.extend(is_special(byte).then_some(MARK));
+            key.push(*byte);
+        }
+    } else {
+        key.extend_from_slice(part);
+    }
+    key.push(SEPARATOR);
+}
+
+/// What stands for a key that is longer than a store takes; `None` for others. Refused, a descriptor
+/// would pass at a proxy that lets requests through when the service has no answer.
+///
+/// No list of parts makes it: there a mark always stands before one of the two special bytes.
+pub(crate) fn digest(key: &[u8]) -> Option<Vec<u8>> {
+    let is_long = key.len() > Key::LEN_MAX;
+    let digest = || ring::digest::digest(&ring::digest::SHA256, key);
+    is_long.then(|| [&[MARK, b'#'], digest().as_ref()].concat())
+}
+
+impl Domain {
+    /// The rules of the domain `name`.
+    #[must_use]
+    pub const fn new(name: String, root: Node) -> Self {
+        Self { name, root }
+    }
+
+    /// The domain's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The policy of this name, if one of the rules has it.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        self.root.policies().find(|policy| policy.name() == name)
+    }
+
+    /// The limit for a descriptor with these entries.
+    #[must_use]
+    pub fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
+        let mut node = &self.root;
+        // For each entry the pattern that matched, if it was one.
+        let mut wildcards = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let (next, wildcard) = node.next(key, value)?;
+            wildcards.push(wildcard);
+            node = next;
+        }
+        let limit = node.limit.as_ref()?;
+        // The policy is named after the rule alone: another domain may have the same one.
+        let mut bytes = Vec::with_capacity(64);
+        push_part(&mut bytes, self.name.as_bytes());
+        for ((key, value), wildcard) in entries.iter().zip(wildcards) {
+            push_part(&mut bytes, key.as_bytes());
+            match wildcard.filter(|_| limit.share_threshold) {
+                Some(pattern) => push_part(&mut bytes, &pattern.spelled()),
+                None => push_part(&mut bytes, value.as_bytes()),
+            }
+        }
+        Some(Found { limit, key: bytes })
+    }
+}
+
+impl Limit {
+    /// A limit that is enforced, and nothing else.
+    #[must_use]
+    pub fn new(policy: Option<Policy>, tally: Arc<Tally>) -> Self {
+        Self {
+            policy,
+            deny_all: false,
+            shadow: false,
+            quota_mode: false,
+            unavailable_on_store_error: false,
+            share_threshold: false,
+            name: None,
+            replaces: Vec::new(),
+            metadata: serde_json::Map::new(),
+            tally,
+        }
+    }
+}
+
+impl Node {
+    /// A place without branches.
+    #[must_use]
+    pub fn new(limit: Option<Limit>) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Adds a branch; false if the same one is there already.
+    #[must_use]
+    pub fn add(&mut self, key: &str, value: Option<&str>, node: Self) -> bool {
+        match value {
+            None => self.bare.insert(key.to_owned(), node).is_none(),
+            Some(value) if value.contains('*') => {
+                self.wildcards.push((key.to_owned(), Pattern::new(value), node));
+                self.wildcard_names.insert((key.to_owned(), value.to_owned()))
+            }
+            Some(value) => {
+                let values = self.exact.entry(key.to_owned()).or_default();
+                values.insert(value.to_owned(), node).is_none()
+            }
+        }
+    }
+
+    /// The policies of this place and of those behind it.
+    fn policies(&self) -> Box<dyn Iterator<Item = &Policy> + '_> {
+        let own = self.limit.iter().filter_map(|limit| limit.policy.as_ref());
+        let exact = self.exact.values().flat_map(HashMap::values);
+        let wildcards = self.wildcards.iter().map(|(_, _, node)| node);
+        let branches = exact.chain(wildcards).chain(self.bare.values());
+        Box::new(own.chain(branches.flat_map(Self::policies)))
+    }
+
+    /// The branch for an entry, and the wildcard that led there, if one did.
+    fn next(&self, key: &str, value: &str) -> Option<(&Self, Option<&Pattern>)> {
+        if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
+            return Some((node, None));
+        }
+        let wildcard = self
+            .wildcards
+            .iter()
+            .find(|(name, pattern, _)| name == key && pattern.matches(value.as_bytes()));
+        match wildcard {
+            Some((_, pattern, node)) => Some((node, Some(pattern))),
+            None => self.bare.get(key).map(|node| (node, None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(quota: &str) -> Node {
+        Node::new(Some(limit(quota)))
+    }
+
+    fn limit(quota: &str) -> Limit {
+        Limit::new(Some(Policy::parse("p", quota).unwrap()), Arc::default())
+    }
+
+    fn domain() -> Domain {
+        let mut root = Node::default();
+        let mut login = leaf("5/m");
+        assert!(login.add("user", None, leaf("2/m")));
+        assert!(root.add("path", Some("/login"), login));
+        let mut shared = leaf("7/m");
+        shared.limit.as_mut().unwrap().share_threshold = true;
+        assert!(root.add("path", Some("/a*"), shared));
+        assert!(root.add("path", Some("/*"), leaf("8/m")));
+        assert!(root.add("path", None, leaf("9/m")));
+        Domain::new("edge".to_owned(), root)
+    }
+
+    fn found(entries: &[(&str, &str)]) -> Option<(u64, Vec<u8>)> {
+        let domain = domain();
+        let found = domain.find(entries)?;
+        Some((found.limit.policy.as_ref()?.algorithm().limit(), found.key))
+    }
+
+    #[test]
+    fn exact_values_come_before_wildcards_before_bare_keys() {
+        let limit = |value: &str| found(&[("path", value)]).map(|(limit, _)| limit);
+        assert_eq!(limit("/login"), Some(5));
+        assert_eq!(limit("/about"), Some(7));
+        assert_eq!(limit("/x"), Some(8));
+        assert_eq!(limit("plain"), Some(9));
+    }
+
+    #[test]
+    fn no_values_imitate_the_key_of_others() {
+        let key = |parts: &[&str]| {
+            let mut key = Vec::new();
+            parts.iter().for_each(|part| push_part(&mut key, part.as_bytes()));
+            key
+        };
+        assert_ne!(key(&["a\u{1f}b", "c"]), key(&["a", "b\u{1f}c"]));
+        assert_ne!(key(&["a\u{10}", "b"]), key(&["a\u{10}\u{1f}b"]));
+        assert_eq!(key(&["a", "b"]), b"a\x1fb\x1f");
+    }
+
+    #[test]
+    fn a_key_too_long_for_a_store_is_its_digest() {
+        let digest_of = |len: usize| digest(&vec![b'x'; len]);
+        assert_eq!(digest_of(Key::LEN_MAX), None);
+        let (one, other) = (digest_of(Key::LEN_MAX + 1), digest_of(Key::LEN_MAX + 2));
+        assert_ne!(one, other);
+        assert_eq!(one.map(|digest| digest.len()), Some(34));
+    }
+
+    #[test]
+    fn the_depth_must_match_and_unknown_keys_have_no_limit() {
+        assert_eq!(found(&[("path", "/login"), ("user", "ada")]).unwrap().0, 2);
+        assert_eq!(found(&[("path", "/login"), ("user", "ada"), ("x", "y")]), None);
+        assert_eq!(found(&[("verb", "GET")]), None);
+        assert_eq!(found(&[]), None);
+    }
+
+    #[test]
+    fn values_are_counted_apart_unless_a_wildcard_shares() {
+        assert_ne!(found(&[("path", "/x")]), found(&[("path", "/y")]));
+        assert_eq!(found(&[("path", "/a1")]), found(&[("path", "/a2")]));
+    }
+}

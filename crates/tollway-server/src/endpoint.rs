@@ -1,0 +1,82 @@
+//! Where a front listens: an address and port, or a Unix socket.
+
+mod unix;
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+
+pub use unix::UnixSocket;
+
+/// A place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// A Unix socket: `unix:/run/tollway.sock`, with `?mode=0660&group=www-data` if others are to
+    /// connect.
+    Unix(UnixSocket),
+}
+
+impl Endpoint {
+    /// A port of this machine that only it can reach.
+    #[must_use]
+    pub const fn loopback(port: u16) -> Self {
+        Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    }
+
+    /// Whether not both can be listened on.
+    pub(crate) fn collides(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+                one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
+            }
+            (Self::Unix(one), Self::Unix(other)) => one.path == other.path,
+            _ => false,
+        }
+    }
+
+    /// Whether it could be listened on just now, as far as that can be tried.
+    ///
+    /// # Errors
+    ///
+    /// If it could not: taken, not permitted, or no address of this machine.
+    pub(crate) fn try_out(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(address) => std::net::TcpListener::bind(address).map(drop),
+            Self::Unix(socket) => socket.try_out(),
+        }
+    }
+
+    /// Whether only this machine can connect.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(socket) = text.strip_prefix("unix:") {
+            return socket.parse().map(Self::Unix);
+        }
+        let right = "right would be 127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock";
+        text.parse().map(Self::Tcp).map_err(|_| format!("{text:?} is no place to listen; {right}"))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(socket) => socket.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What decides, shared by all workers: the rules in force, the store, the clock, the counts.
+//!
+//! ```text
+//!   worker --rules, now--> Decider --asks--> store
+//!                             `--> metrics, top keys
+//! ```
+//!
+//! The enforcer changes as a whole: a reload or an operator's change makes new rules, and whoever has
+//! begun with the old ones ends with them. A request is decided by a [`Decider`](crate::decide::Decider),
+//! which a worker makes of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tollway_core::{Clock, Store, Timestamp};
+use tollway_memory::MemoryStore;
+
+use crate::adhoc::AdHoc;
+use crate::amendments::{Amendments, NoRoom};
+use crate::metrics::{Metrics, Tally};
+use crate::outage::{OF_POLICIES, OutageLog};
+use crate::rules::Rules;
+use crate::top::{Ranking, Top, ranking};
+
+/// Where states live.
+#[derive(Clone)]
+pub enum Backing {
+    /// In this process.
+    Memory(Arc<MemoryStore>),
+    /// Elsewhere, shared with other processes.
+    Shared(Arc<dyn Store>),
+}
+
+/// The rules in force and everything that decisions under them need.
+pub struct Enforcer {
+    rules: ArcSwap<Rules>,
+    /// Held while rules are replaced or amended, so that neither loses the other's change.
+    changing: Mutex<()>,
+    store: Arc<dyn Store>,
+    memory: Option<Arc<MemoryStore>>,
+    store_name: &'static str,
+    outages: OutageLog,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    adhoc_tally: Arc<Tally>,
+    tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
+}
+
+/// The most frequent keys of one worker.
+#[derive(Debug, Default)]
+pub struct Tops {
+    allowed: Top,
+    denied: Top,
+}
+
+impl Tops {
+    /// Counts a decision on `key`.
+    #[inline]
+    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
+        if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
+    }
+}
+
+impl Enforcer {
+    /// Rules, counted in `metrics`; states in `backing`, time by `clock`.
+    pub(crate) fn new(
+        rules: Rules,
+        metrics: Metrics,
+        backing: Backing,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (store, memory): (Arc<dyn Store>, _) = match backing {
+            Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory)),
+            Backing::Shared(store) => (store, None),
+        };
+        metrics.reloaded(clock.now());
+        Self {
+            rules: ArcSwap::from_pointee(rules),
+            changing: Mutex::default(),
+            store,
+            store_name: if memory.is_some() { "memory" } else { "shared" },
+            outages: OutageLog::new(OF_POLICIES),
+            memory,
+            adhoc_tally: metrics.tally("", AdHoc::NAME),
+            metrics,
+            clock,
+            tops: Mutex::default(),
+        }
+    }
+
+    /// The same, its store called so in metrics.
+    pub(crate) fn with_store_name(self, store_name: &'static str) -> Self {
+        Self { store_name, ..self }
+    }
+
+    /// What the store is called in metrics.
+    #[must_use]
+    pub const fn store_name(&self) -> &'static str {
+        self.store_name
+    }
+
+    /// The rules in force. Load them once per request, or once per batch.
+    #[must_use]
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// The rules in force, for as long as one request or one batch: without touching the count of
+    /// their owners, which all workers share.
+    #[must_use]
+    pub(crate) fn rules_at_hand(&self) -> arc_swap::Guard<Arc<Rules>> {
+        self.rules.load()
+    }
+
+    /// Puts other rules in force. What operators have changed stays changed.
+    pub(crate) fn replace_rules(&self, rules: Rules) {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let amendments = Arc::clone(self.rules().amendments());
+        self.rules.store(Arc::new(rules.amended(amendments)));
+        drop(changing);
+        self.metrics.reloaded(self.clock.now());
+    }
+
+    /// Changes what operators have changed, for every request from now on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for the change; then nothing is changed.
+    pub fn amend(
+        &self,
+        change: impl FnOnce(&mut Amendments) -> Result<(), NoRoom>,
+    ) -> Result<(), NoRoom> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules();
+        let mut amendments = Amendments::clone(rules.amendments());
+        change(&mut amendments)?;
+        self.rules.store(Arc::new(rules.amended(Arc::new(amendments))));
+        Ok(())
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Whether the store answers, and since when it does not.
+    #[must_use]
+    pub const fn outages(&self) -> &OutageLog {
+        &self.outages
+    }
+
+    /// The store, if it is in this process.
+    #[must_use]
+    pub fn memory(&self) -> Option<&MemoryStore> {
+        self.memory.as_deref()
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Where decisions on policies that come with requests are counted.
+    pub(crate) fn adhoc_tally(&self) -> &Tally {
+        &self.adhoc_tally
+    }
+
+    /// The most frequent keys of the last minutes: allowed, denied.
+    #[must_use]
+    pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+        let now = self.clock.now();
+        let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
+        let locked: Vec<_> = workers
+            .iter()
+            .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect();
+        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most, now);
+        let denied = ranking(locked.iter().map(|tops| &tops.denied), most, now);
+        (allowed, denied)
+    }
+
+    /// A top list for one more worker.
+    pub(crate) fn new_tops(&self) -> Arc<Mutex<Tops>> {
+        let tops = Arc::default();
+        self.tops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tops));
+        tops
+    }
+}
+
+impl std::fmt::Debug for Enforcer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enforcer").field("store", &self.store_name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,323 @@
+//! The unusual ways to say HTTP, by hyper: HTTP/2, chunked bodies, `Expect`, HTTP/1.0.
+//!
+//! Over HTTP/1 one request is read so, and the connection is closed after its answer: hyper reads more
+//! leniently than [`super::connection`] does (a line feed alone ends a line), so that behind a request
+//! about whose end two readers may disagree there is no second one to smuggle.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, COOKIE, HOST, HeaderValue};
+use http::{HeaderMap, Version};
+use http_body_util::{Either, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+use tollway_http::Patient;
+
+use super::connection::HEAD_BYTES_MAX;
+use super::problem::Trouble;
+use super::reply::Reply;
+use super::request::{Peer, Request};
+use super::routes::{admit, answer, events};
+use crate::buffers::Input;
+use crate::dashboard;
+use crate::drain::Stop;
+use crate::http2::{self, Answered, Holder, Manner, Unread};
+use crate::metrics::Front;
+use crate::worker::Worker;
+
+/// Requests of one HTTP/2 connection under way at once.
+const STREAMS_MAX: u32 = 256;
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+
+type Body = Either<Full<Bytes>, dashboard::Events>;
+
+/// Serves the rest of a connection of which `input` has been read already.
+pub(super) async fn serve<S>(
+    worker: &Rc<Worker>,
+    stream: S,
+    input: Input,
+    peer: Peer,
+    stop: Stop,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    // Who has asked before may begin anew: the deadline is counted from here.
+    let soon = || Instant::now() + worker.service.settings().limits.first_request_after;
+    let first_by = input.first_by().unwrap_or_else(soon);
+    let begun = input.into_bytes();
+    let is_http2 = begun.starts_with(PREFACE);
+    let stream = Rewound { begun, at: 0, stream };
+    if !is_http2 {
+        return serve_http1(worker, stream, peer, stop).await;
+    }
+    let manner = Manner { front: Front::Http, streams_max: STREAMS_MAX, first_by };
+    let respond = |request: http::Request<Incoming>, holder| {
+        let worker = Rc::clone(worker);
+        async move {
+            let (head, mut body) = request.into_parts();
+            let response = respond(&worker, head, &mut body, peer, holder).await;
+            Answered { response, request: Some(body) }
+        }
+    };
+    http2::serve(worker, stream, manner, stop, respond).await
+}
+
+async fn serve_http1<S>(
+    worker: &Rc<Worker>,
+    stream: Rewound<S>,
+    peer: Peer,
+    mut stop: Stop,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let patience = worker.service.settings().limits.slow_client_after;
+    let holder = Holder::new(worker);
+    let service = service_fn(|request: http::Request<Incoming>| {
+        let holder = holder.clone();
+        Box::pin(async move {
+            let (head, mut body) = request.into_parts();
+            Ok::<_, Infallible>(respond(worker, head, &mut body, peer, holder).await)
+        })
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
+    // A client that has sent everything and says so is answered all the same.
+    builder.max_buf_size(HEAD_BYTES_MAX).half_close(true);
+    let stream = TokioIo::new(Patient::new(stream, patience));
+    let mut connection = builder.serve_connection(stream, service);
+    let served = tokio::select! {
+        served = poll_fn(|context| connection.poll_without_shutdown(context)) => served,
+        () = stop.stopped() => {
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|context| connection.poll_without_shutdown(context)).await
+        }
+    };
+    served.map_err(|error| {
+        if error.is_timeout() || is_stalled(&error) {
+            worker.service.metrics().front(Front::Http).timed_out.add(1);
+        }
+        io::Error::other(error)
+    })?;
+    // What was sent behind the request is not answered, and must not cost the answer before it.
+    let mut stream = connection.into_parts().io.into_inner();
+    worker.part(&mut stream, &mut worker.new_input()).await;
+    Ok(())
+}
+
+/// Whether the client took nothing for too long.
+fn is_stalled(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
+}
+
+async fn respond(
+    worker: &Worker,
+    mut head: http::request::Parts,
+    body: &mut Incoming,
+    peer: Peer,
+    holder: Holder,
+) -> http::Response<Body> {
+    let mut reply = Reply::default();
+    let is_http1 = head.version < Version::HTTP_2;
+    join_crumbs(&mut head.headers);
+    match take(worker, &head, body, peer, &holder, &mut reply).await {
+        Ok(Some(events)) => return stream(events),
+        Ok(None) => {}
+        Err(trouble) => {
+            worker.service.metrics().front(Front::Http).rejected.add(1);
+            trouble.write(&mut reply);
+        }
+    }
+    let (mut body, is_constant) = reply.take_body();
+    if !is_constant && !is_http1 {
+        body = match holder.keep(body) {
+            Some(body) => body,
+            None => {
+                Trouble::Full.write(&mut reply);
+                reply.take_body().0
+            }
+        };
+    }
+    let mut response = http::Response::new(Either::Left(Full::new(body)));
+    *response.status_mut() = http::StatusCode::from_u16(reply.status).unwrap_or_default();
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static(reply.content_type));
+    for (name, value) in &reply.fields {
+        if let (Ok(name), Ok(value)) =
+            (http::HeaderName::try_from(*name), HeaderValue::try_from(value))
+        {
+            fields.append(name, value);
+        }
+    }
+    if is_http1 {
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Reads a request to its end and answers it: into `reply`, or by events.
+async fn take(
+    worker: &Worker,
+    head: &http::request::Parts,
+    body: &mut Incoming,
+    peer: Peer,
+    holder: &Holder,
+    reply: &mut Reply,
+) -> Result<Option<dashboard::Events>, Trouble> {
+    let host = host(head)?;
+    let request = Request {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        query: head.uri.query(),
+        host,
+        fields: &head.headers,
+        body: &[],
+        peer,
+    };
+    // Before the body is read: whoever may not ask does not make anything held.
+    admit(worker, &request, !body.is_end_stream())?;
+    if request.path == dashboard::EVENTS {
+        return events(worker, &request).map(Some);
+    }
+    let limits = &worker.service.settings().limits;
+    let body = holder.collect(body, limits).await.map_err(|unread| match unread {
+        Unread::TooLong => Trouble::TooLarge,
+        Unread::Full => Trouble::Full,
+        Unread::Slow => Trouble::Slow,
+        Unread::Broken(why) => Trouble::Bad(format!("the body: {why}")),
+    })?;
+    answer(worker, &Request { body: &body, ..request }, reply).await;
+    Ok(None)
+}
+
+/// The host that a request names. Two names, or none in HTTP/1.1, are refused: two readers would
+/// not agree on which site was meant.
+fn host(head: &http::request::Parts) -> Result<Option<&[u8]>, Trouble> {
+    let mut fields = head.headers.get_all(HOST).iter();
+    let (field, second) = (fields.next().map(HeaderValue::as_bytes), fields.next());
+    let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let differ = |(one, other): (&[u8], &[u8])| !one.eq_ignore_ascii_case(other);
+    let is_missing = head.version == Version::HTTP_11 && field.is_none();
+    if second.is_some() || is_missing || field.zip(authority).is_some_and(differ) {
+        return Err(Trouble::NoHost);
+    }
+    Ok(authority.or(field))
+}
+
+/// HTTP/2 may send a cookie in crumbs, one field each, which are one field to everybody else
+/// (RFC 9113, section 8.2.3).
+fn join_crumbs(fields: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() < 2 {
+        return;
+    }
+    if let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        fields.insert(COOKIE, whole);
+    }
+}
+
+fn stream(events: dashboard::Events) -> http::Response<Body> {
+    let mut response = http::Response::new(Either::Right(events));
+    let fields = response.headers_mut();
+    let text = HeaderValue::from_static;
+    fields.insert(CONTENT_TYPE, text(dashboard::Events::CONTENT_TYPE));
+    fields.insert(http::header::CACHE_CONTROL, text("no-store"));
+    // A proxy that gathers an answer before it passes it on would show nothing.
+    fields.insert("x-accel-buffering", text("no"));
+    response
+}
+
+/// A stream of which some bytes have been read already.
+struct Rewound<S> {
+    begun: Vec<u8>,
+    at: usize,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let rest = &this.begun[this.at..];
+        if rest.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(context, room);
+        }
+        let count = rest.len().min(room.remaining());
+        room.put_slice(&rest[..count]);
+        this.at += count;
+        if this.at == this.begun.len() {
+            (this.begun, this.at) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crumbs_of_a_cookie_are_one_field() {
+        let mut fields = HeaderMap::new();
+        for crumb in ["a=1", "b=2", "c=3"] {
+            fields.append(COOKIE, HeaderValue::from_static(crumb));
+        }
+        join_crumbs(&mut fields);
+        let joined: Vec<&HeaderValue> = fields.get_all(COOKIE).iter().collect();
+        assert_eq!(joined, ["a=1; b=2; c=3"]);
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        let named = |version, uri: &str, fields: &[&'static str]| {
+            let mut request = http::Request::builder().version(version).uri(uri);
+            for field in fields {
+                request = request.header(HOST, *field);
+            }
+            let head = request.body(()).unwrap().into_parts().0;
+            host(&head).map(|host| host.map(|host| host.escape_ascii().to_string())).ok()
+        };
+        let some = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(named(Version::HTTP_11, "/", &["a"]), some("a"));
+        assert_eq!(named(Version::HTTP_11, "/", &[]), None);
+        assert_eq!(named(Version::HTTP_11, "/", &["a", "a"]), None);
+        assert_eq!(named(Version::HTTP_11, "http://b/", &["a"]), None);
+        assert_eq!(named(Version::HTTP_10, "/", &[]), Some(None));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &[]), some("b"));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &["B"]), some("b"));
+        assert_eq!(named(Version::HTTP_2, "http://b/", &["a"]), None);
+    }
+}

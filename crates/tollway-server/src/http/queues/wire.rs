@@ -1,0 +1,257 @@
+//! Queues in JSON: what bodies say, and how answers are written.
+//!
+//! A payload that is text is stored as its bytes, any other JSON as its own text; bytes that are no
+//! text travel as `payload_base64`, in both directions. Results likewise.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tollway_core::Timestamp;
+use tollway_queue::{
+    Backoff, Counts, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job, JobState, Lease,
+    LeaseToken, NewJob, Queue, Start, Stats,
+};
+
+use super::super::problem::Trouble;
+use crate::lease_token::{self, Signer};
+
+/// A job to be enqueued.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JobBody<'a> {
+    #[serde(default)]
+    group: String,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+    payload_base64: Option<String>,
+    #[serde(default)]
+    priority: u8,
+    weight: Option<u32>,
+    delay_ms: Option<u64>,
+    start_at_ms: Option<u64>,
+    key: Option<String>,
+    attempts_max: Option<u32>,
+    backoff_ms: Option<u64>,
+    backoff_max_ms: Option<u64>,
+}
+
+impl JobBody<'_> {
+    /// The job that the body tells.
+    pub(super) fn job(self) -> Result<NewJob, Error> {
+        let payload = bytes(self.payload, self.payload_base64.as_deref(), "payload")?;
+        let mut job = NewJob::new(Group::new(&self.group)?, payload.unwrap_or_default());
+        job.priority = self.priority;
+        job.weight = self.weight.unwrap_or(1);
+        job.start = match (self.delay_ms, self.start_at_ms) {
+            (None, None) => Start::Now,
+            (Some(delay), None) => Start::After(Duration::from_millis(delay)),
+            (None, Some(at)) => Start::At(moment(at)?),
+            (Some(_), Some(_)) => return Err(invalid("give delay_ms or start_at_ms, not both")),
+        };
+        job.key = self.key;
+        job.attempts_max = self.attempts_max;
+        job.backoff = self.backoff_ms.map(|first_ms| {
+            let first = Duration::from_millis(first_ms);
+            let max = self.backoff_max_ms.map_or(Backoff::default().max, Duration::from_millis);
+            Backoff { first, max: max.max(first) }
+        });
+        Ok(job)
+    }
+}
+
+/// A queue, and what reads and writes the tokens of its leases.
+#[derive(Debug)]
+pub(super) struct Leasing<'a> {
+    pub queue: &'a Queue,
+    pub signer: &'a Signer,
+}
+
+impl Leasing<'_> {
+    /// The lease that a client names.
+    pub(super) fn read(&self, token: &str) -> Result<lease_token::Shown, Trouble> {
+        let wrong = || Trouble::Bad("token: not the token of a lease".to_owned());
+        self.signer.read(self.queue.name(), token).ok_or_else(wrong)
+    }
+
+    /// A lease as its worker is given it.
+    pub(super) fn lease(&self, lease: &Lease) -> Value {
+        let token = self.signer.token(self.queue.name(), lease.token());
+        let mut value = json!({
+            "id": lease.id.0, "attempt": lease.attempt, "token": token,
+            "failures": lease.failures, "group": lease.group.as_str(),
+            "priority": lease.priority, "weight": lease.weight,
+            "enqueued_at_ms": ms(lease.enqueued_at), "expires_at_ms": ms(lease.expires_at),
+        });
+        if let Value::Object(object) = &mut value {
+            put_bytes(object, "payload", &lease.payload);
+        }
+        value
+    }
+}
+
+/// Bytes that a body carries as text, as JSON or in base 64; `None` if it carries none.
+pub(super) fn bytes(
+    raw: Option<&RawValue>,
+    base64: Option<&str>,
+    field: &str,
+) -> Result<Option<Bytes>, Error> {
+    match (raw, base64) {
+        (None, None) => Ok(None),
+        (Some(raw), None) if raw.get().starts_with('"') => {
+            let text: String = serde_json::from_str(raw.get())
+                .map_err(|error| invalid(&format!("{field}: {error}")))?;
+            Ok(Some(text.into()))
+        }
+        (Some(raw), None) => Ok(Some(Bytes::copy_from_slice(raw.get().as_bytes()))),
+        (None, Some(text)) => {
+            let wrong = |_| invalid(&format!("{field}_base64 is not base 64"));
+            BASE64.decode(text).map(|bytes| Some(bytes.into())).map_err(wrong)
+        }
+        (Some(_), Some(_)) => Err(invalid(&format!("give {field} or {field}_base64, not both"))),
+    }
+}
+
+pub(super) fn invalid(message: &str) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// That there is no such thing.
+pub(super) fn missing(message: impl Into<String>) -> Trouble {
+    Error::new(ErrorKind::NotFound, message).into()
+}
+
+/// That a lease is over.
+pub(super) fn lost_lease(token: LeaseToken) -> Trouble {
+    let message = format!("attempt {} at job {} is over", token.attempt, token.id);
+    Error::new(ErrorKind::LeaseLost, message).into()
+}
+
+/// A moment in milliseconds since the epoch.
+fn moment(ms: u64) -> Result<Timestamp, Error> {
+    let ns = ms.checked_mul(1_000_000).ok_or_else(|| invalid("start_at_ms is too far"))?;
+    Ok(Timestamp::from_nanos(ns))
+}
+
+/// Rounded up: told a millisecond too early, somebody would come before it is true.
+pub(super) fn ms(moment: Timestamp) -> u64 {
+    moment.as_nanos().div_ceil(1_000_000)
+}
+
+fn put_bytes(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(field.to_owned(), text.into()),
+        Err(_) => object.insert(format!("{field}_base64"), BASE64.encode(bytes).into()),
+    };
+}
+
+fn ready(estimate: Option<Estimate>) -> Value {
+    estimate.map_or(
+        Value::Null,
+        |estimate| json!({"expected_ms": ms(estimate.expected), "latest_ms": ms(estimate.latest)}),
+    )
+}
+
+pub(super) fn enqueued(enqueued: &Enqueued) -> Value {
+    json!({
+        "id": enqueued.id.0, "duplicate": enqueued.duplicate, "ready": ready(enqueued.ready),
+    })
+}
+
+/// How much of a job is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Payload, result, group, worker and reason too.
+    Whole,
+    /// None of what clients and workers wrote.
+    Figures,
+}
+
+/// What workers wrote, among the fields of a state.
+const NOT_FIGURES: [&str; 4] = ["worker", "result", "result_base64", "reason"];
+
+pub(super) fn job(job: &Job, shown: Shown) -> Value {
+    let mut value = json!({
+        "id": job.id.0, "priority": job.priority, "weight": job.weight, "attempt": job.attempt,
+        "failures": job.failures, "enqueued_at_ms": ms(job.enqueued_at),
+    });
+    let Value::Object(object) = &mut value else { return value };
+    if shown == Shown::Whole {
+        object.insert("group".to_owned(), job.group.as_str().into());
+        put_bytes(object, "payload", &job.payload);
+    }
+    let (state, fields) = state(&job.state, shown);
+    object.insert("state".to_owned(), state.into());
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    value
+}
+
+/// The name of a state, and what there is to say about it.
+fn state(state: &JobState, shown: Shown) -> (&'static str, Value) {
+    let (name, mut fields) = match state {
+        JobState::Waiting { due_at, ready: when } => {
+            ("waiting", json!({"due_at_ms": ms(*due_at), "ready": ready(*when)}))
+        }
+        JobState::Running { worker, expires_at, progress, cancelled } => {
+            let progress = progress.map(|now| json!({"done": now.done, "total": now.total}));
+            let expires_at_ms = ms(*expires_at);
+            let fields = json!({
+                "worker": worker, "expires_at_ms": expires_at_ms, "progress": progress,
+                "cancelled": cancelled,
+            });
+            ("running", fields)
+        }
+        JobState::Done { at, result } => {
+            let mut fields = json!({"at_ms": ms(*at)});
+            if let (Value::Object(object), Some(result)) = (&mut fields, result) {
+                put_bytes(object, "result", result);
+            }
+            ("done", fields)
+        }
+        JobState::Dead { at, reason } => ("dead", json!({"at_ms": ms(*at), "reason": reason})),
+    };
+    if let (Value::Object(fields), Shown::Figures) = (&mut fields, shown) {
+        fields.retain(|name, _| !NOT_FIGURES.contains(&name.as_str()));
+    }
+    (name, fields)
+}
+
+pub(super) fn counts(counts: &Counts) -> Value {
+    json!({"waiting": counts.waiting, "delayed": counts.delayed, "running": counts.running})
+}
+
+pub(super) fn group(group: &GroupStats) -> Value {
+    let mut value = counts(&group.counts);
+    if let Value::Object(object) = &mut value {
+        object.insert("group".to_owned(), group.group.as_str().into());
+        object.insert("paused".to_owned(), group.paused.into());
+        object.insert("blocked_until_ms".to_owned(), group.blocked_until.map(ms).into());
+        object.insert("ready_at_ms".to_owned(), group.next.map(ms).into());
+    }
+    value
+}
+
+/// The figures of a queue, without its groups.
+pub(super) fn stats(name: &str, stats: &Stats, now: Timestamp) -> Value {
+    let totals = &stats.totals;
+    let mut value = counts(&stats.queue);
+    let rest = json!({
+        "name": name, "paused": stats.paused, "groups": stats.groups_total, "dead": stats.dead,
+        "done": stats.done, "ready_at_ms": stats.next.map(ms), "now_ms": ms(now),
+        "totals": {
+            "enqueued": totals.enqueued, "leased": totals.leased, "done": totals.done,
+            "failed": totals.failed, "limited": totals.limited, "expired": totals.expired,
+            "dead": totals.dead, "cancelled": totals.cancelled,
+        },
+    });
+    if let (Value::Object(object), Value::Object(rest)) = (&mut value, rest) {
+        object.extend(rest);
+    }
+    value
+}

@@ -1,0 +1,320 @@
+//! What the service counts, and the text in which Prometheus reads it.
+//!
+//! Never a key as a label: a policy's name is chosen by the operator, a key by strangers. Counters
+//! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
+
+mod histogram;
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollway_core::{ErrorKind, Timestamp};
+
+use crate::fallback::Fallback;
+
+pub use histogram::Histogram;
+pub use text::Exposition;
+
+/// Decisions of one policy.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Requests allowed.
+    pub allowed: Counter,
+    /// Requests denied.
+    pub denied: Counter,
+    /// Requests that would have been denied, had the policy not been in shadow mode.
+    pub shadow_denied: Counter,
+    /// Requests allowed with less than a fifth of the limit left.
+    pub near_limit: Counter,
+    /// Decisions made without the store.
+    pub degraded: Degraded,
+}
+
+/// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for a
+/// store that does not answer.
+#[derive(Debug, Default)]
+pub struct Degraded([AtomicU64; Fallback::ALL.len()]);
+
+impl Degraded {
+    /// Adds so many decisions.
+    pub fn add(&self, fallback: Fallback, count: u64) {
+        if count > 0 {
+            self.0[fallback as usize].fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The decisions of one kind.
+    #[must_use]
+    pub fn of(&self, fallback: Fallback) -> u64 {
+        self.0[fallback as usize].load(Ordering::Relaxed)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
+    }
+}
+
+/// A count that only grows: a cache line for each of a few threads, so that workers which count the
+/// same thing do not pass a line back and forth.
+#[derive(Debug, Default)]
+pub struct Counter([Stripe; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(AtomicU64);
+
+const STRIPES: usize = 4;
+
+/// The stripe of this thread, given out in turn.
+#[inline]
+fn stripe() -> usize {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) as usize % STRIPES;
+    }
+    MINE.with(|mine| *mine)
+}
+
+impl Counter {
+    /// Adds `count`.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        if count > 0 {
+            self.0[stripe()].0.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The count.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A front of the service, as a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// RESP.
+    Resp,
+    /// HTTP.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+impl Front {
+    /// Every front.
+    pub const ALL: [Self; 3] = [Self::Resp, Self::Http, Self::Grpc];
+
+    /// The front as a label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Resp => "resp",
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+        }
+    }
+}
+
+/// What one front counts.
+#[derive(Debug, Default)]
+pub struct FrontCounts {
+    /// Connections open now.
+    pub open: AtomicI64,
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections refused because there were too many.
+    pub refused: Counter,
+    /// Connections closed because the client was too slow.
+    pub timed_out: Counter,
+    /// Requests that were malformed or not permitted.
+    pub rejected: Counter,
+    /// Tokens that were wrong.
+    pub wrong_tokens: Counter,
+}
+
+/// Everything the service counts.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    tallies: Mutex<BTreeMap<(String, String), Arc<Tally>>>,
+    fronts: [FrontCounts; 3],
+    store_errors: [Counter; 4],
+    /// Time to decide one request, or one batch of pipelined requests.
+    pub decision_seconds: Histogram,
+    /// Time that a store outside this process took to answer.
+    pub store_seconds: Histogram,
+    /// Reloads that took effect.
+    pub reloads: Counter,
+    /// Reloads that were refused because the configuration was wrong.
+    pub reloads_failed: Counter,
+    reloaded_at_s: AtomicU64,
+}
+
+impl Metrics {
+    /// The tally of a policy, the same for as long as the service runs, whatever is reloaded.
+    #[must_use]
+    pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_default())
+    }
+
+    /// Shows every tally, by domain and policy.
+    pub(crate) fn each_tally(&self, mut show: impl FnMut(&(String, String), &Tally)) {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.iter().for_each(|(name, tally)| show(name, tally));
+    }
+
+    /// Failures of the store, of every kind.
+    pub(crate) fn store_error_count(&self) -> u64 {
+        self.store_errors.iter().map(Counter::get).sum()
+    }
+
+    /// What a front counts.
+    #[must_use]
+    pub const fn front(&self, front: Front) -> &FrontCounts {
+        &self.fronts[front as usize]
+    }
+
+    /// Counts a failure of the store.
+    pub fn store_error(&self, kind: ErrorKind) {
+        self.store_errors[kind_index(kind)].add(1);
+    }
+
+    /// Notes a reload that took effect.
+    pub fn reloaded(&self, now: Timestamp) {
+        self.reloads.add(1);
+        self.reloaded_at_s.store(now.as_nanos() / 1_000_000_000, Ordering::Relaxed);
+    }
+
+    /// Writes every count as Prometheus text, except what only the service knows; `store` is the
+    /// store's label.
+    pub fn write(&self, store: &str, text: &mut Exposition) {
+        self.write_decisions(text);
+        self.write_fronts(text);
+        text.family(
+            "tollway_store_errors_total",
+            "counter",
+            "Calls that the store did not answer.",
+        );
+        for (index, kind) in STORE_ERROR_KINDS.into_iter().enumerate() {
+            text.sample(&[("store", store), ("kind", kind)], self.store_errors[index].get() as f64);
+        }
+        let help = "Time that a store outside the process took to answer.";
+        text.family("tollway_store_duration_seconds", "histogram", help);
+        self.store_seconds.write(&[("store", store)], text);
+        text.family("tollway_config_reloads_total", "counter", "Reloads by result.");
+        text.sample(&[("result", "ok")], self.reloads.get() as f64);
+        text.sample(&[("result", "refused")], self.reloads_failed.get() as f64);
+        let reloaded_at_s = self.reloaded_at_s.load(Ordering::Relaxed);
+        let help = "When the configuration in force was loaded.";
+        text.family("tollway_config_last_reload_success_timestamp_seconds", "gauge", help);
+        text.sample(&[], reloaded_at_s as f64);
+        let help = "Time to decide one request or one pipelined batch.";
+        text.family("tollway_decision_duration_seconds", "histogram", help);
+        self.decision_seconds.write(&[], text);
+    }
+
+    fn write_decisions(&self, text: &mut Exposition) {
+        type Pick = fn(&Tally) -> &Counter;
+        let decisions: [(&str, Pick); 3] = [
+            ("allow", |tally| &tally.allowed),
+            ("deny", |tally| &tally.denied),
+            ("shadow_deny", |tally| &tally.shadow_denied),
+        ];
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        text.family("tollway_decisions_total", "counter", "Decisions by policy.");
+        for ((domain, policy), tally) in &*tallies {
+            for (decision, pick) in decisions {
+                let labels = [("domain", &**domain), ("policy", policy), ("decision", decision)];
+                text.sample(&labels, pick(tally).get() as f64);
+            }
+        }
+        let help = "Allowed with under a fifth left.";
+        text.family("tollway_near_limit_total", "counter", help);
+        for ((domain, policy), tally) in &*tallies {
+            let labels = [("domain", &**domain), ("policy", policy)];
+            text.sample(&labels, tally.near_limit.get() as f64);
+        }
+        let help = "Made without the store, by what was answered.";
+        text.family("tollway_degraded_decisions_total", "counter", help);
+        for ((domain, policy), tally) in &*tallies {
+            for fallback in Fallback::ALL {
+                let answer = ("answer", fallback.name());
+                let labels = [("domain", &**domain), ("policy", policy), answer];
+                text.sample(&labels, tally.degraded.of(fallback) as f64);
+            }
+        }
+    }
+
+    fn write_fronts(&self, text: &mut Exposition) {
+        type Pick = fn(&FrontCounts) -> f64;
+        let families: [(&str, &str, &str, Pick); 6] = [
+            ("tollway_connections", "gauge", "Connections open now.", |front| {
+                front.open.load(Ordering::Relaxed) as f64
+            }),
+            ("tollway_connections_total", "counter", "Connections accepted.", |front| {
+                front.accepted.get() as f64
+            }),
+            ("tollway_connections_refused_total", "counter", "Over the limit.", |front| {
+                front.refused.get() as f64
+            }),
+            ("tollway_connections_timed_out_total", "counter", "Client too slow.", |front| {
+                front.timed_out.get() as f64
+            }),
+            ("tollway_requests_rejected_total", "counter", "Malformed or forbidden.", |front| {
+                front.rejected.get() as f64
+            }),
+            ("tollway_wrong_tokens_total", "counter", "Tokens that nobody knows.", |front| {
+                front.wrong_tokens.get() as f64
+            }),
+        ];
+        for (name, kind, help, pick) in families {
+            text.family(name, kind, help);
+            for front in Front::ALL {
+                text.sample(&[("front", front.name())], pick(self.front(front)));
+            }
+        }
+    }
+}
+
+const STORE_ERROR_KINDS: [&str; 4] = ["unavailable", "unknown", "refused", "misuse"];
+
+const fn kind_index(kind: ErrorKind) -> usize {
+    match kind {
+        ErrorKind::Unavailable => 0,
+        ErrorKind::Unknown => 1,
+        ErrorKind::Refused => 2,
+        _ => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_out_by_policy_and_decision() {
+        let metrics = Metrics::default();
+        metrics.tally("", "api").denied.add(3);
+        metrics.tally("", "api").allowed.add(1);
+        metrics.store_error(ErrorKind::Unknown);
+        let mut text = Exposition::default();
+        metrics.write("memory", &mut text);
+        let text = text.finish();
+        for line in [
+            r#"tollway_decisions_total{domain="",policy="api",decision="deny"} 3"#,
+            r#"tollway_decisions_total{domain="",policy="api",decision="allow"} 1"#,
+            r#"tollway_store_errors_total{store="memory",kind="unknown"} 1"#,
+            r#"tollway_store_duration_seconds_count{store="memory"} 0"#,
+            "# TYPE tollway_decision_duration_seconds histogram",
+            r#"tollway_decision_duration_seconds_bucket{le="+Inf"} 0"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+}

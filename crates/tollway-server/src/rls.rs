@@ -1,0 +1,256 @@
+//! Envoy's rate limit service, whatever carries it: descriptors in, one status each out.
+//!
+//! Differences from envoyproxy/ratelimit, all on purpose: the descriptors of a request are taken
+//! together or not at all, so a denied request does not use up the limits that would have allowed
+//! it; and policies of any algorithm and any period may be asked.
+//!
+//! ```text
+//!   descriptor --+-- no rule ----------------> OK, nothing counted
+//!                +-- unlimited --------------> OK, remaining u32::MAX
+//!                +-- hits 0 -----------------> looked at
+//!                +-- negative hits ----------> given back
+//!                +-- quota mode -------------> denies only if all in quota mode are over
+//!                `-- otherwise --------------> all together
+//! ```
+
+mod answer;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
+
+pub use answer::{Answer, Status};
+pub use limits::{Unit, limit_policy, printable, unit_and_requests};
+
+use crate::decide::Decider;
+use crate::descriptors::{Domain, Found, Limit, digest, push_part};
+use crate::rules::{Ask, Rules, Source};
+use crate::worker::Worker;
+
+/// A request.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    /// The domain.
+    pub domain: &'a str,
+    /// The descriptors.
+    pub descriptors: Vec<Descriptor<'a>>,
+    /// Units asked of every descriptor that does not say otherwise; 0 means 1.
+    pub hits_addend: u32,
+}
+
+/// One descriptor.
+#[derive(Debug, Default)]
+pub struct Descriptor<'a> {
+    /// Keys and values.
+    pub entries: Vec<(&'a str, &'a str)>,
+    /// A limit that comes with the request, in place of the configured one.
+    pub limit: Option<(u32, Unit)>,
+    /// Units asked; 0 only looks.
+    pub hits: Option<u64>,
+    /// Whether the units are given back.
+    pub is_negative: bool,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The request is malformed.
+    Invalid(String),
+    /// The store failed, and a policy wants that told.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// A descriptor with what the rules say about it.
+#[derive(Debug)]
+struct Case<'a> {
+    limit: Option<&'a Limit>,
+    /// All of it: lists match what was sent.
+    key: Vec<u8>,
+    /// What stands for a key that no store takes.
+    digest: Option<Vec<u8>>,
+    hits: u64,
+    is_negative: bool,
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// If it is malformed, or the store fails and a policy wants that told.
+pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
+    validate(worker, request)?;
+    let rules = worker.service.enforcer().rules();
+    let domain = rules.domain(request.domain);
+    let overrides = overrides(worker, request)?;
+    let descriptors = request.descriptors.iter().zip(&overrides);
+    let mut cases: Vec<Case<'_>> = descriptors
+        .map(|(descriptor, limit)| case(request, descriptor, limit.as_ref(), domain))
+        .collect();
+    replace(&mut cases);
+    let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
+    let decider = worker.decider(&rules);
+    let judged = judge(&decider, &cases, &asks).await?;
+    Ok(answer::assemble(&decider, &cases, &asks, &judged))
+}
+
+fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
+    let most = worker.service.settings().limits.charges_max;
+    let invalid = |text: &str| Err(Refusal::Invalid(text.to_owned()));
+    if request.domain.is_empty() {
+        return invalid("rate limit domain must not be empty");
+    }
+    if request.descriptors.is_empty() {
+        return invalid("rate limit descriptor list must not be empty");
+    }
+    if request.descriptors.len() > most {
+        return Err(Refusal::Invalid(format!("more than {most} descriptors")));
+    }
+    if request.descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) {
+        return invalid("descriptor entries must not be empty");
+    }
+    Ok(())
+}
+
+/// The limits that come with the request, by descriptor.
+fn overrides(worker: &Worker, request: &Request<'_>) -> Result<Vec<Option<Limit>>, Refusal> {
+    let build = |descriptor: &Descriptor<'_>| {
+        let Some((requests, unit)) = descriptor.limit else { return Ok(None) };
+        let limit = limits::overridden(requests, unit, worker.service.metrics());
+        limit.map(Some).map_err(|error| Refusal::Invalid(error.to_string()))
+    };
+    request.descriptors.iter().map(build).collect()
+}
+
+fn case<'a>(
+    request: &Request<'_>,
+    descriptor: &Descriptor<'_>,
+    limit: Option<&'a Limit>,
+    domain: Option<&'a Domain>,
+) -> Case<'a> {
+    let hits = descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1)));
+    let is_negative = descriptor.is_negative;
+    if limit.is_some() {
+        let mut key = Vec::new();
+        push_part(&mut key, request.domain.as_bytes());
+        for (name, value) in &descriptor.entries {
+            push_part(&mut key, name.as_bytes());
+            push_part(&mut key, value.as_bytes());
+        }
+        return Case { limit, digest: digest(&key), key, hits, is_negative };
+    }
+    match domain.and_then(|domain| domain.find(&descriptor.entries)) {
+        Some(Found { limit, key }) => {
+            Case { limit: Some(limit), digest: digest(&key), key, hits, is_negative }
+        }
+        None => Case { limit: None, key: Vec::new(), digest: None, hits, is_negative },
+    }
+}
+
+/// Drops the limits that others in the same request replace.
+fn replace(cases: &mut [Case<'_>]) {
+    let replaced: Vec<&str> = cases
+        .iter()
+        .filter_map(|case| case.limit)
+        .flat_map(|limit| limit.replaces.iter().map(String::as_str))
+        .collect();
+    for case in cases {
+        let name = case.limit.and_then(|limit| limit.name.as_deref());
+        if name.is_some_and(|name| replaced.contains(&name)) {
+            case.limit = None;
+        }
+    }
+}
+
+/// Decisions by case: `None` where there is nothing to decide.
+type Decisions = Vec<Option<Decision>>;
+
+/// What was decided, and whether without the store.
+#[derive(Debug)]
+struct Judged {
+    decisions: Decisions,
+    degraded: bool,
+}
+
+async fn judge(
+    decider: &Decider<'_>,
+    cases: &[Case<'_>],
+    asks: &[Option<Ask<'_>>],
+) -> Result<Judged, Refusal> {
+    let mut judged = Judged { decisions: vec![None; cases.len()], degraded: false };
+    let mut together: Vec<(usize, Ask<'_>)> = Vec::new();
+    let mut quota: Vec<(usize, Ask<'_>)> = Vec::new();
+    for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
+        let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
+        if case.hits == 0 {
+            let verdict = decider.peek(&[ask]).await?;
+            judged.note(&[(index, ask)], &verdict);
+        } else if case.is_negative {
+            let snapshot: Snapshot = decider.refund(&ask).await?;
+            judged.decisions[index] = Some(Decision::Allow(snapshot));
+        } else if limit.quota_mode {
+            quota.push((index, ask));
+        } else {
+            together.push((index, ask));
+        }
+    }
+    let all_spent = quota_spent(decider, &quota, &mut judged).await?;
+    if !together.is_empty() {
+        let asks: Vec<Ask<'_>> = together.iter().map(|(_, ask)| *ask).collect();
+        let verdict =
+            if all_spent { decider.peek(&asks).await? } else { decider.check(&asks).await? };
+        judged.note(&together, &verdict);
+        if !verdict.is_allowed() {
+            return Ok(judged);
+        }
+    }
+    if !all_spent {
+        for (index, ask) in quota {
+            let verdict = decider.check(&[ask]).await?;
+            judged.note(&[(index, ask)], &verdict);
+        }
+    }
+    Ok(judged)
+}
+
+/// Looks at the limits in quota mode; whether there are any and all of them are spent.
+async fn quota_spent(
+    decider: &Decider<'_>,
+    quota: &[(usize, Ask<'_>)],
+    judged: &mut Judged,
+) -> Result<bool, Refusal> {
+    let mut all_spent = !quota.is_empty();
+    for (index, ask) in quota {
+        let verdict = decider.peek(std::slice::from_ref(ask)).await?;
+        all_spent &= !verdict.is_allowed();
+        judged.note(&[(*index, *ask)], &verdict);
+    }
+    Ok(all_spent)
+}
+
+impl Judged {
+    fn note(&mut self, asked: &[(usize, Ask<'_>)], verdict: &Verdict) {
+        self.degraded |= verdict.is_degraded();
+        for ((index, _), decision) in asked.iter().zip(verdict.decisions()) {
+            self.decisions[*index] = Some(*decision);
+        }
+    }
+}
+
+impl Case<'_> {
+    /// What to ask; `None` if nothing limits this descriptor.
+    fn ask<'a>(&'a self, rules: &'a Rules) -> Option<Ask<'a>> {
+        let limit = self.limit?;
+        let policy = limit.policy.as_ref()?;
+        let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
+        let key = key.expect("a key holds its domain's separator, and a long one is its digest");
+        let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
+        Some(rules.ask(Source::Descriptor { limit, policy, whole_key: &self.key }, key, cost))
+    }
+}

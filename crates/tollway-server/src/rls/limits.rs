@@ -1,0 +1,122 @@
+//! Limits in Envoy's units, both ways.
+
+use std::time::Duration;
+
+use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::{Policy, Quota, QuotaError};
+
+use crate::descriptors::Limit;
+use crate::metrics::Metrics;
+
+/// A unit of time, by its number on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// None that has a name.
+    #[default]
+    Unknown = 0,
+    /// A second.
+    Second = 1,
+    /// A minute.
+    Minute = 2,
+    /// An hour.
+    Hour = 3,
+    /// A day.
+    Day = 4,
+    /// 30 days.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
+    /// A week.
+    Week = 7,
+}
+
+impl Unit {
+    /// Every unit that has a length.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The unit of this number.
+    #[must_use]
+    pub fn numbered(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+
+    /// The unit of this name, in any case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The name in proto3 JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// How long it is; zero if unknown.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        const DAY: u64 = 86_400;
+        Duration::from_secs(match self {
+            Self::Unknown => 0,
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => DAY,
+            Self::Week => 7 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+        })
+    }
+}
+
+/// The policy that envoyproxy/ratelimit means: a window aligned to Unix time.
+///
+/// # Errors
+///
+/// If the numbers make no quota.
+pub fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
+    // A limit of zero denies everything; the policy stands in for what is then never asked.
+    let quota = Quota::new(u64::from(requests.max(1)), unit.duration())?;
+    let window = FixedWindow::new(quota, Anchor::Epoch);
+    Ok(Policy::new(printable(name), window).expect("the name was made printable"))
+}
+
+/// The limit that came with a request.
+pub(super) fn overridden(
+    requests: u32,
+    unit: Unit,
+    metrics: &Metrics,
+) -> Result<Limit, QuotaError> {
+    let policy = limit_policy("override", requests, unit)?;
+    let limit = Limit::new(Some(policy), metrics.tally("", "override"));
+    Ok(Limit { deny_all: requests == 0, ..limit })
+}
+
+/// A policy's units and the unit of its window; [`Unit::Unknown`] if its window is none of them.
+#[must_use]
+pub fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
+    let algorithm = policy.algorithm();
+    let (units, window) = algorithm.window().unwrap_or((algorithm.limit(), Duration::ZERO));
+    let unit = Unit::ALL.into_iter().find(|unit| unit.duration() == window);
+    (u32::try_from(units).unwrap_or(u32::MAX), unit.unwrap_or_default())
+}
+
+/// A name that a header field can carry, made of any text.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let keep = |char: char| {
+        if matches!(char, ' '..='~') && char != '"' && char != '\\' { char } else { '_' }
+    };
+    let name: String = text.chars().take(Policy::NAME_LEN_MAX).map(keep).collect();
+    if name.is_empty() { "unnamed".to_owned() } else { name }
+}

@@ -1,0 +1,422 @@
+//! The rules in force: policies by name, keys with a quota of their own, lists, descriptors.
+//!
+//! Built once from configuration and swapped as a whole on a reload; nothing here changes while a
+//! request looks at it. A key and where its limit comes from become an [`Ask`] in [`Rules::ask`], the
+//! only place that decides how a key is treated:
+//!
+//! ```text
+//! amended? -> as an operator said while the service runs: banned, or a quota of its own
+//! banned?  -> Treatment::Ban      denied without asking the store
+//! exempt?  -> Treatment::Exempt   allowed without asking the store
+//! own?     -> the key's own policy in place of the general one
+//! shadow?  -> Treatment::Shadow   counted and decided, never denied
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollway_core::{Charge, Cost, Key, KeyError, Policy};
+
+use crate::amendments::Amendments;
+use crate::descriptors::{Domain, Limit};
+use crate::metrics::Tally;
+use crate::pattern::{KeyList, Pattern};
+
+/// The rules in force. A clone shares everything: rules do not change, they are replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    rules: Arc<[Rule]>,
+    by_name: Arc<HashMap<String, usize>>,
+    domains: Arc<HashMap<String, Domain>>,
+    lists: Arc<Lists>,
+    shadow: bool,
+    amendments: Arc<Amendments>,
+}
+
+/// Keys that are treated alike whatever their counts.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// Keys that are never limited.
+    pub unlimited: KeyList,
+    /// Keys that are always denied.
+    pub banned: KeyList,
+}
+
+/// One policy and everything said about it.
+#[derive(Debug)]
+pub struct Rule {
+    policy: Policy,
+    tally: Arc<Tally>,
+    options: RuleOptions,
+}
+
+/// What may be said about a policy beyond the policy itself.
+#[derive(Debug, Default)]
+pub struct RuleOptions {
+    /// Decide and count, but never deny.
+    pub shadow: bool,
+    /// Say that the store is unavailable rather than answer in its place.
+    pub unavailable_on_store_error: bool,
+    /// Keys with a quota of their own, first match first.
+    pub own: Vec<(Pattern, Policy)>,
+    /// Lists for this policy alone.
+    pub lists: Lists,
+    /// Where `/v1/gate` takes the key from.
+    pub gate_key: GateKey,
+}
+
+/// Where `/v1/gate` takes the key from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum GateKey {
+    /// The address of the client: of the peer, or of the last untrusted hop in `X-Forwarded-For`.
+    #[default]
+    Address,
+    /// A header field, by its lower-case name.
+    Header(String),
+}
+
+/// Where the limit of an [`Ask`] comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The configuration, by its name.
+    Rule(&'a Rule),
+    /// The request, numbers and all.
+    Request {
+        /// The policy with these numbers.
+        policy: &'a Policy,
+        /// Where its decisions are counted.
+        tally: &'a Tally,
+    },
+    /// The configuration, by the entries of an Envoy descriptor.
+    Descriptor {
+        /// The limit.
+        limit: &'a Limit,
+        /// Its policy.
+        policy: &'a Policy,
+        /// The key before it was cut to what a store takes: lists match what was sent.
+        whole_key: &'a [u8],
+    },
+}
+
+/// How a key is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// As the policy decides.
+    Enforce,
+    /// Decided and counted, never denied.
+    Shadow,
+    /// Never limited, nothing counted.
+    Exempt,
+    /// Always denied, nothing counted.
+    Ban,
+}
+
+/// One charge with how its key is treated.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// What to charge.
+    pub charge: Charge<'a>,
+    /// How the key is treated.
+    pub treatment: Treatment,
+    /// Whether a failing store is told to the caller.
+    pub unavailable_on_store_error: bool,
+    /// Where the decision is counted.
+    pub tally: &'a Tally,
+}
+
+/// Why a name and a key are not an [`Ask`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskError {
+    /// No policy has this name.
+    UnknownPolicy,
+    /// The bytes are no key.
+    Key(KeyError),
+}
+
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownPolicy => f.write_str("no policy has this name"),
+            Self::Key(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl Rules {
+    /// Rules from their parts. Of policies with one name, the last counts.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>, domains: Vec<Domain>, lists: Lists, shadow: bool) -> Self {
+        let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
+        let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
+        let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
+        let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
+        Self { rules, by_name, domains, lists, shadow, amendments: Arc::default() }
+    }
+
+    /// These rules with what operators have changed since the service started.
+    #[must_use]
+    pub fn amended(&self, amendments: Arc<Amendments>) -> Self {
+        Self { amendments, ..self.clone() }
+    }
+
+    /// What operators have changed since the service started.
+    #[must_use]
+    pub const fn amendments(&self) -> &Arc<Amendments> {
+        &self.amendments
+    }
+
+    /// The rules, in the order of the configuration.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule for the policy of this name.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.by_name.get(name).map(|&index| &self.rules[index])
+    }
+
+    /// The descriptor rules of this domain.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// The domains that have descriptor rules.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// The policy of this name, of a rule or of a descriptor.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<&Policy> {
+        let of_domain = || self.domains().find_map(|domain| domain.policy(name));
+        self.rule(name).map(Rule::policy).or_else(of_domain)
+    }
+
+    /// Whether nothing is denied, only counted.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// What to ask for `key` under the policy named `policy`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such policy, or the bytes are no key.
+    pub fn ask_named<'a>(
+        &'a self,
+        policy: &[u8],
+        key: &'a [u8],
+        cost: Cost,
+    ) -> Result<Ask<'a>, AskError> {
+        let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
+        let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
+        let key = Key::new(key).map_err(AskError::Key)?;
+        Ok(self.ask(Source::Rule(rule), key, cost))
+    }
+
+    /// What to ask for `key`, whose limit comes from `source`.
+    #[must_use]
+    pub fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
+        let listed_as = source.listed_as(key);
+        let amendment = self.amendments.of(listed_as);
+        let own = amendment.and_then(|own| own.policy(source.policy().name()));
+        let listed = match amendment {
+            Some(amendment) if amendment.banned => Some(Treatment::Ban),
+            _ => source.lists().and_then(|lists| lists.treatment(listed_as)),
+        };
+        Ask {
+            charge: Charge::new(own.unwrap_or_else(|| source.policy_for(listed_as)), key)
+                .cost(cost),
+            treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
+                Some(treatment) => treatment,
+                None if self.shadow || source.is_shadow() => Treatment::Shadow,
+                None if source.denies_all() => Treatment::Ban,
+                None => Treatment::Enforce,
+            },
+            unavailable_on_store_error: source.tells_store_errors(),
+            tally: source.tally(),
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    /// The policy of keys that have none of their own.
+    #[must_use]
+    pub const fn policy(self) -> &'a Policy {
+        match self {
+            Self::Rule(rule) => &rule.policy,
+            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
+        }
+    }
+
+    fn policy_for(self, key: &[u8]) -> &'a Policy {
+        match self {
+            Self::Rule(rule) => rule.policy_for(key),
+            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
+        }
+    }
+
+    /// What lists and operators know the key as.
+    const fn listed_as(self, key: Key<'a>) -> &'a [u8] {
+        match self {
+            Self::Descriptor { whole_key, .. } => whole_key,
+            Self::Rule(_) | Self::Request { .. } => key.as_bytes(),
+        }
+    }
+
+    const fn lists(self) -> Option<&'a Lists> {
+        match self {
+            Self::Rule(rule) => Some(&rule.options.lists),
+            Self::Request { .. } | Self::Descriptor { .. } => None,
+        }
+    }
+
+    const fn is_shadow(self) -> bool {
+        match self {
+            Self::Rule(rule) => rule.options.shadow,
+            Self::Request { .. } => false,
+            Self::Descriptor { limit, .. } => limit.shadow,
+        }
+    }
+
+    const fn denies_all(self) -> bool {
+        matches!(self, Self::Descriptor { limit, .. } if limit.deny_all)
+    }
+
+    const fn tells_store_errors(self) -> bool {
+        match self {
+            Self::Rule(rule) => rule.options.unavailable_on_store_error,
+            Self::Request { .. } => false,
+            Self::Descriptor { limit, .. } => limit.unavailable_on_store_error,
+        }
+    }
+
+    fn tally(self) -> &'a Tally {
+        match self {
+            Self::Rule(rule) => &rule.tally,
+            Self::Request { tally, .. } => tally,
+            Self::Descriptor { limit, .. } => &limit.tally,
+        }
+    }
+}
+
+impl Lists {
+    /// Adds the keys of other lists.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.unlimited.extend(others.unlimited);
+        self.banned.extend(others.banned);
+    }
+
+    fn treatment(&self, key: &[u8]) -> Option<Treatment> {
+        if self.banned.contains(key) {
+            return Some(Treatment::Ban);
+        }
+        self.unlimited.contains(key).then_some(Treatment::Exempt)
+    }
+}
+
+impl Rule {
+    /// The rule for `policy`, counted in `tally`.
+    #[must_use]
+    pub const fn new(policy: Policy, tally: Arc<Tally>, options: RuleOptions) -> Self {
+        Self { policy, tally, options }
+    }
+
+    /// The policy that holds for keys without one of their own.
+    #[must_use]
+    pub const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// What else is said about it.
+    #[must_use]
+    pub const fn options(&self) -> &RuleOptions {
+        &self.options
+    }
+
+    fn policy_for(&self, key: &[u8]) -> &Policy {
+        let own = self.options.own.iter().find(|(pattern, _)| pattern.matches(key));
+        own.map_or(&self.policy, |(_, policy)| policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(options: RuleOptions, lists: Lists, shadow: bool) -> Rules {
+        let policy = Policy::parse("api", "10/s").unwrap();
+        let rule = Rule::new(policy, Arc::default(), options);
+        Rules::new(vec![rule], Vec::new(), lists, shadow)
+    }
+
+    fn treatment(rules: &Rules, key: &str) -> Treatment {
+        rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap().treatment
+    }
+
+    #[test]
+    fn a_key_may_have_its_own_quota() {
+        let own = vec![(Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap())];
+        let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
+        let limit = |key: &str| {
+            let ask = rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap();
+            ask.charge.policy.algorithm().limit()
+        };
+        assert_eq!((limit("ada"), limit("vip-1")), (10, 99));
+    }
+
+    #[test]
+    fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
+        let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
+        let policy = limit.policy.as_ref().unwrap();
+        let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
+        let source = Source::Descriptor { limit: &limit, policy, whole_key };
+        let rules = rules(RuleOptions::default(), Lists::default(), false);
+        let mut amendments = Amendments::default();
+        let own = Policy::parse("login", "1/m").unwrap();
+        amendments.own(whole_key, "login", Some(own)).unwrap();
+        let quota = rules.amended(Arc::new(amendments.clone()));
+        let ask = quota.ask(source, key, Cost::ONE);
+        assert_eq!((ask.charge.policy.algorithm().limit(), ask.charge.key), (1, key));
+        amendments.ban(whole_key, true).unwrap();
+        let banned = rules.amended(Arc::new(amendments));
+        assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);
+    }
+
+    #[test]
+    fn a_ban_beats_an_exemption_and_both_beat_shadow() {
+        let lists = Lists {
+            unlimited: ["good*", "evil-1"].into_iter().collect(),
+            banned: ["evil*"].into_iter().collect(),
+        };
+        let rules = rules(RuleOptions::default(), lists, true);
+        assert_eq!(treatment(&rules, "evil-1"), Treatment::Ban);
+        assert_eq!(treatment(&rules, "good"), Treatment::Exempt);
+        assert_eq!(treatment(&rules, "ada"), Treatment::Shadow);
+    }
+
+    #[test]
+    fn a_policys_own_lists_come_first() {
+        let own = Lists { unlimited: ["evil"].into_iter().collect(), ..Lists::default() };
+        let global = Lists { banned: ["evil"].into_iter().collect(), ..Lists::default() };
+        let rules = rules(RuleOptions { lists: own, ..RuleOptions::default() }, global, false);
+        assert_eq!(treatment(&rules, "evil"), Treatment::Exempt);
+    }
+
+    #[test]
+    fn what_is_no_policy_or_no_key_is_refused() {
+        let rules = rules(RuleOptions::default(), Lists::default(), false);
+        let refused =
+            |policy: &[u8], key: &[u8]| rules.ask_named(policy, key, Cost::ONE).unwrap_err();
+        assert_eq!(refused(b"web", b"k"), AskError::UnknownPolicy);
+        assert_eq!(refused(b"\xff", b"k"), AskError::UnknownPolicy);
+        assert_eq!(refused(b"api", b""), AskError::Key(KeyError::Empty));
+        assert_eq!(refused(b"api", &[0; 65_537]), AskError::Key(KeyError::TooLong));
+    }
+}

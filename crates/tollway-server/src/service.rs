@@ -1,0 +1,298 @@
+//! The service: what decides, and the settings, tokens, queues and pages beside it that every front
+//! shares.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tollway_core::Clock;
+use tollway_http::Room;
+
+use crate::auth::{Auth, Refused, WrongTokens};
+use crate::config::Overrides;
+use crate::dashboard::{Dashboard, ProxyAdmin};
+use crate::enforcer::{Backing, Enforcer};
+use crate::metrics::{Front, Metrics};
+use crate::queues::Queues;
+use crate::rules::Rules;
+use crate::settings::Settings;
+use crate::stale::Stale;
+use crate::tls::Certificates;
+
+/// What every front shares.
+pub struct Service {
+    enforcer: Enforcer,
+    #[cfg(feature = "otlp")]
+    traces: Option<crate::traces::Traces>,
+    settings: Settings,
+    draining: AtomicBool,
+    /// Whether those who wait for something to happen must be answered now.
+    waits_over: watch::Sender<bool>,
+    /// The tokens in force.
+    auth: ArcSwap<Auth>,
+    stale: Stale,
+    /// Held while files are read again, so that what was read last is in force last.
+    reloading: Mutex<()>,
+    certificates: OnceLock<Arc<Certificates>>,
+    origin: Origin,
+    queues: Option<Queues>,
+    dashboard: Dashboard,
+    room: Arc<Room>,
+    wrong_tokens: WrongTokens,
+}
+
+/// Where the rules come from, to read them again.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The files, in order.
+    pub files: Vec<PathBuf>,
+    /// What environment and flags say.
+    pub overrides: Overrides,
+}
+
+impl Service {
+    /// A service with these rules, counted in `metrics`; states in `backing`, time by `clock`.
+    #[must_use]
+    pub fn new(
+        rules: Rules,
+        metrics: Metrics,
+        backing: Backing,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
+        let room = Room::new(usize::MAX, settings.limits.held_bytes_max as u64);
+        Self {
+            enforcer: Enforcer::new(rules, metrics, backing, clock),
+            #[cfg(feature = "otlp")]
+            traces: None,
+            draining: AtomicBool::new(false),
+            waits_over: watch::Sender::new(false),
+            auth: ArcSwap::from_pointee(settings.auth.clone()),
+            stale: Stale::default(),
+            settings,
+            reloading: Mutex::default(),
+            certificates: OnceLock::new(),
+            origin: Origin::default(),
+            queues: None,
+            dashboard: Dashboard::default(),
+            room: Arc::new(room),
+            wrong_tokens: WrongTokens::default(),
+        }
+    }
+
+    /// The same service, its store called so in metrics.
+    #[must_use]
+    pub fn with_store_name(self, store_name: &'static str) -> Self {
+        Self { enforcer: self.enforcer.with_store_name(store_name), ..self }
+    }
+
+    /// The same service, tracing requests.
+    #[cfg(feature = "otlp")]
+    #[must_use]
+    pub fn with_traces(self, traces: Option<crate::traces::Traces>) -> Self {
+        Self { traces, ..self }
+    }
+
+    /// Where spans go, if requests are traced.
+    #[cfg(feature = "otlp")]
+    #[must_use]
+    pub const fn traces(&self) -> Option<&crate::traces::Traces> {
+        self.traces.as_ref()
+    }
+
+    /// What decides.
+    #[must_use]
+    pub const fn enforcer(&self) -> &Enforcer {
+        &self.enforcer
+    }
+
+    /// The same service, whose rules can be read again from `origin`.
+    #[must_use]
+    pub fn with_origin(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// The same service, whose dashboard shows the buckets of a proxy too.
+    #[must_use]
+    pub fn with_proxy_admin(self, proxy: Option<ProxyAdmin>) -> Self {
+        Self { dashboard: Dashboard::new(proxy), ..self }
+    }
+
+    /// What the dashboard knows.
+    #[must_use]
+    pub const fn dashboard(&self) -> &Dashboard {
+        &self.dashboard
+    }
+
+    /// The room for what unfinished requests of all connections hold.
+    #[must_use]
+    pub const fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// The same service with queues.
+    #[must_use]
+    pub fn with_queues(self, queues: Queues) -> Self {
+        Self { queues: Some(queues), ..self }
+    }
+
+    /// The queues, if it has any.
+    #[must_use]
+    pub const fn queues(&self) -> Option<&Queues> {
+        self.queues.as_ref()
+    }
+
+    /// Where the rules come from.
+    #[must_use]
+    pub const fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Says which certificates its fronts show, to read them again; the first word counts.
+    pub(crate) fn set_certificates(&self, certificates: Arc<Certificates>) {
+        let _ = self.certificates.set(certificates);
+    }
+
+    /// The certificates that its fronts show, if they speak TLS.
+    #[must_use]
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.get().map(|certificates| &**certificates)
+    }
+
+    /// Waits until nobody else reads files again.
+    pub(crate) fn reloading(&self) -> MutexGuard<'_, ()> {
+        self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the
+    /// store under the policy's own identity. What operators have changed stays changed.
+    pub fn replace_rules(&self, rules: Rules) {
+        self.enforcer.replace_rules(rules);
+        self.stale.set_rules(None);
+    }
+
+    /// Notes that a reload was refused; the rules in force stay.
+    pub fn refuse_reload(&self, error: String) {
+        self.metrics().reloads_failed.add(1);
+        self.stale.set_rules(Some(error));
+    }
+
+    /// Why the configuration on disk is not in force, or not all of it: a reload that was refused,
+    /// certificates that were, or what needs a restart.
+    #[must_use]
+    pub fn reload_error(&self) -> Option<String> {
+        self.stale.reason()
+    }
+
+    /// What of the configuration on disk is not in force.
+    pub(crate) const fn stale(&self) -> &Stale {
+        &self.stale
+    }
+
+    /// The tokens in force. Load them once per request.
+    #[must_use]
+    pub fn auth(&self) -> arc_swap::Guard<Arc<Auth>> {
+        self.auth.load()
+    }
+
+    /// Puts other tokens in force, for every request from now on.
+    pub fn replace_auth(&self, auth: Auth) {
+        self.auth.store(Arc::new(auth));
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        self.enforcer.clock()
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        self.enforcer.metrics()
+    }
+
+    /// Limits and other settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Notes that somebody has shown a token that nobody knows; what to answer.
+    pub(crate) fn wrong_token(&self, peer: IpAddr, front: Front) -> Refused {
+        self.metrics().front(front).wrong_tokens.add(1);
+        self.wrong_tokens.note(peer, front, self.clock().now())
+    }
+
+    /// Says that no new work should come: `/readyz` fails from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Says that whoever waits for something to happen is to be answered that it has not.
+    pub fn end_waits(&self) {
+        self.waits_over.send_replace(true);
+    }
+
+    /// Waits until no request may wait any more.
+    pub(crate) async fn waits_over(&self) {
+        // Fails only if the service is gone, and this borrows it.
+        let _ = self.waits_over.subscribe().wait_for(|over| *over).await;
+    }
+
+    /// Whether the service is about to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Connections open now, over all fronts.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        let open = |front| self.metrics().front(front).open.load(Ordering::Relaxed);
+        usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tollway_core::{Policy, Timestamp, VirtualClock};
+    use tollway_memory::{Capacity, MemoryStore};
+
+    use super::*;
+    use crate::rules::{Lists, Rule, RuleOptions};
+
+    /// A service in memory with the policy `api`, five per second, at a time that stands still.
+    pub(crate) fn service() -> Arc<Service> {
+        service_at(Arc::new(VirtualClock::at(Timestamp::from_millis(1_000_000))))
+    }
+
+    /// The same with a clock of the caller's.
+    pub(crate) fn service_at(clock: Arc<VirtualClock>) -> Arc<Service> {
+        let metrics = Metrics::default();
+        let policy = Policy::parse("api", "5/s").unwrap();
+        let rule = Rule::new(policy, metrics.tally("", "api"), RuleOptions::default());
+        let rules = Rules::new(vec![rule], Vec::new(), Lists::default(), false);
+        service_with(rules, metrics, Settings::default(), clock)
+    }
+
+    /// A service in memory with rules and settings of the caller's.
+    pub(crate) fn service_with(
+        rules: Rules,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Arc<VirtualClock>,
+    ) -> Arc<Service> {
+        let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(1_000))));
+        Arc::new(Service::new(rules, metrics, memory, clock, settings))
+    }
+}

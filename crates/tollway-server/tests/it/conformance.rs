@@ -1,0 +1,140 @@
+/// Over Envoy's gRPC.
+mod grpc;
+/// Over HTTP.
+mod http;
+/// Over RESP.
+mod resp;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_core::{Policy, Settlement, Timestamp, VirtualClock};
+use tollway_memory::{Capacity, MemoryStore};
+use tollway_server::config::Listen;
+use tollway_server::descriptors::{Domain, Limit, Node};
+use tollway_server::endpoint::Endpoint;
+use tollway_server::enforcer::Backing;
+use tollway_server::metrics::Metrics;
+use tollway_server::rules::{Lists, Rule, RuleOptions, Rules};
+use tollway_server::server::Server;
+use tollway_server::service::Service;
+use tollway_server::settings::Settings;
+use tollway_sim::conformance::{
+    Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,
+};
+
+use crate::harness::{Running, running};
+
+/// What RESP and HTTP can say: everything but the time to the next unit.
+const CAPABILITIES: Capabilities = Capabilities {
+    figures: &[
+        Figure::Limit,
+        Figure::Remaining,
+        Figure::Retry,
+        Figure::ResetAfter,
+        Figure::DeniedBy,
+        Figure::Expires,
+    ],
+    resolution: Duration::from_millis(1),
+    ..Capabilities::FULL
+};
+
+pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Running {
+    let metrics = Metrics::default();
+    let mut root = Node::default();
+    let rules = policies.iter().map(|policy| {
+        assert!(root.add("policy", Some(policy.name()), branch(policy)));
+        Rule::new((**policy).clone(), metrics.tally("", policy.name()), RuleOptions::default())
+    });
+    let rules = rules.collect();
+    let domains = vec![Domain::new("conformance".to_owned(), root)];
+    let rules = Rules::new(rules, domains, Lists::default(), false);
+    let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(10_000))));
+    let service = Service::new(rules, metrics, memory, Arc::clone(clock) as _, Settings::default());
+    let any = || Some(Endpoint::loopback(0));
+    let listen = Listen { http: any(), grpc: any(), resp: any(), public: false };
+    running(Server::start(Arc::new(service), &listen, None, 1).unwrap())
+}
+
+fn branch(policy: &Policy) -> Node {
+    let limit = Limit::new(Some(policy.clone()), Arc::default());
+    let mut node = Node::default();
+    assert!(node.add("key", None, Node::new(Some(limit))));
+    node
+}
+
+/// A front under test: a server made anew for each scenario, its clock in our hands.
+struct Fronted<C> {
+    clock: Arc<VirtualClock>,
+    connect: fn(&Running) -> C,
+    client: Option<(C, Running)>,
+    reservations: HashMap<String, String>,
+    capabilities: Capabilities,
+    /// Which scenarios the front can be asked, said once more and independently: what is skipped
+    /// by mistake must not go unnoticed.
+    plays: fn(&Scenario) -> bool,
+}
+
+trait Client {
+    fn ask(
+        &mut self,
+        operation: &Operation,
+        reservations: &mut HashMap<String, String>,
+    ) -> Result<Outcome, Failure>;
+}
+
+impl<C: Client> Fronted<C> {
+    fn new(
+        capabilities: Capabilities,
+        plays: fn(&Scenario) -> bool,
+        connect: fn(&Running) -> C,
+    ) -> Self {
+        let clock = Arc::default();
+        Self { clock, connect, client: None, reservations: HashMap::new(), capabilities, plays }
+    }
+
+    fn play(mut self) {
+        let scenarios = scenarios().unwrap();
+        let report = run(&mut self, &scenarios);
+        println!("{report}");
+        assert!(report.passed(), "{report}");
+        // The clock of a process does not go back; what it reads then is a reading that comes late.
+        let is_set_back =
+            |scenario: &Scenario| scenario.tags.iter().any(|tag| tag == "clock-steps-back");
+        let expected = scenarios.iter().filter(|scenario| !is_set_back(scenario));
+        let expected = expected.filter(|scenario| (self.plays)(scenario));
+        let expected: Vec<&str> = expected.map(|scenario| scenario.name.as_str()).collect();
+        assert_eq!(report.ran, expected);
+    }
+}
+
+impl<C: Client> Subject for Fronted<C> {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
+    }
+
+    fn begin(&mut self, policies: &[Arc<Policy>], base: Timestamp) -> Result<(), Failure> {
+        self.clock.set(base);
+        self.client = None;
+        let running = serve(policies, &self.clock);
+        self.client = Some(((self.connect)(&running), running));
+        self.reservations.clear();
+        Ok(())
+    }
+
+    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
+        self.clock.set(at);
+        let (client, _) = self.client.as_mut().ok_or("not begun")?;
+        client.ask(operation, &mut self.reservations)
+    }
+}
+
+/// The name of a reservation; one that nobody was given if it was never made.
+fn reservation(reservations: &HashMap<String, String>, label: &str) -> String {
+    reservations.get(label).cloned().unwrap_or_else(|| "0".repeat(32))
+}
+
+fn settled(known: bool) -> Outcome {
+    Outcome::of_settlement(if known { Settlement::Settled } else { Settlement::Unknown })
+}

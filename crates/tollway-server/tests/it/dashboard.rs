@@ -1,0 +1,237 @@
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Http, PATIENCE, Running, eventually, start, start_with};
+
+const RULES: &str = r#"
+    tokens = [{ token = "reader", role = "read" }, { token = "boss", role = "admin" }]
+    [[policies]]
+    name = "api"
+    quota = "5/1h"
+    [[policies]]
+    name = "window"
+    algorithm = "sliding-window"
+    quota = "5/1h"
+    [[policies]]
+    name = "slots"
+    algorithm = "concurrency"
+    limit = 2
+    lease = "1m"
+"#;
+
+fn as_role(token: &str) -> String {
+    format!("authorization: Bearer {token}\r\n")
+}
+
+fn post(http: &mut Http, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    let answer = http.send("POST", path, &as_role(token), &body.to_string());
+    (answer.status, answer.json())
+}
+
+fn checked(server: &Running, policy: &str, key: &str) -> u16 {
+    let body = json!({"policy": policy, "key": key});
+    post(&mut Http::connect(server.http), "/v1/check", "boss", &body).0
+}
+
+/// The first event of the stream whose data satisfy `wanted`.
+fn event(address: SocketAddr, token: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let token = as_role(token);
+    write!(stream, "GET /dashboard/events HTTP/1.1\r\nhost: x\r\n{token}\r\n").unwrap();
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut data = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+    let parsed = data.find_map(|text| Some(serde_json::from_str(&text).unwrap()).filter(&wanted));
+    parsed.expect("the stream goes on")
+}
+
+#[test]
+fn the_page_is_served_once_and_locked_in() {
+    let server = start(RULES);
+    let mut http = Http::connect(server.http);
+    let page = http.get("/");
+    assert_eq!(page.status, 200, "the page itself needs no token: it holds no data");
+    assert_eq!(page.field("content-type"), Some("text/html; charset=utf-8"));
+    let policy = page.field("content-security-policy").unwrap();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    let etag = page.field("etag").unwrap();
+    // No body follows: the next answer on this connection is read right.
+    let again = http.send("GET", "/", &format!("if-none-match: {etag}\r\n"), "");
+    assert_eq!((again.status, again.body.as_str()), (304, ""));
+    assert_eq!(http.send("POST", "/", "", "").status, 405);
+    assert_eq!(http.get("/dashboard/no-such-file").status, 404);
+}
+
+#[test]
+fn events_tell_counts_to_readers_and_keys_to_administrators_only() {
+    let server = start(RULES);
+    for _ in 0..8 {
+        checked(&server, "api", "ada");
+    }
+    let counted = |event: &Value| event["totals"] == json!([5, 3, 0]);
+    let read = event(server.http, "reader", counted);
+    assert_eq!(read.get("top"), None);
+    assert_eq!(read["store"]["kind"], "memory");
+    let all = event(server.http, "boss", counted);
+    let denied = json!([{"key": "616461", "rate_1m": 3, "rate_5m": 0.6}]);
+    assert_eq!(all["top"]["denied"], denied);
+    let refused = Http::connect(server.http).get("/dashboard/events");
+    assert_eq!(refused.status, 401);
+}
+
+#[test]
+fn a_stream_ends_when_the_service_stops() {
+    let server = start(RULES);
+    let mut stream = TcpStream::connect(server.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let token = as_role("reader");
+    write!(stream, "GET /dashboard/events HTTP/1.1\r\nhost: x\r\n{token}\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert!(lines.next().unwrap().unwrap().contains("200"));
+    drop(server);
+    // To the end, within the patience of the socket.
+    let wrong = lines.find_map(Result::err);
+    assert!(wrong.is_none(), "{wrong:?}");
+}
+
+#[test]
+fn watching_is_bounded() {
+    let server = start(RULES);
+    let mut open = Vec::new();
+    let token = as_role("reader");
+    let mut status = || {
+        let mut stream = TcpStream::connect(server.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET /dashboard/events HTTP/1.1\r\nhost: x\r\n{token}\r\n").unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        open.push(reader);
+        line.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert!((0..64).all(|_| status() == "200"));
+    assert_eq!(status(), "503");
+    open.clear();
+    eventually("those who left make room", || {
+        let mut stream = TcpStream::connect(server.http).unwrap();
+        write!(stream, "GET /dashboard/events HTTP/1.1\r\nhost: x\r\n{token}\r\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.contains("200")
+    });
+}
+
+#[test]
+fn a_key_of_any_bytes_can_be_looked_up_and_amended() {
+    let server = start(RULES);
+    let mut http = Http::connect(server.http);
+    let key = json!({"key_hex": "ff003c623e"});
+    let (status, found) = post(&mut http, "/dashboard/key", "reader", &key);
+    assert_eq!((status, found["matched"].as_u64()), (200, Some(3)));
+    assert_eq!(found["standings"][0]["remaining"], 5);
+    let ban = json!({"key_hex": "ff003c623e", "banned": true});
+    assert_eq!(post(&mut http, "/dashboard/ban", "boss", &ban).0, 200);
+    let (_, found) = post(&mut http, "/dashboard/key", "reader", &key);
+    assert_eq!(
+        (&found["banned"], &found["standings"][0]["treatment"]),
+        (&json!(true), &json!("banned"))
+    );
+    for wrong in ["f", "zz", ""] {
+        let body = json!({"key_hex": wrong});
+        assert_eq!(post(&mut http, "/dashboard/key", "reader", &body).0, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn amendments_hold_at_once_and_outlive_a_reload() {
+    let folder = Folder::new("dashboard-reload");
+    let file = folder.file("rules.toml", RULES);
+    let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
+        tollway_core::Timestamp::from_millis(1_700_000_000_000),
+    ));
+    let capacity = tollway_memory::Capacity::keys(1_000);
+    let server = start_with(RULES, clock, vec![file], capacity);
+    let mut http = Http::connect(server.http);
+    let ban = json!({"key_hex": "6d", "banned": true});
+    assert_eq!(post(&mut http, "/dashboard/ban", "boss", &ban).0, 200);
+    let quota = json!({"key_hex": "76", "policy": "window", "quota": "1/1h"});
+    assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200);
+    assert_eq!(http.send("POST", "/admin/reload", &as_role("boss"), "").status, 200);
+    assert_eq!((checked(&server, "api", "m"), checked(&server, "window", "m")), (429, 429));
+    assert_eq!((checked(&server, "window", "v"), checked(&server, "window", "v")), (200, 429));
+    assert_eq!(checked(&server, "api", "v"), 200, "another policy is as it was");
+    let back = json!({"key_hex": "76", "policy": "window", "quota": null});
+    assert_eq!(post(&mut http, "/dashboard/quota", "boss", &back).0, 200);
+    assert_eq!(checked(&server, "window", "v"), 200);
+}
+
+#[test]
+fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
+    let domain = "[[domains]]\ndomain = \"edge\"\n[[domains.descriptors]]\nkey = \"user\"\n\
+                  rate_limit = { unit = \"hour\", requests_per_unit = 5 }\n";
+    let server = start(&format!("{RULES}{domain}"));
+    let mut http = Http::connect(server.http);
+    let mut asked = || {
+        let body =
+            r#"{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
+        let json = http.send("POST", "/json", &as_role("boss"), body).json();
+        let status = &json["statuses"][0];
+        (status["code"].clone(), status["currentLimit"]["requestsPerUnit"].clone())
+    };
+    assert_eq!(asked(), (json!("OK"), json!(5)));
+    let mut http = Http::connect(server.http);
+    let listed = http.send("GET", "/dashboard/policies?q=edge", &as_role("boss"), "").json();
+    let policy = listed["policies"][0]["policy"].clone();
+    let key_hex: String =
+        b"edge\x1fuser\x1fada\x1f".iter().map(|byte| format!("{byte:02x}")).collect();
+    let quota = json!({"key_hex": key_hex, "policy": policy, "quota": "1/1h"});
+    assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200, "{listed}");
+    assert_eq!(asked(), (json!("OK"), json!(1)), "the limit that holds for it is told");
+    assert_eq!(asked().0, json!("OVER_LIMIT"));
+}
+
+#[test]
+fn changes_need_the_role_and_sense() {
+    let server = start(RULES);
+    let mut http = Http::connect(server.http);
+    let ban = json!({"key_hex": "6d", "banned": true});
+    assert_eq!(post(&mut http, "/dashboard/ban", "reader", &ban).0, 403);
+    assert_eq!(post(&mut http, "/dashboard/ban", "nobody", &ban).0, 401);
+    for (body, expected) in [
+        (json!({"key_hex": "6d", "policy": "no such", "quota": "1/1h"}), 404),
+        (json!({"key_hex": "6d", "policy": "api", "quota": "many"}), 400),
+        (json!({"key_hex": "6d", "policy": "slots", "quota": "1/1h"}), 400),
+        (json!({"key_hex": "6d", "policy": "api", "quota": "1/1h", "more": 1}), 400),
+    ] {
+        assert_eq!(post(&mut http, "/dashboard/quota", "boss", &body).0, expected, "{body}");
+    }
+    let open = start("[[policies]]\nname = \"api\"\nquota = \"5/1h\"\n");
+    let answer = Http::connect(open.http).post("/dashboard/ban", &ban.to_string());
+    assert_eq!(answer.status, 403, "an open service changes nothing");
+}
+
+#[test]
+fn lists_are_paged_and_bounded_by_the_service() {
+    let many: String = (0..300)
+        .map(|index| format!("[[policies]]\nname = \"p{index:03}\"\nquota = \"5/1h\"\n"))
+        .collect();
+    let server = start(&many);
+    let mut http = Http::connect(server.http);
+    eventually("there is a first look", || {
+        http.get("/dashboard/policies").json()["matched"] == json!(300)
+    });
+    let page = http.get("/dashboard/policies?q=P2&offset=90&limit=100&sort=denied").json();
+    assert_eq!(
+        (page["matched"].as_u64(), page["policies"].as_array().unwrap().len()),
+        (Some(100), 10)
+    );
+    let one = http.get("/dashboard/policies?policy=p007").json();
+    assert_eq!(one["policies"][0]["config"]["quota"], "5/1h");
+    for wrong in ["limit=101", "offset=-1", "sort=size", "q=%ff"] {
+        assert_eq!(http.get(&format!("/dashboard/policies?{wrong}")).status, 400, "{wrong}");
+    }
+    assert_eq!(http.get("/dashboard/history?policy=p999").status, 404);
+    assert_eq!(http.get("/dashboard/upstream").status, 404, "no proxy is configured");
+}

@@ -1,0 +1,37 @@
+//! Virtual-time world: clock, servers, clients, oracle, conformance scenarios, charts.
+//!
+//! [`World`] runs a [`Scenario`] with a strategy ([`Kind`]) from a seed, in virtual time, with the
+//! production limiters and pacers. [`measure`] turns what happened into figures, [`chart`] and
+//! [`report`] into pictures. The same seed gives the same bits on every machine.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollway_sim::{Kind, Scenario, measure};
+//!
+//! let scenario = Scenario::named("lone")?.lasting(Duration::from_secs(600));
+//! let run = measure::run(&scenario, Kind::Ticket, 1);
+//! assert_eq!(run.figures.limited, 0);
+//! assert!(run.figures.drain_s.is_some_and(|seconds| seconds < 55.0));
+//! # Ok::<(), tollway_sim::ScenarioError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod chart;
+pub mod conformance;
+pub mod fault;
+pub mod latency;
+pub mod measure;
+pub mod oracle;
+pub mod report;
+pub mod scenario;
+pub mod server;
+#[cfg(feature = "servers")]
+pub mod servers;
+pub mod strategy;
+pub mod upstream;
+pub mod world;
+
+pub use scenario::{Scenario, ScenarioError};
+pub use strategy::Kind;
+pub use world::{Exchange, Witness, World};

@@ -1,0 +1,77 @@
+//! GCRA as what it is equivalent to: a bucket of tokens that fills continuously, in fractions.
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use tollway_core::gcra::Gcra;
+
+use super::Model;
+
+pub(super) struct Bucket {
+    burst: BigRational,
+    ns_per_token: BigRational,
+    /// When the bucket is full if nobody asks any more; `None` if nobody ever did.
+    full_at: Option<BigRational>,
+}
+
+impl Bucket {
+    pub(super) fn new(gcra: &Gcra) -> Self {
+        let quota = gcra.quota();
+        let period_ns = BigInt::from(quota.period().as_nanos());
+        Self {
+            burst: whole(&quota.burst().into()),
+            ns_per_token: BigRational::new(period_ns, quota.units().into()),
+            full_at: None,
+        }
+    }
+
+    /// Tokens that are there for somebody with the reading `at`: fewer if he comes late, because
+    /// what was taken since is gone and what was filled since is not his.
+    fn tokens(&self, at: &BigInt) -> BigRational {
+        let until_full = (self.full_at(at) - whole(at)) / &self.ns_per_token;
+        (&self.burst - until_full).max(whole(&BigInt::ZERO))
+    }
+
+    fn full_at(&self, at: &BigInt) -> BigRational {
+        self.full_at.clone().unwrap_or_else(|| whole(at)).max(whole(at))
+    }
+
+    fn duration(&self, units: &BigInt) -> BigRational {
+        whole(units) * &self.ns_per_token
+    }
+}
+
+impl Model for Bucket {
+    fn free(&self, at: &BigInt) -> BigInt {
+        self.tokens(at).floor().to_integer()
+    }
+
+    fn is_new(&self, at: &BigInt) -> bool {
+        self.full_at(at) == whole(at)
+    }
+
+    fn take(&mut self, units: &BigInt, _hold: u64, at: &BigInt) -> BigInt {
+        let taken = units.clone().min(self.free(at));
+        let before = self.full_at(at);
+        let empty = whole(at) + &self.burst * &self.ns_per_token;
+        self.full_at = Some((&before + self.duration(units)).min(empty.max(before)));
+        taken
+    }
+
+    fn give_back(&mut self, units: &BigInt, _taken_at: Option<&BigInt>, at: &BigInt) {
+        if !self.is_new(at) {
+            self.full_at = Some((self.full_at(at) - self.duration(units)).max(whole(at)));
+        }
+    }
+
+    fn clear(&mut self, at: &BigInt) {
+        self.full_at = self.full_at.take().map(|_| whole(at));
+    }
+
+    fn moment(&self, at: &BigInt) -> BigInt {
+        at.clone()
+    }
+}
+
+fn whole(number: &BigInt) -> BigRational {
+    BigRational::from_integer(number.clone())
+}

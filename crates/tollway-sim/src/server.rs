@@ -1,0 +1,209 @@
+//! The servers that clients share: the production limiters, and what they say in their answers.
+
+use serde::Deserialize;
+use std::time::Duration;
+
+use tollway_core::fixed_window::{self, Anchor, FixedWindow};
+use tollway_core::gcra::{self, Gcra};
+use tollway_core::leaky_bucket::{self, LeakyBucket};
+use tollway_core::{Cost, Decision, Quota, Retry, Timestamp};
+use tollway_upstream::pace::{Answer, Dice, Outcome};
+
+use crate::latency::normal;
+use crate::scenario::{ScenarioError, text};
+
+/// How a server limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limiting {
+    /// A bucket that refills continuously.
+    #[default]
+    Gcra,
+    /// Everything back at once when a window ends.
+    FixedWindow,
+    /// A bucket that refills in sixty chunks per period.
+    Chunked,
+}
+
+/// A server in a scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct ServerSpec {
+    /// How it limits.
+    pub limiting: Limiting,
+    /// Units per period.
+    pub limit: u64,
+    /// The period.
+    #[serde(deserialize_with = "text::duration")]
+    pub period: Duration,
+    /// Units that an idle token may take at once; the limit if not given. Only for GCRA.
+    pub burst: Option<u64>,
+    /// Units in the bucket at the start.
+    pub start: u64,
+    /// Standard deviation of the noise added to `remaining`.
+    pub noise: f64,
+    /// Whether answers carry the policy, so that clients need not know it.
+    pub tells_policy: bool,
+    /// Whether answers carry the time until the quota is whole.
+    pub tells_reset: bool,
+    /// Whether refusals carry `Retry-After`.
+    pub tells_retry: bool,
+}
+
+impl Default for ServerSpec {
+    /// The server of seed 004: 4,500 per hour, refilled continuously, nothing told but `remaining`.
+    fn default() -> Self {
+        Self {
+            limiting: Limiting::Gcra,
+            limit: 4_500,
+            period: Duration::from_secs(3_600),
+            burst: None,
+            start: 0,
+            noise: 0.0,
+            tells_policy: false,
+            tells_reset: false,
+            tells_retry: false,
+        }
+    }
+}
+
+impl ServerSpec {
+    /// The quota.
+    ///
+    /// # Errors
+    ///
+    /// If the numbers make no quota.
+    pub fn quota(&self) -> Result<Quota, ScenarioError> {
+        let burst = self.burst.unwrap_or(self.limit);
+        Quota::with_burst(self.limit, self.period, burst)
+            .map_err(|error| ScenarioError::field("server", error.to_string()))
+    }
+}
+
+/// A server at work. It drives the limiters of `tollway-core`, not models of them.
+pub struct Server {
+    bucket: Bucket,
+    quota: Quota,
+    noise: f64,
+    tells_policy: bool,
+    tells_reset: bool,
+    tells_retry: bool,
+    dice: Dice,
+}
+
+enum Bucket {
+    Gcra(Gcra, gcra::State),
+    Window(FixedWindow, fixed_window::State),
+    Chunked(LeakyBucket, leaky_bucket::State),
+}
+
+impl Server {
+    /// The server that `spec` describes, at the start.
+    ///
+    /// # Panics
+    ///
+    /// If the numbers make no quota; a [`Scenario`](crate::Scenario) has checked that they do.
+    #[must_use]
+    pub fn new(spec: &ServerSpec, dice: Dice) -> Self {
+        let quota = spec.quota().expect("a scenario checks its quota when it is built");
+        Self {
+            bucket: Bucket::new(spec.limiting, quota, spec.start),
+            quota,
+            noise: spec.noise,
+            tells_policy: spec.tells_policy,
+            tells_reset: spec.tells_reset,
+            tells_retry: spec.tells_retry,
+            dice,
+        }
+    }
+
+    /// Decides about a request.
+    pub fn decide(&mut self, cost: Cost, now_ns: u64) -> Answer {
+        let decision = self.bucket.decide(cost, Timestamp::from_nanos(now_ns));
+        let snapshot = decision.snapshot();
+        let outcome = if decision.is_allowed() { Outcome::Accepted } else { Outcome::Limited };
+        let mut answer = Answer::bare(outcome).with_remaining(self.blur(snapshot.remaining()));
+        if self.tells_policy {
+            answer = answer.with_policy(self.quota.units(), self.quota.period());
+        }
+        if self.tells_reset {
+            answer.reset_after = Some(whole_seconds(snapshot.reset_after()));
+        }
+        if self.tells_retry {
+            answer.retry_after = decision.retry().and_then(Retry::after).map(whole_seconds);
+        }
+        answer
+    }
+
+    /// Units left.
+    #[must_use]
+    pub fn level(&self, now_ns: u64) -> u64 {
+        let now = Timestamp::from_nanos(now_ns);
+        match &self.bucket {
+            Bucket::Gcra(limit, state) => limit.peek(*state, now).remaining(),
+            Bucket::Window(limit, state) => limit.peek(*state, now).remaining(),
+            Bucket::Chunked(limit, state) => limit.peek(*state, now).remaining(),
+        }
+    }
+
+    fn blur(&mut self, remaining: u64) -> f64 {
+        if self.noise == 0.0 {
+            return remaining as f64;
+        }
+        (remaining as f64 + self.noise * normal(&mut self.dice)).round()
+    }
+}
+
+impl Bucket {
+    fn new(limiting: Limiting, quota: Quota, start: u64) -> Self {
+        let now = Timestamp::MIN;
+        let spent = Cost::new(quota.burst().saturating_sub(start));
+        match limiting {
+            Limiting::Gcra => {
+                let limit = Gcra::new(quota);
+                let idle = gcra::State::default();
+                Self::Gcra(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
+            }
+            Limiting::FixedWindow => {
+                let limit = FixedWindow::new(quota, Anchor::Epoch);
+                let idle = fixed_window::State::default();
+                Self::Window(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
+            }
+            Limiting::Chunked => {
+                let limit = chunked(quota).expect("a scenario checks its chunks when it is built");
+                let idle = leaky_bucket::State::default();
+                Self::Chunked(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
+            }
+        }
+    }
+
+    fn decide(&mut self, cost: Cost, now: Timestamp) -> Decision {
+        match self {
+            Self::Gcra(limit, state) => {
+                let (decision, next) = limit.decide(*state, cost, now);
+                *state = next;
+                decision
+            }
+            Self::Window(limit, state) => {
+                let (decision, next) = limit.decide(*state, cost, now);
+                *state = next;
+                decision
+            }
+            Self::Chunked(limit, state) => {
+                let (decision, next) = limit.decide(*state, cost, now);
+                *state = next;
+                decision
+            }
+        }
+    }
+}
+
+/// The bucket that refills in sixty chunks per period, if they are long enough.
+pub(crate) fn chunked(quota: Quota) -> Option<LeakyBucket> {
+    LeakyBucket::new(quota.burst(), quota.units().div_ceil(60), quota.period() / 60).ok()
+}
+
+/// As header fields say it: in whole seconds, rounded up.
+fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(tollway_core::fields::seconds_up(duration))
+}

@@ -1,0 +1,203 @@
+//! How a client decides when to send: one trait, nine strategies.
+//!
+//! A strategy belongs to one process and serves all its tasks. Two kinds of behaviour fit the
+//! trait. A *sleeper* tells each task when to send as soon as it wants to ([`Turn::At`]). A *gate*
+//! lets tasks stand in line ([`Turn::Queue`]) and is asked again after every answer when the first
+//! in line may go.
+//!
+//! The ticket and AIMD strategies are the production [`Pacer`](tollway_upstream::pace::Pacer).
+
+mod adaptive;
+mod backoff;
+mod cubic;
+mod paced;
+mod remembering;
+mod seed;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tollway_core::{Cost, Quota};
+use tollway_upstream::pace::{Answer, Dice};
+
+pub use backoff::Backoff;
+pub use remembering::{Decrease, Remembering};
+pub use seed::Seed;
+
+/// When a task that wants to send may do so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// At this moment of the process's clock, in nanoseconds; the past means at once.
+    At(u64),
+    /// Not now: it is to ask again at this moment.
+    Later(u64),
+    /// When it is first in line and [`Strategy::gate`] opens.
+    Queue,
+}
+
+/// How one process decides when its tasks send. Times are nanoseconds of the process's own clock.
+pub trait Strategy {
+    /// The process has started.
+    fn on_join(&mut self, _now_ns: u64) {}
+
+    /// `task` wants to send; `retry` if its last request was refused.
+    fn turn(&mut self, task: usize, retry: bool, now_ns: u64) -> Turn;
+
+    /// When the first in line may go. Only asked if a turn was [`Turn::Queue`].
+    fn gate(&mut self, _cost: Cost, now_ns: u64) -> u64 {
+        now_ns
+    }
+
+    /// `task` sends now.
+    fn on_send(&mut self, _task: usize, _cost: Cost, _now_ns: u64) {}
+
+    /// The answer to `task`'s request.
+    fn on_response(&mut self, task: usize, answer: &Answer, now_ns: u64);
+
+    /// No answer will come to `task`'s request.
+    fn on_lost(&mut self, _task: usize, _now_ns: u64) {}
+
+    /// The pause between two requests as of now, for charts.
+    fn pause_ns(&self) -> u64;
+}
+
+/// What a strategy is built from.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The quota that the client believes in.
+    pub quota: Quota,
+    /// Tasks of the process.
+    pub tasks: usize,
+    /// The sleep to begin with.
+    pub start_sleep_ns: u64,
+    /// The share asked for relative to the others.
+    pub weight: u32,
+    /// Units to leave unspent, if not the usual number.
+    pub reserve: Option<u64>,
+    /// The process's own generator.
+    pub dice: Dice,
+}
+
+impl Setting {
+    /// Seconds in which one unit comes back: the gem's minimal sleep.
+    fn unit_s(&self) -> f64 {
+        self.quota.period().as_secs_f64() / self.quota.units() as f64
+    }
+}
+
+/// The strategies by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Ticket pacing, the default.
+    Ticket,
+    /// Additive increase, multiplicative decrease on 429s: the pacer's last resort.
+    Aimd,
+    /// CUBIC on the measured rate, as the AWS SDKs' adaptive retry mode.
+    Cubic,
+    /// Rejecting locally in proportion to rejections, as in Google's SRE book.
+    Sre,
+    /// The client that seed 004 describes.
+    Seed,
+    /// The gem's exponential backoff.
+    Backoff,
+    /// The gem's exponential increase, gradual decrease.
+    Gradual,
+    /// The gem's exponential increase, proportional decrease.
+    Proportional,
+    /// The gem's exponential increase, decrease in proportion to what remains.
+    ProportionalRemaining,
+}
+
+impl Kind {
+    /// Every strategy, the default first.
+    pub const ALL: [Self; 9] = [
+        Self::Ticket,
+        Self::Aimd,
+        Self::Cubic,
+        Self::Sre,
+        Self::Seed,
+        Self::Backoff,
+        Self::Gradual,
+        Self::Proportional,
+        Self::ProportionalRemaining,
+    ];
+
+    /// The name on the command line and in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ticket => "ticket",
+            Self::Aimd => "aimd",
+            Self::Cubic => "cubic",
+            Self::Sre => "sre",
+            Self::Seed => "seed",
+            Self::Backoff => "backoff",
+            Self::Gradual => "gradual",
+            Self::Proportional => "proportional",
+            Self::ProportionalRemaining => "proportional-remaining",
+        }
+    }
+
+    /// The strategy for one process.
+    #[must_use]
+    pub fn build(self, setting: &Setting) -> Box<dyn Strategy> {
+        match self {
+            Self::Ticket => Box::new(paced::Paced::ticket(setting)),
+            Self::Aimd => Box::new(paced::Paced::aimd(setting)),
+            Self::Cubic => Box::new(cubic::Cubic::new(setting)),
+            Self::Sre => Box::new(adaptive::Adaptive::new(setting)),
+            Self::Seed => Box::new(Seed::new(setting)),
+            Self::Backoff => Box::new(Backoff::new(setting)),
+            Self::Gradual => Box::new(Remembering::new(setting, Decrease::Step)),
+            Self::Proportional => Box::new(Remembering::new(setting, Decrease::Share)),
+            Self::ProportionalRemaining => {
+                Box::new(Remembering::new(setting, Decrease::ShareOfRemaining))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no strategy has; displays the ones that exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownStrategy(String);
+
+impl fmt::Display for UnknownStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        write!(f, "no strategy `{}`; right would be one of {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownStrategy {}
+
+impl FromStr for Kind {
+    type Err = UnknownStrategy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStrategy> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| UnknownStrategy(text.to_owned()))
+    }
+}
+
+/// Nanoseconds in a second.
+const NANOS_PER_S: f64 = 1e9;
+
+/// Seconds as whole nanoseconds.
+fn to_ns(seconds: f64) -> u64 {
+    (seconds * NANOS_PER_S) as u64
+}
+
+/// The gem's and the seed's jitter: up to a tenth more, so that neighbours drift apart.
+fn jittered(sleep_s: f64, dice: &mut Dice) -> f64 {
+    sleep_s + sleep_s * dice.unit() * 0.1
+}

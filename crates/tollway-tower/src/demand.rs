@@ -1,0 +1,178 @@
+//! What one request asks of a layer's limits: a key and a cost for each limit that applies.
+
+use tollway_core::{Charge, Cost, Key, Policy};
+
+use crate::Head;
+use crate::gate::Reason;
+use crate::guard::guarded;
+use crate::keys::{KEY_BYTES_MAX, KeyBuf, NoKey};
+use crate::limit::{Limit, MissingKey};
+
+/// The most limits of one layer. It bounds what a request can make a store do at once.
+pub(crate) const LIMITS_MAX: usize = 8;
+
+/// No header field can carry this byte, so no client can choose the key of those without one.
+const SHARED_KEY: &[u8] = b"\0no key";
+
+/// A limit with the policy its name stands for.
+pub(crate) struct Gated {
+    pub(crate) policy: Policy,
+    pub(crate) limit: Limit,
+}
+
+/// Which of a layer's limits take part, one bit each, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LimitSet(u8);
+
+impl LimitSet {
+    /// The first limit alone.
+    pub(crate) const FIRST: Self = Self(1);
+
+    pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
+        (0..LIMITS_MAX).filter(move |index| self.0 & (1 << index) != 0)
+    }
+}
+
+/// Keys and costs of one request, owned, so that it can be asked again after a wait.
+pub(crate) struct Demand {
+    keys: KeyBuf,
+    entries: [Entry; LIMITS_MAX],
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    limit: u8,
+    /// Eight keys of [`KEY_BYTES_MAX`] fit easily.
+    key_end: u32,
+    cost: Cost,
+}
+
+impl Demand {
+    /// A demand for nothing.
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        let vacant = Entry { limit: 0, key_end: 0, cost: Cost::ONE };
+        Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 }
+    }
+
+    /// A demand for one unit of the first limit by that key.
+    pub(crate) fn of_one(keys: KeyBuf) -> Self {
+        let mut demand = Self::new();
+        demand.entries[0].key_end = keys.len() as u32;
+        (demand.keys, demand.len) = (keys, 1);
+        demand
+    }
+
+    /// What requests with the same keys under the same limits have in common, whatever they cost.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        let mut name = self.keys.bytes().to_vec();
+        for entry in self.entries() {
+            name.push(entry.limit);
+            name.extend_from_slice(&entry.key_end.to_be_bytes());
+        }
+        name
+    }
+
+    /// Adds what `head` asks of `limits`. Filled in place: returning it would copy it twice.
+    pub(crate) fn fill(&mut self, limits: &[Gated], head: &Head<'_>) -> Result<(), Reason> {
+        for (index, gated) in limits.iter().enumerate() {
+            let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
+            if write_key(&gated.limit, head, &mut self.keys)? {
+                let key_end = self.keys.len() as u32;
+                self.entries[self.len] = Entry { limit: index as u8, key_end, cost };
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn limits(&self) -> LimitSet {
+        LimitSet(self.entries().iter().fold(0, |set, entry| set | 1 << entry.limit))
+    }
+
+    /// The costs asked, in order.
+    pub(crate) fn costs(&self) -> impl Iterator<Item = u64> {
+        self.entries().iter().map(|entry| entry.cost.get())
+    }
+
+    /// Calls `ask` with the charges on `limits`.
+    #[inline(always)]
+    pub(crate) fn with_charges<T>(
+        &self,
+        limits: &[Gated],
+        ask: impl FnOnce(&[Charge<'_>]) -> T,
+    ) -> T {
+        let [first, others @ ..] = self.entries() else { return ask(&[]) };
+        let first_charge = self.charge(limits, first, 0);
+        if others.is_empty() {
+            return ask(&[first_charge]);
+        }
+        let mut charges = [first_charge; LIMITS_MAX];
+        let mut start = first.key_end;
+        for (entry, charge) in others.iter().zip(&mut charges[1..]) {
+            *charge = self.charge(limits, entry, start);
+            start = entry.key_end;
+        }
+        ask(&charges[..self.len])
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries[..self.len]
+    }
+
+    #[inline]
+    fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
+        let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
+        Charge::new(&limits[usize::from(entry.limit)].policy, charged(bytes)).cost(entry.cost)
+    }
+}
+
+/// The key made of bytes that [`write_key`] wrote.
+#[inline]
+pub(crate) fn charged(bytes: &[u8]) -> Key<'_> {
+    Key::new(bytes).expect("write_key refuses empty and overlong keys")
+}
+
+/// Appends the limit's key; false if the limit does not apply for want of one.
+#[inline]
+pub(crate) fn write_key(limit: &Limit, head: &Head<'_>, keys: &mut KeyBuf) -> Result<bool, Reason> {
+    let start = keys.len();
+    let found = guarded(|| limit.key.write_key(head, keys)).unwrap_or(Err(NoKey::Panicked));
+    if found.is_ok() && (1..=KEY_BYTES_MAX).contains(&(keys.len() - start)) {
+        return Ok(true);
+    }
+    keys.truncate(start);
+    write_missing_key(limit, found.err().unwrap_or(NoKey::Missing), keys)
+}
+
+#[cold]
+fn write_missing_key(limit: &Limit, missing: NoKey, keys: &mut KeyBuf) -> Result<bool, Reason> {
+    match (missing, limit.missing) {
+        (NoKey::Panicked, _) => Err(Reason::Panicked),
+        (NoKey::Missing, MissingKey::Deny) => Err(Reason::NoKey),
+        (NoKey::Missing, MissingKey::Skip) => Ok(false),
+        (NoKey::Missing, MissingKey::Share) => {
+            keys.push(SHARED_KEY);
+            Ok(true)
+        }
+    }
+}
+
+/// The cost of a limit that applies to `head`.
+#[inline]
+fn applicable_cost(limit: &Limit, head: &Head<'_>) -> Result<Option<Cost>, Reason> {
+    if let Some(only_if) = &limit.only_if
+        && !guarded(|| only_if(head)).map_err(|_| Reason::Panicked)?
+    {
+        return Ok(None);
+    }
+    match &limit.cost {
+        None => Ok(Some(Cost::ONE)),
+        Some(cost) => Ok(Cost::new(guarded(|| cost(head)).map_err(|_| Reason::Panicked)?)),
+    }
+}

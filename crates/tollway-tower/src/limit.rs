@@ -1,0 +1,164 @@
+//! One limit of a layer: which policy, whose key, at what cost, for which requests.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::keys::KeySource;
+use crate::{Head, ResponseHead};
+
+pub(crate) type Predicate = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
+pub(crate) type CostOf = Box<dyn Fn(&Head<'_>) -> u64 + Send + Sync>;
+pub(crate) type RealCost = Box<dyn Fn(&ResponseHead<'_>, u64) -> u64 + Send + Sync>;
+
+/// What to do with a request that has no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MissingKey {
+    /// All such requests share one key of their own: limited together, never free. The default,
+    /// because leaving a header out must not be a way round the limit, nor an outage.
+    #[default]
+    Share,
+    /// Refuse with status 403.
+    Deny,
+    /// Do not apply this limit.
+    Skip,
+}
+
+/// A policy applied to requests.
+///
+/// ```
+/// use tollway_tower::{Limit, MissingKey, keys::Header};
+/// use http::HeaderName;
+///
+/// let limit = Limit::new("tenant", Header::new(HeaderName::from_static("x-api-key")))
+///     .missing_key(MissingKey::Deny)
+///     .only_if(|head| head.uri.path().starts_with("/search"))
+///     .cost(|head| if head.method == http::Method::GET { 1 } else { 5 });
+/// # let _ = limit;
+/// ```
+#[must_use]
+pub struct Limit {
+    pub(crate) policy: String,
+    pub(crate) key: Box<dyn KeySource>,
+    pub(crate) missing: MissingKey,
+    pub(crate) only_if: Option<Predicate>,
+    pub(crate) cost: Option<CostOf>,
+    pub(crate) settle: Option<Settle>,
+    pub(crate) shadow: bool,
+}
+
+/// How the real cost of a response is known.
+pub(crate) enum Settle {
+    /// By its head.
+    Head(RealCost),
+    /// By the bytes of its body.
+    Bytes,
+    /// By what the handler reported.
+    Metered,
+}
+
+impl Limit {
+    /// The policy of that name in the layer's limiter, for the key that `key` draws.
+    pub fn new(policy: impl Into<String>, key: impl KeySource) -> Self {
+        Self {
+            policy: policy.into(),
+            key: Box::new(key),
+            missing: MissingKey::default(),
+            only_if: None,
+            cost: None,
+            settle: None,
+            shadow: false,
+        }
+    }
+
+    /// What to do with requests that have no key.
+    pub fn missing_key(self, missing: MissingKey) -> Self {
+        Self { missing, ..self }
+    }
+
+    /// Applies only to requests that `applies` picks: policies per route, method or tenant.
+    ///
+    /// If it panics the request is refused with status 500.
+    pub fn only_if(self, applies: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+        Self { only_if: Some(Box::new(applies)), ..self }
+    }
+
+    /// Charges that many units instead of one; zero means that the limit does not apply.
+    ///
+    /// If it panics the request is refused with status 500.
+    pub fn cost(self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        Self { cost: Some(Box::new(cost)), ..self }
+    }
+
+    /// Charges only responses that `counts` picks: failed logins, cache misses.
+    ///
+    /// The cost is reserved meanwhile, so that attempts in flight at once cannot exceed the limit;
+    /// a client that hangs up before the response is charged.
+    pub fn charge_if(
+        self,
+        counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let cost = move |head: &ResponseHead<'_>, reserved| if counts(head) { reserved } else { 0 };
+        Self { settle: Some(Settle::Head(Box::new(cost))), ..self }
+    }
+
+    /// Reserves the cost, then charges what `cost` makes of the response's head.
+    pub fn settle_by(
+        self,
+        cost: impl Fn(&ResponseHead<'_>) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        Self { settle: Some(Settle::Head(Box::new(move |head, _| cost(head)))), ..self }
+    }
+
+    /// Reserves the cost, then charges the bytes of the response body when it ends.
+    pub fn settle_bytes(self) -> Self {
+        Self { settle: Some(Settle::Bytes), ..self }
+    }
+
+    /// Reserves the cost, then charges what the handler reported to the request's [`Meter`] by the
+    /// time the response body ends: LLM tokens, query points.
+    pub fn settle_metered(self) -> Self {
+        Self { settle: Some(Settle::Metered), ..self }
+    }
+
+    /// Counts and observes but never refuses, and is not mentioned in header fields.
+    pub fn shadow(self) -> Self {
+        Self { shadow: true, ..self }
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Limit").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// Where a handler reports what a request really cost; an extension of the request.
+///
+/// Unless something was reported, the reserved cost stays charged.
+#[derive(Debug, Clone)]
+pub struct Meter(Arc<AtomicU64>);
+
+impl Meter {
+    const UNREPORTED: u64 = u64::MAX;
+
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(Self::UNREPORTED)))
+    }
+
+    /// Adds units to what was reported so far. Adding zero is a report too.
+    pub fn add(&self, units: u64) {
+        let add = |reported: u64| {
+            let before = if reported == Self::UNREPORTED { 0 } else { reported };
+            Some(before.saturating_add(units).min(Self::UNREPORTED - 1))
+        };
+        // The closure always returns a value, so this cannot fail.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+    }
+
+    /// What was reported, if anything was.
+    #[must_use]
+    pub fn reported(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Acquire)).filter(|&units| units != Self::UNREPORTED)
+    }
+}

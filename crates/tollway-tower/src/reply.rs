@@ -1,0 +1,116 @@
+//! The header fields of an answer, written into a response's header map.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use http::header::Entry;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tollway_core::fields::{Denied, Dialect, Field, Report, Standing};
+use tollway_core::{Decision, Snapshot, Verdict};
+
+use crate::demand::{Gated, LimitSet};
+use crate::gate::Gate;
+
+/// Header names by [`Field`], made once: making one costs as much as a lookup.
+static NAMES: [HeaderName; Field::ALL.len()] =
+    [name(0), name(1), name(2), name(3), name(4), name(5), name(6), name(7), name(8), name(9)];
+
+const fn name(index: usize) -> HeaderName {
+    HeaderName::from_static(Field::ALL[index].lowercase())
+}
+
+thread_local! {
+    static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// How a layer tells clients about its limits.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    dialect: Dialect,
+    /// `RateLimit-Policy` for requests that all limits apply to: the same bytes every time.
+    policies: Option<HeaderValue>,
+}
+
+impl Reply {
+    pub(crate) fn new(dialect: Dialect, limits: &[Gated]) -> Self {
+        let fresh = Snapshot::default();
+        let standings: Vec<_> =
+            limits.iter().map(|gated| Standing::new(&gated.policy, fresh)).collect();
+        let report = Report { standings: &standings, denied: None, epoch: Duration::ZERO };
+        let mut policies = None;
+        dialect.emit_policies(&report, &mut String::new(), |_, text| {
+            policies = HeaderValue::from_str(text).ok();
+        });
+        Self { dialect, policies }
+    }
+
+    /// Whether nothing is said about requests that pass.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self.dialect, Dialect::Off | Dialect::RetryAfter)
+    }
+
+    fn emit(&self, report: &Report<'_>, limits: usize, headers: &mut HeaderMap) {
+        LINE.with_borrow_mut(|line| match &self.policies {
+            Some(policies) if report.standings.len() == limits => {
+                headers.append(&NAMES[Field::RateLimitPolicy as usize], policies.clone());
+                let put = |field, text: &str| put(self.dialect, headers, field, text);
+                self.dialect.emit_standings(report, line, put);
+            }
+            _ => {
+                let put = |field, text: &str| put(self.dialect, headers, field, text);
+                self.dialect.emit(report, line, put);
+            }
+        });
+    }
+}
+
+impl Gate {
+    /// Writes how the limits in `set` stand into `headers`.
+    pub(crate) fn tell(
+        &self,
+        set: LimitSet,
+        verdict: &Verdict,
+        denied: Option<Denied>,
+        headers: &mut HeaderMap,
+    ) {
+        let decisions = verdict.decisions();
+        if decisions.is_empty() {
+            return;
+        }
+        let epoch = match self.reply.dialect {
+            Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
+            _ => Duration::ZERO,
+        };
+        let standing = |(index, decision): (usize, &Decision)| {
+            Standing::new(&self.limits[index].policy, decision.snapshot())
+        };
+        let mut standings = set.indices().zip(decisions).map(standing);
+        // Most requests are one charge, which needs no list.
+        if decisions.len() == 1 {
+            let only = standings.next();
+            let report = Report { standings: only.as_slice(), denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        } else {
+            let all: Vec<_> = standings.collect();
+            let report = Report { standings: &all, denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        }
+    }
+}
+
+/// Lists grow by a line, so that stacked layers are all heard. Of a single value the one already
+/// there stays: the inner layer or the handler knew more about this response.
+fn put(dialect: Dialect, headers: &mut HeaderMap, field: Field, text: &str) {
+    let Ok(value) = HeaderValue::from_str(text) else { return };
+    let name = &NAMES[field as usize];
+    let is_list = match field {
+        Field::RateLimitPolicy => true,
+        Field::RateLimit => dialect == Dialect::Draft10,
+        _ => false,
+    };
+    if is_list {
+        headers.append(name, value);
+    } else if let Entry::Vacant(vacant) = headers.entry(name) {
+        vacant.insert(value);
+    }
+}

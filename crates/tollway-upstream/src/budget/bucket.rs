@@ -1,0 +1,224 @@
+//! One bucket: its meters, its lanes, and who waits in them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+use super::lane::Lane;
+use super::line::{Place, Turns};
+use super::meter::{Meter, Rest, When};
+use super::{Knowledge, Settings};
+use crate::profile::{Costs, Dimension, Reach, Scope};
+
+/// Requests that may be in flight at first where the upstream tells nothing.
+const SILENT_WINDOW: f64 = 2.0;
+
+/// One bucket. Small while idle: what only a bucket in use needs is in [`Busy`].
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) name: Box<str>,
+    pub(super) rests: Rests,
+    pub(super) busy: Option<Box<Busy>>,
+    pub(super) refusal: Option<Box<Refused>>,
+    pub(super) used_s: u32,
+    pub(super) knowledge: Knowledge,
+}
+
+/// The meters of an idle bucket: nearly always one.
+#[derive(Debug)]
+pub(super) enum Rests {
+    None,
+    One(Rest),
+    Many(Box<[Rest]>),
+}
+
+impl Rests {
+    pub(super) fn as_slice(&self) -> &[Rest] {
+        match self {
+            Self::None => &[],
+            Self::One(rest) => std::slice::from_ref(rest),
+            Self::Many(rests) => rests,
+        }
+    }
+}
+
+/// A bucket's last refusal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) at: Timestamp,
+    pub(super) scope: Scope,
+    pub(super) wait: Duration,
+    /// How many there were in a row.
+    pub(super) in_a_row: u32,
+    /// Nothing goes before this time.
+    pub(super) blocked_until: Timestamp,
+}
+
+/// Where a bucket with waiters is noted down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// Among those that could send, were it not for the other buckets.
+    Ready { place: Place, exempt: bool },
+    /// Among those to look at again at a time.
+    Timer(Timestamp),
+}
+
+/// What only a bucket in use needs.
+#[derive(Debug, Default)]
+pub(super) struct Busy {
+    pub(super) meters: Vec<Meter>,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) turns: Turns,
+    /// Tickets in flight, oldest first.
+    pub(super) flights: VecDeque<u64>,
+    pub(super) queued: usize,
+    pub(super) noted: Option<Noted>,
+    /// Requests in flight allowed where the upstream tells nothing; see [`Busy::congested`].
+    pub(super) window: f64,
+    threshold: f64,
+}
+
+impl Bucket {
+    pub(super) fn new(name: Box<str>) -> Self {
+        let knowledge = Knowledge::Unknown;
+        Self { name, rests: Rests::None, busy: None, refusal: None, used_s: 0, knowledge }
+    }
+
+    /// The bucket that every request of the credential is counted in.
+    pub(super) fn of_account(dimensions: &[Dimension], settings: &Settings) -> Self {
+        let mut account = Self::new("*".into());
+        let credential = |of: &Dimension| of.reach() == Reach::Credential;
+        let is_told = |of: &Dimension| credential(of) && !of.is_modelled();
+        account.knowledge =
+            if dimensions.iter().any(is_told) { Knowledge::Unknown } else { Knowledge::Silent };
+        let busy = account.wake(dimensions, settings);
+        for (index, of) in dimensions.iter().enumerate() {
+            if credential(of) && of.is_modelled() {
+                busy.meters.push(Meter::new(index as u8, 0, of));
+            }
+        }
+        busy.window = f64::from(u32::MAX);
+        account
+    }
+
+    /// The part for use, made from what was kept if the bucket was idle.
+    pub(super) fn wake(&mut self, dimensions: &[Dimension], settings: &Settings) -> &mut Busy {
+        let rests = &mut self.rests;
+        self.busy.get_or_insert_with(|| {
+            let meters = rests.as_slice().iter().filter_map(|rest| {
+                dimensions.get(usize::from(rest.dimension)).map(|of| Meter::wake(rest, of))
+            });
+            let most = f64::from(settings.in_flight_max);
+            let busy = Busy {
+                meters: meters.collect(),
+                window: SILENT_WINDOW,
+                threshold: most,
+                ..Busy::default()
+            };
+            *rests = Rests::None;
+            Box::new(busy)
+        })
+    }
+
+    /// Keeps only what an idle bucket needs, if it is idle.
+    pub(super) fn settle(&mut self, now: Timestamp) {
+        let Some(busy) = &self.busy else { return };
+        if !busy.can_rest(now) {
+            return;
+        }
+        let mut rests: Vec<Rest> = busy
+            .meters
+            .iter()
+            .filter(|meter| !meter.is_modelled())
+            .map(|meter| meter.rest(now))
+            .collect();
+        self.rests = match rests.len() {
+            0 => Rests::None,
+            1 => rests.pop().map_or(Rests::None, Rests::One),
+            _ => Rests::Many(rests.into_boxed_slice()),
+        };
+        self.busy = None;
+        let over = |refused: &Refused| refused.blocked_until <= now && refused.is_old(now);
+        if self.refusal.as_deref().is_some_and(over) {
+            self.refusal = None;
+        }
+    }
+
+    pub(super) fn is_blocked_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let refused = self.refusal.as_deref()?;
+        (refused.blocked_until > now).then_some(refused.blocked_until)
+    }
+
+    /// Whether it is idle and says nothing that a new one would not find out by its first request.
+    pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
+        self.busy.is_none()
+            && self.is_blocked_until(now).is_none()
+            && !self.rests.as_slice().iter().any(|rest| rest.is_spent(now))
+    }
+
+    /// Whether it has been idle for so long that it may as well be forgotten.
+    pub(super) fn is_stale(&self, idle: Duration, now: Timestamp) -> bool {
+        let since = now.since(Timestamp::from_millis(u64::from(self.used_s) * 1_000));
+        let says = self.rests.as_slice().iter().any(|rest| rest.says_something(now));
+        self.is_forgettable(now) && !says && since > idle
+    }
+}
+
+impl Refused {
+    /// Old news are not worth the memory.
+    fn is_old(&self, now: Timestamp) -> bool {
+        now.since(self.at) > Duration::from_secs(3_600)
+    }
+}
+
+impl Busy {
+    fn can_rest(&self, now: Timestamp) -> bool {
+        self.flights.is_empty()
+            && self.queued == 0
+            && self.noted.is_none()
+            && self.lanes.iter().all(|lane| lane.can_be_forgotten(now))
+            && self.meters.iter().all(|meter| meter.can_rest(now))
+    }
+
+    /// When `costs` may be taken, as far as the meters are concerned.
+    pub(super) fn meters_ready(&self, costs: &Costs, now: Timestamp) -> When {
+        let when = |meter: &Meter| meter.ready_at(cost_of(costs, meter.dimension), now);
+        self.meters.iter().map(when).max().unwrap_or(When::Now)
+    }
+
+    /// Whether requests go one by one, because what a meter promises was not seen yet.
+    pub(super) fn needs_probe(&self, now: Timestamp) -> bool {
+        self.meters.iter().any(|meter| meter.needs_probe(now))
+    }
+
+    /// Whether as many are in flight as an upstream that tells nothing is trusted with.
+    ///
+    /// Slow start and additive increase, as TCP: one at a time after a refusal, doubling up to half
+    /// of what was refused, one more per round beyond.
+    pub(super) fn congested(&self) -> bool {
+        self.flights.len() as f64 >= self.window.max(1.0)
+    }
+
+    pub(super) fn on_silent_success(&mut self, most: u32) {
+        let step = if self.window < self.threshold { 1.0 } else { 1.0 / self.window.max(1.0) };
+        self.window = (self.window + step).min(f64::from(most));
+    }
+
+    pub(super) fn on_silent_refusal(&mut self) {
+        self.threshold = (self.window.min(self.flights.len() as f64 + 1.0) / 2.0).max(1.0);
+        self.window = 1.0;
+    }
+
+    pub(super) fn lane(&mut self, label: &str) -> usize {
+        if let Some(index) = self.lanes.iter().position(|lane| &*lane.label == label) {
+            return index;
+        }
+        self.lanes.push(Lane::new(label));
+        self.lanes.len() - 1
+    }
+}
+
+pub(super) fn cost_of(costs: &Costs, dimension: u8) -> u64 {
+    costs.get(usize::from(dimension)).map_or(0, |cost| u64::from(*cost))
+}

@@ -1,0 +1,182 @@
+//! What a request asks for before it is sent, and the answer that it must not be.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::profile::{Costs, Route};
+
+/// Which of the waiting requests of a bucket goes first. Lower ones are overtaken, never starved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Before all others: somebody is waiting for it.
+    High,
+    /// As usual.
+    #[default]
+    Normal,
+    /// After all others: backfills, sweeps.
+    Low,
+}
+
+/// What a request asks for before it is sent.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollway_upstream::budget::{Claim, Priority};
+/// use tollway_upstream::profile::Route;
+///
+/// let claim = Claim::new(Route::new("GET", "/users/:id", ""))
+///     .priority(Priority::High)
+///     .patience(Duration::from_secs(5));
+/// # let _ = claim;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub(crate) route: Route,
+    pub(crate) client: u64,
+    pub(crate) weight: u32,
+    pub(crate) priority: Priority,
+    pub(crate) patience: Option<Duration>,
+    pub(crate) bytes: u64,
+    pub(crate) costs: Costs,
+}
+
+impl Claim {
+    /// A claim for one request to `route`, that waits as long as it takes.
+    #[must_use]
+    pub fn new(route: Route) -> Self {
+        let costs = *route.costs();
+        let (client, weight, priority) = (0, 1, Priority::Normal);
+        Self { route, client, weight, priority, patience: None, bytes: 0, costs }
+    }
+
+    /// Who asks: waiting requests of different clients take turns. By default all are one client,
+    /// and requests go in the order in which they came.
+    #[must_use]
+    pub fn client(self, client: u64) -> Self {
+        Self { client, ..self }
+    }
+
+    /// The client's share relative to the other clients'; zero counts as one.
+    #[must_use]
+    pub fn weight(self, weight: u32) -> Self {
+        Self { weight: weight.max(1), ..self }
+    }
+
+    /// Which requests it may overtake.
+    #[must_use]
+    pub fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// How long it may wait; it is refused at once if it would have to wait longer.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience: Some(patience), ..self }
+    }
+
+    /// Bytes kept in memory while it waits, counted against the bound on them.
+    #[must_use]
+    pub fn bytes(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// What it takes from the dimension of that index, such as an estimate of its tokens.
+    #[must_use]
+    pub fn cost(mut self, dimension: usize, units: u32) -> Self {
+        if let Some(cost) = self.costs.get_mut(dimension) {
+            *cost = units;
+        }
+        self
+    }
+
+    /// Where the request goes.
+    #[must_use]
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// How long it may wait, if there is an end to it.
+    #[must_use]
+    pub fn patience_left(&self) -> Option<Duration> {
+        self.patience
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn client_id(&self) -> u64 {
+        self.client
+    }
+
+    /// The client's share.
+    #[must_use]
+    pub fn client_weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// Which requests it may overtake.
+    #[must_use]
+    pub fn rank(&self) -> Priority {
+        self.priority
+    }
+
+    /// Bytes kept while it waits.
+    #[must_use]
+    pub fn bytes_held(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What it takes from each dimension.
+    #[must_use]
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+}
+
+/// Why a request must not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Its turn would come later than it can wait.
+    Patience,
+    /// Too many requests wait already.
+    QueueFull,
+    /// Too many bytes wait already.
+    BytesFull,
+    /// There is no room to remember another bucket.
+    BucketsFull,
+    /// It costs more than the limit ever allows.
+    TooCostly,
+    /// The queue was drained by hand.
+    Drained,
+    /// The ledger cannot be reached.
+    Unavailable,
+}
+
+/// The answer that a request must not be sent, and when it could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The estimated wait after which the same claim has a chance; none if no wait helps.
+    pub wait: Option<Duration>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.reason {
+            Reason::Patience => "its turn comes later than it can wait",
+            Reason::QueueFull => "too many requests wait already",
+            Reason::BytesFull => "too many bytes wait already",
+            Reason::BucketsFull => "too many buckets are in use",
+            Reason::TooCostly => "it costs more than the limit ever allows",
+            Reason::Drained => "the queue was drained",
+            Reason::Unavailable => "the ledger cannot be reached",
+        })?;
+        match self.wait {
+            Some(wait) => write!(f, "; try again in {wait:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,361 @@
+//! Who may go now: looks at buckets, notes down when to look again, and lets requests go.
+
+use tollway_core::Timestamp;
+
+use super::bucket::{Bucket, Busy, Noted, cost_of};
+use super::budgets::{Budgets, Flight, Ticket, Waiter};
+use super::line::Place;
+use super::meter::{Meter, Sent, When};
+use super::{Knowledge, Settings};
+use crate::profile::{Costs, Route};
+
+/// The waiter that is next in a bucket.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    lane: usize,
+    place: Place,
+}
+
+impl Budgets {
+    /// Lets the next request go, if one may.
+    pub(super) fn grant(&mut self, now: Timestamp) -> Option<(Waiter, Ticket)> {
+        self.ring_timers(now);
+        // What the limits over all routes do not count need not wait for what they do.
+        for counted in [1, 0] {
+            let chosen = self.ready_turns.choose(&[(counted, &self.ready[counted])]);
+            let Some((_, place)) = chosen else { continue };
+            let Some(&slot) = self.ready[counted].get(&place) else { continue };
+            let Some(head) = self.head(slot, now) else {
+                self.look_at(slot, now);
+                continue;
+            };
+            let costs = self.costs_of(slot, head)?;
+            if counted == 0 && self.gate(&costs, now) != When::Now {
+                return None;
+            }
+            let lower = self.ready[counted].has_below(place.0);
+            self.ready_turns.served(place, lower);
+            return self.release(slot, head, now);
+        }
+        None
+    }
+
+    /// When the limits over all routes let the next ready bucket send.
+    pub(super) fn gate_opens_at(&self, now: Timestamp) -> Option<Timestamp> {
+        if !self.ready[1].is_empty() {
+            return Some(now);
+        }
+        let (_, place) = self.ready_turns.choose(&[(0, &self.ready[0])])?;
+        let slot = *self.ready[0].get(&place)?;
+        let costs = self.head(slot, now).and_then(|head| self.costs_of(slot, head))?;
+        match self.gate(&costs, now) {
+            When::Now => Some(now),
+            When::At(at) => Some(at),
+            When::Answer => self.lease_ends_at(&self.account),
+        }
+    }
+
+    /// Looks at a bucket again and notes down what comes next for it.
+    pub(super) fn look_at(&mut self, slot: u32, now: Timestamp) {
+        loop {
+            let Some(bucket) = self.table.get(slot) else { return };
+            let Some(busy) = bucket.busy.as_deref() else { return };
+            if busy.queued == 0 {
+                self.note(slot, None);
+                if let Some(bucket) = self.table.get_mut(slot) {
+                    bucket.settle(now);
+                }
+                return;
+            }
+            let when = own_readiness(bucket, busy, now);
+            let noted = match when {
+                (When::Now, Some(head)) => self.ready_place(slot, head),
+                (When::At(at), _) => Some(Noted::Timer(at)),
+                (When::Now | When::Answer, _) => match self.lease_ends_at(bucket) {
+                    Some(at) if at <= now => {
+                        self.expire_oldest(slot, now);
+                        continue;
+                    }
+                    Some(at) => Some(Noted::Timer(at)),
+                    // Nothing is in flight that could answer: look again rather than never.
+                    None => Some(Noted::Timer(now.after(self.settings.linger))),
+                },
+            };
+            return self.note(slot, noted);
+        }
+    }
+
+    /// Sends a request off.
+    pub(super) fn depart(
+        &mut self,
+        slot: Option<u32>,
+        lane: usize,
+        route: Route,
+        costs: Costs,
+        now: Timestamp,
+    ) -> Ticket {
+        self.event += 1;
+        self.ids += 1;
+        let id = self.ids;
+        if let Some(slot) = slot {
+            if let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) {
+                busy.flights.push_back(id);
+                busy.lanes[lane].in_flight += 1;
+                send_all(&mut busy.meters, &costs, now);
+            }
+            if !route.is_exempt_from_global() {
+                if let Some(global) = &mut self.global {
+                    global.send(1, now);
+                }
+                if let Some(busy) = self.account.busy.as_deref_mut() {
+                    busy.flights.push_back(id);
+                    send_all(&mut busy.meters, &costs, now);
+                }
+            }
+        }
+        let (event, at) = (self.event, now);
+        let flight = Flight { slot, lane, route, costs, event, at, counted: true };
+        self.flights.insert(id, flight);
+        Ticket(id)
+    }
+
+    /// Removes a request that is no longer in flight, each meter settled by `settle`.
+    pub(super) fn forget_flight(
+        &mut self,
+        ticket: Ticket,
+        now: Timestamp,
+        settle: impl Fn(&mut Meter, &Sent, &Settings),
+    ) {
+        let Some(flight) = self.flights.remove(&ticket.0) else { return };
+        self.event += 1;
+        let settings = self.settings;
+        let Some(slot) = flight.slot else { return };
+        if !flight.route.is_exempt_from_global() {
+            land(&mut self.account, ticket.0);
+            for meter in self.account.busy.iter_mut().flat_map(|busy| &mut busy.meters) {
+                settle(meter, &flight.sent(meter.dimension), &settings);
+            }
+        }
+        if let Some(bucket) = self.table.get_mut(slot) {
+            land(bucket, ticket.0);
+            if let Some(busy) = bucket.busy.as_deref_mut() {
+                if flight.counted {
+                    busy.leave_lane(flight.lane);
+                }
+                for meter in &mut busy.meters {
+                    settle(meter, &flight.sent(meter.dimension), &settings);
+                }
+            }
+        }
+        self.look_at(slot, now);
+    }
+
+    /// When what every request of the credential needs is there for `costs`.
+    fn gate(&self, costs: &Costs, now: Timestamp) -> When {
+        let Some(busy) = self.account.busy.as_deref() else { return When::Now };
+        if let Some(until) = self.account.is_blocked_until(now) {
+            return When::At(until);
+        }
+        let in_flight = busy.flights.len();
+        let full = self.profile.concurrency().is_some_and(|most| in_flight >= most as usize);
+        let probing = self.account.knowledge == Knowledge::Unknown || busy.needs_probe(now);
+        if full || (probing && in_flight > 0) {
+            return When::Answer;
+        }
+        let global = self.global.as_ref().map_or(now, |global| global.ready_at(1, now));
+        let global = if global <= now { When::Now } else { When::At(global) };
+        global.max(busy.meters_ready(costs, now))
+    }
+
+    fn ring_timers(&mut self, now: Timestamp) {
+        while let Some(&(at, slot)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.look_at(slot, now);
+            // Looking again must not find the same moment, or this would go on for ever.
+            if self.timers.first() == Some(&(at, slot)) {
+                self.note(slot, Some(Noted::Timer(now.after(self.settings.linger))));
+            }
+        }
+        if let Some(at) = self.lease_ends_at(&self.account)
+            && at <= now
+            && !self.ready[0].is_empty()
+        {
+            self.expire_oldest_of_account(now);
+        }
+    }
+
+    fn head(&self, slot: u32, now: Timestamp) -> Option<Head> {
+        let busy = self.table.get(slot)?.busy.as_deref()?;
+        head_of(busy, now)
+    }
+
+    fn costs_of(&self, slot: u32, head: Head) -> Option<Costs> {
+        let busy = self.table.get(slot)?.busy.as_deref()?;
+        busy.lanes.get(head.lane)?.line.get(&head.place).map(|waiting| waiting.costs)
+    }
+
+    /// The place of a ready bucket among the others, the old one if it is still the same head.
+    fn ready_place(&mut self, slot: u32, head: Head) -> Option<Noted> {
+        let busy = self.table.get(slot)?.busy.as_deref()?;
+        let waiting = busy.lanes.get(head.lane)?.line.get(&head.place)?;
+        let exempt = waiting.route.is_exempt_from_global();
+        if let Some(Noted::Ready { place, exempt: was }) = busy.noted
+            && place.2 == waiting.id
+            && was == exempt
+        {
+            return busy.noted;
+        }
+        let place = self.ready_turns.place(&waiting.asker, waiting.id);
+        Some(Noted::Ready { place, exempt })
+    }
+
+    fn note(&mut self, slot: u32, noted: Option<Noted>) {
+        let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) else {
+            return;
+        };
+        let before = std::mem::replace(&mut busy.noted, noted);
+        if before == noted {
+            return;
+        }
+        match before {
+            Some(Noted::Ready { place, exempt }) => {
+                self.ready[usize::from(exempt)].remove(&place);
+            }
+            Some(Noted::Timer(at)) => {
+                self.timers.remove(&(at, slot));
+            }
+            None => {}
+        }
+        match noted {
+            Some(Noted::Ready { place, exempt }) => {
+                self.ready[usize::from(exempt)].insert(place, slot);
+            }
+            Some(Noted::Timer(at)) => {
+                self.timers.insert((at, slot));
+            }
+            None => {}
+        }
+    }
+
+    /// Lets the head of a bucket go.
+    fn release(&mut self, slot: u32, head: Head, now: Timestamp) -> Option<(Waiter, Ticket)> {
+        let busy = self.table.get(slot)?.busy.as_deref()?;
+        let id = busy.lanes.get(head.lane)?.line.get(&head.place)?.id;
+        let lower = busy.lanes.iter().any(|lane| lane.line.has_below(head.place.0));
+        let waiting = self.unqueue(id)?;
+        if let Some(bucket) = self.table.get_mut(slot) {
+            bucket.used_s = u32::try_from(now.as_nanos() / 1_000_000_000).unwrap_or(u32::MAX);
+            if let Some(busy) = bucket.busy.as_deref_mut() {
+                busy.turns.served(head.place, lower);
+            }
+        }
+        let ticket = self.depart(Some(slot), head.lane, waiting.route, waiting.costs, now);
+        self.look_at(slot, now);
+        Some((Waiter(id), ticket))
+    }
+
+    /// When the oldest request in flight has kept the others waiting for long enough.
+    fn lease_ends_at(&self, bucket: &Bucket) -> Option<Timestamp> {
+        let oldest = bucket.busy.as_deref()?.flights.front()?;
+        self.flights.get(oldest).map(|flight| flight.at.after(self.settings.lease))
+    }
+
+    /// The oldest request in flight no longer keeps others waiting: it may be lost.
+    fn expire_oldest(&mut self, slot: u32, now: Timestamp) {
+        let settings = self.settings;
+        let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) else {
+            return;
+        };
+        let Some(flight) = busy.flights.pop_front().and_then(|id| self.flights.get_mut(&id)) else {
+            return;
+        };
+        if flight.counted {
+            for meter in &mut busy.meters {
+                let sent = flight.sent(meter.dimension);
+                meter.miss(&sent, settings.linger, settings.lease, now);
+            }
+            busy.leave_lane(flight.lane);
+            flight.counted = false;
+        }
+    }
+
+    fn expire_oldest_of_account(&mut self, now: Timestamp) {
+        let settings = self.settings;
+        let Some(busy) = self.account.busy.as_deref_mut() else { return };
+        let Some(flight) = busy.flights.pop_front().and_then(|id| self.flights.get(&id)) else {
+            return;
+        };
+        for meter in &mut busy.meters {
+            let sent = flight.sent(meter.dimension);
+            meter.miss(&sent, settings.linger, settings.lease, now);
+        }
+    }
+}
+
+impl Flight {
+    pub(super) fn sent(&self, dimension: u8) -> Sent {
+        let cost = cost_of(&self.costs, dimension);
+        Sent { event: self.event, at: self.at, cost, counted: self.counted }
+    }
+}
+
+impl Busy {
+    pub(super) fn leave_lane(&mut self, lane: usize) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.in_flight = lane.in_flight.saturating_sub(1);
+        }
+    }
+}
+
+/// Removes a ticket from those in flight in a bucket.
+pub(super) fn land(bucket: &mut Bucket, id: u64) {
+    if let Some(busy) = bucket.busy.as_deref_mut()
+        && let Some(index) = busy.flights.iter().position(|flight| *flight == id)
+    {
+        busy.flights.remove(index);
+    }
+}
+
+fn send_all(meters: &mut [Meter], costs: &Costs, now: Timestamp) {
+    for meter in meters {
+        meter.send(cost_of(costs, meter.dimension), now);
+    }
+}
+
+/// The waiter that is next among the lanes that may send.
+fn head_of(busy: &Busy, now: Timestamp) -> Option<Head> {
+    let open: Vec<_> = busy
+        .lanes
+        .iter()
+        .enumerate()
+        .filter(|(_, lane)| !lane.line.is_empty() && lane.ready(now) == When::Now)
+        .map(|(index, lane)| (index, &lane.line))
+        .collect();
+    busy.turns.choose(&open).map(|(lane, place)| Head { lane, place })
+}
+
+/// When a bucket may send, as far as it is concerned itself, and its next waiter.
+fn own_readiness(bucket: &Bucket, busy: &Busy, now: Timestamp) -> (When, Option<Head>) {
+    if let Some(until) = bucket.is_blocked_until(now) {
+        return (When::At(until), None);
+    }
+    let Some(head) = head_of(busy, now) else {
+        let waiting = busy.lanes.iter().filter(|lane| !lane.line.is_empty());
+        let when = waiting.map(|lane| lane.ready(now)).min();
+        return (when.unwrap_or(When::Answer), None);
+    };
+    let in_flight = !busy.flights.is_empty();
+    let probing = bucket.knowledge == Knowledge::Unknown || busy.needs_probe(now);
+    if (probing && in_flight) || (bucket.knowledge == Knowledge::Silent && busy.congested()) {
+        return (When::Answer, None);
+    }
+    let costs = busy.lanes[head.lane].line.get(&head.place).map(|waiting| waiting.costs);
+    let when = costs.map_or(When::Now, |costs| busy.meters_ready(&costs, now));
+    match when {
+        // Nothing is in flight that could answer, so nothing is gained by waiting for one.
+        When::Answer if !in_flight => (When::Now, Some(head)),
+        when => (when, Some(head)),
+    }
+}

@@ -1,0 +1,385 @@
+//! What an answer teaches: which bucket counted the request, what is left in it, whom a refusal
+//! concerns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollway_core::Timestamp;
+
+use super::bucket::{Bucket, Busy, Refused, cost_of};
+use super::budgets::{Budgets, Flight, Ticket};
+use super::grant::land;
+use super::meter::Meter;
+use super::names::{Names, lane_label};
+use super::{Knowledge, Settings};
+use crate::pace::Outcome;
+use crate::profile::{Dimension, Observation, Reach, Reading, Route, Scope};
+
+/// The shortest wait after a refusal, whatever it says.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+/// The longest wait after refusals that do not say one.
+const UNSAID_MAX: Duration = Duration::from_secs(300);
+
+impl Budgets {
+    /// Learns from the answer to `ticket`.
+    pub fn observe(&mut self, ticket: Ticket, observation: &Observation, now: Timestamp) {
+        let Some(flight) = self.flights.get(&ticket.0).cloned() else { return };
+        self.event += 1;
+        if let Some(date) = observation.date {
+            self.skew.observe(date, flight.at, now);
+        }
+        let Some(claimed) = flight.slot else {
+            self.flights.remove(&ticket.0);
+            return;
+        };
+        let slot = self.identify(&flight, observation, now).unwrap_or(claimed);
+        // Moving to another bucket may have moved it to another lane.
+        let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
+        let resets: Vec<_> = observation.readings.iter().map(|it| self.reset(it, now)).collect();
+        let learning = Learning {
+            flight: &flight,
+            observation,
+            resets: &resets,
+            event: self.event,
+            may_be_silent: observation.malformed == 0 && !self.names.knows(&flight.route),
+        };
+        if !flight.route.is_exempt_from_global() {
+            land(&mut self.account, ticket.0);
+            let flights = Vec::new();
+            learning.apply(
+                &mut self.account,
+                Reach::Credential,
+                &flights,
+                &self.settings,
+                now,
+                self.profile.dimensions(),
+            );
+        }
+        let others = self.flights_to_count(slot, ticket.0, observation);
+        if let Some(bucket) = self.table.get_mut(slot) {
+            land(bucket, ticket.0);
+            learning.apply(
+                bucket,
+                Reach::Bucket,
+                &others,
+                &self.settings,
+                now,
+                self.profile.dimensions(),
+            );
+        }
+        if observation.is_limited() {
+            self.refuse(slot, &flight, observation, now);
+        } else if observation.outcome == Outcome::Accepted {
+            self.accept(slot, &flight, now);
+        }
+        self.look_at(slot, now);
+        if claimed != slot {
+            self.look_at(claimed, now);
+            self.forget_if_empty(claimed);
+        }
+    }
+
+    /// Time until a reset: as told, or by the best knowledge of the upstream's clock.
+    fn reset(&self, reading: &Reading, now: Timestamp) -> Option<Duration> {
+        match (reading.told_after, reading.resets_at) {
+            (false, Some(instant)) => {
+                let by_clock = self.skew.until(instant, now);
+                by_clock.map_or(reading.reset_after, |until| {
+                    reading.reset_after.map(|it| it.min(until))
+                })
+            }
+            _ => reading.reset_after,
+        }
+    }
+
+    /// The bucket that counted the request, by the upstream's own name for it.
+    fn identify(
+        &mut self,
+        flight: &Flight,
+        observation: &Observation,
+        now: Timestamp,
+    ) -> Option<u32> {
+        let hash = observation.bucket.as_ref()?;
+        let name = Names::hashed(hash, &flight.route);
+        let from = flight.slot?;
+        if self.table.get(from).is_some_and(|bucket| *bucket.name == *name) {
+            return Some(from);
+        }
+        let to = self.table.entry(&name, now)?;
+        self.names.learn(&flight.route, hash);
+        self.move_route(from, to, &flight.route);
+        Some(to)
+    }
+
+    /// Moves everything of a route, waiting or in flight, to the bucket that counts it.
+    fn move_route(&mut self, from: u32, to: u32, route: &Route) {
+        let is_its = |other: &Route| other.shape() == route.shape();
+        let mut flying: Vec<u64> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.slot == Some(from) && is_its(&flight.route))
+            .map(|(id, _)| *id)
+            .collect();
+        flying.sort_unstable();
+        for id in flying {
+            self.move_flight(id, from, to);
+        }
+        let Some(busy) = self.table.get(from).and_then(|it| it.busy.as_deref()) else { return };
+        let lines = busy.lanes.iter().flat_map(|lane| lane.line.iter());
+        let mut waiting: Vec<u64> =
+            lines.filter(|(_, it)| is_its(&it.route)).map(|(_, it)| it.id).collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            if let Some(waiting) = self.unqueue(id) {
+                self.deadlines.extend(waiting.deadline.map(|at| (at, id)));
+                self.queued_bytes += waiting.bytes;
+                self.stand_in_line(to, waiting);
+            }
+        }
+    }
+
+    fn move_flight(&mut self, id: u64, from: u32, to: u32) {
+        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
+        let Some(flight) = self.flights.get_mut(&id) else { return };
+        let was_in_flight = flight.counted;
+        if let Some(bucket) = self.table.get_mut(from) {
+            land(bucket, id);
+            if let Some(busy) = bucket.busy.as_deref_mut().filter(|_| was_in_flight) {
+                busy.leave_lane(flight.lane);
+                for meter in &mut busy.meters {
+                    meter.cancel(&flight.sent(meter.dimension));
+                }
+            }
+        }
+        let Some(bucket) = self.table.get_mut(to) else { return };
+        let busy = bucket.wake(profile.dimensions(), &settings);
+        flight.slot = Some(to);
+        flight.lane = busy.lane(&lane_label(&flight.route));
+        if was_in_flight {
+            let at = busy.flights.partition_point(|other| *other < id);
+            busy.flights.insert(at, id);
+            busy.lanes[flight.lane].in_flight += 1;
+            for meter in &mut busy.meters {
+                meter.in_flight += cost_of(&flight.costs, meter.dimension);
+            }
+        }
+    }
+
+    /// The other requests in flight in a bucket, if a meter is to be made that has to count them.
+    fn flights_to_count(&self, slot: u32, except: u64, observation: &Observation) -> Vec<Flight> {
+        let Some(busy) = self.table.get(slot).and_then(|bucket| bucket.busy.as_deref()) else {
+            return Vec::new();
+        };
+        let has = |reading: &Reading| {
+            let key = (reading.dimension, reading.part);
+            busy.meters.iter().any(|meter| (meter.dimension, meter.part) == key)
+        };
+        if observation.readings.iter().all(has) {
+            return Vec::new();
+        }
+        let ids = busy.flights.iter().filter(|id| **id != except);
+        ids.filter_map(|id| self.flights.get(id)).filter(|it| it.counted).cloned().collect()
+    }
+
+    fn forget_if_empty(&mut self, slot: u32) {
+        let empty = |bucket: &Bucket| {
+            bucket.knowledge == Knowledge::Unknown
+                && bucket
+                    .busy
+                    .as_deref()
+                    .is_none_or(|busy| busy.flights.is_empty() && busy.queued == 0)
+                && bucket.refusal.is_none()
+        };
+        if self.table.get(slot).is_some_and(empty) {
+            self.table.remove(slot);
+        }
+    }
+
+    fn accept(&mut self, slot: u32, flight: &Flight, now: Timestamp) {
+        let most = self.settings.in_flight_max;
+        let Some(bucket) = self.table.get_mut(slot) else { return };
+        if let Some(refused) = bucket.refusal.as_deref_mut() {
+            refused.in_a_row = 0;
+        }
+        let is_silent = bucket.knowledge == Knowledge::Silent;
+        if let Some(busy) = bucket.busy.as_deref_mut() {
+            if let Some(lane) = busy.lanes.get_mut(flight.lane) {
+                lane.accept(now);
+            }
+            if is_silent {
+                busy.on_silent_success(most);
+            }
+        }
+    }
+
+    fn refuse(&mut self, slot: u32, flight: &Flight, observation: &Observation, now: Timestamp) {
+        let event = self.event;
+        let scope = observation.scope.unwrap_or_else(|| unsaid_scope(observation));
+        let unsaid = self.profile.retry_unsaid();
+        let is_global = scope == Scope::Global;
+        let bucket = if is_global { Some(&mut self.account) } else { self.table.get_mut(slot) };
+        let Some(bucket) = bucket else { return };
+        let in_a_row = bucket.refusal.as_deref().map_or(0, |refused| refused.in_a_row) + 1;
+        let wait = wait(observation, unsaid, in_a_row);
+        let until = now.after(wait);
+        let before = bucket.refusal.as_deref().map_or(Timestamp::MIN, |it| it.blocked_until);
+        let told = observation.readings.iter().any(|it| it.remaining.is_some());
+        let is_sub_limit = scope == Scope::Shared || (!is_global && has_some_left(observation));
+        let blocks = !is_sub_limit && (is_global || !told);
+        bucket.refusal = Some(Box::new(Refused {
+            at: now,
+            scope,
+            wait,
+            in_a_row,
+            blocked_until: if blocks { before.max(until) } else { before },
+        }));
+        if is_global {
+            return;
+        }
+        let is_silent = bucket.knowledge == Knowledge::Silent;
+        if blocks && bucket.knowledge == Knowledge::Known {
+            // It was refused against what we knew: one request alone is to find out.
+            bucket.knowledge = Knowledge::Unknown;
+        }
+        let Some(busy) = bucket.busy.as_deref_mut() else { return };
+        if is_sub_limit {
+            if let Some(lane) = busy.lanes.get_mut(flight.lane) {
+                lane.refuse(wait, now);
+            }
+            return;
+        }
+        if is_silent {
+            busy.on_silent_refusal();
+        }
+        for meter in &mut busy.meters {
+            meter.refuse(event, until, now);
+        }
+    }
+}
+
+/// A refusal with something left in every dimension is one by a limit that no field tells.
+fn has_some_left(observation: &Observation) -> bool {
+    let mut told = observation.readings.iter().filter_map(|reading| reading.remaining).peekable();
+    told.peek().is_some() && told.all(|remaining| remaining > 0)
+}
+
+fn unsaid_scope(observation: &Observation) -> Scope {
+    if has_some_left(observation) { Scope::Shared } else { Scope::User }
+}
+
+/// How long to wait after a refusal: as told, else by the reset of what is spent, else longer each
+/// time.
+fn wait(observation: &Observation, unsaid: Duration, in_a_row: u32) -> Duration {
+    let spent = observation.readings.iter().filter(|reading| reading.remaining == Some(0));
+    let reset = spent.filter_map(|reading| reading.reset_after).max();
+    let told = observation.retry_after.or(reset);
+    let doubled = unsaid.saturating_mul(1 << (in_a_row - 1).min(16)).min(UNSAID_MAX);
+    told.unwrap_or(doubled).max(WAIT_MIN)
+}
+
+/// One answer, about to be applied to the buckets that it concerns.
+struct Learning<'a> {
+    flight: &'a Flight,
+    observation: &'a Observation,
+    resets: &'a [Option<Duration>],
+    event: u64,
+    /// Whether saying nothing means that there is nothing to say: not if fields were garbled, nor
+    /// if this route had fields before.
+    may_be_silent: bool,
+}
+
+impl Learning<'_> {
+    /// Applies what was said about the dimensions of that reach.
+    fn apply(
+        &self,
+        bucket: &mut Bucket,
+        reach: Reach,
+        others: &[Flight],
+        settings: &Settings,
+        now: Timestamp,
+        dimensions: &[Dimension],
+    ) {
+        let concerns = |reading: &&Reading| {
+            dimensions.get(usize::from(reading.dimension)).is_some_and(|of| of.reach() == reach)
+        };
+        let told = self.observation.readings.iter().filter(concerns);
+        let mut knows = false;
+        let busy = bucket.wake(dimensions, settings);
+        for reading in told.filter(|reading| reading.remaining.is_some()) {
+            knows = true;
+            self.ensure_meter(busy, reading, others, dimensions);
+        }
+        for meter in &mut busy.meters {
+            self.apply_to(meter, settings, now);
+        }
+        if reach == Reach::Bucket && self.flight.counted {
+            busy.leave_lane(self.flight.lane);
+        }
+        self.judge(bucket, knows);
+    }
+
+    /// What is known after this answer.
+    fn judge(&self, bucket: &mut Bucket, knows: bool) {
+        let silent = self.observation.outcome == Outcome::Accepted && self.may_be_silent;
+        match (knows, bucket.knowledge) {
+            (true, _) => bucket.knowledge = Knowledge::Known,
+            (false, Knowledge::Unknown) if silent => bucket.knowledge = Knowledge::Silent,
+            _ => {}
+        }
+    }
+
+    fn ensure_meter(
+        &self,
+        busy: &mut Busy,
+        reading: &Reading,
+        others: &[Flight],
+        dimensions: &[Dimension],
+    ) {
+        let is_it =
+            |meter: &Meter| (meter.dimension, meter.part) == (reading.dimension, reading.part);
+        if busy.meters.iter().any(is_it) {
+            return;
+        }
+        let Some(of) = dimensions.get(usize::from(reading.dimension)) else { return };
+        let mut meter = Meter::new(reading.dimension, reading.part, of);
+        let flying = others.iter().chain([self.flight]).filter(|flight| flight.counted);
+        meter.in_flight = flying.map(|flight| cost_of(&flight.costs, reading.dimension)).sum();
+        busy.meters.push(meter);
+    }
+
+    fn apply_to(&self, meter: &mut Meter, settings: &Settings, now: Timestamp) {
+        let sent = self.flight.sent(meter.dimension);
+        let found = self.observation.readings.iter().zip(self.resets).find(|(reading, _)| {
+            (reading.dimension, reading.part) == (meter.dimension, meter.part)
+        });
+        // A refusal of another limit than the bucket's may show that limit's remainder.
+        let concerns = |reading: &Reading| {
+            let is_other = self.observation.scope == Some(Scope::Shared);
+            !(self.observation.is_limited() && is_other && reading.remaining == Some(0))
+        };
+        let learned = found
+            .filter(|(reading, _)| concerns(reading))
+            .is_some_and(|(reading, reset)| meter.observe(&sent, reading, *reset, self.event, now));
+        if learned {
+            return;
+        }
+        if self.observation.is_limited() {
+            // What was refused was not counted.
+            meter.cancel(&sent);
+        } else {
+            meter.miss(&sent, Duration::ZERO, settings.lease, now);
+        }
+    }
+}
+
+/// The meters that a bucket has from the start, because no answer tells them.
+pub(super) fn add_models(busy: &mut Busy, route: &Route, dimensions: &[Dimension]) {
+    for (index, of) in dimensions.iter().enumerate() {
+        if of.reach() == Reach::Bucket && of.is_modelled() {
+            busy.meters.push(Meter::new(index as u8, 0, of));
+        }
+    }
+    if let Some(stated) = route.stated() {
+        busy.meters.push(Meter::modelled(stated.units(), stated.period()));
+    }
+}

@@ -1,0 +1,152 @@
+//! The line in front of a pacer: async tasks wait their turn, first come, first served.
+//!
+//! ```text
+//!  task ─► line (FIFO) ─► head waits until may_send_at ─► Pass ─► request ─► Pass::answer
+//!                          ▲ wakes on every answer                    └► dropped: lost
+//! ```
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tollway_core::{Cost, Timestamp};
+
+use super::{Answer, Law, Pacer, Sent, Settings};
+
+/// A pacer shared by the tasks of a process. Clones stand for the same pacer: one per token.
+///
+/// ```no_run
+/// # async fn example() {
+/// use tollway_core::Cost;
+/// use tollway_upstream::pace::{Answer, Gate, Outcome, Settings};
+///
+/// let gate = Gate::new(Settings::default());
+/// let pass = gate.enter(Cost::ONE).await;
+/// // ... the request ...
+/// pass.answer(&Answer::bare(Outcome::Accepted).with_remaining(4_000.0));
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Gate(Arc<Shared>);
+
+struct Shared {
+    /// Fair: tokio's mutex admits in order of arrival.
+    line: tokio::sync::Mutex<()>,
+    pacer: Mutex<Pacer>,
+    news: Notify,
+    start: Instant,
+}
+
+/// The right to send one request, completed by its answer.
+///
+/// Dropped without an answer it counts as lost: the pacer then assumes that the server may have
+/// counted the request.
+#[must_use]
+pub struct Pass {
+    shared: Arc<Shared>,
+    sent: Option<Sent>,
+}
+
+impl Gate {
+    /// A gate for one token.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self(Arc::new(Shared {
+            line: tokio::sync::Mutex::new(()),
+            pacer: Mutex::new(Pacer::new(settings)),
+            news: Notify::new(),
+            start: Instant::now(),
+        }))
+    }
+
+    /// Waits in line until a request of `cost` may leave.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the line; nothing was sent and nothing is counted.
+    pub async fn enter(&self, cost: Cost) -> Pass {
+        let _head = self.0.line.lock().await;
+        loop {
+            let news = self.0.news.notified();
+            tokio::pin!(news);
+            // Listen before looking: an answer between the two must not be missed.
+            news.as_mut().enable();
+            match self.0.try_enter(cost) {
+                Ok(sent) => return Pass { shared: Arc::clone(&self.0), sent: Some(sent) },
+                Err(wait) => {
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = news => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The time between two requests of this process as of now, for display.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        self.0.pacer().interval()
+    }
+
+    /// The rule in force.
+    #[must_use]
+    pub fn law(&self) -> Law {
+        self.0.pacer().law()
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("law", &self.law()).finish_non_exhaustive()
+    }
+}
+
+impl Pass {
+    /// Learns from the answer and lets the next in line look again.
+    pub fn answer(mut self, answer: &Answer) {
+        if let Some(sent) = self.sent.take() {
+            let now = self.shared.now();
+            self.shared.pacer().on_response(sent, answer, now);
+            self.shared.news.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(sent) = self.sent.take() {
+            let now = self.shared.now();
+            self.shared.pacer().on_lost(sent, now);
+            self.shared.news.notify_waiters();
+        }
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").field("sent", &self.sent).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Sends now, or how long to wait.
+    fn try_enter(&self, cost: Cost) -> Result<Sent, Duration> {
+        let now = self.now();
+        let mut pacer = self.pacer();
+        let at = pacer.may_send_at(cost, now);
+        if at <= now { Ok(pacer.on_send(cost, now)) } else { Err(at.since(now)) }
+    }
+
+    /// Monotonic time, so that steps of the wall clock do not reach the pacer.
+    fn now(&self) -> Timestamp {
+        Timestamp::MIN.after(self.start.elapsed())
+    }
+
+    /// A task that panicked while it held the pacer left numbers, not a broken invariant.
+    fn pacer(&self) -> MutexGuard<'_, Pacer> {
+        self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,179 @@
+//! What a pacer is told before the first answer.
+
+use core::time::Duration;
+
+use tollway_core::Quota;
+
+use crate::profile::{Dimension, Profile, Window};
+
+/// How the server's quota comes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Told from the answers: a reset that a bucket could not have means fixed windows.
+    #[default]
+    Detect,
+    /// Continuously, as a token bucket or GCRA.
+    Continuous,
+    /// All at once when a window ends.
+    Window,
+}
+
+/// What a pacer is told before the first answer. The default learns everything.
+///
+/// Clients of one token must agree on all of this, except [`Settings::weight`] and
+/// [`Settings::seed`]: rates are shared in proportion to beliefs.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollway_core::Quota;
+/// use tollway_upstream::pace::Settings;
+///
+/// let heroku = Settings::of(Quota::new(4_500, Duration::from_secs(3_600))?).weight(2);
+/// assert_eq!(heroku.quota().map(|quota| quota.units()), Some(4_500));
+/// # Ok::<(), tollway_core::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    quota: Option<Quota>,
+    refill: Refill,
+    reserve: Option<u64>,
+    weight: u32,
+    pause_max: Option<Duration>,
+    only_aimd: bool,
+    seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            quota: None,
+            refill: Refill::Detect,
+            reserve: None,
+            weight: 1,
+            pause_max: None,
+            only_aimd: false,
+            seed: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// The longest pause unless set otherwise; twice the quota's period if that is longer, but at
+    /// most a day.
+    pub const PAUSE_MAX: Duration = Duration::from_secs(3_600);
+
+    /// Settings for a server whose quota is known by hand.
+    ///
+    /// A policy field in an answer overrides it.
+    #[must_use]
+    pub fn of(quota: Quota) -> Self {
+        Self { quota: Some(quota), ..Self::default() }
+    }
+
+    /// Fills in what was not set by hand from what a profile states.
+    ///
+    /// So the quota is, in this order: what the policy field of an answer says, what was set by
+    /// hand, what the profile states, and else unknown. How it comes back is what was set by hand,
+    /// else what the profile states, else told from the answers.
+    ///
+    /// ```
+    /// use tollway_upstream::pace::{Refill, Settings};
+    /// use tollway_upstream::profile::Profile;
+    ///
+    /// let profile = Profile::builtin("heroku").expect("it is shipped");
+    /// let settings = Settings::default().or_profile(&profile);
+    /// assert_eq!(settings.quota().map(|quota| quota.units()), Some(4_500));
+    /// ```
+    #[must_use]
+    pub fn or_profile(self, profile: &Profile) -> Self {
+        // The first dimension that is told is the one that a pacer can go by.
+        let Some(told) = profile.dimensions().iter().find(|of| !of.is_modelled()) else {
+            let stated = profile.dimensions().iter().find_map(Dimension::stated);
+            return Self { quota: self.quota.or(stated), ..self };
+        };
+        let refill = match (self.refill, told.window()) {
+            (Refill::Detect, Window::Sliding) => Refill::Continuous,
+            (Refill::Detect, Window::Fixed) => Refill::Window,
+            (by_hand, _) => by_hand,
+        };
+        Self { quota: self.quota.or(told.stated()), refill, ..self }
+    }
+
+    /// How the quota comes back.
+    #[must_use]
+    pub const fn refill(self, refill: Refill) -> Self {
+        Self { refill, ..self }
+    }
+
+    /// Units to leave unspent, about one per client that shares the token.
+    ///
+    /// Unset it is a function of the limit: 64 of 4,500, which takes 48 clients without further
+    /// ado and 250 once they have stretched it. Beyond that set it to a quarter more than there
+    /// are clients, on all of them: a client with a larger reserve than the others starves.
+    #[must_use]
+    pub const fn reserve(self, units: u64) -> Self {
+        Self { reserve: Some(units), ..self }
+    }
+
+    /// This client's share relative to the others'; zero counts as one.
+    #[must_use]
+    pub const fn weight(self, weight: u32) -> Self {
+        Self { weight: if weight == 0 { 1 } else { weight }, ..self }
+    }
+
+    /// The longest pause, whatever the server asks for. At least a second.
+    #[must_use]
+    pub fn pause_max(self, pause_max: Duration) -> Self {
+        Self { pause_max: Some(pause_max.max(Duration::from_secs(1))), ..self }
+    }
+
+    /// Reacts to 429s only, even if the server says more.
+    ///
+    /// For tokens shared with clients that do the same: beside those a ticket pacer starves.
+    #[must_use]
+    pub const fn only_aimd(self) -> Self {
+        Self { only_aimd: true, ..self }
+    }
+
+    /// Seeds the jitter after a 429, the only random thing here. Processes should differ.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// How the quota is believed to come back.
+    #[must_use]
+    pub const fn refill_belief(&self) -> Refill {
+        self.refill
+    }
+
+    /// The quota known beforehand.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    pub(super) const fn refill_kind(&self) -> Refill {
+        self.refill
+    }
+
+    pub(super) const fn reserve_units(&self) -> Option<u64> {
+        self.reserve
+    }
+
+    pub(super) const fn weight_factor(&self) -> f64 {
+        self.weight as f64
+    }
+
+    pub(super) const fn pause_limit(&self) -> Option<Duration> {
+        self.pause_max
+    }
+
+    pub(super) const fn is_only_aimd(&self) -> bool {
+        self.only_aimd
+    }
+
+    pub(super) const fn jitter_seed(&self) -> u64 {
+        self.seed
+    }
+}

@@ -1,0 +1,186 @@
+//! Recorded responses as text, as `curl -i` prints them, and what a profile would learn from them.
+//!
+//! ```text
+//! GET /api/v10/channels/42/messages        the request, if it matters
+//! HTTP/2 200
+//! x-ratelimit-limit: 5
+//!
+//! {"the": "body"}                          up to the next request or status line
+//! ```
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tollway_core::fields::Lines;
+
+use super::{Observation, Profile, Response, Route};
+use crate::pace::Outcome;
+
+/// Recorded exchanges; further ones are an error.
+const EXCHANGES_MAX: usize = 10_000;
+
+/// One recorded exchange.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Method and target, if they were recorded.
+    pub request: Option<(String, String)>,
+    /// The status.
+    pub status: u16,
+    /// The header lines.
+    pub lines: Vec<(String, String)>,
+    /// The body.
+    pub body: String,
+}
+
+impl Recording {
+    /// Reads the exchanges in a text.
+    ///
+    /// # Errors
+    ///
+    /// A message that names the line: something that is no status line where one is needed, or a
+    /// header line without a colon.
+    pub fn parse(text: &str) -> Result<Vec<Self>, String> {
+        let mut found: Vec<Self> = Vec::new();
+        let mut request = None;
+        let mut in_body = true;
+        for (number, line) in text.lines().enumerate() {
+            let here = |message: &str| format!("line {}: {message}", number + 1);
+            if let Some(status) = status(line) {
+                found.push(Self { request: request.take(), status, ..Self::default() });
+                in_body = false;
+            } else if let Some(asked) = request_line(line).filter(|_| in_body) {
+                request = Some(asked);
+            } else if let Some(current) = found.last_mut().filter(|_| request.is_none()) {
+                if in_body {
+                    current.body += line;
+                    current.body.push('\n');
+                } else if line.is_empty() {
+                    in_body = true;
+                } else {
+                    let (name, value) =
+                        line.split_once(':').ok_or_else(|| here("a header line has a colon"))?;
+                    current.lines.push((name.trim().to_owned(), value.trim().to_owned()));
+                }
+            } else if !line.trim().is_empty() {
+                return Err(here("a response begins with a status line such as HTTP/1.1 200"));
+            }
+            if found.len() > EXCHANGES_MAX {
+                return Err(here("too many responses"));
+            }
+        }
+        if found.is_empty() {
+            return Err("there is no response: one begins with a line such as HTTP/1.1 200".into());
+        }
+        Ok(found)
+    }
+
+    /// Where its request went, if that was recorded.
+    #[must_use]
+    pub fn route(&self, profile: &Profile) -> Option<Route> {
+        self.request.as_ref().map(|(method, target)| profile.route(method, target))
+    }
+
+    /// What `profile` reads in it, at a time since the Unix epoch.
+    #[must_use]
+    pub fn read(&self, profile: &Profile, now: Duration) -> Observation {
+        let lines: Lines<'_> =
+            self.lines.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        let wanted = profile.body_wanted(self.status, &lines).min(self.body.len());
+        let body = &self.body.as_bytes()[..wanted];
+        profile.read(&Response { status: self.status, lines: &lines, body, now })
+    }
+
+    /// What would be learned from it, for people.
+    #[must_use]
+    pub fn explain(&self, profile: &Profile, now: Duration) -> String {
+        let mut out = String::new();
+        if let Some(route) = self.route(profile) {
+            explain_route(&mut out, profile, &route);
+        }
+        explain_observation(&mut out, profile, &self.read(profile, now));
+        out
+    }
+}
+
+fn status(line: &str) -> Option<u16> {
+    line.strip_prefix("HTTP/")?.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn request_line(line: &str) -> Option<(String, String)> {
+    let mut words = line.split(' ');
+    let (method, target) = (words.next()?, words.next()?);
+    let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_it = is_method && target.starts_with('/');
+    is_it.then(|| (method.to_owned(), target.to_owned()))
+}
+
+/// Writing to a string cannot fail, hence the unused results below.
+fn explain_route(out: &mut String, profile: &Profile, route: &Route) {
+    let name = format!("{} {}", route.method(), route.template());
+    let _ = writeln!(out, "route       {}", if name == " " { "all" } else { name.trim() });
+    if !route.major().is_empty() {
+        let _ = writeln!(out, "major       {}", route.major());
+    }
+    if let Some(class) = route.class() {
+        let _ = writeln!(out, "class       {class}");
+    }
+    if let Some(lane) = route.lane() {
+        let _ = writeln!(out, "lane        {lane}");
+    }
+    if let Some(stated) = route.stated() {
+        let _ = writeln!(out, "stated      {stated}");
+    }
+    if route.is_exempt() {
+        let _ = writeln!(out, "exempt      from everything");
+    } else if route.is_exempt_from_global() {
+        let _ = writeln!(out, "exempt      from the global limit");
+    }
+    for (dimension, cost) in profile.dimensions().iter().zip(route.costs()) {
+        if *cost != 1 {
+            let _ = writeln!(out, "cost        {cost} {}", dimension.name());
+        }
+    }
+}
+
+fn explain_observation(out: &mut String, profile: &Profile, seen: &Observation) {
+    let outcome = match seen.outcome {
+        Outcome::Accepted => "accepted",
+        Outcome::Limited => "limited",
+        Outcome::Failed => "failed",
+    };
+    let _ = writeln!(out, "outcome     {outcome}");
+    if let Some(scope) = seen.scope {
+        let _ = writeln!(out, "scope       {}", scope.name());
+    }
+    if let Some(bucket) = &seen.bucket {
+        let _ = writeln!(out, "bucket      {bucket}");
+    }
+    for reading in &seen.readings {
+        let of = profile.dimensions().get(usize::from(reading.dimension));
+        let _ = write!(out, "dimension   {}", of.map_or("?", super::Dimension::name));
+        if reading.part > 0 {
+            let _ = write!(out, "/{}", reading.part);
+        }
+        let number = |value: Option<u64>| value.map_or("?".to_owned(), |value| value.to_string());
+        let _ = write!(out, ": {} of {} left", number(reading.remaining), number(reading.limit));
+        if let Some(reset) = reading.reset_after {
+            let _ = write!(out, ", reset in {reset:?}");
+        }
+        if let Some(at) = reading.resets_at {
+            let _ = write!(out, " (at {:?})", at.as_secs_f64());
+        }
+        if let Some(window) = reading.window {
+            let _ = write!(out, ", window {window:?}");
+        }
+        let _ = writeln!(out);
+    }
+    if let Some(wait) = seen.retry_after {
+        let _ = writeln!(out, "retry after {wait:?}");
+    }
+    if seen.invalid {
+        let _ = writeln!(out, "counts as an invalid request");
+    }
+    if seen.malformed > 0 {
+        let _ = writeln!(out, "malformed   {} fields ignored", seen.malformed);
+    }
+}

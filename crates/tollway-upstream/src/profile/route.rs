@@ -1,0 +1,142 @@
+//! Where a request goes, as far as limits are concerned.
+
+use std::sync::Arc;
+
+use tollway_core::Quota;
+
+/// The most dimensions (requests, tokens, points) a profile may have.
+pub const DIMENSIONS_MAX: usize = 8;
+
+/// What a request takes from each dimension of a profile, in the profile's order.
+pub type Costs = [u32; DIMENSIONS_MAX];
+
+/// Where a request goes, as far as limits are concerned. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route(Arc<Named>);
+
+/// The parts, and what is made of them once because every claim asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    parts: Parts,
+    name: Box<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) method: Box<str>,
+    pub(crate) template: Box<str>,
+    pub(crate) path: Box<str>,
+    pub(crate) major: Box<str>,
+    pub(crate) class: Option<Box<str>>,
+    /// Method and path, where the profile leaves both out of the template.
+    pub(crate) shape: Option<Box<str>>,
+    pub(crate) lane: Option<Box<str>>,
+    pub(crate) costs: Costs,
+    pub(crate) exempt_global: bool,
+    pub(crate) exempt: bool,
+    pub(crate) stated: Option<Quota>,
+}
+
+impl Route {
+    /// A route of a method, a template and a major parameter, that costs one unit.
+    #[must_use]
+    pub fn new(method: &str, template: &str, major: &str) -> Self {
+        let mut costs = [0; DIMENSIONS_MAX];
+        costs[0] = 1;
+        Self::of_parts(Parts {
+            method: method.into(),
+            template: template.into(),
+            path: template.into(),
+            major: major.into(),
+            class: None,
+            shape: None,
+            lane: None,
+            costs,
+            exempt_global: false,
+            exempt: false,
+            stated: None,
+        })
+    }
+
+    pub(crate) fn of_parts(parts: Parts) -> Self {
+        let name = match (&*parts.method, &*parts.template) {
+            ("", "") => "all".into(),
+            ("", template) => template.into(),
+            (method, template) => [method, " ", template].concat().into(),
+        };
+        Self(Arc::new(Named { parts, name }))
+    }
+
+    /// The method, as sent; empty if the upstream's limits do not distinguish methods.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.0.parts.method
+    }
+
+    /// The path with every parameter replaced by its name: `/channels/:major/messages/:id`.
+    #[must_use]
+    pub fn template(&self) -> &str {
+        &self.0.parts.template
+    }
+
+    /// The path with the major parameters kept: `/channels/81384788765712384/messages/:id`.
+    ///
+    /// This is seed 003's notion of a route.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.0.parts.path
+    }
+
+    /// The major parameters, joined by `/`: each value has limits of its own. Often empty.
+    #[must_use]
+    pub fn major(&self) -> &str {
+        &self.0.parts.major
+    }
+
+    /// The upstream's own name of the bucket, where the profile knows it beforehand.
+    #[must_use]
+    pub fn class(&self) -> Option<&str> {
+        self.0.parts.class.as_deref()
+    }
+
+    /// The route without its major parameters: `GET /channels/:major`; `all` where there is but one.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the upstream's own name of its bucket is remembered by: its name, or method and path where
+    /// the profile puts routes together in classes.
+    pub(crate) fn shape(&self) -> &str {
+        self.0.parts.shape.as_deref().unwrap_or(&self.0.name)
+    }
+
+    /// A sub-limit that this request may meet, such as the renaming of a channel.
+    #[must_use]
+    pub fn lane(&self) -> Option<&str> {
+        self.0.parts.lane.as_deref()
+    }
+
+    /// What it takes from each dimension, unless the claim says otherwise.
+    #[must_use]
+    pub fn costs(&self) -> &Costs {
+        &self.0.parts.costs
+    }
+
+    /// Whether the limit over all routes does not count it.
+    #[must_use]
+    pub fn is_exempt_from_global(&self) -> bool {
+        self.0.parts.exempt_global
+    }
+
+    /// Whether no limit counts it.
+    #[must_use]
+    pub fn is_exempt(&self) -> bool {
+        self.0.parts.exempt
+    }
+
+    /// A limit that the profile states because the upstream never tells it.
+    #[must_use]
+    pub fn stated(&self) -> Option<Quota> {
+        self.0.parts.stated
+    }
+}

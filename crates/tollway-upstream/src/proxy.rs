@@ -1,0 +1,222 @@
+//! Budgets in front of an upstream: a streaming reverse proxy for clients in any language.
+//!
+//! ```text
+//!  client ─► listener ─► forward ─► Ledger of the credential ─► pool ─► upstream
+//!                │           └─ guard, caches of 401 and 404, room
+//!                └─► admin: health, metrics, buckets
+//! ```
+//!
+//! **Invariants.** Bodies are never whole in memory. A request leaves only with a permit and within
+//! its deadline; one that cannot is told so at once, with the wait that would help. Credentials are
+//! hashed on arrival, and neither logged nor shown. Every table, queue and wait is bounded. Framing
+//! is hyper's on both sides: what a client frames oddly is reframed, never passed on.
+//!
+//! Deliberately absent: tunnels and upgrades (the `Upgrade` field ends here, as RFC 9110 lets it),
+//! caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
+
+mod admin;
+mod answer;
+mod body;
+mod credential;
+mod exchange;
+mod fields;
+mod forward;
+mod guard;
+mod listen;
+mod metrics;
+mod missing;
+mod settings;
+mod store;
+mod visitor;
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use crate::connect::Versions;
+pub use credential::{CredentialId, OpenLedger};
+pub use guard::Guard;
+pub use settings::{Admin, Settings, Upstream, UpstreamError};
+pub use store::SharedStore;
+
+use crate::connect::{self, Pool};
+use crate::profile::Profile;
+use credential::Accounts;
+use metrics::Metrics;
+use missing::Missing;
+use store::Watched;
+use tollway_core::outages::Turn;
+use tollway_http::Room;
+
+/// Idle connections that are kept to the upstream.
+const IDLE_MAX: usize = 256;
+
+/// How often a guard looks what other processes have counted.
+const GUARD_EVERY: Duration = Duration::from_secs(2);
+
+/// What a proxy is made of.
+pub struct Parts {
+    /// Where requests go.
+    pub upstream: Upstream,
+    /// How the upstream speaks of its limits.
+    pub profile: Arc<Profile>,
+    /// Opens the ledger of each credential.
+    pub ledgers: OpenLedger,
+    /// The budget of invalid requests, if the upstream bans for them.
+    pub guard: Option<Guard>,
+    /// Roots to trust instead of the system's, in PEM.
+    pub roots_pem: Option<Vec<u8>>,
+    /// Bounds and times.
+    pub settings: Settings,
+}
+
+/// A proxy that listens until it is drained, or dropped.
+pub struct Proxy {
+    state: Arc<State>,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    guarding: Option<JoinHandle<()>>,
+    watching: Option<JoinHandle<()>>,
+}
+
+/// What all requests share.
+struct State {
+    settings: Settings,
+    upstream: Upstream,
+    profile: Arc<Profile>,
+    pool: Pool<body::Body>,
+    accounts: Accounts,
+    guard: Option<Arc<Guard>>,
+    missing: Missing,
+    room: Arc<Room>,
+    metrics: Metrics,
+    /// The store that is shared, if one is and is watched.
+    store: OnceLock<Arc<Watched>>,
+    connections: AtomicUsize,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Proxy {
+    /// A proxy that does not listen yet. Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    ///
+    /// If the roots to trust cannot be read.
+    pub fn new(parts: Parts) -> io::Result<Self> {
+        let Parts { upstream, profile, ledgers, guard, roots_pem, settings } = parts;
+        let options = connect::Options {
+            versions: settings.versions,
+            roots_pem: roots_pem.as_deref(),
+            unix: None,
+            timeout: settings.connect_timeout,
+            idle_max: IDLE_MAX,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let guard = guard.map(Arc::new);
+        let guarding = guard.clone().map(|guard| tokio::spawn(keep_fresh(guard)));
+        let state = State {
+            pool: connect::pool(&options)?,
+            accounts: Accounts::new(ledgers, settings.credentials_max),
+            missing: Missing::default(),
+            room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),
+            metrics: Metrics::default(),
+            store: OnceLock::new(),
+            connections: AtomicUsize::new(0),
+            settings,
+            upstream,
+            profile,
+            guard,
+            stopping,
+        };
+        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), guarding, watching: None })
+    }
+
+    /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz` whether
+    /// it answers; `tell` is told of the beginning and the end of each outage. Does nothing if a
+    /// store is watched already.
+    pub fn watch_store(
+        &mut self,
+        store: Arc<dyn SharedStore>,
+        tell: impl Fn(&Turn) + Send + 'static,
+    ) {
+        let watched = Arc::new(Watched::new(store));
+        if self.state.store.set(Arc::clone(&watched)).is_ok() {
+            self.watching = Some(tokio::spawn(store::watch(watched, tell)));
+        }
+    }
+
+    /// Forwards what comes to `listener`, and serves the proxy's own pages there unless they are
+    /// apart.
+    pub fn listen(&mut self, listener: TcpListener) {
+        let door =
+            if self.state.settings.admin.apart { listen::Door::Proxy } else { listen::Door::Both };
+        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), door)));
+    }
+
+    /// Serves the proxy's own pages, and nothing else, on `listener`.
+    pub fn listen_admin(&mut self, listener: TcpListener) {
+        let door = listen::Door::Admin;
+        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), door)));
+    }
+
+    /// Stops in order: no new connections, requests at work or waiting are finished. Whether all
+    /// were in time.
+    pub async fn drain(mut self, timeout: Duration) -> bool {
+        // Nobody listens only if nobody ever listened.
+        let _ = self.stop.send(true);
+        let tasks = std::mem::take(&mut self.tasks);
+        let aborts: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
+        let all = async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        };
+        let in_time = tokio::time::timeout(timeout, all).await.is_ok();
+        aborts.iter().for_each(tokio::task::AbortHandle::abort);
+        in_time
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.tasks.iter().chain(&self.guarding).chain(&self.watching).for_each(JoinHandle::abort);
+    }
+}
+
+impl State {
+    fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn keep_fresh(guard: Arc<Guard>) {
+    let mut every = tokio::time::interval(GUARD_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        // A store that fails says nothing new; the count here goes on.
+        let _ = guard.refresh().await;
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("settings", &self.state.settings).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("upstream", &self.upstream).finish_non_exhaustive()
+    }
+}

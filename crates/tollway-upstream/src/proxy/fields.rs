@@ -1,0 +1,163 @@
+//! Header fields on their way through: what ends here, what is added, what clients ask for.
+
+use std::time::Duration;
+
+use http::header::{
+    CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+
+use crate::budget::Priority;
+
+const DEADLINE: HeaderName = HeaderName::from_static("x-tollway-deadline");
+const PRIORITY: HeaderName = HeaderName::from_static("x-tollway-priority");
+const CLIENT: HeaderName = HeaderName::from_static("x-tollway-client");
+
+/// The longest wait that a client can ask for.
+const PATIENCE_MAX: Duration = Duration::from_secs(86_400);
+/// The longest name of a client.
+const CLIENT_BYTES_MAX: usize = 128;
+
+/// Fields that concern one connection only, whether `Connection` names them or not.
+const HOP_BY_HOP: [HeaderName; 6] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TRANSFER_ENCODING,
+    TE,
+    UPGRADE,
+];
+
+/// What a client asks of the line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) patience: Option<Duration>,
+    pub(super) priority: Priority,
+    pub(super) client: Option<String>,
+}
+
+impl Wish {
+    /// Reads and removes the fields that are meant for the proxy.
+    ///
+    /// # Errors
+    ///
+    /// Says which field cannot be read: a deadline that is ignored would be a broken promise.
+    pub(super) fn take(headers: &mut HeaderMap) -> Result<Self, &'static str> {
+        let mut wish = Self::default();
+        if let Some(value) = headers.remove(DEADLINE) {
+            wish.patience = Some(seconds(&value).ok_or("x-tollway-deadline: seconds, as in 2.5")?);
+        }
+        if let Some(value) = headers.remove(PRIORITY) {
+            wish.priority = match value.as_bytes() {
+                b"high" => Priority::High,
+                b"normal" => Priority::Normal,
+                b"low" => Priority::Low,
+                _ => return Err("x-tollway-priority: high, normal or low"),
+            };
+        }
+        if let Some(value) = headers.remove(CLIENT) {
+            let text = value.to_str().ok().filter(|text| text.len() <= CLIENT_BYTES_MAX);
+            wish.client = Some(text.ok_or("x-tollway-client: up to 128 characters")?.to_owned());
+        }
+        Ok(wish)
+    }
+}
+
+/// Makes a request's fields those of the next connection. Those of `kept` go on whatever the sender
+/// says: a credential that is counted here is shown to the upstream.
+pub(super) fn forward_request(headers: &mut HeaderMap, kept: &[HeaderName]) {
+    let wants_trailers = headers.get_all(TE).iter().any(|value| names(value, "trailers"));
+    strip(headers, kept);
+    headers.remove(PROXY_AUTHORIZATION);
+    // The client sets it to the upstream's name.
+    headers.remove(HOST);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    headers.append(VIA, HeaderValue::from_static("1.1 tollway"));
+}
+
+/// Makes a response's fields those of the client's connection.
+pub(super) fn forward_response(headers: &mut HeaderMap) {
+    strip(headers, &[]);
+    headers.remove(PROXY_AUTHENTICATE);
+}
+
+/// Bytes that a head takes while its request waits.
+pub(super) fn head_bytes(target: &str, headers: &HeaderMap) -> u64 {
+    let lines = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
+    (target.len() + 256 + lines.sum::<usize>()) as u64
+}
+
+/// Removes what ends at this connection, and what the sender said ends here.
+fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| !kept.contains(name))
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+fn names(value: &HeaderValue, wanted: &str) -> bool {
+    let text = value.to_str().unwrap_or_default();
+    let mut items = text.split(',').map(|item| item.split(';').next().unwrap_or_default().trim());
+    items.any(|item| item.eq_ignore_ascii_case(wanted))
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    let number: f64 = value.to_str().ok()?.trim().parse().ok()?;
+    let in_range = number.is_finite() && number >= 0.0;
+    in_range.then(|| Duration::from_secs_f64(number.min(PATIENCE_MAX.as_secs_f64())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn what_concerns_one_connection_ends_with_it() {
+        let mut map = headers(&[
+            ("connection", "close, X-Secret, private-token"),
+            ("x-secret", "1"),
+            ("private-token", "t"),
+            ("upgrade", "websocket"),
+            ("te", "gzip, trailers;q=1"),
+            ("transfer-encoding", "chunked"),
+            ("keep-alive", "timeout=5"),
+            ("host", "proxy"),
+            ("accept", "*/*"),
+        ]);
+        forward_request(&mut map, &[HeaderName::from_static("private-token")]);
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "private-token", "te", "via"]);
+        assert_eq!(map["te"], "trailers");
+    }
+
+    #[test]
+    fn wishes_are_read_and_not_passed_on() {
+        let mut map = headers(&[("x-tollway-deadline", "2.5"), ("x-tollway-priority", "low")]);
+        let wish = Wish::take(&mut map).unwrap();
+        assert_eq!(wish.patience, Some(Duration::from_millis(2_500)));
+        assert_eq!(wish.priority, Priority::Low);
+        assert!(map.is_empty());
+        for bad in ["-1", "soon", "NaN", "inf", ""] {
+            let mut map = headers(&[]);
+            map.insert(DEADLINE, bad.parse().unwrap());
+            assert!(Wish::take(&mut map).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The store that the proxies of a fleet share, as operators are told of it.
+//!
+//! Without it each proxy keeps its part of the budgets by itself, so requests go on. When an outage
+//! begins and ends is said in [`tollway_core::outages`]; log, metrics and `/readyz` all ask here.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::MissedTickBehavior;
+use tollway_core::outages::{Episode, Outages, Turn};
+use tollway_core::{Outage, Timestamp};
+
+/// How often the store is looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What a store that is shared says of itself.
+pub trait SharedStore: Send + Sync {
+    /// The outage under way, if there is one.
+    fn outage(&self) -> Option<Outage>;
+
+    /// Calls since the start that it did not answer.
+    fn failures(&self) -> u64;
+}
+
+/// A store that is looked at, and whether it is out.
+pub(super) struct Watched {
+    store: Arc<dyn SharedStore>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    outages: Outages,
+    failures: u64,
+}
+
+impl Watched {
+    pub(super) fn new(store: Arc<dyn SharedStore>) -> Self {
+        Self { store, seen: Mutex::default() }
+    }
+
+    /// The outage under way, if there is one.
+    pub(super) fn current(&self) -> Option<Episode> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).outages.current().cloned()
+    }
+
+    /// Calls since the start that the store did not answer.
+    pub(super) fn failures(&self) -> u64 {
+        self.store.failures()
+    }
+
+    /// What `/readyz` says after its first word; why, only to whoever may know.
+    pub(super) fn readiness(&self, tells_why: bool) -> String {
+        match self.current() {
+            None => "store up\n".to_owned(),
+            Some(outage) => {
+                let seconds = now().since(outage.since).as_secs();
+                let reason = if tells_why { format!(": {}", outage.reason) } else { String::new() };
+                format!("store down for {seconds} s{reason}\n")
+            }
+        }
+    }
+
+    /// Looks at the store now; what is to be told.
+    fn look(&self, now: Timestamp) -> Option<Turn> {
+        let (told, failures) = (self.store.outage(), self.store.failures());
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let unanswered = failures.saturating_sub(std::mem::replace(&mut seen.failures, failures));
+        let began = match unanswered {
+            0 => None,
+            _ => seen.outages.failed(|| told.clone(), unanswered, now),
+        };
+        let turn = seen.outages.look(told.as_ref(), now);
+        began.or(turn)
+    }
+}
+
+/// Looks at the store once a second, and tells of what has changed.
+pub(super) async fn watch(watched: Arc<Watched>, tell: impl Fn(&Turn) + Send) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        if let Some(turn) = watched.look(now()) {
+            tell(&turn);
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("current", &self.current()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,228 @@
+//! This process among those that share a store: its name, its connections, its messages.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::mpsc;
+use tollway_core::{Outage, StoreError};
+use tollway_redis::Primary;
+
+use super::core::Core;
+use super::keys::{Prefix, RENAMED, WAKE};
+use super::link::Link;
+use super::{GlobalRate, RedisLedger, Settings, names, tend};
+use crate::profile::Profile;
+
+/// This process among those that share a store. One for each store; ledgers of many credentials.
+///
+/// On one server all credentials share a connection. In a cluster each has its own, to the server
+/// that holds its keys.
+#[derive(Clone)]
+pub struct Fleet(Arc<Inner>);
+
+struct Inner {
+    url: String,
+    process: Arc<str>,
+    settings: Settings,
+    permits: Arc<AtomicU64>,
+    pushes: mpsc::UnboundedSender<PushInfo>,
+    /// By prefix in a cluster, one otherwise.
+    links: tokio::sync::Mutex<HashMap<String, Arc<Link>>>,
+    /// The same, to look at without waiting for one that connects.
+    known_links: Mutex<Vec<Weak<Link>>>,
+    failures: Arc<AtomicU64>,
+    cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
+}
+
+impl Fleet {
+    /// A process that shares budgets through the store at `url`: `redis://`, `rediss://`,
+    /// `redis+unix://`, `redis+sentinel://…/name` or `redis+cluster://…`.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be reached, unless the settings of the store say to start without.
+    pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
+        let (pushes, inbox) = mpsc::unbounded_channel();
+        let cores = Arc::new(Mutex::default());
+        tokio::spawn(dispatch(inbox, Arc::clone(&cores)));
+        let fleet = Self(Arc::new(Inner {
+            url: url.to_owned(),
+            process: new_name().into(),
+            settings,
+            permits: Arc::new(AtomicU64::new(0)),
+            pushes,
+            links: tokio::sync::Mutex::default(),
+            known_links: Mutex::default(),
+            failures: Arc::default(),
+            cores,
+        }));
+        fleet.link(&Prefix::none()).await?;
+        Ok(fleet)
+    }
+
+    /// The ledger of a credential. All ledgers of one prefix are one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`]. Once there is a ledger, it outlives the store's absence.
+    pub async fn ledger(
+        &self,
+        prefix: Prefix,
+        profile: Arc<Profile>,
+    ) -> Result<RedisLedger, StoreError> {
+        if let Some(core) = self.known(&prefix) {
+            return Ok(RedisLedger::new(core));
+        }
+        let inner = &self.0;
+        let link = self.link(&prefix).await?;
+        let mut settings = inner.settings.clone();
+        settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
+        let process = Arc::clone(&inner.process);
+        let permits = Arc::clone(&inner.permits);
+        let core = Core::new(link, settings, prefix.clone(), process, permits, profile);
+        let core = Arc::new(core);
+        core.names.load(&core).await;
+        let mut cores = inner.cores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(first) = cores.get(&prefix).and_then(Weak::upgrade) {
+            return Ok(RedisLedger::new(first));
+        }
+        cores.retain(|_, core| core.strong_count() > 0);
+        cores.insert(prefix, Arc::downgrade(&core));
+        drop(cores);
+        tokio::spawn(tend::tend(Arc::downgrade(&core)));
+        Ok(RedisLedger::new(core))
+    }
+
+    /// The name by which the others know this process.
+    #[must_use]
+    pub fn process(&self) -> &str {
+        &self.0.process
+    }
+
+    /// The longest outage of a server of the store that is under way, if there is one.
+    #[must_use]
+    pub fn outage(&self) -> Option<Outage> {
+        let links = self.0.known_links.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = links.iter().filter_map(|link| link.upgrade()?.outage.told());
+        told.max_by_key(|outage| outage.lasted)
+    }
+
+    /// Calls since the start that the store did not answer.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.0.failures.load(Ordering::Relaxed)
+    }
+
+    fn known(&self, prefix: &Prefix) -> Option<Arc<Core>> {
+        let cores = self.0.cores.lock().unwrap_or_else(PoisonError::into_inner);
+        cores.get(prefix).and_then(Weak::upgrade)
+    }
+
+    /// The connection for the keys of a prefix.
+    async fn link(&self, prefix: &Prefix) -> Result<Arc<Link>, StoreError> {
+        let inner = &self.0;
+        let is_cluster = inner.url.split("://").next().is_some_and(|s| s.ends_with("+cluster"));
+        let name = if is_cluster { prefix.as_str() } else { "" };
+        let mut links = inner.links.lock().await;
+        if let Some(link) = links.get(name) {
+            return Ok(Arc::clone(link));
+        }
+        let store = inner.settings.store.clone();
+        let primary = Primary::of(&inner.url, prefix.key("global").as_bytes(), store)?;
+        let timeout = inner.settings.timeout;
+        let (pushes, start_without) = (inner.pushes.clone(), inner.settings.store.start_without);
+        let failures = Arc::clone(&inner.failures);
+        let link = Link::connect(primary, timeout, &inner.process, pushes, failures, start_without)
+            .await?;
+        let mut known = inner.known_links.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|link| link.strong_count() > 0);
+        known.push(Arc::downgrade(&link));
+        drop(known);
+        links.retain(|_, link| Arc::strong_count(link) > 1);
+        links.insert(name.to_owned(), Arc::clone(&link));
+        Ok(link)
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        f.debug_struct("Fleet").field("process", &self.0.process).finish_non_exhaustive()
+    }
+}
+
+/// A name that no other process has: random by the system's hasher, apart in time.
+fn new_name() -> String {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.write_u128(now.as_nanos());
+    format!("{:016x}", hasher.finish())
+}
+
+/// Passes messages on to the ledgers and lanes that they are for.
+async fn dispatch(
+    mut inbox: mpsc::UnboundedReceiver<PushInfo>,
+    cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
+) {
+    while let Some(push) = inbox.recv().await {
+        let (PushKind::PMessage, [_, Value::BulkString(channel), payload]) =
+            (push.kind, &push.data[..])
+        else {
+            continue;
+        };
+        let Ok(channel) = std::str::from_utf8(channel) else { continue };
+        let at = channel.rfind(WAKE).or_else(|| channel.rfind(RENAMED)).unwrap_or(0);
+        let prefix = &channel[..at];
+        let found = {
+            let cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut of_prefix = cores.iter().filter(|(known, _)| known.as_str() == prefix);
+            of_prefix.next().and_then(|(_, core)| core.upgrade())
+        };
+        let Some(core) = found else { continue };
+        if channel.ends_with(RENAMED) {
+            if let Some((template, name)) = names::read_message(payload) {
+                core.renamed(&template, &name);
+            }
+        } else {
+            wake(&core, payload);
+        }
+    }
+}
+
+/// `<bucket> \n <milliseconds> \n <tickets, by spaces>`
+fn wake(core: &Arc<Core>, payload: &Value) {
+    let Value::BulkString(bytes) = payload else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let mut parts = text.rsplitn(3, '\n');
+    let (Some(tickets), Some(wait), Some(bucket)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return;
+    };
+    let tickets: Vec<&str> = tickets.split(' ').collect();
+    let wait = Duration::from_millis(wait.parse().unwrap_or(0));
+    let lanes = core.lanes_of(bucket);
+    let known: usize = lanes.iter().map(|lane| lane.woken(&tickets, wait)).sum();
+    // Nobody here waits under these names: without a word they would be kept in the line until
+    // their lease is over. Most have become permits since: a ticket is woken by each of several
+    // scripts, and only the first message finds it waiting.
+    if let (true, Some(lane)) = (known < tickets.len(), lanes.first()) {
+        let strange: Vec<String> = tickets
+            .iter()
+            .filter(|ticket| !lanes.iter().any(|lane| lane.knows(ticket)))
+            .map(|ticket| (*ticket).to_owned())
+            .collect();
+        let (core, lane) = (Arc::clone(core), Arc::clone(lane));
+        let runtime = core.runtime.clone();
+        runtime.spawn(async move {
+            if !strange.is_empty() {
+                core.leave(&lane, 0, "waiting", &strange).await;
+            }
+        });
+    }
+}

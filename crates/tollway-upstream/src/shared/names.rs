@@ -1,0 +1,70 @@
+//! The upstream's own names of buckets, learned from its answers and shared by the fleet.
+//!
+//! ```text
+//!   [prefix:]tollway:names     hash      <METHOD template> -> the upstream's name
+//!   [prefix:]tollway:renamed   channel   <METHOD template> \n <name>
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use redis::{FromRedisValue as _, Value};
+
+use super::core::Core;
+use super::keys::RENAMED;
+
+/// Names by method and template.
+#[derive(Debug, Default)]
+pub(super) struct Names(RwLock<HashMap<String, String>>);
+
+const NAMES_MAX: usize = 16_384;
+const DAY_S: u64 = 86_400;
+
+impl Names {
+    pub(super) fn get(&self, template: &str) -> Option<String> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(template).cloned()
+    }
+
+    /// Remembers a name; whether it is news.
+    pub(super) fn learn(&self, template: &str, name: &str) -> bool {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if names.get(template).is_some_and(|known| known == name) {
+            return false;
+        }
+        if names.len() >= NAMES_MAX && !names.contains_key(template) {
+            return false;
+        }
+        names.insert(template.to_owned(), name.to_owned());
+        true
+    }
+
+    /// Tells the others, now and those who come later.
+    pub(super) async fn tell(&self, core: &Core, template: &str, name: &str) {
+        let key = core.prefix.key("tollway:names");
+        let mut pipe = redis::pipe();
+        pipe.cmd("HSET").arg(&key).arg(template).arg(name).ignore();
+        pipe.cmd("EXPIRE").arg(&key).arg(DAY_S).ignore();
+        pipe.cmd("PUBLISH").arg(core.prefix.key(RENAMED)).arg(format!("{template}\n{name}"));
+        // Who misses it sends one probe more, and learns the name from its answer.
+        let _ = core.link.send_all(&pipe).await;
+    }
+
+    /// Reads what the others have learned.
+    pub(super) async fn load(&self, core: &Core) {
+        let mut command = redis::cmd("HGETALL");
+        command.arg(core.prefix.key("tollway:names"));
+        let Ok(value) = core.link.send(&command).await else { return };
+        let known = HashMap::<String, String>::from_redis_value(value).unwrap_or_default();
+        for (template, name) in known.into_iter().take(NAMES_MAX) {
+            self.learn(&template, &name);
+        }
+    }
+}
+
+/// The two halves of a message about a name.
+pub(super) fn read_message(value: &Value) -> Option<(String, String)> {
+    let Value::BulkString(bytes) = value else { return None };
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (template, name) = text.split_once('\n')?;
+    Some((template.to_owned(), name.to_owned()))
+}

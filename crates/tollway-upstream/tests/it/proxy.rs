@@ -1,0 +1,217 @@
+//! A proxy in front of the fake upstream, on free loopback ports, and a client to speak to it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Frame;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpListener;
+use tollway_core::sliding_window::SlidingWindow;
+use tollway_core::{Policy, StoreLimiter};
+use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_sim::upstream::Spec;
+use tollway_sim::upstream::loopback::Loopback;
+use tollway_upstream::budget::{self, Ledger, LocalLedger};
+use tollway_upstream::profile::Profile;
+use tollway_upstream::proxy::{Guard, OpenLedger, Parts, Proxy, Settings, Upstream};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A fake upstream, a proxy in front of it, and a client.
+pub(crate) struct Rig {
+    pub(crate) fake: Loopback,
+    pub(crate) address: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+    _proxy: Proxy,
+}
+
+/// A body in memory.
+pub(crate) type Outgoing = Full<Bytes>;
+
+/// Frames that are there already, and no word of their length.
+pub(crate) struct Frames(pub(crate) std::collections::VecDeque<Frame<Bytes>>);
+
+impl hyper::body::Body for Frames {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
+/// Runs all at once, in one task, started in order.
+pub(crate) async fn join_all<F: Future + Unpin>(mut all: Vec<F>) -> Vec<F::Output> {
+    let mut done: Vec<Option<F::Output>> = all.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        let mut pending = false;
+        for (future, done) in all.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+            match std::pin::Pin::new(future).poll(context) {
+                std::task::Poll::Ready(output) => *done = Some(output),
+                std::task::Poll::Pending => pending = true,
+            }
+        }
+        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// An answer, whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn field(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Rig {
+    /// A proxy by the Discord profile in front of `spec`.
+    pub(crate) async fn start(spec: Spec, settings: Settings) -> Self {
+        Self::guarded(spec, settings, "10000/10m").await
+    }
+
+    /// The same with another budget of invalid requests.
+    pub(crate) async fn guarded(spec: Spec, settings: Settings, invalid: &str) -> Self {
+        let fake = Loopback::start(spec, local()).await.unwrap();
+        let upstream = format!("http://{}", fake.address());
+        let (proxy, address) = proxy_to(&upstream, settings, invalid, None).await;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { fake, address, client, _proxy: proxy }
+    }
+
+    /// The same over HTTP/2, on one connection: requests arrive in the order in which they are sent.
+    pub(crate) fn over_http2(mut self) -> Self {
+        self.client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        self
+    }
+
+    pub(crate) async fn send(&self, request: Request<Outgoing>) -> Answer {
+        self.try_send(request).await.unwrap()
+    }
+
+    pub(crate) async fn try_send(&self, request: Request<Outgoing>) -> Result<Answer, String> {
+        let asked = tokio::time::timeout(PATIENCE, self.client.request(request)).await;
+        let response: Response<_> = asked.expect("in time").map_err(|error| error.to_string())?;
+        let (head, body) = response.into_parts();
+        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time");
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> Request<Outgoing> {
+        self.request_with(method, path, &[], "")
+    }
+
+    pub(crate) fn request_with(
+        &self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> Request<Outgoing> {
+        let uri = format!("http://{}{path}", self.address);
+        let mut request = Request::builder().method(method).uri(uri);
+        if !fields.iter().any(|(name, _)| *name == "authorization") {
+            request = request.header("authorization", "Bot one");
+        }
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str) -> Answer {
+        self.send(self.request_with("POST", path, &[], "{}")).await
+    }
+
+    /// The value of one of the proxy's metrics.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.body;
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        found.unwrap_or_else(|| panic!("{name} in\n{text}"))
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) async fn until_metric(&self, name: &str, wanted: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.metric(name).await != wanted {
+            assert!(Instant::now() < deadline, "{name} never became {wanted}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A proxy by the Discord profile in front of any upstream.
+pub(crate) async fn proxy_to(
+    upstream: &str,
+    settings: Settings,
+    invalid: &str,
+    roots_pem: Option<Vec<u8>>,
+) -> (Proxy, SocketAddr) {
+    let profile = Profile::builtin("discord").unwrap();
+    let window = SlidingWindow::new(invalid.parse().unwrap(), 60).unwrap();
+    let policy = Policy::new("invalid", window).unwrap();
+    let store = Arc::new(MemoryStore::new(Capacity::keys(1_000)));
+    let limiter = StoreLimiter::new([policy], store, Arc::new(SystemClock::new()));
+    let parts = Parts {
+        upstream: Upstream::parse(upstream).unwrap(),
+        ledgers: local_ledgers(Arc::clone(&profile)),
+        profile,
+        guard: Guard::new(limiter, "invalid"),
+        roots_pem,
+        settings,
+    };
+    let mut proxy = Proxy::new(parts).unwrap();
+    let listener = TcpListener::bind(local()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    proxy.listen(listener);
+    (proxy, address)
+}
+
+pub(crate) fn local_ledgers(profile: Arc<Profile>) -> OpenLedger {
+    Arc::new(move |_| {
+        let ledger = LocalLedger::new(Arc::clone(&profile), budget::Settings::default());
+        let ledger: Arc<dyn Ledger> = Arc::new(ledger);
+        Box::pin(std::future::ready(Ok(ledger)))
+    })
+}
+
+pub(crate) fn local() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// Discord as the simulator plays it, with `changes` on top and its periods divided by three.
+pub(crate) fn discord(changes: &str) -> Spec {
+    let mut spec = Spec::named("discord").unwrap().faster(3);
+    let changed = Spec::from_toml(changes).unwrap();
+    spec.latency = changed.latency;
+    spec.faults = changed.faults;
+    spec.ban = changed.ban.or(spec.ban);
+    spec
+}

@@ -1,0 +1,70 @@
+//! Both sides of a rate limit: enforce your own, obey other people's.
+//!
+//! ```
+//! let limiter = tollway::Limiter::new("100/1m burst 20")?;
+//! match limiter.check("alice") {
+//!     tollway::Decision::Allow(left) => println!("{} left", left.remaining()),
+//!     tollway::Decision::Deny { retry, .. } => println!("denied: {retry:?}"),
+//! }
+//! # Ok::<(), tollway::PolicyError>(())
+//! ```
+//!
+//! This crate only re-exports, by feature:
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | (none) | the words, the exact algorithms and the traits; [`StoreLimiter`] over any store |
+//! | `memory` (default) | `Limiter`, `MemoryStore`: limits in this process, sync and infallible |
+//! | `tokio` | `Limiter::acquire().await` |
+//! | `redis` | `tollway::redis`: limits that processes share through Redis, Valkey or the service |
+//! | `tower` | `tollway::tower`: limits as middleware |
+//! | `upstream` | `tollway::upstream`: profiles, budgets and pacing for limits of others |
+//! | `reqwest` | the same for reqwest |
+//! | `queue` | `tollway::queue`: jobs that wait for limits |
+//! | `server` | `tollway::server`: the service inside a program |
+//!
+//! A feature adds names and changes none: `Limiter` is the one of this process under every set of
+//! them.
+
+#![forbid(unsafe_code)]
+
+pub use tollway_core::{
+    Algorithm, Answer, Charge, ChargeError, Cidr, CidrError, Clock, Cost, Decision, ErrorKind,
+    Grant, Held, Key, KeyError, Mode, OnExpiry, OnStoreError, Outage, ParseQuotaError, Permit,
+    Policy, PolicyError, Quota, QuotaError, Reservation, ReservationId, ReservationTerms, Reserved,
+    Retry, SKEW, Settlement, Snapshot, State, SteadyClock, Store, StoreError, StoreLimiter,
+    Timestamp, Verdict, VirtualClock, decide_all, masked, parse_duration,
+};
+pub use tollway_core::{
+    concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window,
+};
+
+#[cfg(feature = "memory")]
+pub use tollway_memory::{
+    Capacity, DumpError, DumpErrorKind, DumpFile, Fill, Limiter, MemoryStore, Pressure,
+    SystemClock, WhenFull,
+};
+#[cfg(feature = "queue")]
+pub use tollway_queue as queue;
+#[cfg(feature = "redis")]
+pub use tollway_redis as redis;
+#[cfg(feature = "server")]
+pub use tollway_server as server;
+#[cfg(feature = "tower")]
+pub use tollway_tower as tower;
+#[cfg(feature = "upstream")]
+pub use tollway_upstream as upstream;
+
+/// The README's code is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+/// So is the book's.
+#[cfg(all(doctest, feature = "memory"))]
+mod book {
+    #[doc = include_str!("../../../docs/how-to/in-process.md")]
+    struct InProcess;
+    #[doc = include_str!("../../../docs/migrating.md")]
+    struct Migrating;
+}
