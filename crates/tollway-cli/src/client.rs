@@ -118,7 +118,9 @@ impl Address {
         }
         let base = match text.split_once("://") {
             None => format!("http://{text}"),
-            Some(("http" | "https", _)) => text.trim_end_matches('/').to_owned(),
+            Some((scheme @ ("http" | "https"), rest)) => {
+                format!("{scheme}://{}", rest.trim_end_matches('/'))
+            }
             Some((scheme, _)) => bail!("{scheme}:// is not spoken; {right}"),
         };
         let uri: http::Uri = base.parse().with_context(|| format!("{text:?}; {right}"))?;

@@ -173,23 +173,22 @@ fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
                   rate_limit = { unit = \"hour\", requests_per_unit = 5 }\n";
     let server = start(&format!("{RULES}{domain}"));
     let mut http = Http::connect(server.http);
-    let mut asked = || {
+    let asked = |http: &mut Http| {
         let body =
             r#"{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
-        let json = http.send("POST", "/json", &as_role("boss"), body).json();
-        let status = &json["statuses"][0];
-        (status["code"].clone(), status["currentLimit"]["requestsPerUnit"].clone())
+        let status =
+            http.send("POST", "/json", &as_role("boss"), body).json()["statuses"][0].take();
+        (status["code"].clone(), status["currentLimit"].clone())
     };
-    assert_eq!(asked(), (json!("OK"), json!(5)));
-    let mut http = Http::connect(server.http);
-    let listed = http.send("GET", "/dashboard/policies?q=edge", &as_role("boss"), "").json();
-    let policy = listed["policies"][0]["policy"].clone();
-    let key_hex: String =
-        b"edge\x1fuser\x1fada\x1f".iter().map(|byte| format!("{byte:02x}")).collect();
-    let quota = json!({"key_hex": key_hex, "policy": policy, "quota": "1/1h"});
-    assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200, "{listed}");
-    assert_eq!(asked(), (json!("OK"), json!(1)), "the limit that holds for it is told");
-    assert_eq!(asked().0, json!("OVER_LIMIT"));
+    let (code, limit) = asked(&mut http);
+    assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(5)));
+    let key = b"edge\x1fuser\x1fada\x1f".iter().map(|byte| format!("{byte:02x}"));
+    let key_hex: String = key.collect();
+    let quota = json!({"key_hex": key_hex, "policy": limit["name"], "quota": "1/1h"});
+    assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200, "{limit}");
+    let (code, limit) = asked(&mut http);
+    assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(1)), "what holds is told");
+    assert_eq!(asked(&mut http).0, json!("OVER_LIMIT"));
 }
 
 #[test]
