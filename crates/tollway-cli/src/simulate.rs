@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|FILE", default_value = "five-by-five")]
     scenario: String,
 
-    /// ticket, aimd, cubic, sre, seed, backoff, gradual, proportional, proportional-remaining;
+    /// ticket, aimd, cubic, sre, header-proportional, backoff, gradual, proportional, proportional-remaining;
     /// several separated by commas, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ticket")]
     strategy: Vec<String>,
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn the_json_holds_the_figures_of_every_run() {
         let scenario = Scenario::named("lone").unwrap().lasting(Duration::from_secs(60));
-        let rows = simulate(&scenario, &[Kind::Ticket, Kind::Seed], 5, 2);
+        let rows = simulate(&scenario, &[Kind::Ticket, Kind::HeaderProportional], 5, 2);
         let json: serde_json::Value =
             serde_json::from_str(&as_json(&scenario, &rows).unwrap()).unwrap();
         assert_eq!(json["runs"].as_array().unwrap().len(), 4);

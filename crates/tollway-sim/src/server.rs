@@ -51,7 +51,7 @@ pub struct ServerSpec {
 }
 
 impl Default for ServerSpec {
-    /// The server of seed 004: 4,500 per hour, refilled continuously, nothing told but `remaining`.
+    /// The Heroku API: 4,500 per hour, refilled continuously, nothing told but `remaining`.
     fn default() -> Self {
         Self {
             limiting: Limiting::Gcra,

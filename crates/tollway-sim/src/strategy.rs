@@ -10,9 +10,9 @@
 mod adaptive;
 mod backoff;
 mod cubic;
+mod header_proportional;
 mod paced;
 mod remembering;
-mod seed;
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,8 +22,8 @@ use tollway_core::{Cost, Quota};
 use tollway_upstream::pace::{Answer, Dice};
 
 pub use backoff::Backoff;
+pub use header_proportional::HeaderProportional;
 pub use remembering::{Decrease, Remembering};
-pub use seed::Seed;
 
 /// When a task that wants to send may do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Seconds in which one unit comes back: the gem's minimal sleep.
+    /// Seconds in which one unit comes back: the minimal sleep of rate_throttle_client.
     fn unit_s(&self) -> f64 {
         self.quota.period().as_secs_f64() / self.quota.units() as f64
     }
@@ -98,15 +98,15 @@ pub enum Kind {
     Cubic,
     /// Rejecting locally in proportion to rejections, as in Google's SRE book.
     Sre,
-    /// The client that seed 004 describes.
-    Seed,
-    /// The gem's exponential backoff.
+    /// Sleeps in proportion to what the last answer says is left.
+    HeaderProportional,
+    /// The exponential backoff.
     Backoff,
-    /// The gem's exponential increase, gradual decrease.
+    /// The exponential increase, gradual decrease.
     Gradual,
-    /// The gem's exponential increase, proportional decrease.
+    /// The exponential increase, proportional decrease.
     Proportional,
-    /// The gem's exponential increase, decrease in proportion to what remains.
+    /// The exponential increase, decrease in proportion to what remains.
     ProportionalRemaining,
 }
 
@@ -117,7 +117,7 @@ impl Kind {
         Self::Aimd,
         Self::Cubic,
         Self::Sre,
-        Self::Seed,
+        Self::HeaderProportional,
         Self::Backoff,
         Self::Gradual,
         Self::Proportional,
@@ -132,7 +132,7 @@ impl Kind {
             Self::Aimd => "aimd",
             Self::Cubic => "cubic",
             Self::Sre => "sre",
-            Self::Seed => "seed",
+            Self::HeaderProportional => "header-proportional",
             Self::Backoff => "backoff",
             Self::Gradual => "gradual",
             Self::Proportional => "proportional",
@@ -148,7 +148,7 @@ impl Kind {
             Self::Aimd => Box::new(paced::Paced::aimd(setting)),
             Self::Cubic => Box::new(cubic::Cubic::new(setting)),
             Self::Sre => Box::new(adaptive::Adaptive::new(setting)),
-            Self::Seed => Box::new(Seed::new(setting)),
+            Self::HeaderProportional => Box::new(HeaderProportional::new(setting)),
             Self::Backoff => Box::new(Backoff::new(setting)),
             Self::Gradual => Box::new(Remembering::new(setting, Decrease::Step)),
             Self::Proportional => Box::new(Remembering::new(setting, Decrease::Share)),
@@ -197,7 +197,7 @@ fn to_ns(seconds: f64) -> u64 {
     (seconds * NANOS_PER_S) as u64
 }
 
-/// The gem's and the seed's jitter: up to a tenth more, so that neighbours drift apart.
+/// The jitter of rate_throttle_client and of the header-proportional client: up to a tenth more, so that neighbours drift apart.
 fn jittered(sleep_s: f64, dice: &mut Dice) -> f64 {
     sleep_s + sleep_s * dice.unit() * 0.1
 }

@@ -12,7 +12,7 @@
 //! | [`profile`] | how an API speaks of its limits, as data: routes, fields, units, signals |
 //! | [`budget`] | what an upstream has left: claim before a request, observe after it |
 //! | [`pace`] | one token shared fairly with clients that cannot be seen |
-//! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with seed 003 |
+//! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with Spectacles |
 //! | `client` (features `tower`, `reqwest`) | budgets around an HTTP client |
 //! | `proxy` (feature `proxy`) | budgets in front of an upstream, for clients in any language |
 //! | `connect` (feature `connect`) | connections to somebody else's service, with and without TLS |

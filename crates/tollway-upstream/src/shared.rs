@@ -1,7 +1,7 @@
-//! Budgets shared through Redis and Valkey, key-compatible with seed 003.
+//! Budgets shared through Redis and Valkey, key-compatible with Spectacles.
 //!
 //! ```text
-//!   claim ──> Lane (waiters of this process) ──one script──> remaining, limit, global   seed 003
+//!   claim ──> Lane (waiters of this process) ──one script──> remaining, limit, global   Spectacles
 //!                ^                                           leases, window, line       ours
 //!                └── woken: first come, first served,        │
 //!                    as many as there are slots   <──publish─┘<── observe, leave, mend

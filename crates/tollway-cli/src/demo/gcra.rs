@@ -11,7 +11,7 @@ use super::fleet::{Fleet, Orders};
 use super::server::Server;
 use super::tally::Tally;
 
-/// Seed 004's quota: 4,500 per hour.
+/// The quota of the Heroku API: 4,500 per hour.
 const UNITS: u64 = 4_500;
 const PERIOD: Duration = Duration::from_secs(3_600);
 const PROCESSES_MAX: u32 = 100;

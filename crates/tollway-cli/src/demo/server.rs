@@ -1,4 +1,4 @@
-//! The demo's server: seed 004's GCRA with the production limiter and header fields.
+//! The demo's server: the Heroku API's GCRA with the production limiter and header fields.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

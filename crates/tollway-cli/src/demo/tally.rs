@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use tollway_sim::measure::jain;
 
-/// One request as a client reports it, in the manner of seed 004.
+/// One request as a client reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
     pub(super) process: u32,

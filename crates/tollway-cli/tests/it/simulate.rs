@@ -14,7 +14,7 @@ fn scratch(name: &str) -> PathBuf {
 #[test]
 fn the_table_names_every_strategy() {
     let table = succeed(&["simulate", "--strategy", "all", "--hours", "1"]);
-    for name in ["ticket", "aimd", "cubic", "sre", "seed", "backoff", "proportional-remaining"] {
+    for name in ["ticket", "aimd", "cubic", "sre", "header-proportional", "backoff", "proportional-remaining"] {
         assert!(table.lines().any(|line| line.starts_with(name)), "{name} in {table}");
     }
     assert!(table.contains("429 share") && table.contains("events/s"), "{table}");

@@ -5,7 +5,7 @@
 //! | `draft10` | `RateLimit-Policy: "p";q=100;w=60`, `RateLimit: "p";r=50;t=30` |
 //! | `draft07` | `RateLimit-Policy: 100;w=60`, `RateLimit: limit=100, remaining=50, reset=30` |
 //! | `draft03` | `RateLimit-Policy`, `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` |
-//! | `x-ratelimit-clear` | seed 002's `X-RateLimit-Remaining`, `-Clear`, and `-Reset` if denied |
+//! | `x-ratelimit-clear` | Sharkey's `X-RateLimit-Remaining`, `-Clear`, and `-Reset` if denied |
 //! | `x-ratelimit-delta` | `X-RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now |
 //! | `x-ratelimit-epoch` | the same with `-Reset` in seconds since the Unix epoch |
 //! | `retry-after` | nothing but `Retry-After` |
@@ -39,7 +39,7 @@ pub enum Dialect {
     Draft07,
     /// Revisions -03 to -06: one field per number.
     Draft03,
-    /// The fields of seed 002, with `X-RateLimit-Clear`.
+    /// The fields of Sharkey, with `X-RateLimit-Clear`.
     XRateLimitClear,
     /// `X-RateLimit-*`, reset in seconds from now.
     XRateLimitDelta,
@@ -254,7 +254,7 @@ fn emit_triplet(
     put_number(names.reset, seconds_up(reset), line, put);
 }
 
-/// Seed 002 merges several limits into one answer: the fewest left, the longest to clear.
+/// Sharkey merges several limits into one answer: the fewest left, the longest to clear.
 fn emit_clear(report: &Report<'_>, line: &mut String, put: &mut impl FnMut(Field, &str)) {
     let remaining = report.standings.iter().map(|standing| standing.remaining).min();
     let clear = report.standings.iter().map(|standing| standing.full_after).max();

@@ -19,7 +19,7 @@ pub enum Field {
     XRateLimitRemaining,
     /// `X-RateLimit-Reset`.
     XRateLimitReset,
-    /// `X-RateLimit-Clear` of seed 002.
+    /// `X-RateLimit-Clear` of Sharkey.
     XRateLimitClear,
     /// `Retry-After` of RFC 9110.
     RetryAfter,

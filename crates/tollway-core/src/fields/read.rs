@@ -256,7 +256,7 @@ fn x_rate_limit_fields(lines: &Lines<'_>, epoch: Duration) -> Vec<Observed> {
     limit.into_iter().collect()
 }
 
-/// Seed 002 means "until the next call passes" by `-Reset` and has `-Clear` for the rest; Discord
+/// Sharkey means "until the next call passes" by `-Reset` and has `-Clear` for the rest; Discord
 /// repeats its reset as a delta in `-Reset-After`, which no clock skew can spoil.
 fn apply_x_variants(limit: &mut Observed, lines: &Lines<'_>) {
     if let Some(clear) = lines.first("x-ratelimit-clear").and_then(seconds) {

@@ -1,6 +1,6 @@
 //! Tests of the header-field text, by rule; the `sfv` crate is the independent reader.
 
-/// Exact bytes of every dialect, and the seed 002 header table.
+/// Exact bytes of every dialect, and Sharkey's header table.
 mod emit;
 /// Numbers, dates and durations as other servers write them.
 mod forms;

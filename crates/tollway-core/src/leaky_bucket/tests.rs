@@ -30,7 +30,7 @@ fn calls(
     (answers, state)
 }
 
-/// `remaining`, reset and full reset in milliseconds after one call, as the seed's `LimitInfo`.
+/// `remaining`, reset and full reset in milliseconds after one call, as Sharkey's `LimitInfo`.
 fn info(bucket: LeakyBucket, state: State, now_ms: u64) -> (bool, u64, u64, u64) {
     let (decision, _) = bucket.decide(state, Cost::ONE, ms(now_ms));
     let snapshot = decision.snapshot();
@@ -125,7 +125,7 @@ fn translated_limits_match_the_seeds_vectors() {
     assert_eq!(calls(spaced, stored(10, 0), &[100]), ("B".into(), stored(10, 0)));
 }
 
-/// Greedy calls every 10 ms for a minute at size 10, two units dripping per second: the seed's
+/// Greedy calls every 10 ms for a minute at size 10, two units dripping per second: Sharkey's
 /// formula admits 70, because its timestamp runs ahead with every drip.
 #[test]
 fn drip_size_counts_toward_the_throughput() {
@@ -135,7 +135,7 @@ fn drip_size_counts_toward_the_throughput() {
     assert_eq!(admitted, 10 + 2 * 59);
 }
 
-/// One call, 9.9 s of nothing, then a burst at size 10: the seed banks the idle time and admits 18.
+/// One call, 9.9 s of nothing, then a burst at size 10: Sharkey banks the idle time and admits 18.
 #[test]
 fn idle_time_is_not_banked() {
     let mut times = alloc::vec![0];
@@ -147,7 +147,7 @@ fn idle_time_is_not_banked() {
     assert_eq!(calls(bucket(1, 1, 100), State::default(), &times).0.matches('A').count(), 2);
 }
 
-/// The seed keeps the phase of the first request and lets calls at 0, 1.9 and 3 s pass.
+/// Sharkey keeps the phase of the first request and lets calls at 0, 1.9 and 3 s pass.
 #[test]
 fn an_empty_bucket_has_no_phase_so_spacing_holds() {
     assert_eq!(calls(bucket(1, 1, 1_500), State::default(), &[0, 1_900, 3_000, 3_400]).0, "AABA");

@@ -8,8 +8,8 @@ mod world;
 // Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
 mod rules;
 
-// The scenarios of the seed's own project.
-mod seed;
+// The scenarios of guild-queues.
+mod guild_queues;
 
 // Virtual time: jittered upstreams of every kind, fairness, wake-ups, estimates.
 mod upstreams;

@@ -1,8 +1,8 @@
 //! Virtual time: a queue in front of upstreams that enforce their limit themselves.
 
 mod enforcer;
+mod guild_policy;
 mod run;
-mod seed_policy;
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn no_call_is_over_the_limit_of_any_upstream_and_the_makespan_is_within_two_perc
 fn the_policy_of_the_seed_wastes_an_eighth_to_a_fifth_of_its_calls() {
     let share = |upstream: Enforcer| {
         let reports: Vec<Report> =
-            (1..=40).map(|seed| seed_policy::run(&BURST, upstream.clone(), seed)).collect();
+            (1..=40).map(|seed| guild_policy::run(&BURST, upstream.clone(), seed)).collect();
         let (refused, calls) = reports.iter().fold((0, 0), |(refused, calls), report| {
             (refused + report.refused, calls + report.calls)
         });
@@ -77,7 +77,7 @@ fn table_of_policies_and_upstreams() {
     }) {
         for (policy, run) in [
             ("response-anchored slots", run::slots as fn(&Burst, Enforcer, u64) -> Report),
-            ("the seed's", seed_policy::run),
+            ("the seed's", guild_policy::run),
         ] {
             let reports: Vec<Report> =
                 (1..=40).map(|seed| run(&BURST, upstream.clone(), seed)).collect();

@@ -238,7 +238,7 @@ fn bytes_per_key(server: &Server) {
     server.tell(&["SET", "rl_user:000000_api_c", "10", "EX", "60"]);
     server.tell(&["SET", "rl_user:000000_api_t", "1700000000000", "EX", "60"]);
     let seed = usage("rl_user:000000_api_c") + usage("rl_user:000000_api_t");
-    println!("| seed 002's two integer keys | {seed} |");
+    println!("| Sharkey's two integer keys | {seed} |");
     server.tell(&["SET", &format!("gcra:{}", key(0)), "1700000000000000", "PX", "60000"]);
     println!("| plain GCRA's one key | {} |", usage(&format!("gcra:{}", key(0))));
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -20,10 +20,10 @@ mod input;
 mod leases;
 /// Many clients at once: never one over.
 mod races;
-/// The failure runs of seed 002, which pass here.
-mod seed002;
 /// A primary found through sentinels, also after it was killed.
 mod sentinel;
+/// The failure runs of Sharkey, which pass here.
+mod sharkey;
 /// One hot key over several slots.
 mod splits;
 /// Requests that charge several keys at once: decisions equal to the core's.

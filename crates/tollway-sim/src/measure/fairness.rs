@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_deviation_is_that_of_a_sample() {
-        // Request counts published with the gem's proportional-remaining strategy.
+        // Request counts published with rate_throttle_client's proportional-remaining strategy.
         let counts = [196, 269, 386, 302, 239, 197, 265, 150, 187, 118];
         assert!((sample_deviation(&counts) - 78.44).abs() < 0.01);
     }

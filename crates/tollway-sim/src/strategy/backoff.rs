@@ -1,4 +1,4 @@
-//! The gem's exponential backoff: every request starts from scratch.
+//! rate_throttle_client's exponential backoff: every request starts from scratch.
 
 use tollway_upstream::pace::{Answer, Dice, Outcome};
 

@@ -1,4 +1,4 @@
-//! The gem's three strategies that remember their sleep between requests.
+//! rate_throttle_client's three strategies that remember their sleep between requests.
 
 use tollway_upstream::pace::{Answer, Dice, Outcome};
 
@@ -15,7 +15,7 @@ pub enum Decrease {
     ShareOfRemaining,
 }
 
-/// Sleeps before every request. The tasks share one sleep without a lock, as the gem's threads do:
+/// Sleeps before every request. The tasks share one sleep without a lock, as the threads of that gem do:
 /// the last writer wins, and that the low value of one may replace the high one of another is what
 /// keeps them together.
 pub struct Remembering {

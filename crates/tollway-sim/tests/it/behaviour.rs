@@ -9,7 +9,11 @@ fn one_client_consumes_all_available_requests_quickly() {
     let drained = |kind| run(&scenario, kind, 1_001).figures.drain_s.expect("drained");
     assert!(drained(Kind::Ticket) <= 55.0);
     // The seed's own client takes about two minutes.
-    assert!((60.0..200.0).contains(&drained(Kind::Seed)), "{}", drained(Kind::Seed));
+    assert!(
+        (60.0..200.0).contains(&drained(Kind::HeaderProportional)),
+        "{}",
+        drained(Kind::HeaderProportional)
+    );
 }
 
 #[test]
@@ -42,7 +46,7 @@ fn the_fast_client_is_likelier_to_be_limited() {
     let scenario = named("fast-slow").lasting(hours(1));
     let (mut fast, mut slow) = (0, 0);
     for seed in HELD_OUT {
-        let log = Log::of(&scenario, Kind::Seed, seed);
+        let log = Log::of(&scenario, Kind::HeaderProportional, seed);
         fast += log.limited(0);
         slow += log.limited(1);
     }
@@ -54,7 +58,7 @@ fn the_share_of_429s_is_within_bounds() {
     for seed in HELD_OUT.take(5) {
         let share = |kind| run(&named("five-by-five"), kind, seed).figures.limited_share;
         // As the seed's author measured, and asked for.
-        let seeds = share(Kind::Seed);
+        let seeds = share(Kind::HeaderProportional);
         assert!((0.02..0.035).contains(&seeds), "seed {seed}: {seeds}");
         assert!(share(Kind::Ticket) < 0.0001, "seed {seed}");
     }
@@ -64,7 +68,9 @@ fn the_share_of_429s_is_within_bounds() {
 fn the_published_strategies_drift_apart_where_tickets_do_not() {
     let worst = |kind| run(&named("five-by-five"), kind, 1_001).figures.jain_worst_hour;
     assert!(worst(Kind::Ticket) > 0.999);
-    for kind in [Kind::Seed, Kind::Backoff, Kind::Gradual, Kind::ProportionalRemaining] {
+    for kind in
+        [Kind::HeaderProportional, Kind::Backoff, Kind::Gradual, Kind::ProportionalRemaining]
+    {
         assert!(worst(kind) < 0.97, "{kind}: {}", worst(kind));
     }
 }

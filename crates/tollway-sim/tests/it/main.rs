@@ -1,6 +1,6 @@
 //! The simulator and, in it, the strategies: behaviour over simulated days.
 
-// What seed 004 wanted to test and could not: its list, by name.
+// What rate_throttle_client wanted to test and could not: its list, by name.
 mod behaviour;
 // The report in a real browser.
 mod browser;

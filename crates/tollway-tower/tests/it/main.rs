@@ -12,10 +12,10 @@ mod conformance;
 mod examples;
 /// Which limits apply, what they cost, what is exempt, what shadows do.
 mod limits;
-/// The header table of seed 002, through a server.
-mod seed_002;
 /// Reserve, then charge what the response really cost.
 mod settling;
+/// The header table of Sharkey, through a server.
+mod sharkey;
 /// Forged forwarding headers, with and without trusted proxies.
 mod spoofing;
 /// Stores that answer late, or not at all.

@@ -17,7 +17,7 @@ const ROUND: Duration = Duration::from_millis(1_500);
 const PLENTY: u64 = 90_000_000;
 const HOUR_MS: u64 = 3_600_000;
 
-/// The claim of seed 003's first version.
+/// The claim of Spectacles' first version.
 const SEED: &str = r"
 local held = redis.call('pttl', KEYS[3])
 if held > 0 then return held end
@@ -72,8 +72,8 @@ enum Contender {
     Lone(Way, usize),
     /// Sixteen claims a call.
     Sixteen,
-    /// Seed 003's claim and what it writes when the answer comes.
-    SeedWithHeaders,
+    /// Spectacles' claim and what it writes when the answer comes.
+    SpectaclesWithHeaders,
     /// Claim and answer, as a process does it.
     Ledger,
 }
@@ -81,7 +81,7 @@ enum Contender {
 /// The script of a lone claim.
 #[derive(Clone, Copy)]
 enum Way {
-    Seed,
+    Spectacles,
     /// Where there is plenty, which is where the seed's script is quick too.
     Quick,
     /// The same where old clients write the same keys.
@@ -93,29 +93,31 @@ enum Way {
 }
 
 const CONTENDERS: [Contender; 11] = [
-    Contender::Lone(Way::Seed, CONNECTIONS),
+    Contender::Lone(Way::Spectacles, CONNECTIONS),
     Contender::Lone(Way::Quick, CONNECTIONS),
     Contender::Lone(Way::Beside, CONNECTIONS),
     Contender::Lone(Way::BesideShort, CONNECTIONS),
     Contender::Lone(Way::BesideLong, CONNECTIONS),
-    Contender::Lone(Way::Seed, 1),
+    Contender::Lone(Way::Spectacles, 1),
     Contender::Lone(Way::Quick, 1),
     Contender::Lone(Way::Beside, 1),
     Contender::Sixteen,
-    Contender::SeedWithHeaders,
+    Contender::SpectaclesWithHeaders,
     Contender::Ledger,
 ];
 
 impl Contender {
     fn name(self) -> String {
         let what = match self {
-            Self::Lone(Way::Seed, _) => "seed 003's script",
+            Self::Lone(Way::Spectacles, _) => "the Spectacles script",
             Self::Lone(Way::Quick, _) => "ours",
             Self::Lone(Way::Beside, _) => "ours beside old clients",
             Self::Lone(Way::BesideShort, _) => "ours beside old clients, small limit",
             Self::Lone(Way::BesideLong, _) => "ours beside old clients, the long way",
             Self::Sixteen => return "ours, sixteen claims a call".to_owned(),
-            Self::SeedWithHeaders => return "seed 003, claim and headers (4 commands)".to_owned(),
+            Self::SpectaclesWithHeaders => {
+                return "Spectacles, claim and headers (4 commands)".to_owned();
+            }
             Self::Ledger => return "ours, claim and headers, through the ledger".to_owned(),
         };
         let Self::Lone(_, connections) = self else { return what.to_owned() };
@@ -138,7 +140,9 @@ async fn round(
             measure(&lines, 1, move |c, n| lone_claim(c, way, n)).await
         }
         Contender::Sixteen => measure(connections, 16, |c, n| our_claim(c, "wait", n, 16)).await,
-        Contender::SeedWithHeaders => measure(connections, 1, |c, _| seed_with_headers(c)).await,
+        Contender::SpectaclesWithHeaders => {
+            measure(connections, 1, |c, _| spectacles_with_headers(c)).await
+        }
         Contender::Ledger => through_the_ledger(ledger, &connections[0]).await,
     }
 }
@@ -230,7 +234,7 @@ fn figures(count: &AtomicU64, start: Instant, before: f64, after: f64) -> Figure
 
 async fn lone_claim(connection: MultiplexedConnection, way: Way, caller: u64) {
     match way {
-        Way::Seed => seed_claim(connection).await,
+        Way::Spectacles => spectacles_claim(connection).await,
         Way::Quick => our_quick_claim(connection, QUICK, &[0, 8, 2, 5, 7]).await,
         Way::Beside => our_quick_claim(connection, BESIDE, &[0, 8, 2, 5, 7, 12, 13]).await,
         Way::BesideShort => our_claim(connection, "beside", caller, 1).await,
@@ -239,7 +243,7 @@ async fn lone_claim(connection: MultiplexedConnection, way: Way, caller: u64) {
     }
 }
 
-async fn seed_claim(mut connection: MultiplexedConnection) {
+async fn spectacles_claim(mut connection: MultiplexedConnection) {
     static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SEED));
     let mut call = SCRIPT.prepare_invoke();
     call.key(KEYS[0]).key(KEYS[1]).key(KEYS[2]).arg(1_000);
@@ -247,8 +251,8 @@ async fn seed_claim(mut connection: MultiplexedConnection) {
     assert_eq!(wait, 0);
 }
 
-async fn seed_with_headers(mut connection: MultiplexedConnection) {
-    seed_claim(connection.clone()).await;
+async fn spectacles_with_headers(mut connection: MultiplexedConnection) {
+    spectacles_claim(connection.clone()).await;
     let mut pipe = redis::pipe();
     pipe.cmd("PEXPIRE").arg(KEYS[0]).arg(HOUR_MS).ignore();
     pipe.cmd("SET").arg(KEYS[1]).arg(PLENTY).ignore();

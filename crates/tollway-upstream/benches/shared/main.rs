@@ -1,4 +1,4 @@
-//! Claims per second on a real server beside the script of seed 003, and twelve requests beside the
+//! Claims per second on a real server beside the Spectacles script, and twelve requests beside the
 //! npm client that uses it.
 //!
 //! ```text

@@ -81,7 +81,7 @@ impl Route {
 
     /// The path with the major parameters kept: `/channels/81384788765712384/messages/:id`.
     ///
-    /// This is seed 003's notion of a route.
+    /// This is the Spectacles notion of a route.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0.parts.path

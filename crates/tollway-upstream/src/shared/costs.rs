@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use crate::budget::Claim;
 use crate::profile::{Dimension, Profile, Reach};
 
-/// The dimension whose counter is the one of seed 003.
+/// The dimension whose counter is the one of Spectacles.
 pub(super) fn main_dimension(profile: &Profile) -> usize {
     let is_main = |of: &Dimension| of.reach() == Reach::Bucket && !of.is_modelled();
     profile.dimensions().iter().position(is_main).unwrap_or(0)

@@ -14,7 +14,7 @@ pub struct Prefix(Arc<str>);
 const NAME_MAX: usize = 512;
 
 impl Prefix {
-    /// No prefix: the keys of the first version of seed 003, one credential per store.
+    /// No prefix: the keys of the first Spectacles version, one credential per store.
     #[must_use]
     pub fn none() -> Self {
         Self("".into())
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_those_of_seed_003() {
+    fn keys_are_those_of_spectacles() {
         let [remaining, limit, global, ..] =
             Keys::new(&Prefix::named("bot1"), "/channels/1/messages", "", false).0;
         assert_eq!(remaining, "bot1:/channels/1/messages:remaining");

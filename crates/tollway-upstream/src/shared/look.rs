@@ -67,7 +67,7 @@ impl Seen {
         view
     }
 
-    /// The counter of seed 003.
+    /// The Spectacles counter.
     fn counter(&self, core: &Core) -> Option<DimensionView> {
         let limit = u64::try_from(self.number(1)?).ok()?;
         let left = self.number(0).map_or(limit, |left| u64::try_from(left).unwrap_or(0));

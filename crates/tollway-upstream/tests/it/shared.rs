@@ -11,7 +11,7 @@ mod chaos;
 mod cluster;
 /// Several processes on one bucket: order, wake-ups, windows, the limit over all routes.
 mod fleet;
-/// The interleavings in which the script of seed 003 fails, each by its letter.
+/// The interleavings in which the Spectacles script fails, each by its letter.
 mod interleavings;
 /// Messages, names, answers and ends that come late or in the wrong order.
 mod late;

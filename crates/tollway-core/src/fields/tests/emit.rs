@@ -232,8 +232,8 @@ fn no_policy_means_no_field() {
     }
 }
 
-/// One row of seed 002: bucket size and stored counter give these numbers, those these fields.
-fn seed_002(remaining: u64, full_reset_ms: u64, blocked_reset_ms: Option<u64>) -> Vec<String> {
+/// One row of Sharkey: bucket size and stored counter give these numbers, those these fields.
+fn sharkey(remaining: u64, full_reset_ms: u64, blocked_reset_ms: Option<u64>) -> Vec<String> {
     let fields = [Standing {
         limit: 10,
         quota: 10,
@@ -251,15 +251,15 @@ fn seed_002(remaining: u64, full_reset_ms: u64, blocked_reset_ms: Option<u64>) -
 }
 
 #[test]
-fn seed_002_allowed_calls_carry_remaining_and_clear_only() {
-    assert_eq!(seed_002(1, 9000, None), ["X-RateLimit-Remaining: 1", "X-RateLimit-Clear: 9.000"]);
-    assert_eq!(seed_002(0, 2000, None), ["X-RateLimit-Remaining: 0", "X-RateLimit-Clear: 2.000"]);
-    assert_eq!(seed_002(3, 1500, None), ["X-RateLimit-Remaining: 3", "X-RateLimit-Clear: 1.500"]);
+fn sharkey_allowed_calls_carry_remaining_and_clear_only() {
+    assert_eq!(sharkey(1, 9000, None), ["X-RateLimit-Remaining: 1", "X-RateLimit-Clear: 9.000"]);
+    assert_eq!(sharkey(0, 2000, None), ["X-RateLimit-Remaining: 0", "X-RateLimit-Clear: 2.000"]);
+    assert_eq!(sharkey(3, 1500, None), ["X-RateLimit-Remaining: 3", "X-RateLimit-Clear: 1.500"]);
 }
 
 #[test]
-fn seed_002_blocked_calls_add_reset_and_whole_seconds_to_retry() {
-    let told = seed_002(0, 10_000, Some(755));
+fn sharkey_blocked_calls_add_reset_and_whole_seconds_to_retry() {
+    let told = sharkey(0, 10_000, Some(755));
     assert_eq!(
         told,
         [
@@ -269,19 +269,19 @@ fn seed_002_blocked_calls_add_reset_and_whole_seconds_to_retry() {
             "Retry-After: 1",
         ]
     );
-    assert_eq!(seed_002(0, 2000, Some(2000))[2..], ["X-RateLimit-Reset: 2.000", "Retry-After: 2"]);
-    assert_eq!(seed_002(0, 6000, Some(1001))[2..], ["X-RateLimit-Reset: 1.001", "Retry-After: 2"]);
+    assert_eq!(sharkey(0, 2000, Some(2000))[2..], ["X-RateLimit-Reset: 2.000", "Retry-After: 2"]);
+    assert_eq!(sharkey(0, 6000, Some(1001))[2..], ["X-RateLimit-Reset: 1.001", "Retry-After: 2"]);
 }
 
 #[test]
-fn seed_002_milliseconds_round_up() {
+fn sharkey_milliseconds_round_up() {
     let fields = [Standing { full_after: Duration::from_nanos(1_999_000_001), ..standing("a") }];
     let told = text(Dialect::XRateLimitClear, &allowed(&fields));
     assert_eq!(told[1], "X-RateLimit-Clear: 2.000");
 }
 
 #[test]
-fn seed_002_merges_several_limits_against_the_requester() {
+fn sharkey_merges_several_limits_against_the_requester() {
     let few = Standing { remaining: 2, full_after: Duration::from_secs(1), ..standing("few") };
     let told = text(Dialect::XRateLimitClear, &allowed(&[standing("slow"), few]));
     assert_eq!(told, ["X-RateLimit-Remaining: 2", "X-RateLimit-Clear: 30.000"]);

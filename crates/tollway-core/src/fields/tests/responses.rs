@@ -178,7 +178,7 @@ fn discord_reset_after_beats_reset() {
 }
 
 #[test]
-fn seed_002_reset_is_the_next_call_and_clear_the_whole_bucket() {
+fn sharkey_reset_is_the_next_call_and_clear_the_whole_bucket() {
     let reading = response(&[
         ("X-RateLimit-Remaining", "0"),
         ("X-RateLimit-Clear", "10.000"),

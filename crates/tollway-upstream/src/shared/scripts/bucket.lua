@@ -3,9 +3,9 @@
 -- This part stands before observe.lua, leave.lua, mend.lua and the long way of claim.lua. All
 -- times are the server's own, in milliseconds, but `reset`, which is the upstream's.
 --
---   KEYS   1  [prefix:]<route>:remaining   string, seed 003: requests left; expires with the window
---          2  [prefix:]<route>:limit       string, seed 003: requests per window; <= 0 means no limit
---          3  [prefix:]global              string, seed 003: there while everything must wait
+--   KEYS   1  [prefix:]<route>:remaining   string, Spectacles: requests left; expires with the window
+--          2  [prefix:]<route>:limit       string, Spectacles: requests per window; <= 0 means no limit
+--          3  [prefix:]global              string, Spectacles: there while everything must wait
 --          4  [prefix:]<route>:tollway:leases    zset   permit  -> when it counts as lost
 --          5  [prefix:]<route>:tollway:window    hash   what is known beside the counter, see below
 --          6  [prefix:]<route>:tollway:waiting   zset   ticket  -> order of arrival (microseconds)

@@ -1,4 +1,4 @@
-//! The interleavings in which the script of seed 003 fails, each by its letter: no over-admission,
+//! The interleavings in which the Spectacles script fails, each by its letter: no over-admission,
 //! no lost TTL, no stuck bucket.
 
 use std::time::Duration;

@@ -267,7 +267,7 @@ async fn who_waits_for_the_credential_is_woken_by_any_bucket_in_order_of_arrival
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cost_other_than_one_is_taken_from_the_counter_of_seed_003_too() {
+async fn a_cost_other_than_one_is_taken_from_the_counter_of_spectacles_too() {
     for engine in Engine::available() {
         let api = Api::of(engine, "twitch", "/helix/streams", LONG).await;
         let fields = [("Ratelimit-Limit", "800"), ("Ratelimit-Remaining", "790")];

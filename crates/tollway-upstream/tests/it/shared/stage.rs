@@ -119,7 +119,7 @@ impl Stage {
         until(what, async || condition(self.remaining().await, self.pttl().await)).await;
     }
 
-    /// A claim of a client of the first version of seed 003: 0, or the time to wait.
+    /// A claim of a client of the first Spectacles version: 0, or the time to wait.
     pub(crate) async fn old_claim(&self) -> i64 {
         const SCRIPT: &str = r"
             local held = redis.call('PTTL', KEYS[3])

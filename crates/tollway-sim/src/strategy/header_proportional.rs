@@ -1,4 +1,4 @@
-//! The client that seed 004 describes.
+//! A client that sleeps in proportion to what the last answer says is left.
 
 use tollway_upstream::pace::{Answer, Dice, Outcome, portable};
 
@@ -14,7 +14,7 @@ const LEAST_PART: f64 = 0.1;
 /// - *time factor*: whoever doubled lately comes down slowly, so flappy clients calm down;
 /// - *in proportion*: the decrease is a part of the sleep, larger the more units remain;
 /// - *jitter*: up to a tenth of the sleep is added to it.
-pub struct Seed {
+pub struct HeaderProportional {
     sleep_s: f64,
     unit_s: f64,
     limit: f64,
@@ -25,7 +25,7 @@ pub struct Seed {
     dice: Dice,
 }
 
-impl Seed {
+impl HeaderProportional {
     /// The client with its own first sleep, twice the refill time of a unit, unless one is given.
     pub(super) fn new(setting: &Setting) -> Self {
         let unit_s = setting.unit_s();
@@ -44,9 +44,9 @@ impl Seed {
     /// What divides the decrease, `since_s` after the last doubling: high at first, then one.
     ///
     /// ```
-    /// use tollway_sim::strategy::Seed;
-    /// assert!((Seed::time_factor(30.0, 3_600.0) - 120.5).abs() < 0.01);
-    /// assert!((Seed::time_factor(3_600.0, 3_600.0) - 1.582).abs() < 0.001);
+    /// use tollway_sim::strategy::HeaderProportional;
+    /// assert!((HeaderProportional::time_factor(30.0, 3_600.0) - 120.5).abs() < 0.01);
+    /// assert!((HeaderProportional::time_factor(3_600.0, 3_600.0) - 1.582).abs() < 0.001);
     /// ```
     #[must_use]
     pub fn time_factor(since_s: f64, period_s: f64) -> f64 {
@@ -76,7 +76,7 @@ impl Seed {
     }
 }
 
-impl Strategy for Seed {
+impl Strategy for HeaderProportional {
     fn on_join(&mut self, now_ns: u64) {
         self.doubled_ns = now_ns;
     }

@@ -1,4 +1,4 @@
-//! The failure runs of seed 002, which pass here.
+//! The failure runs of Sharkey, which pass here.
 //!
 //! Each is a leaky bucket at given times, as the seed's own limiter was run; the figures are those
 //! of `facts/seeds.md`: what the seed admits, and what is right.
@@ -21,7 +21,7 @@ async fn run(
     calls_ms: impl IntoIterator<Item = u64>,
 ) -> u64 {
     let bucket = LeakyBucket::new(size, drip_size, Duration::from_millis(interval_ms)).unwrap();
-    let policy = Policy::new("seed", bucket).unwrap();
+    let policy = Policy::new("sharkey", bucket).unwrap();
     let url = engine.shared().url();
     let store = RedisStore::connect_with_callers_time(&url, settings()).await.unwrap();
     let mut allowed = 0;
