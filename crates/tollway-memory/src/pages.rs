@@ -40,9 +40,10 @@ impl<T: Zeroable> Pages<T> {
         Self { values: mapping.huge_start().cast(), len, mapping }
     }
 
-    /// Asks for huge pages for the first `len` values, as far as these fill whole ones.
-    pub(crate) fn advise_huge(&self, len: usize) {
-        self.mapping.advise_huge(len.min(self.len) * size_of::<T>());
+    /// Asks for huge pages for the first `len` values, of which the first `used` are in use.
+    pub(crate) fn advise_huge(&self, used: usize, len: usize) {
+        let bytes = |len: usize| len.min(self.len) * size_of::<T>();
+        self.mapping.advise_huge(bytes(used), bytes(len));
     }
 }
 
@@ -86,14 +87,26 @@ impl Mapping {
         not(target_os = "linux"),
         allow(unused_variables, reason = "there is no such advice")
     )]
-    fn advise_huge(&self, bytes: usize) {
+    fn advise_huge(&self, used: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
         // SAFETY: the range is ours, because the mapping is longer by 2 MiB than what it is used for;
         // the advice changes no byte of it. A refusal is no error.
         unsafe {
             let start = self.huge_start().as_ptr().cast();
-            libc::madvise(start, bytes / HUGE * HUGE, libc::MADV_HUGEPAGE);
+            // The last page is begun: otherwise what is touched first of it would keep it small.
+            let advised = if bytes < HUGE { 0 } else { bytes.next_multiple_of(HUGE) };
+            libc::madvise(start, advised.min(self.huge_bytes()), libc::MADV_HUGEPAGE);
+            // What was touched while the part was small is gathered into huge pages, once: all of it
+            // is in use now. The kernel would do so by itself, in minutes.
+            libc::madvise(start, used / HUGE * HUGE, libc::MADV_COLLAPSE);
         }
+    }
+
+    /// Bytes behind the first multiple of 2 MiB that fill whole ones.
+    #[cfg(target_os = "linux")]
+    fn huge_bytes(&self) -> usize {
+        let skip = self.start.as_ptr().align_offset(HUGE);
+        (self.bytes - skip) / HUGE * HUGE
     }
 
     /// The first multiple of 2 MiB within the mapping.
@@ -133,7 +146,7 @@ impl Mapping {
         Self { start: start.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)), layout }
     }
 
-    fn advise_huge(&self, _: usize) {}
+    fn advise_huge(&self, _: usize, _: usize) {}
 
     const fn huge_start(&self) -> NonNull<u8> {
         self.start

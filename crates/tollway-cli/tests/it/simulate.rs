@@ -14,7 +14,15 @@ fn scratch(name: &str) -> PathBuf {
 #[test]
 fn the_table_names_every_strategy() {
     let table = succeed(&["simulate", "--strategy", "all", "--hours", "1"]);
-    for name in ["ticket", "aimd", "cubic", "sre", "header-proportional", "backoff", "proportional-remaining"] {
+    for name in [
+        "ticket",
+        "aimd",
+        "cubic",
+        "sre",
+        "header-proportional",
+        "backoff",
+        "proportional-remaining",
+    ] {
         assert!(table.lines().any(|line| line.starts_with(name)), "{name} in {table}");
     }
     assert!(table.contains("429 share") && table.contains("events/s"), "{table}");
@@ -50,7 +58,7 @@ fn a_scenario_file_is_simulated_drawn_and_reported() {
         "--scenario",
         &path(&toml),
         "--strategy",
-        "ticket,seed",
+        "ticket,header-proportional",
         "--svg",
         &path(&svg),
         "--html",
@@ -58,7 +66,7 @@ fn a_scenario_file_is_simulated_drawn_and_reported() {
     ]);
     assert!(fs::read_to_string(&svg).unwrap().starts_with("<svg xmlns="));
     let report = fs::read_to_string(&html).unwrap();
-    assert!(report.contains("<h1>own</h1>") && report.contains("<h2>seed</h2>"));
+    assert!(report.contains("<h1>own</h1>") && report.contains("<h2>header-proportional</h2>"));
     for file in [toml, svg, html] {
         fs::remove_file(file).unwrap();
     }

@@ -145,8 +145,8 @@ impl<S: Slot> Table<S> {
         #[cfg(not(tollway_loom))]
         {
             let homes = self.base * (mask + 1) as usize;
-            self.buckets.advise_huge(homes);
-            self.beside.advise_huge(homes);
+            self.buckets.advise_huge(homes / 2, homes);
+            self.beside.advise_huge(homes / 2, homes);
         }
         self.mask.store(mask, Ordering::Release);
         true
