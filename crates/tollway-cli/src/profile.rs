@@ -62,7 +62,8 @@ fn open(profile: &str) -> anyhow::Result<Arc<Profile>> {
 }
 
 fn unknown(name: &str) -> anyhow::Error {
-    anyhow!("{name} is neither a file nor a shipped profile; `tollway profile list` names those")
+    let told = tollway_core::spelling::unknown("profile", name, Profile::builtins());
+    anyhow!("no such file, and {told}")
 }
 
 fn list() -> anyhow::Result<()> {

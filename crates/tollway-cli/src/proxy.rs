@@ -182,8 +182,8 @@ fn profile(name: &str) -> Result<Arc<Profile>> {
         return Ok(profile);
     }
     let text = std::fs::read_to_string(name).with_context(|| {
-        let names = Profile::builtins().join(", ");
-        format!("--profile {name}: neither a file nor one of {names}")
+        let told = tollway_core::spelling::unknown("profile", name, Profile::builtins());
+        format!("--profile: no such file, and {told}")
     })?;
     Ok(Arc::new(Profile::parse(&text).with_context(|| name.to_owned())?))
 }

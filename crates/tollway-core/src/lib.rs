@@ -55,6 +55,7 @@ pub mod leaky_bucket;
 pub mod legacy;
 pub mod outages;
 pub mod sliding_window;
+pub mod spelling;
 
 mod charge;
 mod cidr;

@@ -171,8 +171,8 @@ pub struct UnknownStrategy(String);
 
 impl fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-        write!(f, "no strategy `{}`; right would be one of {}", self.0, names.join(", "))
+        let known = Kind::ALL.iter().map(|kind| kind.name());
+        f.write_str(&tollway_core::spelling::unknown("strategy", &self.0, known))
     }
 }
 

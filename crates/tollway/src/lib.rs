@@ -36,7 +36,7 @@ pub use tollway_core::{
     Timestamp, Verdict, VirtualClock, decide_all, masked, parse_duration,
 };
 pub use tollway_core::{
-    concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window,
+    concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window, spelling,
 };
 
 #[cfg(feature = "memory")]

@@ -167,7 +167,7 @@ pub struct UnknownDialect;
 
 impl fmt::Display for UnknownDialect {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("unknown header dialect; right would be one of")?;
+        out.write_str("unknown header dialect; expected one of")?;
         for (index, dialect) in Dialect::ALL.into_iter().enumerate() {
             write!(out, "{}{dialect}", if index == 0 { " " } else { ", " })?;
         }

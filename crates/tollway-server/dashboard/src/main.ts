@@ -103,7 +103,7 @@ function askToken(why: string): void {
 
 unauthorized.tell = () => {
   showLink("locked");
-  askToken(token.get() ? "This token is not accepted any more." : "This service answers to those who have a token.");
+  askToken(token.get() ? "This token is not accepted any more." : "Enter an access token.");
 };
 
 function begin(): void {

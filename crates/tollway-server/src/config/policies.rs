@@ -16,6 +16,7 @@ use tollway_core::fixed_window::{Anchor, FixedWindow};
 use tollway_core::gcra::Gcra;
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
+use tollway_core::spelling::unknown;
 use tollway_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
 
 use super::reader::{Place, Table};
@@ -71,9 +72,9 @@ fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
         "leaky-bucket" => leaky_bucket(table),
         "concurrency" => concurrency(table),
         other => {
-            let known = "gcra, leaky-bucket, sliding-window, fixed-window, concurrency";
+            let known = ["gcra", "leaky-bucket", "sliding-window", "fixed-window", "concurrency"];
             let place = name.as_ref().expect("only a given name is not gcra");
-            place.note(format!("{other:?} is no algorithm; right would be one of {known}"));
+            place.note(unknown("algorithm", other, known));
             None
         }
     }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tollway_core::parse_duration;
+use tollway_core::spelling::{is_slip, likely};
 
 use super::error::{ConfigError, Finding};
 use super::tree::{Node, Value};
@@ -187,7 +188,7 @@ impl<'a> Table<'a> {
         // Most likely it is there and misspelt: then that line is the one to mend.
         let known = self.known.borrow();
         let astray =
-            self.entries.iter().find(|(key, _)| !known.contains(&&**key) && resembles(name, key));
+            self.entries.iter().find(|(key, _)| !known.contains(&&**key) && is_slip(name, key));
         Err(match astray {
             Some((key, node)) => {
                 self.at(key, node).wrong(format!("unknown field; did you mean {name}?"))
@@ -262,7 +263,7 @@ impl<'a> Table<'a> {
     pub(super) fn finish(&self) {
         let known = self.known.borrow();
         for (name, node) in self.entries.iter().filter(|(key, _)| !known.contains(&&**key)) {
-            let likely = known.iter().find(|known| resembles(known, name));
+            let likely = likely(known.iter().copied(), name);
             let remedy = match likely {
                 Some(likely) => format!("did you mean {likely}?"),
                 None => format!("known are: {}", known.join(", ")),
@@ -289,56 +290,6 @@ fn json(node: &Node) -> serde_json::Value {
         Value::List(nodes) => nodes.iter().map(json).collect(),
         Value::Table(entries) => {
             entries.iter().map(|(key, node)| (key.clone(), json(node))).collect()
-        }
-    }
-}
-
-/// Whether one could be a slip of the other: the same but for dashes and case, or up to two letters
-/// that were added, left out, changed or swapped, in a word long enough for that to mean something.
-fn resembles(known: &str, found: &str) -> bool {
-    let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase().into_bytes();
-    let (known, found) = (plain(known), plain(found));
-    let shortest = known.len().min(found.len());
-    let slips_max = if shortest >= 5 { 2 } else { usize::from(shortest >= 3) };
-    known.len().abs_diff(found.len()) <= slips_max && slips(&known, &found) <= slips_max
-}
-
-/// How many letters must be added, left out, changed or swapped to get from one to the other.
-fn slips(from: &[u8], to: &[u8]) -> usize {
-    let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
-    for (i, letter) in from.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, other) in to.iter().enumerate() {
-            let changed = rows[i][j] + usize::from(letter != other);
-            let mut least = changed.min(row[j] + 1).min(rows[i][j + 1] + 1);
-            if i > 0 && j > 0 && from[i - 1] == *other && to[j - 1] == *letter {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[from.len()][to.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slips_of_the_finger_are_recognised_and_other_words_are_not() {
-        for (known, found) in [
-            ("quota", "qouta"),
-            ("quota", "quotta"),
-            ("quota", "Quota"),
-            ("name", "nmae"),
-            ("on_store_error", "on-store-eror"),
-            ("drip_interval", "drip_intervall"),
-        ] {
-            assert!(resembles(known, found), "{known} {found}");
-        }
-        for (known, found) in [("name", "quota"), ("size", "shadow"), ("ttl", "key"), ("a", "b")] {
-            assert!(!resembles(known, found), "{known} {found}");
         }
     }
 }

@@ -114,7 +114,7 @@ impl Builder<'_> {
             Some((_, value)) => Ok(*value),
             None => {
                 let names: Vec<_> = of.iter().map(|(name, _)| *name).collect();
-                self.wrong(text, format!("right would be one of {}", names.join(", ")))
+                self.wrong(text, format!("expected one of {}", names.join(", ")))
             }
         }
     }

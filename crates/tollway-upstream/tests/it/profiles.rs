@@ -111,11 +111,11 @@ fn an_error_names_the_line_and_the_field_and_what_would_be_right() {
         ),
         (
             "name = 'm'\n[route]\nby = 'host'\n",
-            "line 3: route.by: right would be one of method+path, path, none",
+            "line 3: route.by: expected one of method+path, path, none",
         ),
         (
             "name = 'm'\n[[signals]]\nstatus = [429]\nmeans = 'stop'\n",
-            "line 4: signals[0].means: right would be one of limit, user, shared, global, no-limit",
+            "line 4: signals[0].means: expected one of limit, user, shared, global, no-limit",
         ),
         (
             "name = 'm'\n[global]\nlimit = '50'\n",
