@@ -55,7 +55,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn quota(args: &Args) -> anyhow::Result<Quota> {
     let quota: Quota = args.quota.parse().map_err(|error: tollway_core::ParseQuotaError| {
-        anyhow!("invalid --quota: expected UNITS/PERIOD, for example 100/1m\n{}", error.pointing_into(&args.quota))
+        anyhow!(
+            "invalid --quota: expected UNITS/PERIOD, for example 100/1m\n{}",
+            error.pointing_into(&args.quota)
+        )
     })?;
     match args.burst {
         None => Ok(quota),

@@ -1,6 +1,6 @@
 //! `tollway proxy`: budgets in front of an upstream, from flags and environment.
 
-mod keep;
+mod invalid_requests;
 mod ledgers;
 mod outage;
 
@@ -134,13 +134,13 @@ async fn serve(args: Args) -> Result<()> {
         None => None,
     };
     let start_without = !args.store_required;
-    let place = keep::Place {
+    let place = invalid_requests::Place {
         store: &args.store,
         start_without,
         file: args.state.clone(),
         is_required: args.state_required,
     };
-    let kept = keep::Kept::open(place, &args.invalid).await?;
+    let kept = invalid_requests::Kept::open(place, &args.invalid).await?;
     let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
     let parts = Parts {
         upstream,

@@ -3,7 +3,7 @@
 mod answers;
 mod carry;
 mod dump;
-mod few;
+mod narrow_charges;
 mod request;
 mod reserve;
 

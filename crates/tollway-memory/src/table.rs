@@ -28,8 +28,8 @@
 
 mod fill;
 mod growth;
+mod locked_slots;
 mod room;
-mod together;
 
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU8 as StdAtomicU8;
@@ -44,7 +44,7 @@ use crate::slot::{Content, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, fence, prefetch};
 
 use growth::{BASE, Moving, Plan};
-pub(crate) use together::{FEW, LockedSlots};
+pub(crate) use locked_slots::{FEW, LockedSlots};
 
 /// What to do with a newcomer when every key near it is being limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,20 +11,20 @@
 //! the schedule is read anew from the file: nothing is acknowledged that is not stored.
 
 mod backend;
-mod desk;
 #[cfg(feature = "redb")]
 mod file;
 mod memory;
 mod signals;
+mod workspace;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::answer::Answer;
 use crate::error::Error;
 use crate::schedule::Schedule;
-use desk::{Desk, Vault};
 use memory::MemoryVault;
 use signals::Signals;
+use workspace::{RowStore, Workspace};
 
 #[cfg(feature = "redb")]
 pub use file::{FileOptions, Reserve};
@@ -93,7 +93,7 @@ impl Embedded {
     /// Runs `operation` and answers when what it changed is stored.
     fn submit<T: Send + Unpin + 'static>(
         &self,
-        operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
+        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
         self.submit_as(false, operation)
     }
@@ -102,16 +102,16 @@ impl Embedded {
     fn submit_as<T: Send + Unpin + 'static>(
         &self,
         adds: bool,
-        operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
+        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
         match &self.runner {
             Runner::Memory(state) => {
                 // Memory that runs out is not told in time to refuse anything.
                 let _ = adds;
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                let (schedule, vault) = &mut *state;
-                let result = operation(&mut Desk { schedule, vault });
-                let stored = vault.store(schedule);
+                let (schedule, rows) = &mut *state;
+                let result = operation(&mut Workspace { schedule, rows });
+                let stored = rows.store(schedule);
                 self.signals.publish(schedule.woken.drain(..));
                 Answer::Ready(stored.and(result))
             }

@@ -26,10 +26,10 @@
 
 mod answers;
 mod backend;
+mod batching;
 mod calls;
+mod connection;
 mod estimate;
-mod gather;
-mod line;
 mod pack;
 mod read;
 mod recurring;
@@ -47,8 +47,8 @@ use tokio::runtime::Handle;
 use tollway_core::{StoreError, Timestamp, explained};
 use tollway_redis::Primary;
 
-use self::gather::Gather;
-use self::line::Line;
+use self::batching::Gather;
+use self::connection::Line;
 use self::pack::micros_at;
 use self::script::Script;
 use self::watch::Watch;
@@ -100,7 +100,7 @@ struct Inner {
     line: Arc<Line>,
     /// What the keys that all queues share begin with.
     base: String,
-    queues: Mutex<HashMap<QueueName, Arc<Desk>>>,
+    queues: Mutex<HashMap<QueueName, Arc<QueueContext>>>,
     requests: AtomicU64,
     /// What names this process among all that ever ask: requests are counted from here.
     seed: u64,
@@ -109,7 +109,7 @@ struct Inner {
 }
 
 /// What a process keeps of one queue.
-struct Desk {
+struct QueueContext {
     /// What the keys of the queue begin with.
     base: Vec<u8>,
     enqueue: Gather<Vec<Enqueued>>,
@@ -150,7 +150,7 @@ impl RedisBackend {
         };
         let connection = &inner.settings.connection;
         inner.line.start(connection.start_without).await.map_err(refused)?;
-        let watching = line::watch_idle(Arc::downgrade(&inner.line), connection.backoff_max);
+        let watching = connection::watch_idle(Arc::downgrade(&inner.line), connection.backoff_max);
         inner.runtime.spawn(watching);
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -169,29 +169,29 @@ fn new_line(url: &str, base: &str, settings: &RedisSettings) -> Result<Line, Err
 
 impl Inner {
     /// What this process keeps of a queue.
-    fn desk(self: &Arc<Self>, queue: &QueueName) -> Result<Arc<Desk>, Error> {
+    fn context(self: &Arc<Self>, queue: &QueueName) -> Result<Arc<QueueContext>, Error> {
         let mut queues = self.lock();
-        if let Some(desk) = queues.get(queue) {
-            return Ok(Arc::clone(desk));
+        if let Some(context) = queues.get(queue) {
+            return Ok(Arc::clone(context));
         }
         // A colon ends the name: one within it would make another queue's key.
         let base = format!("{}{}:", self.base, queue.as_str().replace(':', "/")).into_bytes();
         let line = new_line(&self.url, &self.base, &self.settings)?;
         let marker = [&base[..], b"m"].concat();
         let watch = Watch::start(&self.runtime, line, marker);
-        let desk = Arc::new_cyclic(|desk: &std::sync::Weak<Desk>| Desk {
-            enqueue: Gather::start(&self.runtime, answers::enqueue_all(self, desk.clone())),
+        let context = Arc::new_cyclic(|context: &std::sync::Weak<QueueContext>| QueueContext {
+            enqueue: Gather::start(&self.runtime, answers::enqueue_all(self, context.clone())),
             settle: Gather::start(&self.runtime, answers::settle_all(self, base.clone())),
             base,
             watch,
             result_max: AtomicU32::new(0),
             settings: Mutex::default(),
         });
-        queues.insert(queue.clone(), Arc::clone(&desk));
-        Ok(desk)
+        queues.insert(queue.clone(), Arc::clone(&context));
+        Ok(context)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Arc<Desk>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Arc<QueueContext>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -13,15 +13,15 @@ mod dispatch;
 mod estimate;
 mod gate;
 mod group;
+mod group_order;
+mod history;
 mod id_hash;
-mod kept;
 mod page;
 mod queue;
 mod ranks;
 mod response;
 mod settle;
 mod slots;
-mod turn;
 mod view;
 
 use std::collections::BTreeMap;
@@ -36,9 +36,9 @@ pub(crate) use estimate::{Bound, Line, wait_for_all};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redis")]
 pub(crate) use gate::window_start;
-pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
-pub(crate) use kept::Over;
+pub(crate) use history::Over;
+pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
 pub(crate) use queue::{Entry, Running, Stage, Terms};
 pub(crate) use queue::{Queue, Scope};
@@ -136,7 +136,7 @@ impl Schedule {
         true
     }
 
-    /// The secret that is kept: `proposed`, unless there is one.
+    /// The secret that is history: `proposed`, unless there is one.
     pub(crate) fn secret(&mut self, proposed: [u8; 32]) -> [u8; 32] {
         if self.secret.is_none() {
             self.changes.push(Change::Secret);

@@ -7,11 +7,11 @@ use redis::{Cmd, Value};
 use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::amount::{moment, pair};
-use crate::brief::Brief;
-use crate::bytes::{put_double, put_number};
+use crate::packed_bytes::{put_double, put_number};
 use crate::replay::{Board, Reply};
 use crate::request::{Op, Request};
 use crate::script::{Script, bit, script, short};
+use crate::single_request::SingleRequest;
 use crate::{layout, ledger};
 
 /// What one request was answered, when, and on which states.
@@ -41,7 +41,7 @@ pub(crate) struct Batch {
     keys: Vec<Vec<u8>>,
     arguments: [Vec<u8>; 4],
     /// The script for this request alone and its arguments, if it has one.
-    brief: Option<Brief>,
+    brief: Option<SingleRequest>,
     /// For each request, the numbers of its parts' states.
     places: Vec<Vec<usize>>,
     states: Vec<Place>,
@@ -92,7 +92,7 @@ impl Batch {
         let brief = match requests {
             [request] if is_short && plan.states.len() == request.parts.len() => {
                 let ids: Vec<_> = plan.states.iter().map(|place| place.id).collect();
-                Brief::new(request, homes, &ids, manner)
+                SingleRequest::new(request, homes, &ids, manner)
             }
             _ => None,
         };

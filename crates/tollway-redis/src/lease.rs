@@ -179,14 +179,14 @@ mod tests {
     use tollway_core::{Mode, OnStoreError, Policy};
 
     use super::*;
-    use crate::terms::Terms;
+    use crate::encoded_policy::EncodedPolicy;
 
     const TERMS: LeaseTerms = LeaseTerms { units_max: 64, time: Duration::from_secs(60) };
 
     fn part(key: &[u8]) -> Part {
         Part {
             key: key.to_vec(),
-            terms: Arc::new(Terms::new(&Policy::parse("api", "5/1m").unwrap())),
+            terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", "5/1m").unwrap())),
             units: 1,
             mode: Mode::Enforce,
             on_store_error: OnStoreError::Deny,

@@ -3,14 +3,14 @@
 //! `scripts/gcra.lua` draws it. A request that charges one key under several policies so reads one
 //! value and writes one, where a value for each would cost a look-up and a call of their own.
 
-use crate::bytes::Reader;
-use crate::terms::GCRA;
+use crate::encoded_policy::GCRA;
+use crate::packed_bytes::Reader;
 
 const TILL_LEN: usize = 4;
 const ID_LEN: usize = 8;
 const STATE_LEN: usize = 16;
 
-/// The state of the policy with this identity, as [`Terms::parse`](crate::terms::Terms::parse)
+/// The state of the policy with this identity, as [`EncodedPolicy::parse`](crate::encoded_policy::EncodedPolicy::parse)
 /// takes it: empty if there is none. `None` if the value is not of our making.
 pub(crate) fn state(value: &[u8], id: [u8; ID_LEN]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(value);

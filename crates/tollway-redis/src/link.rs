@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use crate::address::unavailable;
 use crate::dial::Dial;
-use crate::flight::fly;
 use crate::job::{Job, Trouble};
 use crate::line::{Bounds, Line, drive};
+use crate::round_trip::fly;
 use crate::settings::Settings;
 
 /// One server.

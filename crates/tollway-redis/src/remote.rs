@@ -20,8 +20,8 @@
 //! Deliberately absent: the caller's clock (the service has one); several addresses (a name or a
 //! balancer stands for a fleet); sending again after a lost connection, which could charge twice.
 
-mod flight;
 mod reply;
+mod round_trip;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +34,10 @@ use tollway_core::{
     Settlement, Snapshot, Store, StoreError, Timestamp, Verdict, explained,
 };
 
-use self::flight::{Job, fly};
+use self::round_trip::{Job, fly};
 use crate::address::{misuse, service};
 use crate::dial::Dial;
+use crate::encoded_policy::KnownTerms;
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::job::{Trouble, unknown};
 use crate::layout;
@@ -46,7 +47,6 @@ use crate::names::Names;
 use crate::request::{Op, Part, Request};
 use crate::settings::{Certificates, Settings};
 use crate::status::Status;
-use crate::terms::KnownTerms;
 
 /// A Tollway service as the store. Clones share everything.
 ///

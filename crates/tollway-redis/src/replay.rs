@@ -10,8 +10,8 @@ use tollway_core::{
     Timestamp, Verdict, decide_all,
 };
 
+use crate::encoded_policy::{EncodedPolicy, Return};
 use crate::request::{Op, Part, Request};
-use crate::terms::{Return, Terms};
 
 /// What a request was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Board {
     /// Adds the state that `value` says, with what has expired given back; `None` if it is not
     /// ours. As the script did, it takes a state ahead of the server's clock as left there by that
     /// clock being set back: requests come one at a time, and none of them comes late.
-    pub(crate) fn add(&mut self, terms: &Terms, value: &[u8]) -> Option<()> {
+    pub(crate) fn add(&mut self, terms: &EncodedPolicy, value: &[u8]) -> Option<()> {
         let (mut state, mut returns) = terms.parse(value)?;
         let now = self.now;
         state.rewind(terms.algorithm(), now);

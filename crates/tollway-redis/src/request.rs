@@ -6,9 +6,9 @@ use std::time::Duration;
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
 use crate::amount::{Amount, nanos, pair};
-use crate::bytes::{Reader, put_double, put_number};
+use crate::encoded_policy::{EncodedPolicy, algorithm, numbers, parse_moment};
 use crate::layout;
-use crate::terms::{Terms, algorithm, numbers, parse_moment};
+use crate::packed_bytes::{Reader, put_double, put_number};
 
 /// What is asked, of which states.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) enum Op {
 pub(crate) struct Part {
     /// The name of the state in the store.
     pub(crate) key: Vec<u8>,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) terms: Arc<EncodedPolicy>,
     pub(crate) units: u64,
     pub(crate) mode: Mode,
     pub(crate) on_store_error: OnStoreError,
@@ -236,7 +236,7 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<Part>, Vec<u16>)> {
             *number = reader.number(8)?;
         }
         let policy = tollway_core::Policy::new("reserved", algorithm(numbers)?).ok()?;
-        let terms = Arc::new(Terms::new(&policy));
+        let terms = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
         Some(Part { key, terms, units, mode, on_store_error, returns, place })

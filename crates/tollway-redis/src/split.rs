@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollway_core::Policy;
 
+use crate::encoded_policy::EncodedPolicy;
 use crate::layout;
 use crate::request::Part;
 use crate::share::share;
-use crate::terms::Terms;
 
 /// The shares of one policy.
 pub(crate) struct Split {
@@ -30,7 +30,7 @@ pub(crate) struct Split {
 }
 
 struct Share {
-    terms: Arc<Terms>,
+    terms: Arc<EncodedPolicy>,
     policy_id: u64,
     /// Units that this process saw left in it last.
     remaining: AtomicU64,
@@ -44,7 +44,11 @@ impl Split {
             let algorithm = share(policy.algorithm(), count, index)?;
             let share = Policy::new(policy.name(), algorithm).ok()?;
             let remaining = AtomicU64::new(algorithm.limit());
-            Some(Share { terms: Arc::new(Terms::new(&share)), policy_id: policy.id(), remaining })
+            Some(Share {
+                terms: Arc::new(EncodedPolicy::new(&share)),
+                policy_id: policy.id(),
+                remaining,
+            })
         };
         let shares = (0..count).map(one).collect::<Option<_>>()?;
         Some(Self { shares, next: AtomicU64::new(0) })

@@ -14,6 +14,7 @@ use tollway_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 
 use crate::address::{Address, misuse, unavailable};
 use crate::denial::DenialCache;
+use crate::encoded_policy::KnownTerms;
 use crate::layout;
 use crate::lease::Leases;
 use crate::local::LocalShares;
@@ -24,7 +25,6 @@ use crate::router::Router;
 use crate::settings::{PolicySettings, Settings};
 use crate::split::Split;
 use crate::status::Status;
-use crate::terms::KnownTerms;
 
 /// Limits shared through Redis or Valkey. Clones share everything.
 ///

@@ -16,8 +16,8 @@ use tollway_core::{Clock, Store, Timestamp};
 use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
-use crate::amendments::{Amendments, NoRoom};
 use crate::metrics::{Metrics, Tally};
+use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::rules::Rules;
 use crate::top::{Ranking, Top, ranking};
@@ -128,11 +128,11 @@ impl Enforcer {
     /// If there is no room for the change; then nothing is changed.
     pub fn amend(
         &self,
-        change: impl FnOnce(&mut Amendments) -> Result<(), NoRoom>,
+        change: impl FnOnce(&mut OperatorChanges) -> Result<(), NoRoom>,
     ) -> Result<(), NoRoom> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = self.rules();
-        let mut amendments = Amendments::clone(rules.amendments());
+        let mut amendments = OperatorChanges::clone(rules.amendments());
         change(&mut amendments)?;
         self.rules.store(Arc::new(rules.amended(Arc::new(amendments))));
         Ok(())

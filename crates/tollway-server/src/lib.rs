@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod adhoc;
-pub mod amendments;
 pub mod auth;
 pub mod buffers;
 pub mod config;
@@ -37,6 +36,7 @@ pub mod logs;
 pub mod metrics;
 pub mod net;
 mod open_files;
+pub mod operator_changes;
 pub mod outage;
 pub mod pattern;
 mod pressure;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use tollway_core::{Charge, Cost, Key, KeyError, Policy};
 
-use crate::amendments::Amendments;
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
+use crate::operator_changes::OperatorChanges;
 use crate::pattern::{KeyList, Pattern};
 
 /// The rules in force. A clone shares everything: rules do not change, they are replaced.
@@ -30,7 +30,7 @@ pub struct Rules {
     domains: Arc<HashMap<String, Domain>>,
     lists: Arc<Lists>,
     shadow: bool,
-    amendments: Arc<Amendments>,
+    amendments: Arc<OperatorChanges>,
 }
 
 /// Keys that are treated alike whatever their counts.
@@ -157,13 +157,13 @@ impl Rules {
 
     /// These rules with what operators have changed since the service started.
     #[must_use]
-    pub fn amended(&self, amendments: Arc<Amendments>) -> Self {
+    pub fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
         Self { amendments, ..self.clone() }
     }
 
     /// What operators have changed since the service started.
     #[must_use]
-    pub const fn amendments(&self) -> &Arc<Amendments> {
+    pub const fn amendments(&self) -> &Arc<OperatorChanges> {
         &self.amendments
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
         let source = Source::Descriptor { limit: &limit, policy, whole_key };
         let rules = rules(RuleOptions::default(), Lists::default(), false);
-        let mut amendments = Amendments::default();
+        let mut amendments = OperatorChanges::default();
         let own = Policy::parse("login", "1/m").unwrap();
         amendments.own(whole_key, "login", Some(own)).unwrap();
         let quota = rules.amended(Arc::new(amendments.clone()));

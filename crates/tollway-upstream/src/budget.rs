@@ -9,12 +9,12 @@ mod budgets;
 mod claim;
 mod dispatches;
 mod estimate;
+mod fair_queue;
 mod grant;
 mod index;
 mod lane;
 mod learn;
 mod ledger;
-mod line;
 #[cfg(feature = "ledger")]
 mod local;
 mod meter;

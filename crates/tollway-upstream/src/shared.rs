@@ -25,23 +25,23 @@
 //! a poll, except for what old clients write without telling anybody; weights between clients of
 //! different processes: between processes it is first come, first served.
 
-mod core;
+mod claim_loop;
+mod connection;
 mod costs;
-mod drive;
+mod encoded_answer;
+mod fallback;
 mod fleet;
+mod inspect;
 mod keys;
 mod lane;
 mod ledger;
-mod lesson;
-mod line;
-mod link;
-mod look;
 mod names;
-mod part;
-mod purse;
+mod parts;
 mod script;
 mod settings;
-mod tend;
+mod token_batch;
+mod upkeep;
+mod waiters;
 
 pub use fleet::Fleet;
 pub use keys::Prefix;

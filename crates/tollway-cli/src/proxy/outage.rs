@@ -6,7 +6,7 @@ use tollway_redis::RedisStore;
 use tollway_upstream::proxy::SharedStore;
 use tollway_upstream::shared::Fleet;
 
-use super::keep::say;
+use super::invalid_requests::say;
 
 /// The store as this process uses it: for budgets, and for the count of invalid requests.
 pub(super) struct Shared {

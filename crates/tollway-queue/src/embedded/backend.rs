@@ -22,7 +22,7 @@ impl Embedded {
         operation: impl FnOnce(&mut Queue, &mut Scope<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
         let queue = queue.clone();
-        self.submit(move |desk| desk.schedule.with(&queue, now, operation))
+        self.submit(move |workspace| workspace.schedule.with(&queue, now, operation))
     }
 }
 
@@ -42,28 +42,28 @@ impl Backend for Embedded {
         now: Timestamp,
     ) -> Answer<'_, ()> {
         let queue = queue.clone();
-        self.submit(move |desk| desk.schedule.put_queue(&queue, settings, now))
+        self.submit(move |workspace| workspace.schedule.put_queue(&queue, settings, now))
     }
 
     fn remove_queue(&self, queue: &QueueName, now: Timestamp) -> Answer<'_, bool> {
         let (queue, signals) = (queue.clone(), self.signals.clone());
-        self.submit(move |desk| {
+        self.submit(move |workspace| {
             signals.end(&queue);
-            Ok(desk.schedule.remove_queue(&queue, now))
+            Ok(workspace.schedule.remove_queue(&queue, now))
         })
     }
 
     fn queues(&self) -> Answer<'_, Vec<(QueueName, QueueSettings)>> {
-        self.submit(|desk| Ok(desk.schedule.settings()))
+        self.submit(|workspace| Ok(workspace.schedule.settings()))
     }
 
     fn put_shared(&self, name: &QueueName, limit: Limit, _now: Timestamp) -> Answer<'_, ()> {
         let name = name.clone();
-        self.submit(move |desk| desk.schedule.put_shared(&name, limit))
+        self.submit(move |workspace| workspace.schedule.put_shared(&name, limit))
     }
 
     fn secret(&self, proposed: [u8; 32]) -> Answer<'_, [u8; 32]> {
-        self.submit(move |desk| Ok(desk.schedule.secret(proposed)))
+        self.submit(move |workspace| Ok(workspace.schedule.secret(proposed)))
     }
 
     fn enqueue(
@@ -76,8 +76,8 @@ impl Backend for Embedded {
             return Answer::error(error);
         }
         let name = queue.clone();
-        self.submit_as(true, move |desk| {
-            desk.schedule.with(&name, now, |queue, scope| queue.enqueue(jobs, scope))
+        self.submit_as(true, move |workspace| {
+            workspace.schedule.with(&name, now, |queue, scope| queue.enqueue(jobs, scope))
         })
     }
 
@@ -92,16 +92,16 @@ impl Backend for Embedded {
             return Answer::error(Error::invalid("a worker's name is at most 256 bytes"));
         }
         let (queue, worker) = (queue.clone(), worker.to_owned());
-        self.submit(move |desk| desk.lease(&queue, max.min(BATCH_MAX), &worker, now))
+        self.submit(move |workspace| workspace.lease(&queue, max.min(BATCH_MAX), &worker, now))
     }
 
     fn changed(&self, queue: &QueueName, seen: u64) -> Answer<'_, Wake> {
         let name = queue.clone();
         let current = {
             let name = name.clone();
-            self.submit(move |desk| {
-                let number = desk.schedule.number(&name)?;
-                Ok(desk.schedule.queues[&number].wake)
+            self.submit(move |workspace| {
+                let number = workspace.schedule.number(&name)?;
+                Ok(workspace.schedule.queues[&number].wake)
             })
         };
         // Listen first, look then: what happens in between is seen by either.
@@ -165,9 +165,10 @@ impl Backend for Embedded {
 
     fn job(&self, queue: &QueueName, id: JobId, now: Timestamp) -> Answer<'_, Option<Job>> {
         let name = queue.clone();
-        self.submit(move |desk| {
-            let job = desk.schedule.with(&name, now, |queue, scope| Ok(queue.job(id, scope)))?;
-            Ok(desk.complete(&name, job)?.pop())
+        self.submit(move |workspace| {
+            let job =
+                workspace.schedule.with(&name, now, |queue, scope| Ok(queue.job(id, scope)))?;
+            Ok(workspace.complete(&name, job)?.pop())
         })
     }
 
@@ -179,11 +180,11 @@ impl Backend for Embedded {
         now: Timestamp,
     ) -> Answer<'_, Vec<Job>> {
         let (name, group, max) = (queue.clone(), group.clone(), max.min(BATCH_MAX));
-        self.submit(move |desk| {
-            let jobs = desk
+        self.submit(move |workspace| {
+            let jobs = workspace
                 .schedule
                 .with(&name, now, |queue, scope| Ok(queue.peek(&group, max, scope)))?;
-            desk.complete(&name, jobs)
+            workspace.complete(&name, jobs)
         })
     }
 
@@ -234,9 +235,9 @@ impl Backend for Embedded {
             return Answer::error(error);
         }
         let (queue, name) = (queue.clone(), group.clone());
-        self.submit(move |desk| {
-            desk.schedule.refits += 1;
-            desk.schedule.with(&queue, now, move |queue, scope| {
+        self.submit(move |workspace| {
+            workspace.schedule.refits += 1;
+            workspace.schedule.with(&queue, now, move |queue, scope| {
                 if limits.is_none() && queue.groups.find(name.as_str()).is_none() {
                     return Ok(());
                 }
@@ -256,10 +257,11 @@ impl Backend for Embedded {
         now: Timestamp,
     ) -> Answer<'_, Vec<Job>> {
         let (name, max) = (queue.clone(), max.min(BATCH_MAX));
-        self.submit(move |desk| {
-            let jobs =
-                desk.schedule.with(&name, now, |queue, scope| Ok(queue.dead(after, max, scope)))?;
-            desk.complete(&name, jobs)
+        self.submit(move |workspace| {
+            let jobs = workspace
+                .schedule
+                .with(&name, now, |queue, scope| Ok(queue.dead(after, max, scope)))?;
+            workspace.complete(&name, jobs)
         })
     }
 
@@ -277,8 +279,8 @@ impl Backend for Embedded {
         let put = move |queue: &mut Queue, scope: &mut Scope<'_>| {
             recurring.validate()?;
             recurring.job.check(&queue.settings, scope.now)?;
-            let known = queue.kept.recurring.contains_key(&recurring.name);
-            if !known && queue.kept.recurring.len() >= Recurring::COUNT_MAX {
+            let known = queue.history.recurring.contains_key(&recurring.name);
+            if !known && queue.history.recurring.len() >= Recurring::COUNT_MAX {
                 return Err(Error::new(
                     ErrorKind::Full,
                     "a queue has at most 10000 recurring jobs",
@@ -289,7 +291,7 @@ impl Backend for Embedded {
             }
             Err(Error::invalid("the recurring job's time never comes"))
         };
-        self.submit_as(true, move |desk| desk.schedule.with(&name, now, put))
+        self.submit_as(true, move |workspace| workspace.schedule.with(&name, now, put))
     }
 
     fn remove_recurring(&self, queue: &QueueName, name: &str, now: Timestamp) -> Answer<'_, bool> {
@@ -299,9 +301,9 @@ impl Backend for Embedded {
 
     fn recurring(&self, queue: &QueueName) -> Answer<'_, Vec<Recurring>> {
         let name = queue.clone();
-        self.submit(move |desk| {
-            let number = desk.schedule.number(&name)?;
-            let recurring = desk.schedule.queues[&number].kept.recurring.values();
+        self.submit(move |workspace| {
+            let number = workspace.schedule.number(&name)?;
+            let recurring = workspace.schedule.queues[&number].history.recurring.values();
             Ok(recurring.map(|(recurring, _)| recurring.clone()).collect())
         })
     }

@@ -11,14 +11,14 @@
 //! it anew and reads the schedule from it. If it failed for want of space, that takes the space which
 //! was set aside (see [`reserve`]), and calls that would add jobs are refused until there is room.
 
-mod bytes;
+mod commit;
 mod journal;
 mod load;
 mod options;
 mod reserve;
+mod row_bytes;
 mod rows;
 mod trouble;
-mod vault;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -27,19 +27,19 @@ use std::thread::JoinHandle;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::desk::{Desk, Vault};
 use super::signals::Signals;
+use super::workspace::{RowStore, Workspace};
 use crate::answer::Answer;
 use crate::backend::Health;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
 use crate::stats::Totals;
+use commit::FileVault;
 use journal::Journal;
 pub use options::FileOptions;
 pub use reserve::Reserve;
 use reserve::Space;
 use trouble::{contained, trouble, uncertain};
-use vault::FileVault;
 
 /// The most calls in one commit.
 const COMMIT_MAX: usize = 4_096;
@@ -58,9 +58,9 @@ impl FileOptions {
     }
 }
 
-/// A call on its way to the writer: given a desk it does its work and says what is to be told after
+/// A call on its way to the writer: given a workspace it does its work and says what is to be told after
 /// the commit; given an error it tells that.
-type Run = Box<dyn FnOnce(Result<&mut Desk<'_>, Error>) -> Option<Tell> + Send>;
+type Run = Box<dyn FnOnce(Result<&mut Workspace<'_>, Error>) -> Option<Tell> + Send>;
 /// A call, and whether it adds jobs: those are refused while there is no space for them.
 struct Task {
     run: Run,
@@ -132,20 +132,20 @@ impl Writer {
     pub(super) fn submit<T: Send + Unpin + 'static>(
         &self,
         adds: bool,
-        operation: impl FnOnce(&mut Desk<'_>) -> Result<T, Error> + Send + 'static,
+        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Answer<'_, T> {
         if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
             let message = "65536 calls wait for the queue file already";
             return Answer::error(Error::new(ErrorKind::Unavailable, message));
         }
         let (answer, answered) = oneshot::channel();
-        let run: Run = Box::new(move |desk| match desk {
+        let run: Run = Box::new(move |workspace| match workspace {
             Err(error) => {
                 drop(answer.send(Err(error)));
                 None
             }
-            Ok(desk) => {
-                let result = operation(desk);
+            Ok(workspace) => {
+                let result = operation(workspace);
                 Some(Box::new(move |failed: Option<Error>| {
                     drop(answer.send(failed.map_or(result, Err)));
                 }))
@@ -299,19 +299,19 @@ impl Open {
         tells: &mut Vec<Tell>,
     ) -> Result<(), Error> {
         let Self { database, journal, schedule } = self;
-        let mut vault = FileVault::new(database, journal);
+        let mut rows = FileVault::new(database, journal);
         for task in tasks {
-            tells.extend((task.run)(Ok(&mut Desk { schedule, vault: &mut vault })));
-            vault.store(schedule)?;
-            if let Some(error) = vault.failed.take() {
+            tells.extend((task.run)(Ok(&mut Workspace { schedule, rows: &mut rows })));
+            rows.store(schedule)?;
+            if let Some(error) = rows.failed.take() {
                 return Err(error);
             }
         }
-        vault.finish(schedule);
-        if !vault.written {
+        rows.finish(schedule);
+        if !rows.written {
             return Ok(());
         }
-        drop(vault);
+        drop(rows);
         journal.commit(database, two_phase).map_err(uncertain)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::desk::Vault;
+use super::workspace::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, IdHash, Schedule};
 
@@ -20,7 +20,7 @@ struct Shelf {
     results: HashMap<u64, Bytes, IdHash>,
 }
 
-impl Vault for MemoryVault {
+impl RowStore for MemoryVault {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         for change in schedule.changes.drain(..) {
             match change {

@@ -12,7 +12,7 @@ use super::estimate::{Frame, Setting, Told};
 use super::pack::{self, Reader, START_BYTES, unpack_settings};
 use super::read::{bytes, damaged, list, number, settled, text, unsigned};
 use super::script::{ENQUEUE, SETTLE};
-use super::{Desk, Inner};
+use super::{Inner, QueueContext};
 use crate::error::{Error, ErrorKind};
 use crate::{Enqueued, JobId, QueueSettings, Settled};
 
@@ -21,14 +21,14 @@ type Answering<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R, Error>>, Er
 /// Answers batches of calls that enqueue.
 pub(super) fn enqueue_all(
     inner: &Arc<Inner>,
-    desk: Weak<Desk>,
+    context: Weak<QueueContext>,
 ) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Answering<Vec<Enqueued>> + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
-        let (inner, desk) = (inner.upgrade(), desk.upgrade());
+        let (inner, context) = (inner.upgrade(), context.upgrade());
         Box::pin(async move {
-            let (Some(inner), Some(desk)) = (inner, desk) else { return Err(gone()) };
-            enqueue(&inner, &desk, calls, Timestamp::MIN).await
+            let (Some(inner), Some(context)) = (inner, context) else { return Err(gone()) };
+            enqueue(&inner, &context, calls, Timestamp::MIN).await
         })
     }
 }
@@ -55,16 +55,16 @@ fn gone() -> Error {
 /// Enqueues the jobs of several calls; each call all or none.
 pub(super) async fn enqueue(
     inner: &Arc<Inner>,
-    desk: &Arc<Desk>,
+    context: &Arc<QueueContext>,
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
 ) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
     let arguments = pack::calls(calls);
-    let answer = list(inner.change(&ENQUEUE, &desk.base, now, arguments).await?)?;
+    let answer = list(inner.change(&ENQUEUE, &context.base, now, arguments).await?)?;
     let [frame, groups, special, calls, names] =
         <[Value; 5]>::try_from(answer).map_err(|_| damaged())?;
-    let setting = desk.setting(inner, Frame::read(&frame)?).await?;
+    let setting = context.setting(inner, Frame::read(&frame)?).await?;
     let is_row = matches!(calls, Value::BulkString(_));
     let names = if is_row { names_of(&asked) } else { listed(list(names)?)? };
     let mut told = told(list(groups)?, list(special)?, names, &setting)?;
@@ -194,7 +194,7 @@ pub(super) async fn settle(
     Ok(lengths.into_iter().map(|length| Ok(all.by_ref().take(length).collect())).collect())
 }
 
-impl Desk {
+impl QueueContext {
     /// What an estimate needs beside a group.
     pub(super) async fn setting(&self, inner: &Inner, frame: Frame) -> Result<Setting, Error> {
         let settings = self.settings(inner, frame.version).await?;

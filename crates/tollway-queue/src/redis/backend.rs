@@ -117,16 +117,16 @@ impl Backend for RedisBackend {
         jobs: Vec<NewJob>,
         now: Timestamp,
     ) -> Answer<'_, Vec<Enqueued>> {
-        let desk = match check(&jobs, now).and_then(|()| self.inner.desk(queue)) {
-            Ok(desk) => desk,
+        let context = match check(&jobs, now).and_then(|()| self.inner.context(queue)) {
+            Ok(context) => context,
             Err(error) => return Answer::error(error),
         };
         let packed = pack::call(&jobs);
         if !self.inner.settings.use_callers_time {
-            return desk.enqueue.ask(packed);
+            return context.enqueue.ask(packed);
         }
         self.on(async move |inner: Inners| {
-            let answers = answers::enqueue(&inner, &desk, vec![packed], now).await?;
+            let answers = answers::enqueue(&inner, &context, vec![packed], now).await?;
             answers.into_iter().next().ok_or_else(damaged)?
         })
     }
@@ -158,7 +158,7 @@ impl Backend for RedisBackend {
         let inner = Arc::clone(&self.inner);
         // Not on a task of its own: whoever stops waiting must be seen to have stopped.
         Answer::pending(async move {
-            let wake = inner.desk(&queue)?.watch.changed(seen).await?;
+            let wake = inner.context(&queue)?.watch.changed(seen).await?;
             Ok(Wake { next: wake.next.map(|next| inner.by_caller(next)), ..wake })
         })
     }
@@ -174,8 +174,8 @@ impl Backend for RedisBackend {
             bounded(tokens.len())?;
             let mut arguments = vec![word("beat")];
             arguments.extend(tokens.into_iter().map(pack::token));
-            let desk = inner.desk(&queue)?;
-            let answer = beats(inner.look(&BEAT, &desk.base, now, arguments).await?)?;
+            let context = inner.context(&queue)?;
+            let answer = beats(inner.look(&BEAT, &context.base, now, arguments).await?)?;
             let by_caller = |beat| match beat {
                 Beat::Until(until) => Beat::Until(inner.by_caller(until)),
                 Beat::Cancelled(until) => Beat::Cancelled(inner.by_caller(until)),
@@ -191,22 +191,22 @@ impl Backend for RedisBackend {
         outcomes: Vec<(LeaseToken, Outcome)>,
         now: Timestamp,
     ) -> Answer<'_, Vec<Settled>> {
-        let desk = match bounded(outcomes.len()).and_then(|()| self.inner.desk(queue)) {
-            Ok(desk) => desk,
+        let context = match bounded(outcomes.len()).and_then(|()| self.inner.context(queue)) {
+            Ok(context) => context,
             Err(error) => return Answer::error(error),
         };
         let packed: Vec<Vec<u8>> =
             outcomes.iter().flat_map(|(token, outcome)| pack::outcome(*token, outcome)).collect();
         let longest = longest_result(&outcomes);
-        if !self.inner.settings.use_callers_time && desk.takes_result(longest) {
-            return desk.settle.ask(packed);
+        if !self.inner.settings.use_callers_time && context.takes_result(longest) {
+            return context.settle.ask(packed);
         }
         self.on(async move |inner: Inners| {
-            desk.check_result(&inner, longest).await?;
+            context.check_result(&inner, longest).await?;
             if !inner.settings.use_callers_time {
-                return desk.settle.ask(packed).await;
+                return context.settle.ask(packed).await;
             }
-            let answers = answers::settle(&inner, &desk.base, vec![packed], now).await?;
+            let answers = answers::settle(&inner, &context.base, vec![packed], now).await?;
             answers.into_iter().next().ok_or_else(damaged)?
         })
     }
@@ -221,8 +221,8 @@ impl Backend for RedisBackend {
         let queue = queue.clone();
         self.on(async move |inner: Inners| {
             let arguments = [word("progress"), pack::progress(token, progress)];
-            let desk = inner.desk(&queue)?;
-            let answer = beats(inner.look(&BEAT, &desk.base, now, arguments).await?)?;
+            let context = inner.context(&queue)?;
+            let answer = beats(inner.look(&BEAT, &context.base, now, arguments).await?)?;
             Ok(answer.first().is_some_and(|beat| *beat != Beat::Lost))
         })
     }
@@ -241,15 +241,15 @@ impl Backend for RedisBackend {
     fn job(&self, queue: &QueueName, id: JobId, now: Timestamp) -> Answer<'_, Option<Job>> {
         let queue = queue.clone();
         self.on(async move |inner: Inners| {
-            let desk = inner.desk(&queue)?;
+            let context = inner.context(&queue)?;
             let arguments = [word("job"), decimal(id)];
-            let mut answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
+            let mut answer = list(inner.look(&LOOK, &context.base, now, arguments).await?)?;
             let [frame, sort, ..] = &answer[..] else { return Err(damaged()) };
             let frame = Frame::read(frame)?;
             match (text(sort)?, answer.len()) {
                 ("live", 6) => {
                     let ahead = number(&answer[5])?;
-                    let setting = desk.setting(&inner, frame).await?;
+                    let setting = context.setting(&inner, frame).await?;
                     let told = Told::read(&list(answer.remove(4))?, &setting)?;
                     let (job, lease) = (bytes(&answer[2])?, bytes(&answer[3])?);
                     if lease.is_empty() {
@@ -274,14 +274,14 @@ impl Backend for RedisBackend {
         let (queue, group) = (queue.clone(), group.clone());
         self.on(async move |inner: Inners| {
             bounded(max)?;
-            let desk = inner.desk(&queue)?;
+            let context = inner.context(&queue)?;
             let most = [decimal(max), decimal(PAGE_BYTES)];
             let arguments = [word("peek"), word(group.as_str())].into_iter().chain(most);
-            let mut answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
+            let mut answer = list(inner.look(&LOOK, &context.base, now, arguments).await?)?;
             if answer.len() < 2 {
                 return Err(damaged());
             }
-            let setting = desk.setting(&inner, Frame::read(&answer[0])?).await?;
+            let setting = context.setting(&inner, Frame::read(&answer[0])?).await?;
             let told = Told::read(&list(answer.remove(1))?, &setting)?;
             let read = |part: &[Value]| {
                 read::waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)
@@ -300,10 +300,11 @@ impl Backend for RedisBackend {
         let (queue, after) = (queue.clone(), after.cloned());
         self.on(async move |inner: Inners| {
             bounded(max)?;
-            let desk = inner.desk(&queue)?;
+            let context = inner.context(&queue)?;
             let after = after.map_or(String::new(), |group| format!("({group}"));
             let arguments = [word("stats"), after.into_bytes(), decimal(max)];
-            let mut stats = read_stats(inner.look(&LOOK, &desk.base, now, arguments).await?, max)?;
+            let mut stats =
+                read_stats(inner.look(&LOOK, &context.base, now, arguments).await?, max)?;
             stats.next = stats.next.map(|next| inner.by_caller(next));
             Ok(stats)
         })
@@ -350,10 +351,10 @@ impl Backend for RedisBackend {
         let queue = queue.clone();
         self.on(async move |inner: Inners| {
             bounded(max)?;
-            let desk = inner.desk(&queue)?;
+            let context = inner.context(&queue)?;
             let after = after.map_or(0, |id| id.0);
             let arguments = [word("dead"), decimal(after), decimal(max), decimal(PAGE_BYTES)];
-            let answer = list(inner.look(&LOOK, &desk.base, now, arguments).await?)?;
+            let answer = list(inner.look(&LOOK, &context.base, now, arguments).await?)?;
             let read = |pair: &[Value]| read::over(unsigned(&pair[0])?, bytes(&pair[1])?, true);
             answer.get(1..).unwrap_or_default().chunks_exact(2).map(read).collect()
         })
@@ -394,9 +395,9 @@ impl Backend for RedisBackend {
     fn recurring(&self, queue: &QueueName) -> Answer<'_, Vec<Recurring>> {
         let queue = queue.clone();
         self.on(async move |inner: Inners| {
-            let desk = inner.desk(&queue)?;
+            let context = inner.context(&queue)?;
             let arguments = [word("recurring")];
-            recurring::read_all(inner.look(&LOOK, &desk.base, Timestamp::MIN, arguments).await?)
+            recurring::read_all(inner.look(&LOOK, &context.base, Timestamp::MIN, arguments).await?)
         })
     }
 }

@@ -20,8 +20,8 @@ impl Inner {
         now: Timestamp,
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<i64, Error> {
-        let desk = self.desk(queue)?;
-        number(&self.change(&CONTROL, &desk.base, now, arguments).await?)
+        let context = self.context(queue)?;
+        number(&self.change(&CONTROL, &context.base, now, arguments).await?)
     }
 
     /// Makes a queue or changes its settings.
@@ -32,11 +32,11 @@ impl Inner {
         now: Timestamp,
     ) -> Result<(), Error> {
         settings.validate()?;
-        let desk = self.desk(queue)?;
+        let context = self.context(queue)?;
         let shared = settings.shared.iter().map(|name| name.as_str().as_bytes().to_vec());
         // What time has done, it did under the settings of before.
         let change = std::iter::once(b"reshare".to_vec()).chain(shared.clone());
-        match self.look(&CONTROL, &desk.base, now, change).await {
+        match self.look(&CONTROL, &context.base, now, change).await {
             Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
             _ => {}
         }
@@ -46,8 +46,8 @@ impl Inner {
         let mut arguments =
             vec![b"put".to_vec(), name, packed.clone(), packed, has_limits.to_vec()];
         arguments.extend(shared);
-        self.look(&PUT, &desk.base, now, arguments).await?;
-        self.replace(&desk.base, now).await
+        self.look(&PUT, &context.base, now, arguments).await?;
+        self.replace(&context.base, now).await
     }
 
     /// Forgets a queue, a chunk of its keys at a time; whether there was one.
@@ -56,11 +56,11 @@ impl Inner {
         queue: &QueueName,
         now: Timestamp,
     ) -> Result<bool, Error> {
-        let desk = self.desk(queue)?;
+        let context = self.context(queue)?;
         let mut was_there = false;
         // What its jobs hold of limits that it shares would be held for ever.
         loop {
-            match self.look(&CONTROL, &desk.base, now, [b"release".to_vec()]).await {
+            match self.look(&CONTROL, &context.base, now, [b"release".to_vec()]).await {
                 Ok(more) if number(&more)? == 1 => {}
                 Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
                 _ => break,
@@ -68,7 +68,7 @@ impl Inner {
         }
         loop {
             let arguments = [b"remove".to_vec(), queue.as_str().as_bytes().to_vec()];
-            let answer = list(self.look(&PUT, &desk.base, now, arguments).await?)?;
+            let answer = list(self.look(&PUT, &context.base, now, arguments).await?)?;
             let [was, more] = &answer[..] else { return Err(damaged()) };
             was_there |= number(was)? == 1;
             if number(more)? == 0 {
@@ -114,12 +114,12 @@ impl Inner {
         worker: &str,
         now: Timestamp,
     ) -> Result<(Leased, Vec<Value>, Timestamp), Error> {
-        let desk = self.desk(queue)?;
-        let seen = desk.watch.seen();
+        let context = self.context(queue)?;
+        let seen = context.watch.seen();
         let asked = Instant::now();
         let page = PAGE_BYTES.to_string().into_bytes();
         let arguments = [max.to_string().into_bytes(), worker.as_bytes().to_vec(), page];
-        let mut answer = list(self.change(&LEASE, &desk.base, now, arguments).await?)?;
+        let mut answer = list(self.change(&LEASE, &context.base, now, arguments).await?)?;
         if answer.len() < 4 {
             return Err(damaged());
         }

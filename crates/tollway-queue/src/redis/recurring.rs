@@ -53,10 +53,10 @@ impl Inner {
         server: Timestamp,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let desk = self.desk(queue)?;
+        let context = self.context(queue)?;
         for name in names {
             let name = bytes(&name)?.to_vec();
-            let key = |suffix: &[u8]| [&desk.base[..], suffix].concat();
+            let key = |suffix: &[u8]| [&context.base[..], suffix].concat();
             let mut command = redis::cmd("HGET");
             command.arg(key(b"t")).arg(&name);
             let packed = self.line.ask(&command).await?;
@@ -74,11 +74,11 @@ impl Inner {
             let once = format!("\u{1}recurring {} {due}", recurring.name);
             let call = pack::call(&[NewJob { key: Some(once), ..recurring.job.clone() }]);
             // A full queue has work enough: this time passes, the next comes.
-            drop(answers::enqueue(self, &desk, vec![call], now).await?);
+            drop(answers::enqueue(self, &context, vec![call], now).await?);
             let following = recurring.rhythm.next_after(server).map(micros_at);
             let following = following.map_or(String::new(), |at| at.to_string());
             let arguments = [b"fire".to_vec(), name, due.into_bytes(), following.into_bytes()];
-            self.change(&CONTROL, &desk.base, now, arguments).await?;
+            self.change(&CONTROL, &context.base, now, arguments).await?;
         }
         Ok(())
     }

@@ -10,10 +10,10 @@ use redis::Value;
 
 use super::pack::unpack_settings;
 use super::read::bytes;
-use super::{Desk, Inner};
+use super::{Inner, QueueContext};
 use crate::error::Error;
 
-impl Desk {
+impl QueueContext {
     /// Whether the queue is known to take results of `length`.
     pub(super) fn takes_result(&self, length: usize) -> bool {
         length <= self.result_max.load(Ordering::Relaxed) as usize

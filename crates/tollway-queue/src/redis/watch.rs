@@ -13,7 +13,7 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use super::line::Line;
+use super::connection::Line;
 use super::pack::moment;
 use super::read::{list, text};
 use crate::{Wake, error::Error};

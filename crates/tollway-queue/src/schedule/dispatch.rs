@@ -179,7 +179,7 @@ impl Queue {
     /// Takes a job out, or asks its worker to stop.
     pub(crate) fn cancel(&mut self, id: JobId, scope: &mut Scope<'_>) -> Cancelled {
         let id = id.0;
-        if self.kept.take_dead(id).is_some() {
+        if self.history.take_dead(id).is_some() {
             scope.changes.push(Change::DeadGone { queue: scope.queue, id });
             scope.changes.push(Change::Gone { queue: scope.queue, id });
             return Cancelled::Removed;
@@ -211,7 +211,7 @@ impl Queue {
     /// Puts a dead letter back into its group, as if it had never failed.
     pub(crate) fn revive(&mut self, id: JobId, scope: &mut Scope<'_>) -> bool {
         let id = id.0;
-        let Some(over) = self.kept.take_dead(id) else { return false };
+        let Some(over) = self.history.take_dead(id) else { return false };
         let number = self.groups.number(&over.group);
         let due_ns = scope.now.as_nanos();
         let stage = Stage::Waiting;

@@ -20,8 +20,8 @@ use super::Sharers;
 use super::change::Change;
 use super::gate::Gate;
 use super::group::{Groups, refit};
+use super::history::History;
 use super::id_hash::IdHash;
-use super::kept::Kept;
 use super::ranks::{Place, Ranks};
 use super::response::Response;
 use crate::error::{Error, ErrorKind};
@@ -79,7 +79,7 @@ pub(crate) struct Queue {
     /// The lowest and the highest priority since the queue was last empty.
     pub(crate) priorities: (u8, u8),
     pub(crate) response: Response,
-    pub(crate) kept: Kept,
+    pub(crate) history: History,
     pub(crate) totals: Totals,
     pub(crate) wake: Wake,
 }
@@ -159,7 +159,7 @@ impl Queue {
             heaviest: 1,
             priorities: (u8::MAX, 0),
             response: Response::default(),
-            kept: Kept::default(),
+            history: History::default(),
             totals: Totals::default(),
             wake: Wake { next: None, seen: 0 },
         }
@@ -231,7 +231,7 @@ impl Queue {
 
     /// Bytes of all payloads that are kept.
     fn held_bytes(&self) -> u64 {
-        self.payload_bytes + self.kept.dead_bytes
+        self.payload_bytes + self.history.dead_bytes
     }
 
     /// Whether the payloads may have so many bytes more.
@@ -240,7 +240,7 @@ impl Queue {
     }
 
     fn enqueue_one(&mut self, job: NewJob, scope: &mut Scope<'_>) -> Enqueued {
-        if let Some(id) = job.key.as_deref().and_then(|key| self.kept.holder(key, scope.now)) {
+        if let Some(id) = job.key.as_deref().and_then(|key| self.history.holder(key, scope.now)) {
             let ready = self.estimate(id, scope);
             return Enqueued { id: crate::JobId(id), duplicate: true, ready };
         }
@@ -283,7 +283,7 @@ impl Queue {
     fn remember_key(&mut self, key: String, id: u64, scope: &mut Scope<'_>) -> std::sync::Arc<str> {
         let key: std::sync::Arc<str> = key.into();
         let until = scope.now.after(self.settings.key_window);
-        self.kept.remember_key(key.clone(), id, until);
+        self.history.remember_key(key.clone(), id, until);
         scope.changes.push(Change::Key { queue: scope.queue, key: key.clone() });
         key
     }

@@ -3,7 +3,7 @@
 use tollway_core::Timestamp;
 
 use super::change::Change;
-use super::kept::Over;
+use super::history::Over;
 use super::queue::{Queue, Running, Scope, Stage};
 use crate::job::{LeaseToken, Outcome, Settled};
 use crate::name::QueueName;
@@ -50,10 +50,10 @@ impl Queue {
     fn settled_before(&self, token: LeaseToken, outcome: &Outcome) -> Settled {
         let same = |over: &Over| over.entry.attempt == token.attempt;
         match outcome {
-            Outcome::Done { .. } if self.kept.done.get(&token.id.0).is_some_and(same) => {
+            Outcome::Done { .. } if self.history.done.get(&token.id.0).is_some_and(same) => {
                 Settled::Done
             }
-            Outcome::Failed { .. } if self.kept.dead.get(&token.id.0).is_some_and(same) => {
+            Outcome::Failed { .. } if self.history.dead.get(&token.id.0).is_some_and(same) => {
                 Settled::Dead
             }
             _ => Settled::Lost,
@@ -156,7 +156,7 @@ impl Queue {
         }
         scope.changes.push(Change::Done { queue, id, result });
         if let Some(over) = over {
-            self.kept.remember_done(id, over);
+            self.history.remember_done(id, over);
             self.purge(scope);
         }
         Settled::Done
@@ -213,7 +213,7 @@ impl Queue {
         }
         reason.truncate(end);
         if let Some(over) = self.end(id, reason, scope) {
-            self.kept.remember_dead(id, over);
+            self.history.remember_dead(id, over);
             scope.changes.push(Change::Dead { queue: scope.queue, id });
             self.purge(scope);
         }

@@ -73,11 +73,11 @@ impl Queue {
             let group = &self.groups.get(entry.group).name;
             return Some(job(id, entry, group, self.state(id, entry, scope)));
         }
-        if let Some(over) = self.kept.dead.get(&id) {
+        if let Some(over) = self.history.dead.get(&id) {
             let state = JobState::Dead { at: over.at, reason: over.reason.clone() };
             return Some(job(id, &over.entry, &over.group, state));
         }
-        let over = self.kept.done.get(&id)?;
+        let over = self.history.done.get(&id)?;
         Some(job(id, &over.entry, &over.group, JobState::Done { at: over.at, result: None }))
     }
 
@@ -117,7 +117,7 @@ impl Queue {
     pub(crate) fn dead(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
         let from = after.map_or(0, |id| id.0.saturating_add(1));
         let (mut jobs, mut page) = (Vec::new(), Page::of(max));
-        for (id, over) in self.kept.dead.range(from..) {
+        for (id, over) in self.history.dead.range(from..) {
             if !page.has_room() {
                 break;
             }
@@ -146,8 +146,8 @@ impl Queue {
             },
             paused: self.paused,
             groups_total: self.groups.len() as u64,
-            dead: self.kept.dead.len() as u64,
-            done: self.kept.done.len() as u64,
+            dead: self.history.dead.len() as u64,
+            done: self.history.done.len() as u64,
             totals: self.totals,
             next: self.wake.next,
             after: page.last().filter(|_| more).map(|last| last.group.clone()),

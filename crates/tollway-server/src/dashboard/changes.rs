@@ -7,8 +7,8 @@ use tracing::info;
 
 use super::describe;
 use super::keys::bytes_of;
-use crate::amendments::NoRoom;
 use crate::http::{Request, Trouble, read};
+use crate::operator_changes::NoRoom;
 use crate::rules::{AskError, Rules};
 use crate::worker::Worker;
 
@@ -85,7 +85,7 @@ fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
         Some(text) => Some(own_policy(&rules, &body.policy, text)?),
         None => None,
     };
-    let change = |amendments: &mut crate::amendments::Amendments| {
+    let change = |amendments: &mut crate::operator_changes::OperatorChanges| {
         amendments.own(&key, &body.policy, own.clone())
     };
     worker.service.enforcer().amend(change).map_err(no_room)?;

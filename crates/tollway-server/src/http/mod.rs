@@ -9,7 +9,6 @@
 //! several pipelined ones in one write. Anything else (HTTP/2, chunked bodies, `Expect`, `Upgrade`)
 //! goes to hyper together with the bytes read so far; both ways meet in [`answer`].
 
-mod amend;
 mod check;
 mod compat;
 mod connection;
@@ -24,6 +23,7 @@ mod reply;
 mod request;
 mod routes;
 mod settle;
+mod verbs;
 
 pub use connection::serve;
 pub(crate) use json::read;

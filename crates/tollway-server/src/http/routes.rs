@@ -1,9 +1,9 @@
 //! Which path is answered by what, and who may ask.
 
-use super::amend::{Change, amend};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::Request;
+use super::verbs::{Change, amend};
 use super::{check, compat, gate, ops, pages, queues, settle};
 use crate::auth::{Refused, Role};
 use crate::dashboard;

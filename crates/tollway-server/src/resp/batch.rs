@@ -18,7 +18,7 @@ use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
 use super::throttle::{Dialect, Plan};
 use super::transaction::{Transaction, Verb};
-use super::{amend, settle};
+use super::{settle, verbs};
 use crate::auth::Role;
 use crate::buffers::WRITE_BYTES;
 use crate::decide::{Decided, Decider};
@@ -311,15 +311,15 @@ impl<'a> Batch<'a> {
         if let Some(verb) = Verb::named(name) {
             return self.outside(verb, session, &mut encoder);
         }
-        let amend = amend::Command::named(name);
+        let verb = verbs::Command::named(name);
         // An unknown command is told as such only to those who may ask.
-        let role = amend.map_or(Role::Check, amend::Command::role);
+        let role = verb.map_or(Role::Check, verbs::Command::role);
         if let Some(text) = session.refusal(role) {
             return self.refuse(text, &mut encoder);
         }
         let outcome = if let Some(command) = settle::Command::named(name) {
             command.apply(args, &self.decider(), &mut encoder).await
-        } else if let Some(command) = amend {
+        } else if let Some(command) = verb {
             command.apply(args, &self.decider(), &mut encoder).await
         } else {
             Err(unknown(name))

@@ -9,7 +9,6 @@
 //! its own and nothing is charged for it; malformed framing ends the connection after the error,
 //! because no one knows where the next command would start.
 
-mod amend;
 mod batch;
 mod check;
 mod connection;
@@ -19,6 +18,7 @@ mod session;
 mod settle;
 mod throttle;
 mod transaction;
+mod verbs;
 
 pub use connection::serve;
 

@@ -19,7 +19,7 @@ use super::batch::unknown;
 use super::check::asks;
 use super::session::Session;
 use super::throttle::Dialect;
-use super::{amend, check, settle};
+use super::{check, settle, verbs};
 use crate::auth::Role;
 use crate::rules::Rules;
 use crate::worker::Worker;
@@ -130,7 +130,7 @@ fn refusal(args: &[&[u8]], session: &Session, worker: &Worker, rules: &Rules) ->
         let wrong = || command.wrong(args, rules, charges_max);
         return not_permitted(Role::Check).or_else(wrong);
     }
-    if let Some(command) = amend::Command::named(name) {
+    if let Some(command) = verbs::Command::named(name) {
         return not_permitted(command.role()).or_else(|| asks(rest, rules, 1).err());
     }
     // These change how the replies that follow are to be read.

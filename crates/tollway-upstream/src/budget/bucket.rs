@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
+use super::fair_queue::{Place, Turns};
 use super::lane::Lane;
-use super::line::{Place, Turns};
 use super::meter::{Meter, Rest, When};
 use super::{Knowledge, Settings};
 use crate::profile::{Costs, Dimension, Reach, Scope};

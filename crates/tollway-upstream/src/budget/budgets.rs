@@ -18,7 +18,7 @@ use tollway_core::Timestamp;
 
 use super::bucket::Bucket;
 use super::dispatches::Dispatches;
-use super::line::{Asker, Line, Place, Turns};
+use super::fair_queue::{Asker, Line, Place, Turns};
 use super::meter::{Meter, nanos};
 use super::names::{Names, lane_label};
 use super::skew::Skew;

@@ -4,7 +4,7 @@ use tollway_core::Timestamp;
 
 use super::bucket::{Bucket, Busy, Noted, cost_of};
 use super::budgets::{Budgets, Flight, Ticket, Waiter};
-use super::line::Place;
+use super::fair_queue::Place;
 use super::meter::{Meter, Sent, When};
 use super::{Knowledge, Settings};
 use crate::profile::{Costs, Route};

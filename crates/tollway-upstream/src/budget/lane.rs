@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::budgets::Waiting;
-use super::line::Line;
+use super::fair_queue::Line;
 use super::meter::When;
 
 /// How long what a refusal taught is remembered after it.

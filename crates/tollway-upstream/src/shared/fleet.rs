@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tollway_core::{Outage, StoreError};
 use tollway_redis::Primary;
 
-use super::core::Core;
+use super::connection::Link;
 use super::keys::{Prefix, RENAMED, WAKE};
-use super::link::Link;
-use super::{GlobalRate, RedisLedger, Settings, names, tend};
+use super::parts::Core;
+use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
 use crate::profile::Profile;
 
 /// This process among those that share a store. One for each store; ledgers of many credentials.
@@ -93,7 +93,7 @@ impl Fleet {
         cores.retain(|_, core| core.strong_count() > 0);
         cores.insert(prefix, Arc::downgrade(&core));
         drop(cores);
-        tokio::spawn(tend::tend(Arc::downgrade(&core)));
+        tokio::spawn(upkeep::keep_up(Arc::downgrade(&core)));
         Ok(RedisLedger::new(core))
     }
 

@@ -18,13 +18,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Naming;
-use super::core::Core;
+use super::claim_loop::{Reply, drive};
 use super::costs;
-use super::drive::{Reply, drive};
+use super::encoded_answer::Lesson;
 use super::keys::Keys;
-use super::lesson::Lesson;
-use super::line::{Line, Turn, rank};
-use super::purse::Purse;
+use super::parts::Core;
+use super::token_batch::TokenBatch;
+use super::waiters::{Line, Turn, rank};
 use crate::budget::{Claim, Reason, Refusal};
 
 /// One lane of a bucket.
@@ -35,7 +35,7 @@ pub(super) struct Lane {
     pub(super) keys: Keys,
     pub(super) quick_keys: Vec<String>,
     /// Tokens of the limits that the profile states for the bucket.
-    pub(super) purses: Vec<Purse>,
+    pub(super) purses: Vec<TokenBatch>,
     state: Mutex<State>,
     bell: Notify,
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::core::Core;
+use super::connection::Trouble;
+use super::fallback::Part;
+use super::inspect;
 use super::lane::Lane;
-use super::line::Turn;
-use super::link::Trouble;
-use super::look;
-use super::part::Part;
+use super::parts::Core;
+use super::waiters::Turn;
 use crate::budget::{BoxFuture, Claim, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle};
 use crate::profile::{Observation, Route};
 
@@ -64,7 +64,7 @@ impl Ledger for RedisLedger {
             let mut page = Page::default();
             for name in names.iter().skip(skip).take(max) {
                 let lanes = self.0.lanes_of(name);
-                let view = look::view(&self.0, name, &lanes).await.map_err(away)?;
+                let view = inspect::view(&self.0, name, &lanes).await.map_err(away)?;
                 page.buckets.push(view);
             }
             let seen = skip.saturating_add(page.buckets.len());
@@ -76,7 +76,7 @@ impl Ledger for RedisLedger {
     fn unlock<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<bool, LedgerError>> {
         Box::pin(async move {
             let lanes = self.0.lanes_of(bucket);
-            let was_there = look::unlock(&self.0, bucket, &lanes).await.map_err(away)?;
+            let was_there = inspect::unlock(&self.0, bucket, &lanes).await.map_err(away)?;
             for lane in lanes {
                 lane.ring();
             }

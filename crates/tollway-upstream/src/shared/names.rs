@@ -10,8 +10,8 @@ use std::sync::{PoisonError, RwLock};
 
 use redis::{FromRedisValue as _, Value};
 
-use super::core::Core;
 use super::keys::RENAMED;
+use super::parts::Core;
 
 /// Names by method and template.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use redb::{ReadOnlyTable, ReadTransaction, WriteTransaction};
 
-use super::bytes::{In, Out, damaged};
+use super::row_bytes::{In, Out, damaged};
 use super::rows::{FORMAT, check_format};
 use super::trouble;
 use crate::error::Error;

@@ -3,13 +3,13 @@
 use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 use tollway_core::Timestamp;
 
-use super::bytes::{In, damaged};
+use super::commit::SECRET;
 use super::journal::{Named, Numbered};
+use super::row_bytes::{In, damaged};
 use super::rows::{
     check_format, read_done, read_gate, read_gates, read_job, read_limits, read_move,
     read_recurring, read_settings,
 };
-use super::vault::SECRET;
 use crate::error::Error;
 use crate::schedule::{Entry, Gate, Over, Queue, Running, Schedule};
 use crate::{Group, QueueName};
@@ -135,7 +135,7 @@ fn load_jobs(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
             let mut row = In(row.value());
             let (at, reason) = (row.time()?, row.text()?.to_owned());
             let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
-            queue.kept.remember_dead(id, Over { group, entry, at, reason });
+            queue.history.remember_dead(id, Over { group, entry, at, reason });
             continue;
         }
         restore(schedule, number, id, &group, entry, running)?;
@@ -186,7 +186,7 @@ fn load_done(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
     }
     done.sort_by_key(|(_, id, over)| (over.at, *id));
     for (number, id, over) in done {
-        schedule.queues.get_mut(&number).ok_or_else(damaged)?.kept.remember_done(id, over);
+        schedule.queues.get_mut(&number).ok_or_else(damaged)?.history.remember_done(id, over);
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ fn load_keys(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(), Erro
     keys.sort();
     for (until, id, number, key) in keys {
         let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
-        queue.kept.remember_key(key.into(), id, until);
+        queue.history.remember_key(key.into(), id, until);
     }
     Ok(())
 }
@@ -211,7 +211,7 @@ fn load_recurring(rows: &ReadTransaction, schedule: &mut Schedule) -> Result<(),
         let next = row.time()?;
         let recurring = read_recurring(name, &mut row)?;
         let queue = schedule.queues.get_mut(&number).ok_or_else(damaged)?;
-        queue.kept.put_recurring(recurring, next);
+        queue.history.put_recurring(recurring, next);
         Ok(())
     })
 }

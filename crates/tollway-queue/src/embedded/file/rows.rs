@@ -20,7 +20,7 @@
 use tollway_core::sliding_window::Cell;
 use tollway_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_window};
 
-use super::bytes::{In, Out, damaged};
+use super::row_bytes::{In, Out, damaged};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Start};
 use crate::schedule::{Entry, Gate, Over, Running, Slots, Stage, Terms};

@@ -16,12 +16,12 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::Naming;
-use super::core::Core;
+use super::connection::Trouble;
 use super::costs;
 use super::lane::Lane;
-use super::line::Turn;
-use super::link::Trouble;
+use super::parts::Core;
 use super::script::{self, Script};
+use super::waiters::Turn;
 
 /// For how long the quickest way is taken beside old clients before a claim looks at everything.
 const LOOK: Duration = Duration::from_millis(250);

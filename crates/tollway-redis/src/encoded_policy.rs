@@ -11,11 +11,11 @@ use tollway_core::sliding_window::{self, Cell, SlidingWindow};
 use tollway_core::{Algorithm, Policy, Quota, SKEW, State, Timestamp};
 
 use crate::amount::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
-use crate::bytes::{Reader, put_double};
+use crate::packed_bytes::{Reader, put_double};
 
 /// A policy, and what a script must be told of it.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct EncodedPolicy {
     pub(crate) policy: Policy,
     /// The number of the algorithm, as the scripts count them.
     pub(crate) kind: u8,
@@ -25,9 +25,9 @@ pub(crate) struct Terms {
     pub(crate) is_whole: bool,
 }
 
-/// Terms of policies seen before.
+/// EncodedPolicy of policies seen before.
 #[derive(Debug, Default)]
-pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<Terms>>>);
+pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<EncodedPolicy>>>);
 
 /// The kind whose states share ledgers.
 pub(crate) const GCRA: u8 = 1;
@@ -37,7 +37,7 @@ const KNOWN_MAX: usize = 4_096;
 
 impl KnownTerms {
     /// The terms of `policy`.
-    pub(crate) fn of(&self, policy: &Policy) -> Arc<Terms> {
+    pub(crate) fn of(&self, policy: &Policy) -> Arc<EncodedPolicy> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // The identity alone does not tell: one whose numbers come with the call is one policy.
         if let Some(terms) = known.get(&policy.id())
@@ -46,7 +46,7 @@ impl KnownTerms {
             return Arc::clone(terms);
         }
         drop(known);
-        let terms = Arc::new(Terms::new(policy));
+        let terms = Arc::new(EncodedPolicy::new(policy));
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() < KNOWN_MAX || known.contains_key(&policy.id()) {
             known.insert(policy.id(), Arc::clone(&terms));
@@ -64,7 +64,7 @@ pub(crate) struct Return {
     pub(crate) taken_at: Timestamp,
 }
 
-impl Terms {
+impl EncodedPolicy {
     pub(crate) fn new(policy: &Policy) -> Self {
         let (kind, numbers) = constants(policy.algorithm());
         let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());

@@ -10,20 +10,20 @@ use tollway_core::Mode;
 
 use crate::amount::moment;
 use crate::batch::{Fields, Found, Manner, time};
-use crate::bytes::{Reader, put_number};
+use crate::encoded_policy::GCRA;
+use crate::packed_bytes::{Reader, put_number};
 use crate::request::{Part, Request};
 use crate::script::{Script, Shape, written_out};
-use crate::terms::GCRA;
 
 /// A script for one request alone, and its arguments.
-pub(crate) struct Brief {
+pub(crate) struct SingleRequest {
     pub(crate) script: &'static Script,
     pub(crate) arguments: Vec<Vec<u8>>,
     shape: Shape,
     charges: usize,
 }
 
-impl Brief {
+impl SingleRequest {
     /// For a request of checks on GCRA states, all different and in so many keys, with the
     /// identities of their policies; `None` if there is no such script.
     pub(crate) fn new(

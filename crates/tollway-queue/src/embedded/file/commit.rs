@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use redb::Database;
 
-use super::bytes::{In, Out, damaged};
 use super::journal::{Journal, Named, Numbered, Tables};
+use super::row_bytes::{In, Out, damaged};
 use super::rows::{
     FORMAT, read_job, read_result, write_done, write_gate, write_gates, write_job, write_move,
     write_recurring, write_settings,
 };
-use crate::embedded::desk::Vault;
+use crate::embedded::workspace::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, Schedule};
 use crate::{Group, QueueName};
@@ -130,7 +130,7 @@ impl<'d> FileVault<'d> {
 
     fn put_move(&mut self, queue: u32, id: u64, schedule: &Schedule) {
         let Some(state) = schedule.queues.get(&queue) else { return };
-        let dead = state.kept.dead.get(&id).map(|over| &over.entry);
+        let dead = state.history.dead.get(&id).map(|over| &over.entry);
         if let Some(entry) = state.jobs.get(&id).or(dead) {
             let out = self.out.empty();
             write_move(out, entry, state.leases.get(&id));
@@ -140,7 +140,7 @@ impl<'d> FileVault<'d> {
 
     fn put_dead(&mut self, queue: u32, id: u64, schedule: &Schedule) {
         let state = schedule.queues.get(&queue);
-        if let Some(over) = state.and_then(|state| state.kept.dead.get(&id)) {
+        if let Some(over) = state.and_then(|state| state.history.dead.get(&id)) {
             let out = self.out.empty();
             out.time(over.at).text(&over.reason);
             self.journal.put(Numbered::Dead, queue, id, &out.0);
@@ -150,7 +150,7 @@ impl<'d> FileVault<'d> {
 
     fn put_done(&mut self, queue: u32, id: u64, result: Option<&[u8]>, schedule: &Schedule) {
         let state = schedule.queues.get(&queue);
-        if let Some(over) = state.and_then(|state| state.kept.done.get(&id)) {
+        if let Some(over) = state.and_then(|state| state.history.done.get(&id)) {
             let out = self.out.empty();
             write_done(out, over, result);
             self.journal.put(Numbered::Done, queue, id, &out.0);
@@ -177,7 +177,7 @@ impl<'d> FileVault<'d> {
 
     fn put_key(&mut self, queue: u32, key: &str, schedule: &Schedule) {
         let state = schedule.queues.get(&queue);
-        if let Some((id, until)) = state.and_then(|state| state.kept.keys.get(key)) {
+        if let Some((id, until)) = state.and_then(|state| state.history.keys.get(key)) {
             let out = self.out.empty();
             out.u64(*id).time(*until);
             self.journal.put_named(Named::Keys, queue, key, &out.0);
@@ -186,7 +186,7 @@ impl<'d> FileVault<'d> {
 
     fn put_recurring(&mut self, queue: u32, name: &str, schedule: &Schedule) {
         let state = schedule.queues.get(&queue);
-        match state.and_then(|state| state.kept.recurring.get(name)) {
+        match state.and_then(|state| state.history.recurring.get(name)) {
             Some((recurring, next)) => {
                 let out = self.out.empty();
                 out.time(*next);
@@ -221,7 +221,7 @@ impl<'d> FileVault<'d> {
     }
 }
 
-impl Vault for FileVault<'_> {
+impl RowStore for FileVault<'_> {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         let mut changes = std::mem::take(&mut schedule.changes);
         self.written |= !changes.is_empty();

@@ -16,15 +16,15 @@ use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::core::Core;
-use super::link::Trouble;
+use super::connection::Trouble;
+use super::parts::Core;
 use super::{GlobalRate, Prefix, script};
 use crate::budget::Claim;
 use crate::profile::{Profile, Reach, Route};
 
 /// The tokens in hand.
 #[derive(Debug)]
-pub(super) struct Purse {
+pub(super) struct TokenBatch {
     /// Where the store keeps what is taken of it.
     key: String,
     rate: Option<GlobalRate>,
@@ -44,7 +44,7 @@ struct Hand {
     alone_at: Option<Instant>,
 }
 
-impl Purse {
+impl TokenBatch {
     /// That of the credential.
     pub(super) fn of_credential(
         global: Option<GlobalRate>,

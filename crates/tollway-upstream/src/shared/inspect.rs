@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use super::core::Core;
+use super::connection::Trouble;
 use super::costs::main_dimension;
 use super::keys::Keys;
 use super::lane::Lane;
-use super::link::Trouble;
+use super::parts::Core;
 use crate::budget::{BucketView, DimensionView, Knowledge};
 
 /// What the store and this process know of a bucket.

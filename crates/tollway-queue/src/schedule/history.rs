@@ -14,7 +14,7 @@ use crate::{Group, Recurring, Start};
 
 /// What a queue keeps beside its jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct History {
     /// Who was enqueued with a key, and until when it is remembered.
     pub(crate) keys: HashMap<Arc<str>, (u64, Timestamp)>,
     key_order: BTreeSet<(Timestamp, Arc<str>)>,
@@ -38,7 +38,7 @@ pub(crate) struct Over {
     pub(crate) reason: String,
 }
 
-impl Kept {
+impl History {
     /// The job that was enqueued with `key`, if that is still remembered.
     pub(crate) fn holder(&self, key: &str, now: Timestamp) -> Option<u64> {
         self.keys.get(key).filter(|(_, until)| *until > now).map(|(id, _)| *id)
@@ -95,8 +95,8 @@ impl Queue {
     }
 
     fn purge_keys(&mut self, scope: &mut Scope<'_>) {
-        while let Some((until, key)) = self.kept.key_order.first() {
-            let many = self.kept.keys.len() > self.settings.keys_max as usize;
+        while let Some((until, key)) = self.history.key_order.first() {
+            let many = self.history.keys.len() > self.settings.keys_max as usize;
             if *until > scope.now && !many {
                 return;
             }
@@ -106,33 +106,33 @@ impl Queue {
     }
 
     pub(crate) fn forget_key(&mut self, key: &Arc<str>, scope: &mut Scope<'_>) {
-        if let Some((_, until)) = self.kept.keys.remove(key) {
-            self.kept.key_order.remove(&(until, key.clone()));
+        if let Some((_, until)) = self.history.keys.remove(key) {
+            self.history.key_order.remove(&(until, key.clone()));
             scope.changes.push(Change::KeyGone { queue: scope.queue, key: key.clone() });
         }
     }
 
     fn purge_done(&mut self, scope: &mut Scope<'_>) {
         let retention = self.settings.retention;
-        while let Some(&(at, id)) = self.kept.done_order.first() {
-            let many = self.kept.done_order.len() > retention.done_max as usize;
+        while let Some(&(at, id)) = self.history.done_order.first() {
+            let many = self.history.done_order.len() > retention.done_max as usize;
             if !many && at.after(retention.done_age) > scope.now {
                 return;
             }
-            self.kept.done_order.pop_first();
-            self.kept.done.remove(&id);
+            self.history.done_order.pop_first();
+            self.history.done.remove(&id);
             scope.changes.push(Change::DoneGone { queue: scope.queue, id });
         }
     }
 
     fn purge_dead(&mut self, scope: &mut Scope<'_>) {
         let retention = self.settings.retention;
-        while let Some(&(at, id)) = self.kept.dead_order.first() {
-            let many = self.kept.dead.len() > retention.dead_max as usize;
+        while let Some(&(at, id)) = self.history.dead_order.first() {
+            let many = self.history.dead.len() > retention.dead_max as usize;
             if !many && at.after(retention.dead_age) > scope.now {
                 return;
             }
-            self.kept.take_dead(id);
+            self.history.take_dead(id);
             scope.changes.push(Change::DeadGone { queue: scope.queue, id });
             scope.changes.push(Change::Gone { queue: scope.queue, id });
         }
@@ -142,13 +142,13 @@ impl Queue {
     pub(crate) fn put_recurring(&mut self, recurring: Recurring, scope: &mut Scope<'_>) -> bool {
         let Some(next) = recurring.rhythm.next_after(scope.now) else { return false };
         let name = recurring.name.clone();
-        self.kept.put_recurring(recurring, next);
+        self.history.put_recurring(recurring, next);
         scope.changes.push(Change::Recurring { queue: scope.queue, name });
         true
     }
 
     pub(crate) fn remove_recurring(&mut self, name: &str, scope: &mut Scope<'_>) -> bool {
-        let there = self.kept.remove_recurring(name);
+        let there = self.history.remove_recurring(name);
         if there {
             let name = name.to_owned();
             scope.changes.push(Change::Recurring { queue: scope.queue, name });
@@ -158,14 +158,14 @@ impl Queue {
 
     /// Enqueues the recurring jobs whose time has come, each once however often it came unseen.
     pub(crate) fn recur(&mut self, scope: &mut Scope<'_>) {
-        while let Some((next, name)) = self.kept.recurring_order.first().cloned()
+        while let Some((next, name)) = self.history.recurring_order.first().cloned()
             && next <= scope.now
         {
-            let Some((recurring, _)) = self.kept.recurring.get(&name).cloned() else { return };
+            let Some((recurring, _)) = self.history.recurring.get(&name).cloned() else { return };
             match recurring.rhythm.next_after(scope.now) {
-                Some(next) => self.kept.put_recurring(recurring.clone(), next),
+                Some(next) => self.history.put_recurring(recurring.clone(), next),
                 None => {
-                    self.kept.remove_recurring(&name);
+                    self.history.remove_recurring(&name);
                 }
             }
             scope.changes.push(Change::Recurring { queue: scope.queue, name });

@@ -1,6 +1,6 @@
 //! What operators change while the service runs: keys banned, keys given a quota of their own.
 //!
-//! Amendments stand beside the rules and outlive a reload of them, but not the process, and hold on
+//! OperatorChanges stand beside the rules and outlive a reload of them, but not the process, and hold on
 //! this node only: what is to last belongs into the configuration. A set of them never changes; an
 //! operator's change makes the next set ([`crate::service::Service::amend`]), so that a request
 //! sees one state of affairs from beginning to end.
@@ -16,13 +16,13 @@ const QUOTAS_PER_KEY_MAX: usize = 64;
 
 /// Keys that are treated differently from what the rules say.
 #[derive(Clone, Debug, Default)]
-pub struct Amendments {
-    by_key: HashMap<Box<[u8]>, Amendment>,
+pub struct OperatorChanges {
+    by_key: HashMap<Box<[u8]>, OperatorChange>,
 }
 
 /// What is different for one key.
 #[derive(Clone, Debug, Default)]
-pub struct Amendment {
+pub struct OperatorChange {
     /// Whether the key is always denied.
     pub banned: bool,
     quotas: HashMap<String, Policy>,
@@ -32,11 +32,11 @@ pub struct Amendment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-impl Amendments {
+impl OperatorChanges {
     /// What is different for `key`, if anything is.
     #[inline]
     #[must_use]
-    pub fn of(&self, key: &[u8]) -> Option<&Amendment> {
+    pub fn of(&self, key: &[u8]) -> Option<&OperatorChange> {
         // Almost always there are none, and then no key is hashed for it.
         if self.by_key.is_empty() { None } else { self.by_key.get(key) }
     }
@@ -91,7 +91,7 @@ impl Amendments {
         Ok(())
     }
 
-    fn entry(&mut self, key: &[u8]) -> Result<&mut Amendment, NoRoom> {
+    fn entry(&mut self, key: &[u8]) -> Result<&mut OperatorChange, NoRoom> {
         if self.by_key.len() >= KEYS_MAX && !self.by_key.contains_key(key) {
             return Err(NoRoom);
         }
@@ -105,7 +105,7 @@ impl Amendments {
     }
 }
 
-impl Amendment {
+impl OperatorChange {
     /// The key's own form of the policy of this name.
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn an_amendment_taken_back_leaves_nothing_behind() {
-        let mut amendments = Amendments::default();
+        let mut amendments = OperatorChanges::default();
         let policy = Policy::parse("api", "9/s").unwrap();
         amendments.ban(b"k", true).unwrap();
         amendments.own(b"k", "api", Some(policy.clone())).unwrap();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_number_of_amended_keys_is_bounded() {
-        let mut amendments = Amendments::default();
+        let mut amendments = OperatorChanges::default();
         for key in 0..KEYS_MAX {
             amendments.ban(&key.to_le_bytes(), true).unwrap();
         }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use redis::{FromRedisValue as _, Value};
 use tokio::time::MissedTickBehavior;
 
-use super::core::Core;
 use super::keys::Keys;
 use super::lane::Lane;
+use super::parts::Core;
 use super::script;
 
 /// Names in one call.
@@ -18,7 +18,7 @@ const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
 
 /// Tends a ledger until it is dropped, three times a lease.
-pub(super) async fn tend(core: Weak<Core>) {
+pub(super) async fn keep_up(core: Weak<Core>) {
     let Some(beat) = core.upgrade().map(|core| core.settings.beat()) else { return };
     let mut tick = tokio::time::interval(beat);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

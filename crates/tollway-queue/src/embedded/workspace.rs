@@ -9,7 +9,7 @@ use crate::schedule::{Grant, Schedule};
 use crate::{JobId, QueueName};
 
 /// Where payloads and results are.
-pub(crate) trait Vault {
+pub(crate) trait RowStore {
     /// Stores what the schedule says has changed.
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error>;
 
@@ -21,12 +21,12 @@ pub(crate) trait Vault {
 }
 
 /// What an operation has at hand.
-pub(crate) struct Desk<'a> {
+pub(crate) struct Workspace<'a> {
     pub(crate) schedule: &'a mut Schedule,
-    pub(crate) vault: &'a mut dyn Vault,
+    pub(crate) rows: &'a mut dyn RowStore,
 }
 
-impl Desk<'_> {
+impl Workspace<'_> {
     pub(super) fn lease(
         &mut self,
         name: &QueueName,
@@ -37,7 +37,7 @@ impl Desk<'_> {
         let number = self.schedule.number(name)?;
         let grants =
             self.schedule.with(name, now, |queue, scope| Ok(queue.lease(max, worker, scope)))?;
-        self.vault.store(self.schedule)?;
+        self.rows.store(self.schedule)?;
         let leases: Result<Vec<Lease>, Error> =
             grants.into_iter().map(|grant| self.fill(number, grant)).collect();
         let wake = self.schedule.queues[&number].wake;
@@ -50,7 +50,7 @@ impl Desk<'_> {
             attempt: grant.entry.attempt,
             failures: grant.entry.failures,
             group: grant.group,
-            payload: self.vault.payload(number, grant.id)?,
+            payload: self.rows.payload(number, grant.id)?,
             priority: grant.entry.priority,
             weight: grant.entry.weight,
             enqueued_at: grant.entry.enqueued_at,
@@ -65,11 +65,11 @@ impl Desk<'_> {
         jobs: impl IntoIterator<Item = Job>,
     ) -> Result<Vec<Job>, Error> {
         let number = self.schedule.number(name)?;
-        self.vault.store(self.schedule)?;
+        self.rows.store(self.schedule)?;
         let complete = |mut job: Job| {
             match &mut job.state {
-                JobState::Done { result, .. } => *result = self.vault.result(number, job.id.0)?,
-                _ => job.payload = self.vault.payload(number, job.id.0)?,
+                JobState::Done { result, .. } => *result = self.rows.result(number, job.id.0)?,
+                _ => job.payload = self.rows.payload(number, job.id.0)?,
             }
             Ok(job)
         };

@@ -122,7 +122,7 @@ impl Queue {
         shared: &BTreeMap<QueueName, (Limit, Gate)>,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let others = [self.expiries.first().map(|(at, _)| *at), self.kept.next_recurring()];
+        let others = [self.expiries.first().map(|(at, _)| *at), self.history.next_recurring()];
         let first = others.into_iter().flatten().min();
         let start = self.next_start(shared, now);
         start.into_iter().chain(first).min()

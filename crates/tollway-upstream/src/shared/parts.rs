@@ -9,14 +9,14 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::connection::{Link, Trouble};
+use super::encoded_answer::Lesson;
 use super::keys::{Keys, Prefix, bucket_of, lane_of, template_of};
 use super::lane::Lane;
-use super::lesson::Lesson;
-use super::line::Turn;
-use super::link::{Link, Trouble};
 use super::names::Names;
-use super::purse::Purse;
 use super::script;
+use super::token_batch::TokenBatch;
+use super::waiters::Turn;
 use super::{Naming, Settings};
 use crate::budget::{Claim, LocalLedger, Reason, Refusal};
 use crate::profile::{Observation, Profile, Route};
@@ -30,7 +30,7 @@ pub(super) struct Core {
     pub(super) process: Arc<str>,
     pub(super) profile: Arc<Profile>,
     pub(super) names: Names,
-    pub(super) purse: Purse,
+    pub(super) purse: TokenBatch,
     /// What stands in while the store is gone.
     pub(super) local: LocalLedger,
     /// How many processes share the credential, as last counted.
@@ -54,7 +54,7 @@ impl Core {
         profile: Arc<Profile>,
     ) -> Self {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
-        let purse = Purse::of_credential(settings.global, &profile, &prefix);
+        let purse = TokenBatch::of_credential(settings.global, &profile, &prefix);
         Self {
             link,
             runtime: Handle::current(),
@@ -116,7 +116,7 @@ impl Core {
         let keys = Keys::new(&self.prefix, &name.0, &name.1, exempt);
         let naming = self.settings.naming;
         let mut lane = Lane::new(Arc::clone(&name.0), template_of(route), keys, naming);
-        lane.purses = Purse::of_bucket(bucket, route, &self.profile, &self.prefix);
+        lane.purses = TokenBatch::of_bucket(bucket, route, &self.profile, &self.prefix);
         let lane = Arc::new(lane);
         lanes.insert(name, Arc::clone(&lane));
         Ok(lane)
