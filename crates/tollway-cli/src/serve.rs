@@ -14,6 +14,7 @@ use tollway_server::dashboard::ProxyAdmin;
 use tollway_server::enforcer::Backing;
 use tollway_server::metrics::{Front, Metrics};
 use tollway_server::queues::{Pushing, QueuePlan, Queues, open};
+use tollway_server::reload::Sighting;
 use tollway_server::run::until_told;
 use tollway_server::server::{Bound, Server};
 use tollway_server::service::{Origin, Service};
@@ -171,6 +172,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 async fn serve(args: Args) -> Result<()> {
     let overrides = args.overrides()?;
     let metrics = Metrics::default();
+    let seen = Some(Sighting::of(&args.config));
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollway_server::logs::start(config.log == LogFormat::Json);
     tollway_server::logs::note(&config.notes);
@@ -185,7 +187,7 @@ async fn serve(args: Args) -> Result<()> {
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
-    let origin = Origin { files: args.config, overrides };
+    let origin = Origin { files: args.config, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);

@@ -88,6 +88,11 @@ impl Mapping {
         allow(unused_variables, reason = "there is no such advice")
     )]
     fn advise_huge(&self, used: usize, bytes: usize) {
+        // Where the operator has turned huge pages off, gathering would make them all the same.
+        #[cfg(target_os = "linux")]
+        if are_huge_pages_off() {
+            return;
+        }
         #[cfg(target_os = "linux")]
         // SAFETY: the range is ours, because the mapping is longer by 2 MiB than what it is used for;
         // the advice changes no byte of it. A refusal is no error.
@@ -115,6 +120,12 @@ impl Mapping {
         // SAFETY: the mapping is longer than 2 MiB, and the skip shorter.
         unsafe { self.start.add(skip) }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn are_huge_pages_off() -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    setting.is_ok_and(|setting| setting.contains("[never]"))
 }
 
 #[cfg(unix)]

@@ -30,8 +30,12 @@ impl Endpoint {
     pub(crate) fn collides(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one), Self::Tcp(other)) => {
-                let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
-                one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())
+                // `[::]` takes the addresses of IPv4 as well.
+                let covers = |one: &SocketAddr, other: &SocketAddr| {
+                    one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+                };
+                let overlap = one.ip() == other.ip() || covers(one, other) || covers(other, one);
+                one.port() == other.port() && one.port() != 0 && overlap
             }
             (Self::Unix(one), Self::Unix(other)) => one.path == other.path,
             _ => false,
@@ -78,5 +82,24 @@ impl fmt::Display for Endpoint {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(socket) => socket.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_addresses_collide_if_one_covers_the_other() {
+        let collide = |one: &str, other: &str| {
+            let endpoint = |text: &str| text.parse::<Endpoint>().unwrap();
+            let (one, other) = (endpoint(one), endpoint(other));
+            assert_eq!(one.collides(&other), other.collides(&one));
+            one.collides(&other)
+        };
+        assert!(collide("127.0.0.1:80", "127.0.0.1:80") && collide("0.0.0.0:80", "127.0.0.1:80"));
+        assert!(collide("[::]:80", "127.0.0.1:80") && collide("[::]:80", "[::1]:80"));
+        assert!(!collide("0.0.0.0:80", "[::1]:80") && !collide("127.0.0.1:80", "127.0.0.1:81"));
+        assert!(!collide("127.0.0.1:0", "127.0.0.1:0"), "each gets a port of its own");
     }
 }

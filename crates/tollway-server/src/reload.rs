@@ -34,7 +34,17 @@ pub fn reload(service: &Service) -> Result<(), String> {
         return Err("the service was started without a file: there is nothing to reload".to_owned());
     }
     let _alone = service.reloading();
-    match Config::load(&origin.files, &origin.overrides, service.metrics()) {
+    // A file that is being written is empty first, and then begins: what was read of it counts only if
+    // nothing has changed meanwhile. Whoever watches the files sees the change, and reloads again.
+    let before = Sighting::of(&origin.files);
+    let loaded = Config::load(&origin.files, &origin.overrides, service.metrics());
+    if before.has_empty() || before.again(&origin.files) != before {
+        let wrong = "a file was empty or changed while it was read; it is read again when it rests";
+        warn!("{wrong}");
+        service.refuse_reload(wrong.to_owned());
+        return Err(wrong.to_owned());
+    }
+    match loaded {
         Ok(config) => {
             let policies = config.rules.rules().len();
             note(&config.notes);
@@ -127,6 +137,8 @@ pub struct Sighting(Vec<Option<Seen>>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     stamp: Stamp,
+    /// Whether it is a file, and no pipe or device.
+    is_file: bool,
     /// Of what is in the file.
     hash: u64,
 }
@@ -144,6 +156,17 @@ impl Sighting {
     /// Looks at the files for the first time.
     pub fn of<P: AsRef<Path>>(files: &[P]) -> Self {
         Self(files.iter().map(|file| look(file.as_ref(), None)).collect())
+    }
+
+    /// Whether one of the files has nothing in it.
+    fn has_empty(&self) -> bool {
+        self.0.iter().flatten().any(|seen| seen.stamp.length == 0 && seen.is_file)
+    }
+
+    /// The same, with the first files as they were seen earlier.
+    pub(crate) fn with_first(&self, earlier: &Self) -> Self {
+        let later = self.0.iter().skip(earlier.0.len());
+        Self(earlier.0.iter().chain(later).cloned().collect())
     }
 
     /// Looks at the same files again.
@@ -166,7 +189,10 @@ fn look(file: &Path, before: Option<&Seen>) -> Option<Seen> {
     match before.filter(|seen| seen.stamp == stamp && is_settled(&stamp)) {
         Some(seen) => Some(seen.clone()),
         // Nothing is read from a pipe or a device: it would be gone.
-        None => Some(Seen { hash: if metadata.is_file() { hash(file)? } else { 0 }, stamp }),
+        None => {
+            let is_file = metadata.is_file();
+            Some(Seen { hash: if is_file { hash(file)? } else { 0 }, is_file, stamp })
+        }
     }
 }
 

@@ -73,6 +73,9 @@ async fn watch(
 ) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut files = Watched::new(configuration_files(service));
+    if let Some(seen) = &service.origin().seen {
+        files.in_force = files.in_force.with_first(seen);
+    }
     let mut certificates = Watched::new(certificate_files(service));
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);

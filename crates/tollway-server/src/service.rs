@@ -17,6 +17,7 @@ use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::enforcer::{Backing, Enforcer};
 use crate::metrics::{Front, Metrics};
 use crate::queues::Queues;
+use crate::reload::Sighting;
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::stale::Stale;
@@ -51,6 +52,8 @@ pub struct Origin {
     pub files: Vec<PathBuf>,
     /// What environment and flags say.
     pub overrides: Overrides,
+    /// What the files looked like before they were read: what has changed since is not in force.
+    pub seen: Option<Sighting>,
 }
 
 impl Service {

@@ -41,7 +41,9 @@ fn child() {
         let charge = Charge::new(&policy, Key::new(&key).unwrap());
         assert!(store.check(&charge, NOW).is_allowed());
     }
-    assert_eq!(store.pressure().forgotten, 0);
+    // Just before the table doubles a key may be crowded out: one in tens of millions.
+    let forgotten = store.pressure().forgotten;
+    assert!(forgotten * 1_000_000 <= keys.parse::<u64>().unwrap(), "{forgotten} were forgotten");
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
     println!("resident bytes: {} of {asked}", pages * 4_096);
@@ -49,9 +51,7 @@ fn child() {
 
 #[test]
 fn resident_memory_is_at_most_16_mib_and_64_bytes_for_each_key() {
-    // Nearer to the bound, which is 5.8 million, a key in some millions is forgotten: by chance, since
-    // where keys lie is drawn anew for each process.
-    for keys in [0, 1_000, 10_000, 100_000, 250_000, 700_000, 1_500_000, 3_000_000, 4_500_000] {
+    for keys in [0, 1_000, 10_000, 100_000, 250_000, 700_000, 1_500_000, 3_000_000, 5_800_000] {
         let resident = resident_with("gcra", keys);
         println!("{keys} keys: {:.1} MiB", resident as f64 / MIB as f64);
         assert!(resident <= 16 * MIB + 64 * keys, "{resident} bytes with {keys} keys");

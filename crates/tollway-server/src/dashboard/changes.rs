@@ -7,6 +7,7 @@ use tracing::info;
 
 use super::describe;
 use super::keys::bytes_of;
+use crate::auth::Role;
 use crate::http::{Request, Trouble, read};
 use crate::operator_changes::NoRoom;
 use crate::rules::{AskError, Rules};
@@ -42,9 +43,15 @@ pub(super) async fn change(
     request: &Request<'_>,
 ) -> Result<Value, Trouble> {
     // Open to everybody on this machine is open to every page in a browser on it.
-    if worker.service.auth().is_open() {
+    let auth = worker.service.auth();
+    if auth.is_open() {
         return Err(Trouble::NoToken);
     }
+    // Again, by these tokens: since the request was permitted the service may have ceased to be open.
+    if auth.role_of_field(request.fields.field("authorization")) != Some(Role::Admin) {
+        return Err(Trouble::Forbidden);
+    }
+    drop(auth);
     match path {
         "/dashboard/reset" => reset(worker, read(request.body)?).await,
         "/dashboard/ban" => ban(worker, &read(request.body)?),

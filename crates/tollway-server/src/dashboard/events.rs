@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::sample::Tick;
-use crate::auth::Role;
+use crate::auth::{Auth, Role};
 use crate::http::Trouble;
 use crate::service::Service;
 use crate::worker::Worker;
@@ -36,7 +36,8 @@ impl Events {
     pub(crate) fn open(worker: &Worker, role: Role) -> Result<Self, Trouble> {
         let viewer = Viewer::enter(&worker.service).ok_or(Trouble::TooMany)?;
         let (sender, frames) = mpsc::channel(1);
-        tokio::task::spawn_local(feed(viewer, sender, role));
+        let auth = Arc::clone(&worker.service.auth());
+        tokio::task::spawn_local(feed(viewer, sender, role, auth));
         Ok(Self { frames })
     }
 }
@@ -72,7 +73,7 @@ impl Drop for Viewer {
     }
 }
 
-async fn feed(viewer: Viewer, sender: mpsc::Sender<Bytes>, role: Role) {
+async fn feed(viewer: Viewer, sender: mpsc::Sender<Bytes>, role: Role, auth: Arc<Auth>) {
     let service = &viewer.0;
     let patience = service.settings().limits.slow_client_after;
     let mut ticks = service.dashboard().ticks.subscribe();
@@ -92,7 +93,8 @@ async fn feed(viewer: Viewer, sender: mpsc::Sender<Bytes>, role: Role) {
             () = sender.closed() => return,
         }
         let Tick { reader, admin, last, .. } = ticks.borrow_and_update().clone();
-        if last || service.is_draining() {
+        // With other tokens in force nobody knows what this viewer may see: the page asks again.
+        if last || service.is_draining() || !Arc::ptr_eq(&auth, &service.auth()) {
             return;
         }
         next = if role == Role::Admin { admin } else { reader };

@@ -192,6 +192,31 @@ fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
 }
 
 #[test]
+fn the_stream_of_a_token_that_is_taken_back_ends() {
+    let folder = Folder::new("dashboard-revoked");
+    let file = folder.file("rules.toml", RULES);
+    let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
+        tollway_core::Timestamp::from_millis(1_700_000_000_000),
+    ));
+    let capacity = tollway_memory::Capacity::keys(1_000);
+    let server = start_with(RULES, clock, vec![file], capacity);
+    let mut stream = TcpStream::connect(server.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head =
+        format!("GET /dashboard/events HTTP/1.1\r\nhost: localhost\r\n{}\r\n", as_role("reader"));
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines().map(|line| line.expect("it ends in time"));
+    assert!(lines.next().unwrap().contains("200"));
+    let reader = r#"{ token = "reader", role = "read" }, "#;
+    folder.file("rules.toml", &RULES.replace(reader, ""));
+    let mut http = Http::connect(server.http);
+    assert_eq!(http.send("POST", "/admin/reload", &as_role("boss"), "").status, 200);
+    // By its last chunk, or with the connection; one that went on would be read for ever.
+    let more = lines.take(1_000).take_while(|line| line != "0").count();
+    assert!(more < 1_000, "the stream goes on");
+}
+
+#[test]
 fn changes_need_the_role_and_sense() {
     let server = start(RULES);
     let mut http = Http::connect(server.http);

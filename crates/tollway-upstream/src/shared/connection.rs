@@ -133,8 +133,8 @@ impl Link {
                 // Somebody else's data at a key is one bucket's trouble, not an outage.
                 if error.code().is_some_and(|code| REFUSES_ALL.contains(&code)) {
                     self.outage.refused_by(began, &error.to_string());
+                    self.failures.fetch_add(1, Ordering::Relaxed);
                 }
-                self.failures.fetch_add(1, Ordering::Relaxed);
                 Err(Trouble::Refused(error.to_string()))
             }
             Ok(Err(error)) => {
