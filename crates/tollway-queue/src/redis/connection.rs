@@ -12,13 +12,18 @@
 //! did. So whatever happens to a connection, a call is repeated until it is answered or its patience
 //! ends. If it was never sent it has not been done; otherwise its outcome is unknown: the error says
 //! which.
+//!
+//! Connecting is a task of its own, for which callers wait no longer than they may: of several
+//! sentinels or seeds the first may take all of a caller's time to not answer, and the next is asked
+//! after that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_core::{StoreError, explained};
 use tollway_redis::{OutageRecord, Primary, Proof};
@@ -31,14 +36,25 @@ use crate::error::{Error, ErrorKind};
 struct Current {
     connection: Option<MultiplexedConnection>,
     number: u64,
+    /// How the next one is being made, if it is: at most one at a time.
+    dialling: Option<watch::Receiver<Dialled>>,
+}
+
+/// What came of connecting; `None` until it is over.
+type Dialled = Option<Result<(), Refusal>>;
+
+/// Why there is no connection, for all who wait for one.
+#[derive(Clone)]
+struct Refusal {
+    is_passing: bool,
+    reason: String,
 }
 
 /// One connection to the server that holds the queue.
 pub(super) struct Line {
     primary: Primary,
-    current: Mutex<Current>,
-    /// Connecting is done by one caller at a time.
-    dialling: tokio::sync::Mutex<()>,
+    /// Shared with the task that connects, which may outlive whoever asked for it.
+    current: Arc<Mutex<Current>>,
     /// How long one answer may take.
     answer_timeout: Duration,
     /// How long a call is repeated.
@@ -55,18 +71,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_m
 
 impl Line {
     pub(super) fn new(primary: Primary, answer_timeout: Duration, patience: Duration) -> Self {
-        let (current, dialling, outage) = Default::default();
+        let (current, outage) = Default::default();
         let (attempts, failed_calls) = Default::default();
-        Self {
-            primary,
-            current,
-            dialling,
-            answer_timeout,
-            patience,
-            outage,
-            attempts,
-            failed_calls,
-        }
+        Self { primary, current, answer_timeout, patience, outage, attempts, failed_calls }
     }
 
     /// Calls that were given up since the start, because the server did not answer.
@@ -78,7 +85,7 @@ impl Line {
     pub(super) async fn start(&self, start_without: bool) -> Result<(), StoreError> {
         let began = Instant::now();
         match self.primary.connect().await {
-            Ok(connection) => self.up(connection),
+            Ok(connection) => self.lock().up(connection),
             Err(error) if start_without && error.is_transient() => {
                 self.outage.failed_by(began, &explained(&error));
             }
@@ -141,7 +148,6 @@ impl Line {
     }
 
     async fn try_send(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
-        // Others may wait for their turn to connect: none waits longer than it may.
         let late = || Failure::Passing(away("the server cannot be reached in time"));
         let connected = tokio::time::timeout_at(until, self.connected()).await;
         let (mut connection, number) = connected.map_err(|_| late())??;
@@ -161,34 +167,40 @@ impl Line {
         }
     }
 
+    /// The connection; once there is one, if there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whoever stops waiting does not stop the connecting.
     async fn connected(&self) -> Result<(MultiplexedConnection, u64), Failure> {
-        if let Some(current) = self.current() {
-            return Ok(current);
+        let mut dialling = {
+            let mut current = self.lock();
+            match current.get() {
+                Some(connected) => return Ok(connected),
+                None => self.dialling(&mut current),
+            }
+        };
+        let dialled = dialling.wait_for(Option::is_some).await;
+        let dialled = dialled.ok().and_then(|dialled| dialled.clone());
+        if let Some(Err(Refusal { is_passing, reason })) = dialled {
+            let error = away(&reason);
+            return Err(if is_passing { Failure::Passing(error) } else { Failure::Final(error) });
         }
-        let _turn = self.dialling.lock().await;
-        // Whoever had the turn before may have connected.
-        if let Some(current) = self.current() {
-            return Ok(current);
-        }
-        let connection = self.primary.connect().await.map_err(|error| {
-            let is_passing =
-                error.is_transient() || error.kind() == tollway_core::ErrorKind::Refused;
-            let error = away(&explained(&error));
-            if is_passing { Failure::Passing(error) } else { Failure::Final(error) }
-        })?;
-        self.up(connection);
-        self.current().ok_or_else(|| Failure::Passing(away("the server has just gone down")))
+        let connected = self.lock().get();
+        connected.ok_or_else(|| Failure::Passing(away("the server has just gone down")))
     }
 
-    fn up(&self, connection: MultiplexedConnection) {
-        let mut current = self.lock();
-        current.number += 1;
-        current.connection = Some(connection);
-    }
-
-    fn current(&self) -> Option<(MultiplexedConnection, u64)> {
-        let current = self.lock();
-        current.connection.clone().map(|connection| (connection, current.number))
+    /// The connecting that is under way, begun now if there is none.
+    fn dialling(&self, current: &mut Current) -> watch::Receiver<Dialled> {
+        // Of one whose task was dropped with its runtime nothing comes any more.
+        let under_way = current.dialling.as_ref().filter(|dialling| dialling.has_changed().is_ok());
+        if let Some(dialling) = under_way {
+            return dialling.clone();
+        }
+        let (told, dialling) = watch::channel(None);
+        current.dialling = Some(dialling.clone());
+        tokio::spawn(dial(self.primary.clone(), Arc::clone(&self.current), told));
+        dialling
     }
 
     /// Stops using the connection of that number: the next call finds the server anew.
@@ -199,9 +211,36 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        lock(&self.current)
     }
+}
+
+impl Current {
+    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+        self.connection.clone().map(|connection| (connection, self.number))
+    }
+
+    fn up(&mut self, connection: MultiplexedConnection) {
+        self.number += 1;
+        self.connection = Some(connection);
+    }
+}
+
+fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
+    current.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects, and tells all who wait for it.
+async fn dial(primary: Primary, current: Arc<Mutex<Current>>, told: watch::Sender<Dialled>) {
+    let connected = primary.connect().await;
+    let mut current = lock(&current);
+    current.dialling = None;
+    let dialled = connected.map(|connection| current.up(connection)).map_err(|error| Refusal {
+        is_passing: error.is_transient() || error.kind() == tollway_core::ErrorKind::Refused,
+        reason: explained(&error),
+    });
+    told.send_replace(Some(dialled));
 }
 
 /// One call: how long it is repeated, and whether the server may have done it.

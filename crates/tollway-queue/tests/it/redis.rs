@@ -2,6 +2,7 @@
 
 mod clocks;
 mod failover;
+mod silent_seed;
 mod strain;
 
 use std::sync::Arc;
@@ -33,6 +34,22 @@ impl Shared {
             use_callers_time,
             ..RedisSettings::default()
         };
+        let backend = runtime.block_on(RedisBackend::connect(url, settings)).unwrap();
+        Self { _runtime: runtime, backend }
+    }
+
+    /// One that gives up soon, as a service does: to connect to one server may take as long as a call.
+    fn impatient(url: &str, namespace: &str) -> Self {
+        let soon = Duration::from_millis(300);
+        let connection = tollway_redis::Settings { connect_timeout: soon, ..Default::default() };
+        let settings = RedisSettings {
+            namespace: QueueName::new(namespace).unwrap(),
+            answer_timeout: soon,
+            patience: soon,
+            connection,
+            ..RedisSettings::default()
+        };
+        let runtime = runtime();
         let backend = runtime.block_on(RedisBackend::connect(url, settings)).unwrap();
         Self { _runtime: runtime, backend }
     }
