@@ -26,8 +26,9 @@ use redis::{Cmd, RedisError, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_core::{StoreError, explained};
-use tollway_redis::{OutageRecord, Primary, Proof};
+use tollway_redis::{OutageRecord, Primary, Proof, refuses_all};
 
+use super::RedisSettings;
 use super::script::Script;
 use crate::error::{Error, ErrorKind};
 
@@ -53,6 +54,8 @@ struct Refusal {
 /// One connection to the server that holds the queue.
 pub(super) struct Line {
     primary: Primary,
+    /// A key that is never there, beside those of the queues.
+    absent: Vec<u8>,
     /// Shared with the task that connects, which may outlive whoever asked for it.
     current: Arc<Mutex<Current>>,
     /// How long one answer may take.
@@ -70,10 +73,12 @@ pub(super) struct Line {
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 impl Line {
-    pub(super) fn new(primary: Primary, answer_timeout: Duration, patience: Duration) -> Self {
+    pub(super) fn new(primary: Primary, base: &str, settings: &RedisSettings) -> Self {
+        let RedisSettings { answer_timeout, patience, .. } = *settings;
+        let absent = format!("{base}~w").into_bytes();
         let (current, outage) = Default::default();
         let (attempts, failed_calls) = Default::default();
-        Self { primary, current, answer_timeout, patience, outage, attempts, failed_calls }
+        Self { primary, absent, current, answer_timeout, patience, outage, attempts, failed_calls }
     }
 
     /// Calls that were given up since the start, because the server did not answer.
@@ -109,7 +114,9 @@ impl Line {
                 Ok(value) => return Ok(value),
                 Err(Failure::NoScript) => with_source = true,
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(error)) => tries.again(error).await?,
+                Err(Failure::Passing(error) | Failure::Refused(error)) => {
+                    tries.again(error).await?
+                }
             }
         }
     }
@@ -120,7 +127,9 @@ impl Line {
         loop {
             match self.send_until(command, tries.deadline()).await {
                 Ok(value) => return Ok(value),
-                Err(Failure::Passing(error)) => tries.again(error).await?,
+                Err(Failure::Passing(error) | Failure::Refused(error)) => {
+                    tries.again(error).await?
+                }
                 Err(Failure::NoScript) => {
                     return Err(Error::new(ErrorKind::Misuse, "the server looks for a script"));
                 }
@@ -134,6 +143,14 @@ impl Line {
         self.send_until(command, Instant::now() + timeout).await
     }
 
+    /// Whether the server is there and takes writes. What comes of it is noted.
+    async fn probe(&self) {
+        let answer = self.send(redis::cmd("DEL").arg(&self.absent), self.answer_timeout).await;
+        if answer.is_ok() {
+            self.outage.answered(Proof::Written);
+        }
+    }
+
     /// As [`Self::send`], and tells what is known of the server by it.
     async fn send_until(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
         let began = Instant::now();
@@ -141,8 +158,10 @@ impl Line {
         let answer = self.try_send(command, until).await;
         match &answer {
             Err(Failure::Passing(error)) => self.outage.failed_by(began, &error.to_string()),
-            // Whatever it answers: it is there, and runs what it is sent.
-            _ => self.outage.answered(Proof::Written),
+            Err(Failure::Refused(error)) => self.outage.refused_by(began, &error.to_string()),
+            // Whatever it answers: it is there, and runs what it is sent. Not every script writes, so
+            // that a server takes writes again is shown by the probe.
+            _ => self.outage.answered(Proof::Read),
         }
         answer
     }
@@ -155,7 +174,8 @@ impl Line {
         match tokio::time::timeout_at(until, sent).await {
             Ok(answer) => answer.and_then(Value::extract_error).map_err(|error| {
                 let failure = classify(error);
-                if matches!(failure, Failure::Passing(_)) {
+                // One that lacks replicas may have been replaced: the next is looked for.
+                if matches!(failure, Failure::Passing(_) | Failure::Refused(_)) {
                     self.drop_connection(number);
                 }
                 failure
@@ -282,17 +302,17 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Asks a server that nobody asks whether it is there, until the line is dropped, so that an idle
-/// process knows of the beginning and the end of an outage too.
+/// Asks a server that nobody asks whether it is there and takes writes, until the line is dropped, so
+/// that an idle process knows of the beginning and the end of an outage too; during an outage whether
+/// others ask or not, since what they ask may show less.
 pub(super) async fn watch_idle(line: Weak<Line>, pause: Duration) {
     let mut seen = 0;
     loop {
         tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
         let Some(line) = line.upgrade() else { return };
         let attempts = line.attempts.load(Ordering::Relaxed);
-        if attempts == seen {
-            // What comes of it is noted on the way.
-            let _ = line.send(&redis::cmd("PING"), line.answer_timeout).await;
+        if attempts == seen || line.outage.told().is_some() {
+            line.probe().await;
         }
         seen = line.attempts.load(Ordering::Relaxed);
     }
@@ -304,6 +324,8 @@ pub(super) enum Failure {
     NoScript,
     /// Asking again may help.
     Passing(Error),
+    /// The server answers, and refuses to do anything of the kind: it may be mended.
+    Refused(Error),
     /// It will not.
     Final(Error),
 }
@@ -321,6 +343,10 @@ fn command(script: &Script, keys: &[&[u8]], arguments: &[Vec<u8>], with_source: 
 }
 
 fn classify(error: RedisError) -> Failure {
+    // A full memory has a kind of its own, and lets jobs be read.
+    if refuses_all(&error) && error.code() != Some("OOM") {
+        return Failure::Refused(away(&format!("the server refuses: {}", explained(&error))));
+    }
     if error.kind() == redis::ErrorKind::Extension {
         return Failure::Final(refused(error));
     }
