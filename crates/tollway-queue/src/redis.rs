@@ -164,7 +164,7 @@ fn refused(error: StoreError) -> Error {
 fn new_line(url: &str, base: &str, settings: &RedisSettings) -> Result<Line, Error> {
     let primary = Primary::of(url, base.as_bytes(), settings.connection.clone());
     let misuse = |error| Error::new(ErrorKind::Misuse, "the URL does not read").caused_by(error);
-    Ok(Line::new(primary.map_err(misuse)?, settings.answer_timeout, settings.patience))
+    Ok(Line::new(primary.map_err(misuse)?, base, settings))
 }
 
 impl Inner {

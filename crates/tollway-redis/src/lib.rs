@@ -58,7 +58,7 @@ mod status;
 mod store;
 
 pub use address::check_url;
-pub use outage::{OutageRecord, Proof};
+pub use outage::{OutageRecord, Proof, refuses_all};
 pub use primary::Primary;
 pub use remote::{RemoteSettings, RemoteStore};
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};

@@ -120,6 +120,13 @@ impl OutageRecord {
     }
 }
 
+/// Whether a server that answers so refuses every write, and not one that somebody got wrong.
+#[must_use]
+pub fn refuses_all(error: &redis::RedisError) -> bool {
+    const CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "NOPERM", "NOAUTH"];
+    error.code().is_some_and(|code| CODES.contains(&code))
+}
+
 fn shortened(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(REASON_LEN_MAX)]
 }

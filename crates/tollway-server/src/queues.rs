@@ -5,11 +5,12 @@
 //!                    └── the store is away ──> calls are answered 503, again once a second ──> made
 //! ```
 //!
-//! After an outage of the store they are made again: it may have come back without its data.
+//! After an outage of the store they are made again: it may have come back without its data. So they
+//! are when a call finds one of them missing: an outage may be too short to be seen.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -132,6 +133,8 @@ pub struct Queues {
     plan: Arc<QueuePlan>,
     /// There once the queues are made.
     made: Arc<watch::Sender<Option<Made>>>,
+    /// Whether a task is about to make them.
+    is_making: Arc<AtomicBool>,
     outages: Arc<OutageLog>,
     /// Failed calls that were told of.
     failed_calls: Arc<AtomicU64>,
@@ -142,6 +145,15 @@ pub struct Queues {
 struct Made {
     secret: [u8; 32],
     signer: Signer,
+}
+
+/// That a task makes the queues, until it ends in whatever way.
+struct Turn(Arc<AtomicBool>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 fn new_secret() -> Result<[u8; 32], Error> {
@@ -171,6 +183,7 @@ impl Queues {
             clock,
             plan: Arc::new(plan.clone()),
             made: Arc::new(watch::Sender::new(None)),
+            is_making: Arc::default(),
             outages: Arc::new(OutageLog::new(OF_QUEUES)),
             failed_calls: Arc::default(),
             store_name: plan.store_name(),
@@ -182,28 +195,53 @@ impl Queues {
             Some(Err(error)) if !(error.is_transient() && is_away()) => return Err(error),
             _ => {
                 queues.look_for_outage();
-                tokio::spawn(queues.clone().make_later());
+                queues.make_soon();
             }
         }
         Ok(queues)
     }
 
+    /// Has a task make the queues, unless there is one.
+    fn make_soon(&self) {
+        if !self.is_making.swap(true, Ordering::AcqRel) {
+            let turn = Turn(Arc::clone(&self.is_making));
+            tokio::spawn(self.clone().make_later(turn));
+        }
+    }
+
     /// Makes the queues as soon as their store answers.
-    async fn make_later(self) {
+    async fn make_later(self, _turn: Turn) {
         let mut last = String::new();
         loop {
-            match self.make().await {
+            let is_lasting = match self.make().await {
                 Ok(()) => return,
-                Err(error) if error.is_transient() => {}
+                Err(error) if error.is_transient() => false,
                 // It may be mended in the store. Logged once, not once a second.
-                Err(error) if error.to_string() == last => {}
+                Err(error) if error.to_string() == last => true,
                 Err(error) => {
                     tracing::error!(%error, "the queues cannot be made");
                     last = error.to_string();
+                    true
                 }
-            }
+            };
             tokio::time::sleep(MAKE_AGAIN).await;
+            // Once made, they are made again when a call misses one. Before, no call comes so far.
+            if is_lasting && self.made.borrow().is_some() {
+                return;
+            }
         }
+    }
+
+    /// What a call to the queue `name` is told that failed with `error`. A queue of the plan that the
+    /// store does not know was lost with its data: it is made again, and the call may be repeated.
+    pub(crate) fn told(&self, name: &QueueName, error: Error) -> Error {
+        let is_planned = || self.plan.queues.iter().any(|planned| planned.name == *name);
+        if error.kind() != ErrorKind::UnknownQueue || !is_planned() {
+            return error;
+        }
+        self.make_soon();
+        let message = format!("the queue {name} was lost with its store's data, and is made again");
+        Error::new(ErrorKind::Unavailable, message).caused_by(error)
     }
 
     async fn make(&self) -> Result<(), Error> {
@@ -244,14 +282,15 @@ impl Queues {
             let (push, mut stopped) = (Push::new(target)?, stopped.clone());
             let worker = Worker::new(self.queue(planned.name.clone()));
             let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
+            let queues = self.clone();
             workers.spawn(async move {
                 loop {
                     let mut heard = stopped.clone();
                     // Nobody is left to stop it if this fails: it stops.
                     let told = async move { drop(heard.wait_for(|stop| *stop).await) };
                     match worker.clone().run(push.clone(), told).await {
-                        // Not made yet, or lost with the store's data: it is about to be made.
-                        Err(error) if error.kind() == ErrorKind::UnknownQueue => {}
+                        // Not made yet, or lost with the store's data.
+                        Err(error) if error.kind() == ErrorKind::UnknownQueue => queues.make_soon(),
                         ended => return ended,
                     }
                     let is_stopped = tokio::select! {
@@ -296,7 +335,7 @@ impl Queues {
         let was_up = self.outages.is_up();
         self.outages.look(self.store_name, told.as_ref(), now);
         if !was_up && self.outages.is_up() && self.made.borrow().is_some() {
-            tokio::spawn(self.clone().make_later());
+            self.make_soon();
         }
     }
 

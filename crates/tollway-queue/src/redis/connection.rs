@@ -12,17 +12,23 @@
 //! did. So whatever happens to a connection, a call is repeated until it is answered or its patience
 //! ends. If it was never sent it has not been done; otherwise its outcome is unknown: the error says
 //! which.
+//!
+//! Connecting is a task of its own, for which callers wait no longer than they may: of several
+//! sentinels or seeds the first may take all of a caller's time to not answer, and the next is asked
+//! after that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_core::{StoreError, explained};
-use tollway_redis::{OutageRecord, Primary, Proof};
+use tollway_redis::{OutageRecord, Primary, Proof, refuses_all};
 
+use super::RedisSettings;
 use super::script::Script;
 use crate::error::{Error, ErrorKind};
 
@@ -31,14 +37,27 @@ use crate::error::{Error, ErrorKind};
 struct Current {
     connection: Option<MultiplexedConnection>,
     number: u64,
+    /// How the next one is being made, if it is: at most one at a time.
+    dialling: Option<watch::Receiver<Dialled>>,
+}
+
+/// What came of connecting; `None` until it is over.
+type Dialled = Option<Result<(), Refusal>>;
+
+/// Why there is no connection, for all who wait for one.
+#[derive(Clone)]
+struct Refusal {
+    is_passing: bool,
+    reason: String,
 }
 
 /// One connection to the server that holds the queue.
 pub(super) struct Line {
     primary: Primary,
-    current: Mutex<Current>,
-    /// Connecting is done by one caller at a time.
-    dialling: tokio::sync::Mutex<()>,
+    /// A key that is never there, beside those of the queues.
+    absent: Vec<u8>,
+    /// Shared with the task that connects, which may outlive whoever asked for it.
+    current: Arc<Mutex<Current>>,
     /// How long one answer may take.
     answer_timeout: Duration,
     /// How long a call is repeated.
@@ -54,19 +73,12 @@ pub(super) struct Line {
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 impl Line {
-    pub(super) fn new(primary: Primary, answer_timeout: Duration, patience: Duration) -> Self {
-        let (current, dialling, outage) = Default::default();
+    pub(super) fn new(primary: Primary, base: &str, settings: &RedisSettings) -> Self {
+        let RedisSettings { answer_timeout, patience, .. } = *settings;
+        let absent = format!("{base}~w").into_bytes();
+        let (current, outage) = Default::default();
         let (attempts, failed_calls) = Default::default();
-        Self {
-            primary,
-            current,
-            dialling,
-            answer_timeout,
-            patience,
-            outage,
-            attempts,
-            failed_calls,
-        }
+        Self { primary, absent, current, answer_timeout, patience, outage, attempts, failed_calls }
     }
 
     /// Calls that were given up since the start, because the server did not answer.
@@ -78,7 +90,7 @@ impl Line {
     pub(super) async fn start(&self, start_without: bool) -> Result<(), StoreError> {
         let began = Instant::now();
         match self.primary.connect().await {
-            Ok(connection) => self.up(connection),
+            Ok(connection) => self.lock().up(connection),
             Err(error) if start_without && error.is_transient() => {
                 self.outage.failed_by(began, &explained(&error));
             }
@@ -102,7 +114,9 @@ impl Line {
                 Ok(value) => return Ok(value),
                 Err(Failure::NoScript) => with_source = true,
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(error)) => tries.again(error).await?,
+                Err(Failure::Passing(error) | Failure::Refused(error)) => {
+                    tries.again(error).await?
+                }
             }
         }
     }
@@ -113,7 +127,9 @@ impl Line {
         loop {
             match self.send_until(command, tries.deadline()).await {
                 Ok(value) => return Ok(value),
-                Err(Failure::Passing(error)) => tries.again(error).await?,
+                Err(Failure::Passing(error) | Failure::Refused(error)) => {
+                    tries.again(error).await?
+                }
                 Err(Failure::NoScript) => {
                     return Err(Error::new(ErrorKind::Misuse, "the server looks for a script"));
                 }
@@ -127,6 +143,14 @@ impl Line {
         self.send_until(command, Instant::now() + timeout).await
     }
 
+    /// Whether the server is there and takes writes. What comes of it is noted.
+    async fn probe(&self) {
+        let answer = self.send(redis::cmd("DEL").arg(&self.absent), self.answer_timeout).await;
+        if answer.is_ok() {
+            self.outage.answered(Proof::Written);
+        }
+    }
+
     /// As [`Self::send`], and tells what is known of the server by it.
     async fn send_until(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
         let began = Instant::now();
@@ -134,14 +158,15 @@ impl Line {
         let answer = self.try_send(command, until).await;
         match &answer {
             Err(Failure::Passing(error)) => self.outage.failed_by(began, &error.to_string()),
-            // Whatever it answers: it is there, and runs what it is sent.
-            _ => self.outage.answered(Proof::Written),
+            Err(Failure::Refused(error)) => self.outage.refused_by(began, &error.to_string()),
+            // Whatever it answers: it is there, and runs what it is sent. Not every script writes, so
+            // that a server takes writes again is shown by the probe.
+            _ => self.outage.answered(Proof::Read),
         }
         answer
     }
 
     async fn try_send(&self, command: &Cmd, until: Instant) -> Result<Value, Failure> {
-        // Others may wait for their turn to connect: none waits longer than it may.
         let late = || Failure::Passing(away("the server cannot be reached in time"));
         let connected = tokio::time::timeout_at(until, self.connected()).await;
         let (mut connection, number) = connected.map_err(|_| late())??;
@@ -149,7 +174,8 @@ impl Line {
         match tokio::time::timeout_at(until, sent).await {
             Ok(answer) => answer.and_then(Value::extract_error).map_err(|error| {
                 let failure = classify(error);
-                if matches!(failure, Failure::Passing(_)) {
+                // One that lacks replicas may have been replaced: the next is looked for.
+                if matches!(failure, Failure::Passing(_) | Failure::Refused(_)) {
                     self.drop_connection(number);
                 }
                 failure
@@ -161,34 +187,40 @@ impl Line {
         }
     }
 
+    /// The connection; once there is one, if there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whoever stops waiting does not stop the connecting.
     async fn connected(&self) -> Result<(MultiplexedConnection, u64), Failure> {
-        if let Some(current) = self.current() {
-            return Ok(current);
+        let mut dialling = {
+            let mut current = self.lock();
+            match current.get() {
+                Some(connected) => return Ok(connected),
+                None => self.dialling(&mut current),
+            }
+        };
+        let dialled = dialling.wait_for(Option::is_some).await;
+        let dialled = dialled.ok().and_then(|dialled| dialled.clone());
+        if let Some(Err(Refusal { is_passing, reason })) = dialled {
+            let error = away(&reason);
+            return Err(if is_passing { Failure::Passing(error) } else { Failure::Final(error) });
         }
-        let _turn = self.dialling.lock().await;
-        // Whoever had the turn before may have connected.
-        if let Some(current) = self.current() {
-            return Ok(current);
-        }
-        let connection = self.primary.connect().await.map_err(|error| {
-            let is_passing =
-                error.is_transient() || error.kind() == tollway_core::ErrorKind::Refused;
-            let error = away(&explained(&error));
-            if is_passing { Failure::Passing(error) } else { Failure::Final(error) }
-        })?;
-        self.up(connection);
-        self.current().ok_or_else(|| Failure::Passing(away("the server has just gone down")))
+        let connected = self.lock().get();
+        connected.ok_or_else(|| Failure::Passing(away("the server has just gone down")))
     }
 
-    fn up(&self, connection: MultiplexedConnection) {
-        let mut current = self.lock();
-        current.number += 1;
-        current.connection = Some(connection);
-    }
-
-    fn current(&self) -> Option<(MultiplexedConnection, u64)> {
-        let current = self.lock();
-        current.connection.clone().map(|connection| (connection, current.number))
+    /// The connecting that is under way, begun now if there is none.
+    fn dialling(&self, current: &mut Current) -> watch::Receiver<Dialled> {
+        // Of one whose task was dropped with its runtime nothing comes any more.
+        let under_way = current.dialling.as_ref().filter(|dialling| dialling.has_changed().is_ok());
+        if let Some(dialling) = under_way {
+            return dialling.clone();
+        }
+        let (told, dialling) = watch::channel(None);
+        current.dialling = Some(dialling.clone());
+        tokio::spawn(dial(self.primary.clone(), Arc::clone(&self.current), told));
+        dialling
     }
 
     /// Stops using the connection of that number: the next call finds the server anew.
@@ -199,9 +231,36 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        lock(&self.current)
     }
+}
+
+impl Current {
+    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+        self.connection.clone().map(|connection| (connection, self.number))
+    }
+
+    fn up(&mut self, connection: MultiplexedConnection) {
+        self.number += 1;
+        self.connection = Some(connection);
+    }
+}
+
+fn lock(current: &Mutex<Current>) -> MutexGuard<'_, Current> {
+    current.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects, and tells all who wait for it.
+async fn dial(primary: Primary, current: Arc<Mutex<Current>>, told: watch::Sender<Dialled>) {
+    let connected = primary.connect().await;
+    let mut current = lock(&current);
+    current.dialling = None;
+    let dialled = connected.map(|connection| current.up(connection)).map_err(|error| Refusal {
+        is_passing: error.is_transient() || error.kind() == tollway_core::ErrorKind::Refused,
+        reason: explained(&error),
+    });
+    told.send_replace(Some(dialled));
 }
 
 /// One call: how long it is repeated, and whether the server may have done it.
@@ -243,17 +302,17 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Asks a server that nobody asks whether it is there, until the line is dropped, so that an idle
-/// process knows of the beginning and the end of an outage too.
+/// Asks a server that nobody asks whether it is there and takes writes, until the line is dropped, so
+/// that an idle process knows of the beginning and the end of an outage too; during an outage whether
+/// others ask or not, since what they ask may show less.
 pub(super) async fn watch_idle(line: Weak<Line>, pause: Duration) {
     let mut seen = 0;
     loop {
         tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
         let Some(line) = line.upgrade() else { return };
         let attempts = line.attempts.load(Ordering::Relaxed);
-        if attempts == seen {
-            // What comes of it is noted on the way.
-            let _ = line.send(&redis::cmd("PING"), line.answer_timeout).await;
+        if attempts == seen || line.outage.told().is_some() {
+            line.probe().await;
         }
         seen = line.attempts.load(Ordering::Relaxed);
     }
@@ -265,6 +324,8 @@ pub(super) enum Failure {
     NoScript,
     /// Asking again may help.
     Passing(Error),
+    /// The server answers, and refuses to do anything of the kind: it may be mended.
+    Refused(Error),
     /// It will not.
     Final(Error),
 }
@@ -282,6 +343,10 @@ fn command(script: &Script, keys: &[&[u8]], arguments: &[Vec<u8>], with_source: 
 }
 
 fn classify(error: RedisError) -> Failure {
+    // A full memory has a kind of its own, and lets jobs be read.
+    if refuses_all(&error) && error.code() != Some("OOM") {
+        return Failure::Refused(away(&format!("the server refuses: {}", explained(&error))));
+    }
     if error.kind() == redis::ErrorKind::Extension {
         return Failure::Final(refused(error));
     }

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod failover;
+mod silent_seed;
 mod strain;
 
 use std::sync::Arc;
@@ -33,6 +34,22 @@ impl Shared {
             use_callers_time,
             ..RedisSettings::default()
         };
+        let backend = runtime.block_on(RedisBackend::connect(url, settings)).unwrap();
+        Self { _runtime: runtime, backend }
+    }
+
+    /// One that gives up soon, as a service does: to connect to one server may take as long as a call.
+    fn impatient(url: &str, namespace: &str) -> Self {
+        let soon = Duration::from_millis(300);
+        let connection = tollway_redis::Settings { connect_timeout: soon, ..Default::default() };
+        let settings = RedisSettings {
+            namespace: QueueName::new(namespace).unwrap(),
+            answer_timeout: soon,
+            patience: soon,
+            connection,
+            ..RedisSettings::default()
+        };
+        let runtime = runtime();
         let backend = runtime.block_on(RedisBackend::connect(url, settings)).unwrap();
         Self { _runtime: runtime, backend }
     }
@@ -356,6 +373,29 @@ fn bytes_bounded(backend: &dyn Backend) -> Vec<String> {
     put(vec![hundred()], later_on);
     put(vec![hundred()], later_on);
     said
+}
+
+/// The server forgets the dead letters of a queue when the last of them is old enough.
+#[test]
+fn dead_letters_that_have_expired_are_not_counted_when_the_next_job_dies() {
+    let server = Engine::Redis.shared();
+    let shared = Shared::virtual_time(server, "expired");
+    let (backend, name) = (&shared.backend, queue("q"));
+    let settings = QueueSettings { bytes_max: 250, ..settings("concurrent 9") };
+    get(backend.put_queue(&name, settings, START));
+    let hundred = || NewJob::new(group("g"), vec![7; 100]);
+    get(backend.enqueue(&name, vec![hundred(), hundred()], START));
+    let leased = get(backend.lease(&name, 2, "w", START)).leases;
+    for lease in leased {
+        let expire = "for _, name in ipairs({'x', 'xz'}) do \
+            for _, key in ipairs(redis.call('KEYS', '*{expired}:q:' .. name)) do \
+              redis.call('PEXPIREAT', key, 1) end end";
+        assert_eq!(server.tell(&["EVAL", expire, "0"]), "$-1\r\n");
+        let fail = Outcome::Failed { reason: "so".to_owned(), retry: false };
+        get(backend.settle_one(&name, lease.token(), fail, START));
+    }
+    assert_eq!(get(backend.dead(&name, None, 9, START)).len(), 1, "the first has expired");
+    get(backend.enqueue(&name, vec![hundred()], START));
 }
 
 #[test]

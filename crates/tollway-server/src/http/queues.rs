@@ -47,23 +47,37 @@ pub(super) async fn route(
     let (method, role) = needs(verb, request.method).ok_or(Trouble::NotFound)?;
     permit(worker, request, method, role).map_err(|trouble| both_methods(trouble, verb))?;
     let queue = queue(worker, name)?;
+    let answer = answer(worker, &queue, verb, request, reply).await;
+    answer.map_err(|trouble| match (trouble, worker.service.queues()) {
+        (Trouble::Queue(error), Some(queues)) => Trouble::Queue(queues.told(queue.name(), error)),
+        (trouble, _) => trouble,
+    })
+}
+
+async fn answer(
+    worker: &Worker,
+    queue: &Queue,
+    verb: &[&str],
+    request: &Request<'_>,
+    reply: &mut Reply,
+) -> Result<(), Trouble> {
     match (verb, request.method) {
-        ([], _) => look::queue(&queue, reply).await,
-        (["jobs"], _) => jobs::enqueue(&queue, request, reply).await,
-        (["jobs", "batch"], _) => jobs::enqueue_batch(&queue, request, reply).await,
-        (["jobs", id], "DELETE") => jobs::cancel(&queue, id, reply).await,
-        (["jobs", id], _) => look::job(&queue, id, shown_to(worker, request), reply).await,
-        (["groups"], _) => look::groups(&queue, request, reply).await,
-        (["peek"], _) => look::peek(&queue, request, shown_to(worker, request), reply).await,
-        (["dead"], _) => look::dead(&queue, request, shown_to(worker, request), reply).await,
-        (["recurring"], "POST") => control::put_recurring(&queue, request, reply).await,
-        (["recurring"], _) => look::recurring(&queue, shown_to(worker, request), reply).await,
-        (["recurring", name], _) => control::remove_recurring(&queue, name, reply).await,
-        (["dead", "retry"], _) => control::revive(&queue, request, reply).await,
-        (["pause"], _) => control::pause(&queue, request, true, reply).await,
-        (["resume"], _) => control::pause(&queue, request, false, reply).await,
-        (["limits"], _) => control::limits(&queue, request, reply).await,
-        ([verb], _) => leases::route(worker, &queue, verb, request, reply).await,
+        ([], _) => look::queue(queue, reply).await,
+        (["jobs"], _) => jobs::enqueue(queue, request, reply).await,
+        (["jobs", "batch"], _) => jobs::enqueue_batch(queue, request, reply).await,
+        (["jobs", id], "DELETE") => jobs::cancel(queue, id, reply).await,
+        (["jobs", id], _) => look::job(queue, id, shown_to(worker, request), reply).await,
+        (["groups"], _) => look::groups(queue, request, reply).await,
+        (["peek"], _) => look::peek(queue, request, shown_to(worker, request), reply).await,
+        (["dead"], _) => look::dead(queue, request, shown_to(worker, request), reply).await,
+        (["recurring"], "POST") => control::put_recurring(queue, request, reply).await,
+        (["recurring"], _) => look::recurring(queue, shown_to(worker, request), reply).await,
+        (["recurring", name], _) => control::remove_recurring(queue, name, reply).await,
+        (["dead", "retry"], _) => control::revive(queue, request, reply).await,
+        (["pause"], _) => control::pause(queue, request, true, reply).await,
+        (["resume"], _) => control::pause(queue, request, false, reply).await,
+        (["limits"], _) => control::limits(queue, request, reply).await,
+        ([verb], _) => leases::route(worker, queue, verb, request, reply).await,
         _ => Err(Trouble::NotFound),
     }
 }

@@ -13,7 +13,7 @@ use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tollway_core::{StoreError, explained};
-use tollway_redis::{OutageRecord, Primary, Proof};
+use tollway_redis::{OutageRecord, Primary, Proof, refuses_all};
 
 use super::keys::{RENAMED, WAKE};
 use super::script::Script;
@@ -131,7 +131,7 @@ impl Link {
             }
             Ok(Err(error)) if !is_elsewhere(&error) => {
                 // Somebody else's data at a key is one bucket's trouble, not an outage.
-                if error.code().is_some_and(|code| REFUSES_ALL.contains(&code)) {
+                if refuses_all(&error) {
                     self.outage.refused_by(began, &error.to_string());
                     self.failures.fetch_add(1, Ordering::Relaxed);
                 }
@@ -197,9 +197,6 @@ async fn pass_on(mut inbox: mpsc::UnboundedReceiver<PushInfo>, link: Weak<Link>,
         let _ = link.pushes.send(push);
     }
 }
-
-/// What a server says that refuses every write.
-const REFUSES_ALL: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "NOPERM", "NOAUTH"];
 
 /// Whether another server, or this one later, may answer.
 fn is_elsewhere(error: &RedisError) -> bool {

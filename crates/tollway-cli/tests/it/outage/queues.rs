@@ -129,6 +129,40 @@ fn a_queue_store_that_stands_still_keeps_nobody_waiting() {
     eventually(PATIENCE, || enqueue(&served).0 == 201 && is_up(&served));
 }
 
+/// Somebody empties Redis, or it restarts too fast for anybody to see it away.
+#[test]
+fn queues_that_are_lost_without_an_outage_are_made_again() {
+    let redis = Server::start(Engine::Redis, &[]);
+    let folder = Folder::new("queue-flushed");
+    let config = folder.file("a.toml", QUEUES);
+    let served = Served::start(&["--config", &config, "--queue-store", &redis.url()]);
+    eventually(PATIENCE, || enqueue(&served).0 == 201);
+    for _ in 0..2 {
+        redis.tell(&["FLUSHALL"]);
+        let (status, problem) = enqueue(&served);
+        assert!(status == 503 && problem.contains("made again"), "{status} {problem}");
+        eventually(PATIENCE, || enqueue(&served).0 == 201);
+    }
+    let (status, _) = served.ask("POST", "/v1/queues/nobodys/jobs", r#"{"payload":"p"}"#);
+    assert_eq!(status, 404, "one that was never planned");
+}
+
+#[test]
+fn a_queue_store_that_refuses_all_writes_is_down_and_clients_are_not_blamed() {
+    let redis = Server::start(Engine::Redis, &[]);
+    let folder = Folder::new("queue-refused");
+    let config = folder.file("a.toml", QUEUES);
+    let served = Served::start(&["--config", &config, "--queue-store", &redis.url()]);
+    eventually(PATIENCE, || enqueue(&served).0 == 201 && is_up(&served));
+    redis.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let (status, problem) = enqueue(&served);
+    assert!(status == 503 && problem.contains("NOREPLICAS"), "{status} {problem}");
+    eventually(PATIENCE, || !is_up(&served));
+    redis.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    eventually(PATIENCE, || is_up(&served));
+    assert_eq!(enqueue(&served).0, 201);
+}
+
 /// A Redis that keeps nothing on a disk comes back empty; so are its queues, but they are there.
 #[test]
 fn queues_are_made_again_in_a_store_that_has_lost_them_and_pushing_goes_on() {

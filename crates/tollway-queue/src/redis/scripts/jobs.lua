@@ -20,9 +20,10 @@ end
 
 local function bury(id, j, reason)
   count('dead')
+  -- Before it is kept: whether those that were kept have come to their end is seen from there.
+  payloads.count_dead(j)
   keep('x', id, pack('<dBI4', now, 1, #reason) .. reason .. job_head(j) .. j.text:sub(j.payload),
     Q.dead_age, Q.dead_max)
-  payloads.count_dead(j)
   job_forget(id, j)
 end
 

@@ -1,10 +1,10 @@
-//! A server that is full, and workers that have nothing to do.
+//! A server that is full or refuses writes, and workers that have nothing to do.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollway_queue::{Backend, ErrorKind, NewJob, Outcome, Task, Worker, handler_fn};
-use tollway_sim::servers::{Engine, Server};
+use tollway_sim::servers::{Engine, Server, eventually};
 
 use super::{Shared, queue_at, settings};
 use crate::world::{START, get, group, job, now_or_soon, queue};
@@ -33,6 +33,29 @@ fn a_server_whose_memory_is_full_refuses_and_keeps_what_it_acknowledged() {
         let leased: Vec<_> = lease().into_iter().chain(lease()).map(|lease| lease.id).collect();
         assert_eq!(leased, kept);
         get(backend.enqueue(&name, vec![large], START));
+    }
+}
+
+#[test]
+fn a_server_that_refuses_all_writes_is_away_until_it_takes_them_again() {
+    for engine in Engine::available() {
+        let server = Server::start(engine, &[]);
+        let shared = Shared::impatient(&server.url(), "lonely");
+        let (backend, name) = (&shared.backend, queue("q"));
+        let enqueue = || now_or_soon(backend.enqueue(&name, vec![job("g")], START));
+        get(backend.put_queue(&name, settings("concurrent 1"), START));
+        server.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        let refused = enqueue().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains("NOREPLICAS"), "{refused}");
+        assert_eq!(backend.health().failed_calls, 1);
+        assert!(now_or_soon(backend.queues()).is_ok(), "it answers what only reads");
+        let told = backend.outage().expect("it is no end of the outage");
+        assert!(told.reason.contains("NOREPLICAS"), "{told:?}");
+        server.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        // Nobody asks: it is found out all the same.
+        eventually(Duration::from_secs(30), || backend.outage().is_none());
+        assert_eq!(enqueue().unwrap().len(), 1);
     }
 }
 
