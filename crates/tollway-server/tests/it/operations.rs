@@ -296,6 +296,10 @@ fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() 
     assert_eq!((ready.status, &ready.json()["config"]), (200, &"stale".into()));
     let metrics = http.get("/metrics").body;
     assert!(metrics.contains("tollway_config_reloads_total{result=\"refused\"} 1"), "{metrics}");
+    // A writer empties the file first.
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(http.post("/admin/reload", "").status, 409);
+    assert_eq!(http.post("/v1/check", api).status, 429, "the policy is still there");
 }
 
 /// Asks over RESP; the first line of the answer.
