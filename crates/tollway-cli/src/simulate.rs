@@ -190,8 +190,9 @@ mod tests {
 
     #[test]
     fn unknown_names_are_answered_with_the_known_ones() {
-        let wrong = strategies(&["tickets".to_owned()]).unwrap_err().to_string();
-        assert!(wrong.contains("ticket, aimd"), "{wrong}");
+        let wrong = |name: &str| strategies(&[name.to_owned()]).unwrap_err().to_string();
+        assert!(wrong("tickets").contains("did you mean \"ticket\"?"), "{}", wrong("tickets"));
+        assert!(wrong("fast").contains("expected one of ticket, aimd"), "{}", wrong("fast"));
         assert!(scenario(&args("five")).unwrap_err().to_string().contains("five-by-five"));
         assert!(scenario(&args("absent.toml")).unwrap_err().to_string().contains("absent.toml"));
     }

@@ -38,7 +38,7 @@ pub fn reload(service: &Service) -> Result<(), String> {
     // nothing has changed meanwhile. Whoever watches the files sees the change, and reloads again.
     let before = Sighting::of(&origin.files);
     let loaded = Config::load(&origin.files, &origin.overrides, service.metrics());
-    if before.has_empty() || before.again(&origin.files) != before {
+    if before.has_empty() || before.has_moved_on(&before.again(&origin.files)) {
         let wrong = "a file was empty or changed while it was read; it is read again when it rests";
         warn!("{wrong}");
         service.refuse_reload(wrong.to_owned());
@@ -161,6 +161,14 @@ impl Sighting {
     /// Whether one of the files has nothing in it.
     fn has_empty(&self) -> bool {
         self.0.iter().flatten().any(|seen| seen.stamp.length == 0 && seen.is_file)
+    }
+
+    /// Whether one of the files is another at the later look. A pipe changes by being read.
+    fn has_moved_on(&self, later: &Self) -> bool {
+        self.0.iter().zip(&later.0).any(|(before, after)| match (before, after) {
+            (Some(before), Some(after)) if !before.is_file && !after.is_file => false,
+            _ => before != after,
+        })
     }
 
     /// The same, with the first files as they were seen earlier.

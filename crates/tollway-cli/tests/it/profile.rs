@@ -57,5 +57,6 @@ fn shipped_profiles_are_listed_and_shown() {
         let text = succeed(&["profile", "show", name]);
         assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
     }
-    assert!(fail(&["profile", "show", "myspace"]).contains("profile list"));
+    assert!(fail(&["profile", "show", "myspace"]).contains("expected one of "));
+    assert!(fail(&["profile", "show", "discrod"]).contains("did you mean \"discord\"?"));
 }

@@ -353,12 +353,14 @@ async fn a_request_is_sent_although_as_many_as_allowed_are_under_way() {
     assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
     let before = store.status().round_trips;
     way.hold(true);
-    let callers: Vec<_> = (1..=3)
-        .map(|number| {
-            let (store, policy) = (store.clone(), policy.clone());
-            (number, tokio::spawn(async move { check(&store, &policy, "k").await.unwrap() }))
-        })
-        .collect();
+    let call = |number: u64| {
+        let (store, policy) = (store.clone(), policy.clone());
+        (number, tokio::spawn(async move { check(&store, &policy, "k").await.unwrap() }))
+    };
+    // The first is under way before the others ask: together they would share one round trip.
+    let mut callers = vec![call(1)];
+    until("a round trip", async || store.status().round_trips > before).await;
+    callers.extend([call(2), call(3)]);
     until("two round trips at once", async || store.status().round_trips >= before + 2).await;
     way.hold(false);
     for (number, caller) in callers {
