@@ -120,11 +120,16 @@ impl OutageRecord {
     }
 }
 
-/// Whether a server that answers so refuses every write, and not one that somebody got wrong.
+/// The code of an error with which a server refuses every write, and not one that somebody got wrong.
 #[must_use]
-pub fn refuses_all(error: &redis::RedisError) -> bool {
+pub fn refuses_all(error: &redis::RedisError) -> Option<&'static str> {
     const CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "NOPERM", "NOAUTH"];
-    error.code().is_some_and(|code| CODES.contains(&code))
+    // Before Redis 7 what a script was refused stands within the error of the script.
+    let within = error.detail().filter(|detail| detail.starts_with("Error running script"));
+    CODES.into_iter().find(|code| {
+        let is_within = |detail: &str| detail.contains(&format!(": -{code} "));
+        error.code() == Some(code) || within.is_some_and(is_within)
+    })
 }
 
 fn shortened(reason: &str) -> &str {

@@ -343,9 +343,14 @@ fn command(script: &Script, keys: &[&[u8]], arguments: &[Vec<u8>], with_source: 
 }
 
 fn classify(error: RedisError) -> Failure {
-    // A full memory has a kind of its own, and lets jobs be read.
-    if refuses_all(&error) && error.code() != Some("OOM") {
-        return Failure::Refused(away(&format!("the server refuses: {}", explained(&error))));
+    match refuses_all(&error) {
+        None => {}
+        // A full memory has a kind of its own, and lets jobs be read.
+        Some("OOM") => return Failure::Final(no_space(error)),
+        Some(_) => {
+            let text = format!("the server refuses: {}", explained(&error));
+            return Failure::Refused(away(&text));
+        }
     }
     if error.kind() == redis::ErrorKind::Extension {
         return Failure::Final(refused(error));
@@ -381,6 +386,10 @@ fn lost(message: &str) -> Error {
     Error::new(ErrorKind::Unknown, message)
 }
 
+fn no_space(error: RedisError) -> Error {
+    Error::new(ErrorKind::NoSpace, "the server's memory is full").caused_by(error)
+}
+
 /// What a script says that cannot do it, by its first word; anything else is the server's own.
 fn refused(error: RedisError) -> Error {
     let kind = match error.code() {
@@ -388,12 +397,10 @@ fn refused(error: RedisError) -> Error {
         Some("NOTFOUND") => ErrorKind::NotFound,
         Some("FULL") => ErrorKind::Full,
         Some("INVALID") => ErrorKind::Invalid,
-        Some("OOM") => ErrorKind::NoSpace,
         _ => ErrorKind::Misuse,
     };
     let message = match kind {
         ErrorKind::Misuse => format!("the server refuses: {}", explained(&error)),
-        ErrorKind::NoSpace => "the server's memory is full".to_owned(),
         _ => error.detail().unwrap_or("the server refuses").to_owned(),
     };
     Error::new(kind, message).caused_by(error)

@@ -131,7 +131,7 @@ impl Link {
             }
             Ok(Err(error)) if !is_elsewhere(&error) => {
                 // Somebody else's data at a key is one bucket's trouble, not an outage.
-                if refuses_all(&error) {
+                if refuses_all(&error).is_some() {
                     self.outage.refused_by(began, &error.to_string());
                     self.failures.fetch_add(1, Ordering::Relaxed);
                 }

@@ -11,7 +11,7 @@ use crate::world::{START, get, group, job, now_or_soon, queue};
 
 #[test]
 fn a_server_whose_memory_is_full_refuses_and_keeps_what_it_acknowledged() {
-    for engine in Engine::available() {
+    for engine in Engine::available().into_iter().chain(Engine::oldest()) {
         let server = Server::start(engine, &["--maxmemory", "12mb"]);
         let shared = Shared::virtual_time(&server, "full");
         let (backend, name) = (&shared.backend, queue("q"));
@@ -38,7 +38,7 @@ fn a_server_whose_memory_is_full_refuses_and_keeps_what_it_acknowledged() {
 
 #[test]
 fn a_server_that_refuses_all_writes_is_away_until_it_takes_them_again() {
-    for engine in Engine::available() {
+    for engine in Engine::available().into_iter().chain(Engine::oldest()) {
         let server = Server::start(engine, &[]);
         let shared = Shared::impatient(&server.url(), "lonely");
         let (backend, name) = (&shared.backend, queue("q"));
