@@ -270,4 +270,17 @@ mod tests {
         assert_ne!(seen, seen.again(&[&path]));
         fs::remove_dir_all(folder).unwrap();
     }
+
+    #[test]
+    fn a_file_that_is_empty_or_changes_while_it_is_read_is_not_taken() {
+        let folder = folder("being-written");
+        let path = folder.join("t.toml");
+        file(&path, "quota 1");
+        let before = Sighting::of(&[&path]);
+        assert!(!before.has_empty() && !before.has_moved_on(&before.again(&[&path])));
+        file(&path, "");
+        assert!(Sighting::of(&[&path]).has_empty(), "as a writer leaves it at first");
+        assert!(before.has_moved_on(&before.again(&[&path])));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

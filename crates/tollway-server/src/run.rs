@@ -173,3 +173,22 @@ fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
         error!(path = %path.display(), %reason, "the snapshot could not be written");
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_after_it_was_read_and_before_it_is_watched_is_not_in_force() {
+        let name = format!("tollway-watched-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "as it was read").unwrap();
+        let read = Sighting::of(&[&path]);
+        std::fs::write(&path, "as it is now").unwrap();
+        let mut files = Watched::new(vec![path.clone()]);
+        files.in_force = files.in_force.with_first(&read);
+        assert!(files.has_changed());
+        assert!(!files.has_changed(), "once");
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -41,7 +41,7 @@ fn child() {
         let charge = Charge::new(&policy, Key::new(&key).unwrap());
         assert!(store.check(&charge, NOW).is_allowed());
     }
-    // Just before the table doubles a key may be crowded out: one in tens of millions.
+    // While the table doubles a key may be crowded out (docs/semantics.md), and near the bound.
     let forgotten = store.pressure().forgotten;
     assert!(forgotten * 1_000_000 <= keys.parse::<u64>().unwrap(), "{forgotten} were forgotten");
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

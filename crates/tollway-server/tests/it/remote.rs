@@ -286,8 +286,11 @@ async fn a_layer_limits_by_a_remote_service_and_by_its_share_without_it() {
     assert_eq!(ask_layer(address).await, (200, String::new()));
     assert_eq!(ask_layer(address).await, (200, String::new()));
     assert_eq!(ask_layer(address).await, (429, "30".to_owned()), "exact over the wire");
+    let place = running.resp;
     drop(running);
-    // The service is gone: this process has a share of one, and then denies by itself.
+    // It may answer for a while yet.
+    eventually("the service is gone", || std::net::TcpStream::connect(place).is_err());
+    // This process has a share of one, and then denies by itself.
     let mut statuses = Vec::new();
     while statuses.iter().filter(|status| **status == 200).count() == 0
         || statuses.last() == Some(&200)
