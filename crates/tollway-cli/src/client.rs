@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use serde_json::Value;
-use tollway_upstream::connect::{self, Options, Pool, Versions};
+use tollway_http::connect::{self, Options, Pool, Versions};
 
 /// How long a call may take.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollway_core::fields::Hosts;
+use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
 use tollway_upstream::profile::Profile;
-use tollway_upstream::proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
 
 /// How long a stop waits for requests at work.
 const DRAIN: Duration = Duration::from_secs(30);

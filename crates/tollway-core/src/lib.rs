@@ -48,6 +48,7 @@
 extern crate alloc;
 
 pub mod concurrency;
+pub mod dice;
 pub mod fields;
 pub mod fixed_window;
 pub mod gcra;

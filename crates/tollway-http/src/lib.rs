@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "connect")]
+pub mod connect;
 mod first;
 mod patient;
 mod room;

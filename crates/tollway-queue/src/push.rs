@@ -27,7 +27,7 @@ use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use tollway_core::Timestamp;
 use tollway_core::fields::Lines;
-use tollway_upstream::connect::{self, Pool, Versions};
+use tollway_http::connect::{self, Pool, Versions};
 use tollway_upstream::profile::{Profile, Response};
 
 use crate::error::Error;

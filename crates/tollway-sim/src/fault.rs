@@ -1,7 +1,7 @@
 //! What goes wrong on the way: lost requests, lost answers, server errors, timeouts.
 
 use serde::Deserialize;
-use tollway_upstream::pace::Dice;
+use tollway_core::dice::Dice;
 
 use crate::scenario::text;
 

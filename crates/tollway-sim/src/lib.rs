@@ -1,4 +1,4 @@
-//! Virtual-time world: clock, servers, clients, oracle, conformance scenarios, charts.
+//! Virtual-time world: servers, clients, strategies, measures, charts.
 //!
 //! [`World`] runs a [`Scenario`] with a strategy ([`Kind`]) from a seed, in virtual time, with the
 //! production limiters and pacers. [`measure`] turns what happened into figures, [`chart`] and
@@ -18,16 +18,12 @@
 #![forbid(unsafe_code)]
 
 pub mod chart;
-pub mod conformance;
 pub mod fault;
 pub mod latency;
 pub mod measure;
-pub mod oracle;
 pub mod report;
 pub mod scenario;
 pub mod server;
-#[cfg(feature = "servers")]
-pub mod servers;
 pub mod strategy;
 pub mod upstream;
 pub mod world;

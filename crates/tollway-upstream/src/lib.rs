@@ -1,4 +1,4 @@
-//! Obey: header profiles, learned budgets, pacing, client layer, reverse proxy.
+//! Obey: header profiles, learned budgets, pacing, client layers.
 //!
 //! ```text
 //!  request ─► Profile::route ─► Claim ─► Ledger::claim ─► Permit ─► upstream
@@ -14,8 +14,7 @@
 //! | [`pace`] | one token shared fairly with clients that cannot be seen |
 //! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with Spectacles |
 //! | `client` (features `tower`, `reqwest`) | budgets around an HTTP client |
-//! | `proxy` (feature `proxy`) | budgets in front of an upstream, for clients in any language |
-//! | `connect` (feature `connect`) | connections to somebody else's service, with and without TLS |
+//! | `message` (feature `http`) | messages of the `http` crate, as profiles read them |
 //!
 //! [`pace`] is for a token whose other users cannot be seen; [`budget`] for one that this process,
 //! or a fleet on one Redis, has to itself. Both are pure: time is an argument.
@@ -25,14 +24,10 @@
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;
-#[cfg(feature = "connect")]
-pub mod connect;
-#[cfg(any(feature = "tower", feature = "reqwest", feature = "proxy"))]
-mod message;
+#[cfg(feature = "http")]
+pub mod message;
 pub mod pace;
 pub mod profile;
-#[cfg(feature = "proxy")]
-pub mod proxy;
 #[cfg(feature = "redis")]
 pub mod shared;
 

@@ -1,4 +1,4 @@
-//! HTTP messages as profiles read them.
+//! Messages of the `http` crate, as profiles read them.
 
 use std::time::SystemTime;
 
@@ -8,17 +8,14 @@ use tollway_core::fields::Lines;
 use crate::profile::{Observation, Profile, Response};
 
 /// The header lines of a message.
-pub(crate) fn lines(headers: &HeaderMap) -> Lines<'_> {
+#[must_use]
+pub fn lines(headers: &HeaderMap) -> Lines<'_> {
     headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
 }
 
 /// What a response that arrives now says about the limits.
-pub(crate) fn read(
-    profile: &Profile,
-    status: u16,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Observation {
+#[must_use]
+pub fn read(profile: &Profile, status: u16, headers: &HeaderMap, body: &[u8]) -> Observation {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     profile.read(&Response { status, lines: &lines(headers), body, now })
 }

@@ -48,7 +48,6 @@
 
 mod aimd;
 mod answer;
-mod dice;
 mod learn;
 mod pacer;
 mod plan;
@@ -66,11 +65,11 @@ mod response;
 pub mod tower;
 
 pub use answer::{Answer, Outcome};
-pub use dice::Dice;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub use gate::{Gate, Pass};
 pub use pacer::{Law, Pacer, Sent};
 pub use settings::{Refill, Settings};
+pub use tollway_core::dice::Dice;
 
 #[cfg(test)]
 mod tests;

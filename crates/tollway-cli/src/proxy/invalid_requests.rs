@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Clock as _, Policy, Quota, Store, StoreLimiter, explained};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_proxy::Guard;
 use tollway_redis::RedisStore;
-use tollway_upstream::proxy::Guard;
 
 use crate::snapshot::{self, Refused, Snapshot};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use tollway_proxy::OpenLedger;
 use tollway_upstream::budget::{Ledger, LedgerError, LocalLedger, Settings};
 use tollway_upstream::profile::Profile;
-use tollway_upstream::proxy::OpenLedger;
 use tollway_upstream::shared::{self, Fleet, GlobalRate, Prefix};
 
 /// What opens the ledger of a credential in `store`, and the fleet that shares it, if one does.

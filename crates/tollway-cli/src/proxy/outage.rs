@@ -2,8 +2,8 @@
 
 use tollway_core::outages::Turn;
 use tollway_core::{Outage, Store as _};
+use tollway_proxy::SharedStore;
 use tollway_redis::RedisStore;
-use tollway_upstream::proxy::SharedStore;
 use tollway_upstream::shared::Fleet;
 
 use super::invalid_requests::say;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tollway_sim::servers::{Engine, Server, eventually, free_port};
+use tollway_testkit::servers::{Engine, Server, eventually, free_port};
 
 use crate::face::{command, root, succeed, tools};
 use crate::serve::{Folder, Served};

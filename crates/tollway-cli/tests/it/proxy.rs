@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -197,7 +197,7 @@ async fn the_budget_of_invalid_requests_is_one_for_all_proxies_on_a_store() {
 #[tokio::test]
 async fn a_proxy_starts_without_its_store() {
     let fake = Running::fake(&[]);
-    let away = format!("redis://127.0.0.1:{}", tollway_sim::servers::free_port());
+    let away = format!("redis://127.0.0.1:{}", tollway_testkit::servers::free_port());
     let proxy = Running::proxy(&fake, &["--store", &away]);
     let health = reqwest::get(format!("{}/healthz", proxy.url)).await.unwrap();
     assert_eq!(health.status(), 200);
@@ -286,7 +286,7 @@ async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_
 
 #[test]
 fn a_proxy_that_requires_its_store_does_not_start_without() {
-    let away = format!("redis://127.0.0.1:{}", tollway_sim::servers::free_port());
+    let away = format!("redis://127.0.0.1:{}", tollway_testkit::servers::free_port());
     let fixed = ["proxy", "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
     let required = ["--store", &away, "--store-required"];
     let said = crate::tool::fail(&[fixed.as_slice(), &required].concat());

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tollway_sim::servers::eventually;
+use tollway_testkit::servers::eventually;
 
 use crate::serve::{Folder, PATIENCE, Served};
 use crate::tool::{fail, succeed};

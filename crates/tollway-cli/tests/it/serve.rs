@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tollway_sim::servers::{Certificate, Cluster, Engine, Server, eventually, tell};
+use tollway_testkit::servers::{Certificate, Cluster, Engine, Server, eventually, tell};
 
 use crate::tool::{fail, succeed, tollway};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollway_core::{Charge, Clock as _, Cost, Key, Policy, Timestamp};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_sim::servers::eventually;
+use tollway_testkit::servers::eventually;
 
 use crate::serve::{Folder, Served};
 use crate::tool::{fail, tollway};

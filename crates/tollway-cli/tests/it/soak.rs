@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollway_sim::servers::{Engine, Server, full};
+use tollway_testkit::servers::{Engine, Server, full};
 
 use self::node::Node;
 

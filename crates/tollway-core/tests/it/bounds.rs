@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
 use tollway_core::{Algorithm, SKEW, Timestamp};
-use tollway_sim::oracle::bound;
+use tollway_testkit::oracle::bound;
 
 use crate::key::{
     Act, Beat, Key, Pause, START, TICK, algorithm, checks, config, pause, quota, script,

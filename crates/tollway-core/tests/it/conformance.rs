@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::{Policy, Timestamp};
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Failure, OnCore, Operation, Outcome, Report, Scenario, Subject, Wait, run, scenarios,
 };
 

@@ -1,8 +1,8 @@
 //! Random histories on the core, charge for charge as the oracle answers them.
 
 use tollway_core::Settlement;
-use tollway_sim::conformance::{OnCore, Scenario, Step, Verb, Wait, run, scenarios};
-use tollway_sim::oracle::{Kind, Mix, Oracle, history, judge};
+use tollway_testkit::conformance::{OnCore, Scenario, Step, Verb, Wait, run, scenarios};
+use tollway_testkit::oracle::{Kind, Mix, Oracle, history, judge};
 
 use crate::size::sized;
 

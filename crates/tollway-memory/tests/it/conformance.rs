@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tollway_core::{Charge, Cost, Key, Policy, Store, Timestamp};
 use tollway_memory::{Capacity, MemoryStore};
-use tollway_sim::conformance::{OnStore, run, scenarios};
-use tollway_sim::oracle::{Kind, Mix, history, judge};
+use tollway_testkit::conformance::{OnStore, run, scenarios};
+use tollway_testkit::oracle::{Kind, Mix, history, judge};
 
 fn store() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(Capacity::keys(1_000)))

@@ -16,7 +16,7 @@ use tollway_core::{
     Timestamp, Verdict,
 };
 use tollway_memory::{Capacity, Limiter, MemoryStore};
-use tollway_sim::oracle::bound;
+use tollway_testkit::oracle::bound;
 
 const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const TICK: Duration = Duration::from_nanos(1);

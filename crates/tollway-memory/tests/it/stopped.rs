@@ -12,7 +12,7 @@ use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, Clock, Policy, Quota};
 use tollway_memory::{Capacity, Limiter, MemoryStore, SystemClock};
-use tollway_sim::oracle::bound;
+use tollway_testkit::oracle::bound;
 
 fn policies() -> Vec<Policy> {
     let [thousand, ten]: [Quota; 2] = ["1000/1s", "10/20ms"].map(|text| text.parse().unwrap());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollway_queue::{Backend, Embedded};
 
-use tollway_sim::servers::full;
+use tollway_testkit::servers::full;
 
 use player::Player;
 

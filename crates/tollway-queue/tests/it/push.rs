@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tollway_core::{Clock, Timestamp};
 use tollway_queue::push::{Push, PushTarget};
 use tollway_queue::{Embedded, JobId, JobState, NewJob, Queue, QueueSettings, Worker};
-use tollway_sim::servers::Certificate;
+use tollway_testkit::servers::Certificate;
 
 use crate::world::{group, queue};
 

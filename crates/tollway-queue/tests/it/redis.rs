@@ -15,7 +15,7 @@ use tollway_queue::{
     Backend, Embedded, ErrorKind, JobState, NewJob, Outcome, Progress, Queue, QueueName,
     QueueSettings, Recurring, RedisBackend, RedisSettings, Rhythm, Settled,
 };
-use tollway_sim::servers::{Engine, LossyWay, Server, full};
+use tollway_testkit::servers::{Engine, LossyWay, Server, full};
 
 use crate::model::{Jobs, Subject, operations, play, play_jobs};
 use crate::world::{START, after, get, group, job, now_or_soon, queue};

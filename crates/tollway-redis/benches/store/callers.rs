@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollway_core::{Charge, Key, Policy, Store, Timestamp};
 use tollway_redis::{Denials, RedisStore, Settings};
 
-use tollway_sim::servers::Server;
+use tollway_testkit::servers::Server;
 
 use crate::contenders::cpu_us;
 use crate::targets::{Bound, Target};

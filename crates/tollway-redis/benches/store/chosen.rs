@@ -1,6 +1,6 @@
 //! Which part of the benchmark is run.
 
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 /// One client alone, one request at a time on each of many connections, and pipelines.
 const SHAPES: [(&str, (usize, usize)); 3] = [("1x1", (1, 1)), ("50x1", (50, 1)), ("4x16", (4, 16))];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollway_core::{Charge, Key, Policy, Store, Timestamp};
 use tollway_redis::{RedisStore, Settings};
 
-use tollway_sim::servers::Server;
+use tollway_testkit::servers::Server;
 
 use crate::targets::{Bound, Target};
 use crate::wire::{Ask, Until, command, drive, record};

@@ -16,7 +16,7 @@ mod sliding;
 mod targets;
 mod wire;
 
-use tollway_sim::servers::Server;
+use tollway_testkit::servers::Server;
 
 use crate::chosen::Chosen;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Charge, Cost, Key, Policy, Quota, Store, Timestamp};
 use tollway_redis::{RedisStore, Settings};
-use tollway_sim::servers::Server;
+use tollway_testkit::servers::Server;
 
 use crate::contenders::cpu_us;
 

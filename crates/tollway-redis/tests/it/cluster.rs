@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tollway_core::{ErrorKind, OnStoreError, Policy, Settlement, Store, Timestamp};
 use tollway_redis::{PolicySettings, Settings};
-use tollway_sim::conformance::{run, scenarios};
-use tollway_sim::oracle::history;
+use tollway_testkit::conformance::{run, scenarios};
+use tollway_testkit::oracle::history;
 
 use crate::caller::{admitted, charge, check, connect, cost, settings};
 use crate::conformance::{OnServer, single_charges};
 use crate::faults::{fail_over, hasty, until, until_asked};
-use tollway_sim::servers::{Cluster, Engine, LossyWay, Server, full};
+use tollway_testkit::servers::{Cluster, Engine, LossyWay, Server, full};
 
 /// The engines on which clusters are tried: Redis always, Valkey where it is.
 #[test]

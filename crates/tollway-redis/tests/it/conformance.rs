@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::runtime::Runtime;
 use tollway_core::{Charge, Grant, Policy, ReservationId, Reserved, Store, Timestamp};
 use tollway_redis::{RedisStore, Settings};
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Ask, Capabilities, Failure, Figures, OnCore, Operation, Outcome, Scenario, Subject, run,
     scenarios,
 };
-use tollway_sim::oracle::{Kind, Mix, history};
+use tollway_testkit::oracle::{Kind, Mix, history};
 
-use tollway_sim::servers::{Engine, full};
+use tollway_testkit::servers::{Engine, full};
 
 /// A store on a real server that decides at the times it is given.
 pub(crate) struct OnServer {
@@ -261,7 +261,7 @@ fn shuffled_time(mut scenario: Scenario, seed: u64) -> Scenario {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut back_ns = 0;
     scenario.steps.retain(|step| {
-        use tollway_sim::conformance::Verb;
+        use tollway_testkit::conformance::Verb;
         !matches!(step.operation.verb(), Verb::Reserve | Verb::Commit | Verb::Cancel)
     });
     for step in &mut scenario.steps {

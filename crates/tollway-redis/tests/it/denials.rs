@@ -6,7 +6,7 @@ use tollway_core::{Policy, Store, Timestamp};
 use tollway_redis::{Denials, Settings};
 
 use crate::caller::{charge, check, connect, cost, settings};
-use tollway_sim::servers::{Engine, eventually};
+use tollway_testkit::servers::{Engine, eventually};
 
 fn cached(recheck: Duration) -> Settings {
     Settings { denials: Some(Denials { keys_max: 64, recheck }), ..settings() }

@@ -11,7 +11,7 @@ use tollway_core::{ErrorKind, OnStoreError, Policy, Store, Timestamp};
 use tollway_redis::{RedisStore, Settings};
 
 use crate::caller::{check, connect, settings};
-use tollway_sim::servers::{Engine, LossyWay, Server};
+use tollway_testkit::servers::{Engine, LossyWay, Server};
 
 const BUDGET: Duration = Duration::from_millis(200);
 /// A busy machine may let a task wait; a hang takes longer.

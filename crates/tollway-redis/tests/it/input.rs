@@ -11,7 +11,7 @@ use tollway_redis::{Certificates, RedisStore, Settings};
 
 use crate::caller::{charge, check, connect, settings};
 use crate::faults::until;
-use tollway_sim::servers::{Engine, Server, free_port};
+use tollway_testkit::servers::{Engine, Server, free_port};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_not_there_stops_only_those_who_require_it() {

@@ -9,7 +9,7 @@ use tollway_redis::{LeaseTerms, PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
 use crate::faults::until;
-use tollway_sim::servers::{Engine, eventually};
+use tollway_testkit::servers::{Engine, eventually};
 
 const UNITS_MAX: u64 = 32;
 

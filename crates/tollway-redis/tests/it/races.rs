@@ -11,7 +11,7 @@ use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, Cost, Policy, Quota, Store, Timestamp};
 
 use crate::caller::{admitted, charge, check, connect, settings};
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 /// Slow enough that nothing comes back while a test runs.
 fn algorithms() -> [Algorithm; 5] {
@@ -169,7 +169,7 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
         assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
         let keys = || server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
         assert!(keys().starts_with("*1"), "one key");
-        tollway_sim::servers::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
+        tollway_testkit::servers::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
     }
 }
 

@@ -7,7 +7,7 @@ use tollway_redis::RedisStore;
 
 use crate::caller::connect;
 use crate::faults::{fail_over, hasty};
-use tollway_sim::servers::{Engine, Server, eventually, tell};
+use tollway_testkit::servers::{Engine, Server, eventually, tell};
 
 /// A primary, a replica and a sentinel that watches them.
 struct Watched {

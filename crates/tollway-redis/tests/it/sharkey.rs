@@ -10,7 +10,7 @@ use tollway_core::{Policy, Store, Timestamp};
 use tollway_redis::RedisStore;
 
 use crate::caller::{admitted, charge, settings};
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 const START_MS: u64 = 1_700_000_000_000;
 

@@ -7,7 +7,7 @@ use tollway_core::{ErrorKind, Policy, Store, Timestamp};
 use tollway_redis::{PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 const SHARES: u16 = 8;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::{Cost, Mode, Policy, Timestamp};
-use tollway_sim::conformance::{Ask, OnCore, Operation, Subject};
-use tollway_sim::servers::{Cluster, Engine, full};
+use tollway_testkit::conformance::{Ask, OnCore, Operation, Subject};
+use tollway_testkit::servers::{Cluster, Engine, full};
 
 use crate::conformance::OnServer;
 

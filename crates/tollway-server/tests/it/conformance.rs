@@ -20,7 +20,7 @@ use tollway_server::rules::{Lists, Rule, RuleOptions, Rules};
 use tollway_server::server::Server;
 use tollway_server::service::Service;
 use tollway_server::settings::Settings;
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,
 };
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tollway_redis::{RedisStore, Settings};
 use tollway_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 
 use crate::failures::on;
 use crate::harness::{Http, Running, eventually};

@@ -9,10 +9,10 @@ use tollway_core::{
     StoreLimiter, Timestamp, VirtualClock,
 };
 use tollway_redis::{RemoteSettings, RemoteStore};
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Ask, Failure, Figures, Operation, Outcome, Subject, run, scenarios,
 };
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 use tollway_tower::RateLimitLayer;
 use tollway_tower::keys::Everyone;
 

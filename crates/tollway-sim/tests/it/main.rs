@@ -6,8 +6,8 @@ mod behaviour;
 mod browser;
 // The same seed, the same bits.
 mod determinism;
-// The published figures of the seed's successor gem.
-mod gem;
+// The published figures of rate_throttle_client.
+mod rate_throttle_client;
 // Charts, tables and the report, compared with golden files.
 mod pictures;
 // Ticket pacing where little goes as planned: faults, clocks, noise, beliefs, unequal clients.

@@ -8,7 +8,7 @@ use tollway_core::fields::{Lines, retry_after, seconds_up, sf};
 use tollway_core::{
     Algorithm, Clock, Decision, Policy, Store, StoreLimiter, Timestamp, VirtualClock,
 };
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Ask, Capabilities, Failure, Figure, Figures, OnStore, Operation, Outcome, Subject, Wait, run,
     scenarios,
 };

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Observation, Profile, Reading, Route};
 use tollway_upstream::shared::{Fleet, Prefix, RedisLedger, Settings};

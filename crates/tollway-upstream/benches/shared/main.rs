@@ -15,7 +15,7 @@
 mod claims;
 mod twelve;
 
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollway_core::fields::Lines;
-use tollway_sim::servers::{Engine, Server};
 use tollway_sim::upstream::Spec;
 use tollway_sim::upstream::loopback::Loopback;
+use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Profile, Response};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};

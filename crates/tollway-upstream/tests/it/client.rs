@@ -1,3 +1,4 @@
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,6 @@ use tollway_upstream::client::{Asking, Conduct};
 use tollway_upstream::profile::Profile;
 use tower::{Layer as _, ServiceExt as _};
 
-use crate::proxy::{discord, join_all, local};
-
 fn conduct() -> Conduct {
     let profile = Profile::builtin("discord").unwrap();
     let ledger = LocalLedger::new(profile.clone(), Settings::default());
@@ -27,17 +26,22 @@ fn reqwest_client(conduct: Conduct) -> ClientWithMiddleware {
     ClientBuilder::new(reqwest::Client::new()).with(BudgetMiddleware::new(conduct)).build()
 }
 
+/// Discord as the simulator plays it, with its periods divided by three.
+fn discord() -> Spec {
+    Spec::named("discord").unwrap().faster(3)
+}
+
 async fn start(spec: Spec) -> (Loopback, String) {
-    let fake = Loopback::start(spec, local()).await.unwrap();
+    let fake = Loopback::start(spec, "127.0.0.1:0".parse().unwrap()).await.unwrap();
     let url = format!("http://{}/api/v10/channels/1/messages", fake.address());
     (fake, url)
 }
 
 #[tokio::test]
 async fn twelve_requests_at_five_per_window_bring_no_429_through_the_middleware() {
-    let (fake, url) = start(discord("")).await;
+    let (fake, url) = start(discord()).await;
     let client = reqwest_client(conduct());
-    let all = (0..12).map(|_| Box::pin(client.post(&url).body("{}").send())).collect();
+    let all = (0..12).map(|_| Box::pin(client.post(&url).body("{}").send()));
     for answer in join_all(all).await {
         assert_eq!(answer.unwrap().status(), 200);
     }
@@ -46,14 +50,14 @@ async fn twelve_requests_at_five_per_window_bring_no_429_through_the_middleware(
 
 #[tokio::test]
 async fn twelve_requests_at_five_per_window_bring_no_429_through_the_layer() {
-    let (fake, url) = start(discord("")).await;
+    let (fake, url) = start(discord()).await;
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let service = BudgetLayer::new(conduct()).replaying().layer(client);
     let ask = || {
         let request = http::Request::post(&url).body(Full::new(Bytes::from_static(b"{}"))).unwrap();
         Box::pin(service.clone().oneshot(request))
     };
-    for answer in join_all((0..12).map(|_| ask()).collect()).await {
+    for answer in join_all((0..12).map(|_| ask())).await {
         assert_eq!(answer.unwrap().status(), 200);
     }
     assert_eq!((fake.counters().requests, fake.counters().limited_all()), (12, 0));
@@ -61,7 +65,7 @@ async fn twelve_requests_at_five_per_window_bring_no_429_through_the_layer() {
 
 #[tokio::test]
 async fn a_refusal_is_retried_with_the_same_body_and_only_so_often() {
-    let (fake, url) = start(discord("")).await;
+    let (fake, url) = start(discord()).await;
     fake.inject(Fault::SetLimit { bucket: "messages".to_owned(), limit: 1 });
     let client = reqwest_client(conduct().retries(1));
     assert_eq!(client.post(&url).body("{}").send().await.unwrap().status(), 200);
@@ -75,7 +79,7 @@ async fn a_refusal_is_retried_with_the_same_body_and_only_so_often() {
 
 #[tokio::test]
 async fn a_stream_is_sent_once_only() {
-    let (fake, url) = start(discord("")).await;
+    let (fake, url) = start(discord()).await;
     fake.inject(Fault::Html { count: 1 });
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let service = BudgetLayer::new(conduct()).layer(client);
@@ -108,7 +112,7 @@ async fn a_deadline_is_kept_before_and_between_tries() {
 
 #[tokio::test]
 async fn lost_answers_and_refused_connections_leave_a_budget_that_goes_on() {
-    let (fake, url) = start(discord("")).await;
+    let (fake, url) = start(discord()).await;
     let conduct = conduct();
     let client = reqwest_client(conduct);
     assert_eq!(client.post(&url).body("{}").send().await.unwrap().status(), 200);
@@ -137,7 +141,7 @@ async fn the_layer_says_why_a_request_was_not_sent() {
         let request = http::Request::post(&url).body(Full::default()).unwrap();
         Box::pin(service.clone().oneshot(request))
     };
-    let answers = join_all((0..3).map(|_| ask()).collect()).await;
+    let answers = join_all((0..3).map(|_| ask())).await;
     let refused = answers.iter().filter(|answer| matches!(answer, Err(Error::Refused(_)))).count();
     assert_eq!(refused, 1, "one probe, one that waits for it, and no room for another");
 }

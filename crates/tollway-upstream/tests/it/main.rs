@@ -15,22 +15,6 @@ mod pacing;
 mod memory;
 // The layer and the middleware on the fake upstream.
 mod client;
-// Real clients through the proxy.
-mod peers;
-// A proxy in front of the fake upstream, on loopback.
-mod proxy;
-// An upstream that breaks its word, and what would bring a ban.
-mod proxy_faults;
-// Messages on their way through: framing, bodies, versions, the proxy's own pages.
-mod proxy_http;
-// Limits, order, deadlines and fairness through the proxy.
-mod proxy_limits;
-// The burst of the proxy in virtual time.
-mod proxy_schedule;
-// The way out over TLS.
-mod proxy_tls;
-// Whom the proxy lets in: no web pages of others, no admin's token on its way to the upstream.
-mod proxy_visitors;
 // Profiles on recorded responses.
 mod profiles;
 // A truthful upstream in virtual time.

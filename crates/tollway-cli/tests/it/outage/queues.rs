@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollway_sim::servers::{Engine, Server, eventually, free_port};
+use tollway_testkit::servers::{Engine, Server, eventually, free_port};
 
 use super::{PATIENCE, judge, metrics};
 use crate::serve::{Folder, Served};

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tollway_sim::servers::eventually;
+use tollway_testkit::servers::eventually;
 
 use crate::serve::Folder;
 

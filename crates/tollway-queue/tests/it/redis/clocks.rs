@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollway_core::Clock;
 use tollway_queue::{NewJob, Outcome, Task, Worker, handler_fn};
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 use super::{Shared, Skewed, queue_at, settings};
 use crate::world::job;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollway_queue::{Outcome, Settled};
-use tollway_sim::servers::{Cluster, Engine, Server, eventually, tell};
+use tollway_testkit::servers::{Cluster, Engine, Server, eventually, tell};
 
 use super::{Shared, queue_at, settings};
 use crate::world::job;

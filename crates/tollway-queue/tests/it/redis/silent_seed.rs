@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tollway_sim::servers::{Cluster, Engine, Server, eventually};
+use tollway_testkit::servers::{Cluster, Engine, Server, eventually};
 
 use super::{Shared, queue_at, settings};
 use crate::world::job;

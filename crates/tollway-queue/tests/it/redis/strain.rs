@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollway_queue::{Backend, ErrorKind, NewJob, Outcome, Task, Worker, handler_fn};
-use tollway_sim::servers::{Engine, Server, eventually};
+use tollway_testkit::servers::{Engine, Server, eventually};
 
 use super::{Shared, queue_at, settings};
 use crate::world::{START, get, group, job, now_or_soon, queue};

@@ -6,7 +6,7 @@ use tollway_core::{Mode, Policy};
 use tollway_server::grpc::messages::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UInt64Value,
 };
-use tollway_sim::conformance::{
+use tollway_testkit::conformance::{
     Ask, Capabilities, Failure, Figure, Figures, Operation, Outcome, Scenario, Verb,
 };
 

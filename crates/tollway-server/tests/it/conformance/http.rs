@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollway_core::Mode;
-use tollway_sim::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
+use tollway_testkit::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
 
 use super::{CAPABILITIES, Client, Fronted, reservation, settled};
 use crate::harness::{Http, Running};

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollway_core::Mode;
-use tollway_sim::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
+use tollway_testkit::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
 
 use super::{CAPABILITIES, Client, Fronted, reservation, settled};
 use crate::harness::Running;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 
 use super::stage::{ROUTE, Stage, claim, settings, take_all, told, try_claim, until};
 

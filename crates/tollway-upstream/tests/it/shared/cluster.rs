@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tollway_sim::servers::{Cluster, Engine, tell};
+use tollway_testkit::servers::{Cluster, Engine, tell};
 use tollway_upstream::shared::{Fleet, Prefix, RedisLedger};
 
 use super::stage::{World, profile, settings, until};

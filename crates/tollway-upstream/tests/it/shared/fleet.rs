@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::{Claim, Ledger as _, Reason};
 use tollway_upstream::shared::RedisLedger;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Observation, Route, Scope};
 use tollway_upstream::shared::{Dialect, GlobalRate, Naming, Settings};

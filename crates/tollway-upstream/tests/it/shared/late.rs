@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use tollway_sim::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::Permit;
 use tollway_upstream::profile::{Observation, Route};
 use tollway_upstream::shared::{Naming, RedisLedger, Settings};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::fields::Lines;
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 use tollway_upstream::budget::{Claim, Ledger as _, Permit, Reason, Refusal};
 use tollway_upstream::profile::{Observation, Profile, Response};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 use tollway_upstream::profile::Observation;
 use tollway_upstream::shared::{Naming, Settings};
 

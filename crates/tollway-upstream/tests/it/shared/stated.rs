@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollway_sim::servers::Engine;
+use tollway_testkit::servers::Engine;
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Observation, Profile};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::State;
-use super::answer::Cause;
-use crate::profile::{Observation, Scope};
+use crate::State;
+use crate::answer::Cause;
+use tollway_upstream::profile::{Observation, Scope};
 
 /// Upper bounds of durations, in milliseconds.
 const BOUNDS_MS: [u64; 10] = [1, 5, 25, 100, 250, 1_000, 2_500, 10_000, 60_000, 300_000];

@@ -13,10 +13,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tollway_sim::servers::Certificate;
-use tollway_upstream::proxy::{Settings, Versions};
+use tollway_proxy::{Settings, Versions};
+use tollway_testkit::servers::Certificate;
 
-use crate::proxy::{local, proxy_to};
+use crate::rig::{local, proxy_to};
 
 /// An upstream over TLS that answers with the version in which it was asked.
 async fn upstream(certificate: &Certificate) -> SocketAddr {

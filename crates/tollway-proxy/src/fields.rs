@@ -7,7 +7,7 @@ use http::header::{
     TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 
-use crate::budget::Priority;
+use tollway_upstream::budget::Priority;
 
 const DEADLINE: HeaderName = HeaderName::from_static("x-tollway-deadline");
 const PRIORITY: HeaderName = HeaderName::from_static("x-tollway-priority");

@@ -19,11 +19,11 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 
-use super::State;
-use super::answer::{json_response, text_response};
-use super::body::Body;
-use super::credential::{Account, CredentialId};
-use crate::budget::{BucketView, Knowledge};
+use crate::State;
+use crate::answer::{json_response, text_response};
+use crate::body::Body;
+use crate::credential::{Account, CredentialId};
+use tollway_upstream::budget::{BucketView, Knowledge};
 
 /// Buckets in one page.
 const PAGE_MAX: usize = 1_000;

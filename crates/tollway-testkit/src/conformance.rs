@@ -7,11 +7,11 @@
 //! up to its resolution. [`run`] plays the scenarios and lists every mismatch.
 //!
 //! ```
-//! use tollway_sim::conformance::{OnCore, run, scenarios};
+//! use tollway_testkit::conformance::{OnCore, run, scenarios};
 //!
 //! let report = run(&mut OnCore::new(), &scenarios()?);
 //! assert!(report.passed(), "{report}");
-//! # Ok::<(), tollway_sim::conformance::FormatError>(())
+//! # Ok::<(), tollway_testkit::conformance::FormatError>(())
 //! ```
 //!
 //! # The file

@@ -13,7 +13,7 @@ use http::header::HeaderName;
 use ring::digest::{Context, SHA256};
 use tokio::time::Instant;
 
-use crate::budget::{BoxFuture, Ledger, LedgerError};
+use tollway_upstream::budget::{BoxFuture, Ledger, LedgerError};
 
 /// After a ledger could not be opened the next try is this much later.
 const OPEN_AGAIN: Duration = Duration::from_millis(250);

@@ -1,17 +1,18 @@
 //! Real clients through the proxy: `@discordjs/rest`, `@octokit/core`, `twilight-http`, curl.
 
+use futures_util::future::join_all;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::process::Command;
+use tollway_proxy::{Parts, Proxy, Settings, Upstream};
 use tollway_sim::upstream::Spec;
 use tollway_sim::upstream::loopback::Loopback;
 use tollway_upstream::profile::Profile;
-use tollway_upstream::proxy::{Parts, Proxy, Settings, Upstream};
 
-use crate::proxy::{PATIENCE, Rig, discord, join_all, local, local_ledgers};
+use crate::rig::{PATIENCE, Rig, discord, local, local_ledgers};
 
 /// Where `scripts/install-peers` puts them.
 fn installed() -> Option<PathBuf> {
@@ -101,7 +102,7 @@ async fn twilight_is_served_without_a_429() {
         let (client, channel) = (&client, twilight_id(1 + number % 3));
         Box::pin(async move { client.create_message(channel).content("x").await })
     };
-    for answer in join_all((0..36).map(ask).collect()).await {
+    for answer in join_all((0..36).map(ask)).await {
         assert_eq!(answer.unwrap().status().get(), 200);
     }
     let counters = rig.fake.counters();

@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tollway_proxy::{Settings, Versions};
 use tollway_sim::upstream::{Arrival, Ending, Fault, Spec};
-use tollway_upstream::proxy::{Settings, Versions};
 
-use crate::proxy::{Rig, discord};
+use crate::rig::{Rig, discord};
 
 /// Twenty channels with five requests per 200 ms each, and answers that travel for 20 ms.
 const TWENTY: &str = r#"
@@ -60,13 +60,13 @@ async fn a_burst_of_500_over_20_buckets_brings_no_429_one_probe_each_and_keeps_o
     assert!(counters.in_flight_max > 20, "{}", counters.in_flight_max);
 }
 
-async fn futures_of(rig: &Rig, requests: Vec<http::Request<crate::proxy::Outgoing>>) -> Vec<u16> {
+async fn futures_of(rig: &Rig, requests: Vec<http::Request<crate::rig::Outgoing>>) -> Vec<u16> {
     let mut all = Vec::new();
     for request in requests {
         all.push(Box::pin(rig.send(request)));
     }
     let mut statuses = Vec::new();
-    for answer in crate::proxy::join_all(all).await {
+    for answer in futures_util::future::join_all(all).await {
         statuses.push(answer.status);
     }
     statuses
@@ -160,7 +160,7 @@ async fn a_refused_request_is_sent_again_only_with_a_body_that_was_kept() {
 async fn behind_the_back(rig: &Rig, path: &str) {
     let uri = format!("http://{}{path}", rig.fake.address());
     let request = http::Request::post(uri).header("authorization", "Bot one");
-    let request = request.body(crate::proxy::Outgoing::default()).unwrap();
+    let request = request.body(crate::rig::Outgoing::default()).unwrap();
     assert_eq!(rig.send(request).await.status, 200);
 }
 

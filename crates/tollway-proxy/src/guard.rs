@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tollway_core::{Charge, Key, StoreError, StoreLimiter, Verdict};
 
-use crate::budget::Priority;
+use tollway_upstream::budget::Priority;
 
 /// All proxies behind one address share this key.
 const KEY: &[u8] = b"egress";
@@ -124,7 +124,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(test)]
 mod tests {
     use tollway_core::{Clock, Policy, VirtualClock};
     use tollway_redis::{RedisStore, Settings};

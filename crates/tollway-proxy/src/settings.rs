@@ -9,7 +9,7 @@ use http::header::{AUTHORIZATION, HeaderName};
 use http::uri::{Authority, Scheme};
 use tollway_core::fields::Hosts;
 
-use crate::connect::Versions;
+use tollway_http::connect::Versions;
 
 /// Fields that carry credentials in the APIs that have profiles.
 const CREDENTIALS: [HeaderName; 6] = [

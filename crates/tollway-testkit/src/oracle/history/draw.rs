@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tollway_core::concurrency::Concurrency;
+use tollway_core::dice::Dice;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, OnExpiry, Policy, Quota, ReservationTerms};
-use tollway_upstream::pace::Dice;
 
 use super::Kind;
 use crate::conformance::Verb;

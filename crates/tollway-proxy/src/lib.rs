@@ -39,20 +39,20 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use crate::connect::Versions;
 pub use credential::{CredentialId, OpenLedger};
 pub use guard::Guard;
 pub use settings::{Admin, Settings, Upstream, UpstreamError};
 pub use store::SharedStore;
+pub use tollway_http::connect::Versions;
 
-use crate::connect::{self, Pool};
-use crate::profile::Profile;
 use credential::Accounts;
 use metrics::Metrics;
 use missing::Missing;
 use store::Watched;
 use tollway_core::outages::Turn;
 use tollway_http::Room;
+use tollway_http::connect::{self, Pool};
+use tollway_upstream::profile::Profile;
 
 /// Idle connections that are kept to the upstream.
 const IDLE_MAX: usize = 256;

@@ -12,15 +12,15 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::State;
-use super::answer::Cause;
-use super::body::{Ahead, Body, Tape, Timed};
-use super::credential::{Account, LockTerms};
-use super::guard::Suspect;
-use crate::budget::Permit;
-use crate::connect::was_not_sent;
-use crate::message;
-use crate::profile::{Observation, Route};
+use crate::State;
+use crate::answer::Cause;
+use crate::body::{Ahead, Body, Tape, Timed};
+use crate::credential::{Account, LockTerms};
+use crate::guard::Suspect;
+use tollway_http::connect::was_not_sent;
+use tollway_upstream::budget::Permit;
+use tollway_upstream::message;
+use tollway_upstream::profile::{Observation, Route};
 
 /// A request that may be sent now.
 pub(super) struct Exchange {

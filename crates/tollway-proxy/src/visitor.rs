@@ -15,8 +15,8 @@ use http::{HeaderName, Request};
 use subtle::ConstantTimeEq as _;
 use tollway_core::fields::{Hosts, is_foreign_page, sf};
 
-use super::State;
-use super::answer::Cause;
+use crate::State;
+use crate::answer::Cause;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

@@ -10,8 +10,8 @@ mod draw;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollway_core::dice::Dice;
 use tollway_core::{Cost, Mode, Policy, Timestamp};
-use tollway_upstream::pace::Dice;
 
 use super::Oracle;
 use crate::conformance::{

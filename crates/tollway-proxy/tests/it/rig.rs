@@ -15,11 +15,11 @@ use tokio::net::TcpListener;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Policy, StoreLimiter};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_proxy::{Guard, OpenLedger, Parts, Proxy, Settings, Upstream};
 use tollway_sim::upstream::Spec;
 use tollway_sim::upstream::loopback::Loopback;
 use tollway_upstream::budget::{self, Ledger, LocalLedger};
 use tollway_upstream::profile::Profile;
-use tollway_upstream::proxy::{Guard, OpenLedger, Parts, Proxy, Settings, Upstream};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,23 +48,6 @@ impl hyper::body::Body for Frames {
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         std::task::Poll::Ready(self.0.pop_front().map(Ok))
     }
-}
-
-/// Runs all at once, in one task, started in order.
-pub(crate) async fn join_all<F: Future + Unpin>(mut all: Vec<F>) -> Vec<F::Output> {
-    let mut done: Vec<Option<F::Output>> = all.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        let mut pending = false;
-        for (future, done) in all.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
-            match std::pin::Pin::new(future).poll(context) {
-                std::task::Poll::Ready(output) => *done = Some(output),
-                std::task::Poll::Pending => pending = true,
-            }
-        }
-        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-    })
-    .await;
-    done.into_iter().flatten().collect()
 }
 
 /// An answer, whole.

@@ -12,9 +12,9 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tollway_core::fields::Hosts;
-use tollway_upstream::proxy::{Admin, Settings};
+use tollway_proxy::{Admin, Settings};
 
-use crate::proxy::{PATIENCE, Rig, discord, local, proxy_to};
+use crate::rig::{PATIENCE, Rig, discord, local, proxy_to};
 
 const MESSAGES: &str = "/api/v10/channels/1/messages";
 

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::answer::{Cause, text_response};
-use super::body::Body;
-use super::{State, admin, forward, visitor};
+use crate::answer::{Cause, text_response};
+use crate::body::Body;
+use crate::{State, admin, forward, visitor};
 use tollway_http::{Answers, FirstRequest, Patient};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.

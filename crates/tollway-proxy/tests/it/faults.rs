@@ -1,9 +1,10 @@
+use futures_util::future::join_all;
 use std::time::Duration;
 
+use tollway_proxy::Settings;
 use tollway_sim::upstream::{Ending, Fault, Spec};
-use tollway_upstream::proxy::Settings;
 
-use crate::proxy::{Rig, discord, join_all, proxy_to};
+use crate::rig::{Rig, discord, proxy_to};
 
 const PATH: &str = "/api/v10/channels/1/messages";
 
@@ -15,8 +16,7 @@ async fn an_html_429_stops_everything_once_and_nobody_else_is_refused() {
     let all = (0..6)
         .map(|channel| format!("/api/v10/channels/{channel}/messages"))
         .map(|path| rig.request_with("POST", &path, &[], "{}"))
-        .map(|request| Box::pin(rig.send(request)))
-        .collect();
+        .map(|request| Box::pin(rig.send(request)));
     for answer in join_all(all).await {
         assert_eq!(answer.status, 200);
     }
@@ -37,8 +37,7 @@ async fn buckets_that_are_renamed_and_fields_that_vanish_stall_nobody() {
     let all = (0..48)
         .map(|number| format!("/api/v10/channels/{}/messages", number % 4))
         .map(|path| rig.request_with("POST", &path, &[], "{}"))
-        .map(|request| Box::pin(rig.send(request)))
-        .collect();
+        .map(|request| Box::pin(rig.send(request)));
     for answer in join_all(all).await {
         assert_eq!(answer.status, 200);
     }
@@ -107,7 +106,7 @@ async fn the_header_fields_of_a_probe_release_the_others_while_its_body_is_on_it
         while rig.fake.counters().arrivals.is_empty() {
             tokio::task::yield_now().await;
         }
-        let others = (0..3).map(|_| Box::pin(rig.post(PATH))).collect();
+        let others = (0..3).map(|_| Box::pin(rig.post(PATH)));
         join_all(others).await
     };
     tokio::select! {
@@ -139,7 +138,7 @@ async fn a_refused_credential_is_not_tried_for_a_while_and_then_once() {
     let locked = rig.send(ask("/api/v10/users/@me")).await;
     assert_eq!((locked.status, locked.field("x-tollway-answer")), (401, "unauthorized"));
     assert_eq!(rig.get("/api/v10/users/@me").await.status, 200, "another credential");
-    let deadline = std::time::Instant::now() + crate::proxy::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::rig::PATIENCE;
     while rig.fake.counters().unauthorized == 3 {
         assert!(std::time::Instant::now() < deadline, "never tried again");
         assert_eq!(rig.send(ask("/api/v10/users/@me")).await.status, 401);

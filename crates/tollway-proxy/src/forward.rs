@@ -21,15 +21,15 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
 
-use super::State;
-use super::answer::Cause;
-use super::body::{Ahead, Body, Tape, Timed};
-use super::credential::{Account, CredentialId};
-use super::exchange::{Arrived, Exchange, Finish};
-use super::fields::{self, Wish};
-use crate::budget::{Claim, Priority};
-use crate::profile::Route;
+use crate::State;
+use crate::answer::Cause;
+use crate::body::{Ahead, Body, Tape, Timed};
+use crate::credential::{Account, CredentialId};
+use crate::exchange::{Arrived, Exchange, Finish};
+use crate::fields::{self, Wish};
 use tollway_http::Place;
+use tollway_upstream::budget::{Claim, Priority};
+use tollway_upstream::profile::Route;
 
 /// How long the request stood in line, in seconds.
 const WAITED: HeaderName = HeaderName::from_static("x-tollway-waited");

@@ -5,7 +5,7 @@
 /// Written here because results must not change with a dependency's version. Not for secrets.
 ///
 /// ```
-/// use tollway_upstream::pace::Dice;
+/// use tollway_core::dice::Dice;
 ///
 /// let (mut one, mut other) = (Dice::new(7), Dice::new(7));
 /// assert_eq!(one.next_u64(), other.next_u64());
@@ -53,6 +53,8 @@ impl Dice {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]

@@ -9,9 +9,9 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::json;
 use tollway_core::fields::seconds_up;
 
-use super::body::Body;
-use super::credential::NoAccount;
-use crate::budget::{Reason, Refusal};
+use crate::body::Body;
+use crate::credential::NoAccount;
+use tollway_upstream::budget::{Reason, Refusal};
 
 /// Tells the proxy's own answers from the upstream's.
 const BY: HeaderName = HeaderName::from_static("x-tollway-answer");

@@ -12,9 +12,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tollway_upstream::proxy::{Admin, Settings, Versions};
+use tollway_proxy::{Admin, Settings, Versions};
 
-use crate::proxy::{Frames, PATIENCE, Rig, discord, local, proxy_to};
+use crate::rig::{Frames, PATIENCE, Rig, discord, local, proxy_to};
 
 /// An upstream that keeps the heads of requests and answers with a body and trailers.
 async fn upstream() -> (SocketAddr, Arc<Mutex<Vec<(String, HeaderMap)>>>) {
