@@ -63,8 +63,3 @@ pub use limit::{Limit, Meter, MissingKey};
 pub use refusal::Refusal;
 pub use service::RateLimit;
 pub use tollway_core::fields::Dialect;
-
-/// The programs of the chapter about this crate are its tests too.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/middleware.md")]
-mod chapter {}

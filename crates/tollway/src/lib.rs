@@ -67,4 +67,19 @@ mod book {
     struct InProcess;
     #[doc = include_str!("../../../docs/migrating.md")]
     struct Migrating;
+    #[cfg(feature = "tower")]
+    #[doc = include_str!("../../../docs/middleware.md")]
+    struct Middleware;
+    #[cfg(feature = "queue")]
+    #[doc = include_str!("../../../docs/queue.md")]
+    struct Queue;
+    #[cfg(feature = "reqwest")]
+    #[doc = include_str!("../../../docs/upstream.md")]
+    struct Upstream;
+    #[cfg(feature = "reqwest")]
+    #[doc = include_str!("../../../docs/pacing.md")]
+    struct Pacing;
+    #[cfg(all(feature = "redis", feature = "upstream"))]
+    #[doc = include_str!("../../../docs/upstream-redis.md")]
+    struct UpstreamRedis;
 }
