@@ -7,22 +7,22 @@ use anyhow::{Context, anyhow};
 use tollway_core::{Cost, Decision, Policy, Quota, Retry, gcra::Gcra, parse_duration};
 use tollway_memory::{Capacity, Limiter};
 
-/// Asks a limit, repeatedly, and prints each decision.
+/// Try a quota in this process, and print each decision.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The quota: units per period, such as 100/1m or "10/s burst 50".
     #[arg(long, default_value = "100/1m burst 20")]
     quota: String,
-    /// Units that an idle key may take at once; overrides the quota's.
+    /// Units that an idle key may take at once; overrides the burst of --quota.
     #[arg(long)]
     burst: Option<u64>,
-    /// Who asks.
+    /// The key to charge.
     #[arg(long, default_value = "alice")]
     key: String,
     /// Units per request.
     #[arg(long, default_value_t = 1)]
     cost: u64,
-    /// How many requests.
+    /// Number of requests.
     #[arg(long, default_value_t = 1)]
     repeat: u64,
     /// How long to wait between requests, such as 250ms.

@@ -26,8 +26,8 @@ pub(crate) struct Client {
 /// Whom to believe that it is the service.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Trust {
-    /// Trust the certificates in this PEM file instead of the system's; a Unix socket speaks TLS if
-    /// this is given
+    /// Trust the certificates in this PEM file instead of the system's; with it, a Unix socket uses
+    /// TLS
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
 }

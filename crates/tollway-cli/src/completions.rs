@@ -5,12 +5,12 @@ use std::io::Write as _;
 use anyhow::Result;
 use clap_complete::Shell;
 
-/// Print a completion script.
+/// Print a shell completion script.
 ///
 /// bash: tollway completions bash > /etc/bash_completion.d/tollway
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// For which shell
+    /// The shell
     shell: Shell,
 }
 

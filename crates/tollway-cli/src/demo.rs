@@ -11,7 +11,7 @@ mod traffic;
 
 use anyhow::Result;
 
-/// Watch a limit enforced, the page in motion, and 25 clients that share a token fairly.
+/// Show a limit enforced, the dashboard under load, and 25 clients that share a token fairly.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {

@@ -10,10 +10,10 @@ use tollway_sim::upstream::{Fault, Spec};
 
 /// Serve a fake API that limits like a real one, on a loopback port.
 ///
-/// GET /_fake/counters says what it has seen, POST /_fake/faults makes something go wrong.
+/// GET /_fake/counters returns what it has counted; POST /_fake/faults injects faults.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The API to play: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack, stripe
+    /// The API to imitate: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack, stripe
     #[arg(long, value_name = "NAME", default_value = "discord")]
     profile: String,
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
     faster: u32,
 
-    /// A fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given repeatedly
+    /// Inject a fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given repeatedly
     #[arg(long, value_name = "JSON")]
     fault: Vec<String>,
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-/// Both sides of a rate limit in one system.
+/// Enforce your own rate limits, and obey other people's.
 #[derive(Debug, Parser)]
 #[command(name = "tollway", version)]
 struct Arguments {

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 /// Write the manual pages into a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to; made if it is not there
+    /// The folder; created if it does not exist
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use tollway_upstream::profile::{Profile, Recording};
 
-/// List, show and try out descriptions of how APIs speak of their limits.
+/// List, show and test profiles, which describe how APIs report their limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -19,18 +19,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the profiles that are shipped.
+    /// List the shipped profiles.
     List,
-    /// Print a shipped profile, to begin your own from.
+    /// Print a shipped profile, as a start for your own.
     Show {
         /// Its name.
         name: String,
     },
-    /// Show what would be learned from recorded responses.
+    /// Show what Tollway learns from recorded responses.
     Test {
         /// A profile: a TOML file, or the name of a shipped one.
         profile: String,
-        /// Responses as `curl -i` prints them, each after a line such as `GET /path` if you like.
+        /// Responses in the format of `curl -i`, each optionally after a line such as `GET /path`.
         #[arg(long, value_name = "FILE")]
         headers: PathBuf,
     },

@@ -30,11 +30,11 @@ const TOKEN: &str = "TOLLWAY_ADMIN_TOKEN";
 /// admin token is taken from TOLLWAY_ADMIN_TOKEN.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where requests go [default: what the profile says]
+    /// Where to send requests [default: the profile's upstream]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
 
-    /// How the upstream speaks of its limits: a name (tollway profile list), or a TOML file
+    /// How the upstream reports its limits: a name (tollway profile list), or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "generic")]
     profile: String,
 
@@ -42,8 +42,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", default_value = "memory")]
     store: String,
 
-    /// Do not start without the store; by default this proxy keeps its part of the budgets by itself
-    /// until the store is found
+    /// Do not start without the store; by default this proxy uses its part of the budgets until it
+    /// finds the store
     #[arg(long)]
     store_required: bool,
 
@@ -51,49 +51,49 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
 
-    /// Where health, metrics and /admin are served, if not there as well
+    /// Where to serve health, metrics and /admin [default: with --listen]
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin: Option<SocketAddr>,
 
-    /// Listen to other machines although no admin token is set
+    /// Accept connections from other machines although no admin token is set
     #[arg(long)]
     listen_public: bool,
 
-    /// A name by which clients on this machine call the proxy, beside localhost and 127.0.0.1; may be
-    /// given repeatedly
+    /// A host name that clients on this machine use, besides localhost and 127.0.0.1; may be given
+    /// repeatedly
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
 
-    /// How long a request may wait that does not say so itself
+    /// How long a request may wait if it has no X-Tollway-Deadline
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     patience: Duration,
 
-    /// How long the upstream may take for the head of an answer
+    /// How long to wait for the head of the upstream's response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     timeout: Duration,
 
-    /// Invalid requests before the upstream bans the address, per time; or off
+    /// How many invalid requests, in what time, make the upstream ban the address; or off
     #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
     invalid: String,
 
-    /// Keeps the count of invalid requests over a restart (with --store memory); a file that cannot
-    /// be used is set aside
+    /// Keep the count of invalid requests over a restart (with --store memory); an unusable file is
+    /// set aside
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
-    /// Do not start if there is a state that cannot be used
+    /// Do not start if the state file is unusable
     #[arg(long, requires = "state")]
     state_required: bool,
 
-    /// The share of a client, relative to the others' 1; may be given repeatedly
+    /// The share of a client, relative to 1 for the others; may be given repeatedly
     #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
     weight: Vec<(String, u32)>,
 
-    /// Requests that may be at work or waiting
+    /// How many requests may be active or waiting
     #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
     requests_max: usize,
 
-    /// Speak only this version of HTTP to the upstream
+    /// Use only this version of HTTP to the upstream
     #[arg(long, value_name = "1.1|2")]
     http: Option<String>,
 
@@ -101,7 +101,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
 
-    /// Threads [default: one per processor]
+    /// Worker threads [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
 }

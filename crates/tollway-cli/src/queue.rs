@@ -19,11 +19,11 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Enqueue, watch, retry and drain jobs of a running service.
 ///
-/// If the service needs a token, give one in TOLLWAY_TOKEN: check to enqueue and to see groups, read
-/// to look, admin to pause, resume and retry.
+/// If the service needs a token, set TOLLWAY_TOKEN. Enqueueing and listing groups need the role
+/// check, other reading needs read, and pause, resume and retry need admin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the service's HTTP listens: host:port, https://host:port or unix:/path
+    /// The service's HTTP address: host:port, https://host:port or unix:/path
     #[arg(long, global = true, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     at: String,
 
@@ -36,28 +36,28 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Enqueue a job, or with - a job per line of standard input
+    /// Enqueue a job, or with - one job per line of standard input
     Enqueue(EnqueueArgs),
-    /// Watch a queue empty: progress, rate, and when it will be done
+    /// Show progress, rate and expected end until the queue is empty
     Watch(watch::Args),
-    /// Put a dead letter back into its group, or all of them
+    /// Put one dead letter, or all, back into their groups
     Retry {
         /// The queue
         queue: QueueName,
-        /// The dead letter; all of them if left out
+        /// The dead letter [default: all]
         id: Option<u64>,
     },
-    /// Wait until nothing waits, is delayed or runs
+    /// Wait until no job is waiting, delayed or running
     Drain(watch::Args),
-    /// The figures of a queue and of its groups, or of every queue
+    /// Print the figures of a queue and its groups, or of every queue
     Stats {
         /// The queue
         queue: Option<QueueName>,
-        /// Groups to show, which needs the role check; 0 for none
+        /// How many groups to show (needs the role check); 0 for none
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1_000))]
         groups: u16,
     },
-    /// Let nothing more start
+    /// Stop starting jobs
     Pause {
         /// The queue
         queue: QueueName,
@@ -65,7 +65,7 @@ enum Command {
         #[arg(long)]
         group: Option<String>,
     },
-    /// Let jobs start again
+    /// Start jobs again
     Resume {
         /// The queue
         queue: QueueName,
@@ -73,7 +73,7 @@ enum Command {
         #[arg(long)]
         group: Option<String>,
     },
-    /// Take a job out, or ask its worker to stop
+    /// Remove a waiting job, or ask the worker of a running one to stop
     Cancel {
         /// The queue
         queue: QueueName,
@@ -86,21 +86,21 @@ enum Command {
 struct EnqueueArgs {
     /// The queue
     queue: QueueName,
-    /// What the worker gets; - for a job per line of standard input
+    /// The payload; - for one job per line of standard input
     payload: String,
-    /// Whose limit it waits for
+    /// The group whose limit applies
     #[arg(short, long, default_value = "")]
     group: String,
-    /// Within its group a higher one goes first
+    /// Higher priorities go first within a group
     #[arg(long, default_value_t = 0)]
     priority: u8,
-    /// Units it takes of every limit
+    /// Units to take from every limit
     #[arg(long, default_value_t = 1)]
     weight: u32,
-    /// Start no earlier than this from now, such as 90s
+    /// How long to wait before the job may start, such as 90s
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
-    /// Enqueue once however often it is sent
+    /// Idempotency key: a repeated call enqueues no second job
     #[arg(long)]
     key: Option<String>,
 }

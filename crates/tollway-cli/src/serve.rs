@@ -28,8 +28,8 @@ use hints::Hints;
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
-/// A flag beats the environment (TOLLWAY_HTTP, TOLLWAY_STORE, ...), which beats the files. A token
-/// is taken from TOLLWAY_TOKEN or from a file, never from a flag.
+/// A flag overrides the environment (TOLLWAY_HTTP, TOLLWAY_STORE, ...), which overrides the files.
+/// Tokens come from TOLLWAY_TOKEN or from a file, never from a flag.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; may be given repeatedly
@@ -53,17 +53,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// Do not start without the stores of policies and of queues; by default policies decide as their
-    /// on_store_error says, and queues are unavailable, until they are found
+    /// Do not start without the stores of policies and queues; by default, until they are found,
+    /// policies follow their on_store_error and queues are unavailable
     #[arg(long)]
     store_required: bool,
 
-    /// Let the {tag} in a key choose its slot in a cluster, so that keys of one tag can be charged
-    /// together: only where clients do not choose their keys
+    /// Let the {tag} in a key choose its slot in a cluster, so that keys with one tag can be charged
+    /// together; use it only if clients cannot choose their keys
     #[arg(long)]
     store_key_tags: bool,
 
-    /// Where queues live: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
+    /// Where to store queues: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
     #[arg(long, value_name = "WHERE")]
     queue_store: Option<String>,
 
@@ -71,38 +71,38 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES")]
     memory_bytes: Option<usize>,
 
-    /// What happens to a new key when memory is full of keys with nothing left: deny it, or forget
-    /// the one nearest to being free [default: deny]
+    /// What to do with a new key when memory is full of exhausted keys: deny it, or forget the one
+    /// nearest to recovery [default: deny]
     #[arg(long, value_name = "deny|forget")]
     when_full: Option<String>,
 
-    /// Threads that serve [default: one for every two processors]
+    /// Worker threads [default: one for every two processors]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
 
-    /// Listen to other machines although no token is needed
+    /// Accept connections from other machines although no token is set
     #[arg(long)]
     listen_public: bool,
 
-    /// A name by which others may ask over HTTP while no token is needed, beside localhost; may be
-    /// given repeatedly
+    /// A host name to answer over HTTP while no token is set, besides localhost; may be given
+    /// repeatedly
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
 
-    /// Deny nothing, only count what would have been denied
+    /// Deny nothing; only count what would have been denied
     #[arg(long)]
     shadow: bool,
 
-    /// Write states there every minute and at the end, and start from them; a file that cannot be
-    /// used is set aside
+    /// Write states to this file every minute and at the end, and start from them; an unusable file
+    /// is set aside
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
 
-    /// Do not start if there is a snapshot that cannot be used
+    /// Do not start if the snapshot is unusable
     #[arg(long, requires = "snapshot")]
     snapshot_required: bool,
 
-    /// text or json [default: text]
+    /// Log format: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
@@ -111,12 +111,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
 
-    /// Trace one request in so many; one that comes with a sampled traceparent always is
+    /// Trace one request in this many; requests with a sampled traceparent are always traced
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     otlp_every: u32,
 
-    /// Where a `tollway proxy` is administered, to show its buckets on the dashboard; also
+    /// The admin address of a `tollway proxy`, to show its buckets on the dashboard; also
     /// TOLLWAY_PROXY_ADMIN, and TOLLWAY_PROXY_TOKEN if it needs a token
     #[arg(long, value_name = "ADDRESS")]
     proxy_admin: Option<String>,

@@ -16,7 +16,7 @@ use tollway_sim::{Kind, Scenario};
 /// More seeds than this are a mistake.
 const SEEDS_MAX: u64 = 10_000;
 
-/// Simulate clients that share one token and see how fair they are.
+/// Simulate clients that share one token, and measure how fairly they share it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// lone, five-by-five, fast-slow, flappy, join-leave, fixed-window, latency, many, or a TOML

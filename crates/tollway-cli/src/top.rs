@@ -9,27 +9,27 @@ use serde_json::Value;
 
 use crate::client::{Client, Trust};
 
-/// Watch the busiest and the most denied keys of a running service.
+/// Show the busiest and the most denied keys of a running service.
 ///
-/// If the service needs a token, give one with the role admin in TOLLWAY_TOKEN.
+/// If the service needs a token, set TOLLWAY_TOKEN to one with the role admin.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the service's HTTP listens: host:port, https://host:port or unix:/path
+    /// The service's HTTP address: host:port, https://host:port or unix:/path
     #[arg(default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     address: String,
 
     #[command(flatten)]
     trust: Trust,
 
-    /// Keys to show
+    /// How many keys to show
     #[arg(short, default_value_t = 15, value_parser = clap::value_parser!(u8).range(1..=100))]
     n: u8,
 
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     every: f64,
 
-    /// Show once and leave
+    /// Print once and exit
     #[arg(long)]
     once: bool,
 }

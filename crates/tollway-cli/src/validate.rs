@@ -7,10 +7,10 @@ use anyhow::{Result, anyhow, bail};
 use tollway_server::config::{Config, ConfigError, Mistakes, Overrides};
 use tollway_server::metrics::Metrics;
 
-/// Check configuration files without serving them: each for itself, then all of them together.
+/// Check configuration files without serving them: each separately, then all of them together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files in TOML or YAML, or envoyproxy/ratelimit's YAML, as `serve` would be given
+    /// Files in TOML or YAML, or envoyproxy/ratelimit's YAML, as for `serve --config`
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

@@ -26,10 +26,10 @@ pub(crate) struct Args {
     /// Threads in each; also TOLLWAY_THREADS
     #[arg(long)]
     threads: Option<u32>,
-    /// Simulated minutes to run for
+    /// Simulated minutes to run
     #[arg(long, default_value_t = 30.0)]
     minutes: f64,
-    /// Simulated seconds in a real one: at 60 the quota is 4,500 per minute
+    /// Simulated seconds per real second: at 60 the quota is 4,500 per minute
     #[arg(long, default_value_t = 60.0)]
     scale: f64,
     /// Units in the bucket at the start

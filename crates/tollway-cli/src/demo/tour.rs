@@ -32,7 +32,7 @@ const MEMORY_BYTES: usize = 16 << 20;
 /// Where, how long, and what is left of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tour {
-    /// Where the page is; also TOLLWAY_HTTP [default: 127.0.0.1:8080]
+    /// Where to serve the dashboard; also TOLLWAY_HTTP [default: 127.0.0.1:8080]
     #[arg(long, value_name = "WHERE")]
     http: Option<String>,
 
@@ -44,7 +44,7 @@ pub(crate) struct Tour {
     #[arg(long, value_name = "FILE", default_value = "tollway-demo.svg")]
     svg: PathBuf,
 
-    /// End with the chart, instead of serving the page until Ctrl-C
+    /// Exit after the chart, instead of serving the dashboard until Ctrl-C
     #[arg(long)]
     exit: bool,
 }

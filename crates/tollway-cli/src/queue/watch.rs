@@ -20,7 +20,7 @@ const EVERY_MIN: Duration = Duration::from_millis(10);
 pub(super) struct Args {
     /// The queue
     queue: QueueName,
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(long, default_value = "0.5", value_name = "SECONDS", value_parser = interval)]
     every: Duration,
     /// Give up after this many seconds
