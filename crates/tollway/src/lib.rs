@@ -73,7 +73,7 @@ mod book {
     #[cfg(feature = "queue")]
     #[doc = include_str!("../../../docs/queue.md")]
     struct Queue;
-    #[cfg(feature = "reqwest")]
+    #[cfg(feature = "upstream")]
     #[doc = include_str!("../../../docs/upstream.md")]
     struct Upstream;
     #[cfg(feature = "reqwest")]
