@@ -236,11 +236,16 @@ impl Signals {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    tollway_core::parse_duration(text).map_err(|_| "no time such as 500ms, 30s or 2m".to_owned())
+    tollway_core::parse_duration(text)
+        .map_err(|_| "expected a time such as 500ms, 30s or 2m".to_owned())
 }
 
 fn weight(text: &str) -> Result<(String, u32), String> {
     let pair = text.split_once('=').and_then(|(name, share)| Some((name, share.parse().ok()?)));
-    let (name, share) = pair.ok_or("no share such as web=5")?;
-    if share == 0 { Err("a share is at least 1".to_owned()) } else { Ok((name.to_owned(), share)) }
+    let (name, share) = pair.ok_or("expected NAME=SHARE, such as web=5")?;
+    if share == 0 {
+        Err("expected a share of at least 1".to_owned())
+    } else {
+        Ok((name.to_owned(), share))
+    }
 }

@@ -35,7 +35,7 @@ fn seconds(text: &str) -> Result<Duration> {
 fn interval(text: &str) -> Result<Duration> {
     let every = seconds(text)?;
     if every < EVERY_MIN {
-        bail!("at least {} s lie between two looks", EVERY_MIN.as_secs_f64());
+        bail!("expected at least {} seconds", EVERY_MIN.as_secs_f64());
     }
     Ok(every)
 }
