@@ -47,8 +47,3 @@ pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
 pub use worker::{Certain, HandlerFn, Summary, Task, Worker, handler_fn};
-
-/// The programs of the chapter about this crate are its tests too.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/queue.md")]
-mod chapter {}

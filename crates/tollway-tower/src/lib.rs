@@ -64,7 +64,7 @@ pub use refusal::Refusal;
 pub use service::RateLimit;
 pub use tollway_core::fields::Dialect;
 
-/// The programs of the chapter about this crate are its tests too.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/middleware.md")]
-mod chapter {}
+/// The program of the README is compiled and run with the tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -30,14 +30,3 @@ pub mod pace;
 pub mod profile;
 #[cfg(feature = "redis")]
 pub mod shared;
-
-/// The programs of the chapters about this crate are its tests too.
-#[cfg(all(doctest, feature = "redis", feature = "reqwest"))]
-mod chapters {
-    #[doc = include_str!("../../../docs/upstream.md")]
-    mod budgets {}
-    #[doc = include_str!("../../../docs/upstream-redis.md")]
-    mod shared {}
-    #[doc = include_str!("../../../docs/pacing.md")]
-    mod pacing {}
-}

@@ -55,16 +55,7 @@ pub use tollway_tower as tower;
 #[cfg(feature = "upstream")]
 pub use tollway_upstream as upstream;
 
-/// The README's code is compiled and run with the tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// So is the book's.
+/// The program of the README is compiled and run with the tests.
 #[cfg(all(doctest, feature = "memory"))]
-mod book {
-    #[doc = include_str!("../../../docs/how-to/in-process.md")]
-    struct InProcess;
-    #[doc = include_str!("../../../docs/migrating.md")]
-    struct Migrating;
-}
+#[doc = include_str!("../README.md")]
+struct Readme;
