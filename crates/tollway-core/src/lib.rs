@@ -82,3 +82,8 @@ pub use store::{
 pub use time::{Clock, SKEW, Timestamp};
 #[cfg(target_has_atomic = "64")]
 pub use time::{SteadyClock, VirtualClock};
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -19,3 +19,8 @@ mod room;
 pub use first::FirstRequest;
 pub use patient::{Answers, Chunk, Patient, Watched};
 pub use room::{Place, Room};
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -34,3 +34,8 @@ pub use clock::SystemClock;
 pub use limiter::Limiter;
 pub use store::{DumpError, DumpErrorKind, DumpFile, Fill, MemoryStore};
 pub use table::{Pressure, WhenFull};
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

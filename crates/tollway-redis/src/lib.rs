@@ -64,3 +64,8 @@ pub use remote::{RemoteSettings, RemoteStore};
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

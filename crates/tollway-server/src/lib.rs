@@ -58,3 +58,8 @@ pub mod top;
 pub mod traces;
 mod wait;
 pub mod worker;
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -31,3 +31,8 @@ pub mod world;
 pub use scenario::{Scenario, ScenarioError};
 pub use strategy::Kind;
 pub use world::{Exchange, Witness, World};
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

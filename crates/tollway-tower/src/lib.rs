@@ -63,3 +63,8 @@ pub use limit::{Limit, Meter, MissingKey};
 pub use refusal::Refusal;
 pub use service::RateLimit;
 pub use tollway_core::fields::Dialect;
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -55,31 +55,7 @@ pub use tollway_tower as tower;
 #[cfg(feature = "upstream")]
 pub use tollway_upstream as upstream;
 
-/// The README's code is compiled and run with the tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// So is the book's.
+/// The program of the README is compiled and run with the tests.
 #[cfg(all(doctest, feature = "memory"))]
-mod book {
-    #[doc = include_str!("../../../docs/how-to/in-process.md")]
-    struct InProcess;
-    #[doc = include_str!("../../../docs/migrating.md")]
-    struct Migrating;
-    #[cfg(feature = "tower")]
-    #[doc = include_str!("../../../docs/middleware.md")]
-    struct Middleware;
-    #[cfg(feature = "queue")]
-    #[doc = include_str!("../../../docs/queue.md")]
-    struct Queue;
-    #[cfg(feature = "upstream")]
-    #[doc = include_str!("../../../docs/upstream.md")]
-    struct Upstream;
-    #[cfg(feature = "reqwest")]
-    #[doc = include_str!("../../../docs/pacing.md")]
-    struct Pacing;
-    #[cfg(all(feature = "redis", feature = "upstream"))]
-    #[doc = include_str!("../../../docs/upstream-redis.md")]
-    struct UpstreamRedis;
-}
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::face::{command, root, succeed, tools};
 
-/// Documents whose blocks are run by `scripts/run-book`; those in Rust by the crate `tollway`.
+/// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
 const BOOK: [&str; 17] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -56,8 +56,8 @@ fn links_in_documents_lead_somewhere() {
 /// A document that is not in the list would be read by nobody before its readers.
 #[test]
 fn every_block_in_a_document_is_run_or_cannot_be() {
-    let library = root().join("crates/tollway/src/lib.rs");
-    let compiled = fs::read_to_string(library).expect("the library");
+    let programs = root().join("crates/tollway-book/src/lib.rs");
+    let compiled = fs::read_to_string(programs).expect("the crate of the documents' programs");
     for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
         for document in markdown(&root().join(folder)) {
             let name = document.strip_prefix(root()).expect("ours").to_str().expect("text");
