@@ -13,7 +13,8 @@ use tollway_sim::upstream::{Fault, Spec};
 /// GET /_fake/counters returns what it has counted; POST /_fake/faults injects faults.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The API to imitate: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack, stripe
+    /// The API to imitate: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify,
+    /// slack, stripe
     #[arg(long, value_name = "NAME", default_value = "discord")]
     profile: String,
 
@@ -29,7 +30,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
     faster: u32,
 
-    /// Inject a fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given repeatedly
+    /// Inject a fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given
+    /// repeatedly
     #[arg(long, value_name = "JSON")]
     fault: Vec<String>,
 }

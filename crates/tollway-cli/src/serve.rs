@@ -58,8 +58,8 @@ pub(crate) struct Args {
     #[arg(long)]
     store_required: bool,
 
-    /// Let the {tag} in a key choose its slot in a cluster, so that keys with one tag can be charged
-    /// together; use it only if clients cannot choose their keys
+    /// Let the {tag} in a key choose its slot in a cluster, so that keys with one tag can be
+    /// charged together; use it only if clients cannot choose their keys
     #[arg(long)]
     store_key_tags: bool,
 
