@@ -13,7 +13,8 @@ use tollway_sim::upstream::{Fault, Spec};
 /// GET /_fake/counters says what it has seen, POST /_fake/faults makes something go wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The API to play: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack, stripe
+    /// The API to play: discord, github, gitlab, heroku, ietf, openai, anthropic, shopify, slack,
+    /// stripe
     #[arg(long, value_name = "NAME", default_value = "discord")]
     profile: String,
 
@@ -29,7 +30,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
     faster: u32,
 
-    /// A fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given repeatedly
+    /// A fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given
+    /// repeatedly
     #[arg(long, value_name = "JSON")]
     fault: Vec<String>,
 }

@@ -42,8 +42,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", default_value = "memory")]
     store: String,
 
-    /// Do not start without the store; by default this proxy keeps its part of the budgets by itself
-    /// until the store is found
+    /// Do not start without the store; by default this proxy keeps its part of the budgets by
+    /// itself until the store is found
     #[arg(long)]
     store_required: bool,
 
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long)]
     listen_public: bool,
 
-    /// A name by which clients on this machine call the proxy, beside localhost and 127.0.0.1; may be
-    /// given repeatedly
+    /// A name by which clients on this machine call the proxy, beside localhost and 127.0.0.1; may
+    /// be given repeatedly
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
 
@@ -126,8 +126,8 @@ async fn serve(args: Args) -> Result<()> {
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
     let upstream = Upstream::parse(upstream).context("--upstream")?;
-    // Before anything else is touched: a second process started by mistake ends here, and leaves the
-    // first one's --state alone.
+    // Before anything else is touched: a second process started by mistake ends here, and leaves
+    // the first one's --state alone.
     let listener = bind(args.listen).await?;
     let admin_listener = match args.admin {
         Some(address) => Some(bind(address).await?),

@@ -19,8 +19,8 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Enqueue, watch, retry and drain jobs of a running service.
 ///
-/// If the service needs a token, give one in TOLLWAY_TOKEN: check to enqueue and to see groups, read
-/// to look, admin to pause, resume and retry.
+/// If the service needs a token, give one in TOLLWAY_TOKEN: check to enqueue and to see groups,
+/// read to look, admin to pause, resume and retry.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the service's HTTP listens: host:port, https://host:port or unix:/path
@@ -289,8 +289,8 @@ fn line(figures: &Value) -> String {
     )
 }
 
-/// A name as the terminal may show it: groups are named by whoever enqueues, and a control character
-/// would move the cursor, or end the line and begin another.
+/// A name as the terminal may show it: groups are named by whoever enqueues, and a control
+/// character would move the cursor, or end the line and begin another.
 fn word(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_default().escape_debug().to_string()
 }
