@@ -126,8 +126,8 @@ async fn serve(args: Args) -> Result<()> {
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
     let upstream = Upstream::parse(upstream).context("--upstream")?;
-    // Before anything else is touched: a second process started by mistake ends here, and leaves the
-    // first one's --state alone.
+    // Before anything else is touched: a second process started by mistake ends here, and leaves
+    // the first one's --state alone.
     let listener = bind(args.listen).await?;
     let admin_listener = match args.admin {
         Some(address) => Some(bind(address).await?),

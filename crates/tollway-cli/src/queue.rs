@@ -289,8 +289,8 @@ fn line(figures: &Value) -> String {
     )
 }
 
-/// A name as the terminal may show it: groups are named by whoever enqueues, and a control character
-/// would move the cursor, or end the line and begin another.
+/// A name as the terminal may show it: groups are named by whoever enqueues, and a control
+/// character would move the cursor, or end the line and begin another.
 fn word(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_default().escape_debug().to_string()
 }

@@ -176,8 +176,8 @@ async fn serve(args: Args) -> Result<()> {
     let config = Config::load(&args.config, &overrides, &metrics)?;
     tollway_server::logs::start(config.log == LogFormat::Json);
     tollway_server::logs::note(&config.notes);
-    // Before anything else is touched: a second process started by mistake ends here, and leaves the
-    // first one's snapshot and queues alone.
+    // Before anything else is touched: a second process started by mistake ends here, and leaves
+    // the first one's snapshot and queues alone.
     let bound = Bound::new(&config.listen)?;
     let (backing, store_name) = backing(&config, &args).await?;
     let clock = clock(&backing);

@@ -24,8 +24,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|FILE", default_value = "five-by-five")]
     scenario: String,
 
-    /// ticket, aimd, cubic, sre, header-proportional, backoff, gradual, proportional, proportional-remaining;
-    /// several separated by commas, or all
+    /// ticket, aimd, cubic, sre, header-proportional, backoff, gradual, proportional,
+    /// proportional-remaining; several separated by commas, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ticket")]
     strategy: Vec<String>,
 

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Error, Result, anyhow};
 use tollway_core::{Clock as _, Timestamp};
 use tollway_memory::{Capacity, DumpFile, MemoryStore, SystemClock};
 
-/// A file from further ahead than this was written by a clock that was wrong. Less than this a clock
-/// may be behind: it then starts where the file says, and waits for the system's to catch up.
+/// A file from further ahead than this was written by a clock that was wrong. Less than this a
+/// clock may be behind: it then starts where the file says, and waits for the system's to catch up.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where states are kept, and how the user said so.
@@ -37,8 +37,8 @@ pub(crate) struct Refused {
 }
 
 impl Snapshot<'_> {
-    /// The store with the states of the file, if it is there and good; otherwise an empty one, and the
-    /// file is set aside.
+    /// The store with the states of the file, if it is there and good; otherwise an empty one, and
+    /// the file is set aside.
     ///
     /// # Errors
     ///

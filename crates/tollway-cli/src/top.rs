@@ -54,7 +54,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Both lists side by side: decisions per minute over the last minute and the last five, and the key.
+/// Both lists side by side: decisions per minute over the last minute and the last five, and the
+/// key.
 fn view(answer: &Value) -> String {
     use std::fmt::Write as _;
     let list = |name: &str| answer[name].as_array().cloned().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Address ranges: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 //!
 //! An IPv4 address and the IPv6 address it is mapped to are one and the same, ranges included:
-//! `::ffff:10.0.0.0/104` is `10.0.0.0/8`. A shorter prefix would hold every IPv4 address there is and
-//! is refused.
+//! `::ffff:10.0.0.0/104` is `10.0.0.0/8`. A shorter prefix would hold every IPv4 address there is
+//! and is refused.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! **Invariants.** Holds are in order of expiry, and there are never more than `limit`. Units come
-//! back only by release or expiry; time alone refills nothing. A state knows when it was last changed,
-//! and never moves back: a caller whose reading of the clock is before that came late, and is decided
-//! (and his lease begins) as of then, because holds that were live at his reading may have been
-//! forgotten since. A denial changes nothing.
+//! back only by release or expiry; time alone refills nothing. A state knows when it was last
+//! changed, and never moves back: a caller whose reading of the clock is before that came late, and
+//! is decided (and his lease begins) as of then, because holds that were live at his reading may
+//! have been forgotten since. A denial changes nothing.
 //!
-//! **Cost.** The state keeps the sum of its holds: a check looks only at those whose leases have ended
-//! since the last change, and, if denied, at those that must end first. A release looks for its name.
+//! **Cost.** The state keeps the sum of its holds: a check looks only at those whose leases have
+//! ended since the last change, and, if denied, at those that must end first. A release looks for
+//! its name.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -198,8 +199,8 @@ impl Concurrency {
         now.max(state.as_of)
     }
 
-    /// The state after the clock was set back to `now`: holds that would last longer than a lease from
-    /// now are shortened. Only for whoever knows that the clock was set back; see [`SKEW`].
+    /// The state after the clock was set back to `now`: holds that would last longer than a lease
+    /// from now are shortened. Only for whoever knows that the clock was set back; see [`SKEW`].
     pub fn rewind(&self, state: &mut State, now: Timestamp) {
         let latest = now.after(self.lease()).after(SKEW);
         for hold in state.holds.iter_mut().rev().take_while(|hold| hold.expires_at > latest) {

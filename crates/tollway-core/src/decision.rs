@@ -56,8 +56,8 @@ impl Snapshot {
         Duration::from_nanos(self.next_after_ns)
     }
 
-    /// The same figures for somebody whose clock reads `now`, if they were true as of `moment`, which
-    /// is not earlier: the waits are as much longer. What was over then is over now.
+    /// The same figures for somebody whose clock reads `now`, if they were true as of `moment`,
+    /// which is not earlier: the waits are as much longer. What was over then is over now.
     #[must_use]
     pub fn told_at(self, now: Timestamp, moment: Timestamp) -> Self {
         let late_ns = moment.as_nanos().saturating_sub(now.as_nanos());

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!  epoch-anchored    |--- window 7 ---|--- window 8 ---|     starts are multiples of the period
-//!  first-anchored        ^|--------------|      ^|-----      a window starts with its first request
+//!  first-anchored        ^|--------------|      ^|-----     a window starts with its first request
 //! ```
 //!
 //! The simplest algorithm to explain, and what many proxies and APIs do; two windows' worth may
 //! pass around a boundary, which is the reason to prefer GCRA or a sliding window.
 //!
-//! **Invariants.** The start of the window only ever moves forward, also when nothing is left in it:
-//! a caller whose reading of the clock is before the start came late, and is decided as of the start.
-//! Who moved the window back for him would open it a second time. A denial changes nothing.
+//! **Invariants.** The start of the window only ever moves forward, also when nothing is left in
+//! it: a caller whose reading of the clock is before the start came late, and is decided as of the
+//! start. Who moved the window back for him would open it a second time. A denial changes nothing.
 
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
@@ -140,9 +140,9 @@ impl FixedWindow {
         if state.count == 0 { Timestamp::MIN } else { state.start.after(self.quota.period()) }
     }
 
-    /// The state after the clock was set back to `now`: a window that starts in the future counts as
-    /// the current one, with its count, so that the key is locked for one period at most. Only for
-    /// whoever knows that the clock was set back; see [`SKEW`].
+    /// The state after the clock was set back to `now`: a window that starts in the future counts
+    /// as the current one, with its count, so that the key is locked for one period at most. Only
+    /// for whoever knows that the clock was set back; see [`SKEW`].
     #[must_use]
     pub fn rewind(&self, state: State, now: Timestamp) -> State {
         if state.count == 0 {

@@ -8,22 +8,23 @@
 //!           used             free
 //!      |<------------->|<------------>|
 //!  ----+---------------+--------------+-----> time
-//!     now             TAT       now + fill time        allowed while TAT stays within the fill time
+//!     now             TAT       now + fill time       allowed while TAT stays within the fill time
 //! ```
 //!
 //! **Exact.** `period / units` is rarely a whole number of nanoseconds, so time is measured in
 //! nanoseconds × units: `now` becomes `now * units`, one unit costs `period`, and both are integers
 //! (units and period reduced by their common divisor). No division decides anything, nothing is
-//! rounded, nothing accumulates. Only reported durations are rounded, up, and remaining units, down.
+//! rounded, nothing accumulates. Only reported durations are rounded, up, and remaining units,
+//! down.
 //!
-//! **Invariants.** A TAT in the past says nothing that an absent state would not. A charge only ever
-//! moves the TAT forward, and never beyond the fill time after the reading of the clock that came
-//! with it. So what is admitted at readings between `a` and `b` is at most `burst` and what refills
-//! from `a` to `b`, in whatever order the charges arrive: each moves the TAT, which was at least `a`
-//! after the first and is at most `b` and a fill time after the last. A TAT beyond the fill time is
-//! seen by a caller who read the clock long ago, and denies; a denial changes nothing. A key that
-//! became full again by a refund keeps the time at which it did, or such a caller could take units as
-//! of the past.
+//! **Invariants.** A TAT in the past says nothing that an absent state would not. A charge only
+//! ever moves the TAT forward, and never beyond the fill time after the reading of the clock that
+//! came with it. So what is admitted at readings between `a` and `b` is at most `burst` and what
+//! refills from `a` to `b`, in whatever order the charges arrive: each moves the TAT, which was at
+//! least `a` after the first and is at most `b` and a fill time after the last. A TAT beyond the
+//! fill time is seen by a caller who read the clock long ago, and denies; a denial changes nothing.
+//! A key that became full again by a refund keeps the time at which it did, or such a caller could
+//! take units as of the past.
 //!
 //! Rejected: a TAT in nanoseconds (drifts by up to a nanosecond per unit, 0.1 % at a million per
 //! second), floating point (drifts and depends on the epoch), a token count with a timestamp (two
@@ -89,8 +90,8 @@ impl Gcra {
 
     /// GCRA for a quota that comes with the call: calls on one key may bring different ones and
     /// still move one arrival time, if a unit of each lasts whole nanoseconds. So [`Self::rewind`]
-    /// believes an arrival time however far ahead it is: a clock that was set back is not told apart
-    /// from an earlier call with a longer fill time.
+    /// believes an arrival time however far ahead it is: a clock that was set back is not told
+    /// apart from an earlier call with a longer fill time.
     #[must_use]
     pub const fn per_call(quota: Quota) -> Self {
         Self { per_call: true, ..Self::new(quota) }

@@ -13,10 +13,10 @@
 //! ```
 //!
 //! **Invariants.** An empty bucket equals an absent one, so idle time is never banked and a bucket
-//! of size 1 enforces its interval as a minimum spacing. The drip moment only ever moves forward, also
-//! in an empty bucket: a caller whose reading of the clock is before it came late, and is decided as of
-//! that moment; moved back for him, the bucket would drip twice. A level above the size (the policy
-//! shrank) drains, it is not forgiven. A denial changes nothing.
+//! of size 1 enforces its interval as a minimum spacing. The drip moment only ever moves forward,
+//! also in an empty bucket: a caller whose reading of the clock is before it came late, and is
+//! decided as of that moment; moved back for him, the bucket would drip twice. A level above the
+//! size (the policy shrank) drains, it is not forgiven. A denial changes nothing.
 
 use core::fmt;
 use core::time::Duration;
@@ -206,9 +206,9 @@ impl LeakyBucket {
         state.dripped_at.after(Duration::from_nanos(drips_ns))
     }
 
-    /// The state after the clock was set back to `now`: a drip moment in the future is brought back,
-    /// so that the key is locked no longer than a drain takes. Only for whoever knows that the clock
-    /// was set back; see [`SKEW`].
+    /// The state after the clock was set back to `now`: a drip moment in the future is brought
+    /// back, so that the key is locked no longer than a drain takes. Only for whoever knows that
+    /// the clock was set back; see [`SKEW`].
     #[must_use]
     pub fn rewind(&self, state: State, now: Timestamp) -> State {
         match state.level {

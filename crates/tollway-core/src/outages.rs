@@ -7,8 +7,8 @@
 //!
 //! A failed call begins one at once; the end is found by looking. Whoever looks once a second tells
 //! of at most one beginning and one end a second, whatever is asked of a store that comes and goes.
-//! Nothing is logged or counted here, and time is an argument: services and proxies tell it in their
-//! own ways, and all of them mean the same.
+//! Nothing is logged or counted here, and time is an argument: services and proxies tell it in
+//! their own ways, and all of them mean the same.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;

@@ -193,16 +193,16 @@ impl Policy {
     }
 
     /// A number that is the same for the same name and algorithm, on every machine and in every
-    /// run, and different otherwise: the part of a state's address that belongs to the policy. Where
-    /// the quota comes with the call ([`Gcra::per_call`]) it is no part of that.
+    /// run, and different otherwise: the part of a state's address that belongs to the policy.
+    /// Where the quota comes with the call ([`Gcra::per_call`]) it is no part of that.
     #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
     }
 
-    /// A number that is the same for the same name, whatever the algorithm: what tells a store whose
-    /// room a state takes. A policy whose limit is changed keeps its room, and all policies that
-    /// callers make up under one name have one room together.
+    /// A number that is the same for the same name, whatever the algorithm: what tells a store
+    /// whose room a state takes. A policy whose limit is changed keeps its room, and all policies
+    /// that callers make up under one name have one room together.
     #[must_use]
     pub const fn name_id(&self) -> u64 {
         self.name_id

@@ -16,14 +16,15 @@
 //! With [`SlidingWindow::exact`] a tick is one nanosecond and the window is exact.
 //!
 //! **Invariants.** Cells are in order of ticks; empty ticks have no cell; there are never more than
-//! `buckets + 1` cells, nor more than `limit`, but for counted charges (see [`SlidingWindow::count`]).
-//! A state knows the last tick at which it was changed. It never moves back: a caller whose reading of
-//! the clock is before that tick came late, and is decided as of that tick, because cells that counted
-//! at his reading may have been dropped since. A denial changes nothing.
+//! `buckets + 1` cells, nor more than `limit`, but for counted charges (see
+//! [`SlidingWindow::count`]). A state knows the last tick at which it was changed. It never moves
+//! back: a caller whose reading of the clock is before that tick came late, and is decided as of
+//! that tick, because cells that counted at his reading may have been dropped since. A denial
+//! changes nothing.
 //!
-//! **Cost.** The state keeps the sum of its cells, so a check looks at the cells that have been dropped
-//! since the last change and, if denied, at those that must be dropped before it is allowed: one or two
-//! for a charge of one unit, however many cells there are.
+//! **Cost.** The state keeps the sum of its cells, so a check looks at the cells that have been
+//! dropped since the last change and, if denied, at those that must be dropped before it is
+//! allowed: one or two for a charge of one unit, however many cells there are.
 //!
 //! Rejected: interpolating between two windows (an estimate cannot say truthfully when to retry).
 
@@ -205,10 +206,10 @@ impl SlidingWindow {
 
     /// Takes `cost` units whether or not the window has room for them.
     ///
-    /// What is counted beyond the limit needs cells too. They are bounded by the limit (twice it and
-    /// a few): beyond that the two oldest become one, at the later tick. Nothing remains until the
-    /// later of them is dropped anyway, so no decision is another for it; but units that are given
-    /// back afterwards may go to the merged cell where they would have gone to a younger one.
+    /// What is counted beyond the limit needs cells too. They are bounded by the limit (twice it
+    /// and a few): beyond that the two oldest become one, at the later tick. Nothing remains until
+    /// the later of them is dropped anyway, so no decision is another for it; but units that are
+    /// given back afterwards may go to the merged cell where they would have gone to a younger one.
     #[must_use]
     pub fn count(&self, state: &mut State, cost: Cost, now: Timestamp) -> Snapshot {
         self.take(state, cost.get(), now);

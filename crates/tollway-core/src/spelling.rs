@@ -4,8 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
-/// Says that `found` is no `what`: with the known name that was most likely meant, or else with all of
-/// them.
+/// Says that `found` is no `what`: with the known name that was most likely meant, or else with all
+/// of them.
 ///
 /// ```
 /// use tollway_core::spelling::unknown;
@@ -35,8 +35,9 @@ pub fn likely<'a>(known: impl IntoIterator<Item = &'a str>, found: &str) -> Opti
     known.into_iter().find(|known| is_slip(known, found))
 }
 
-/// Whether `found` could be a slip of `known`: the same but for dashes and case, or up to two letters
-/// that were added, left out, changed or swapped, in a word long enough for that to mean something.
+/// Whether `found` could be a slip of `known`: the same but for dashes and case, or up to two
+/// letters that were added, left out, changed or swapped, in a word long enough for that to mean
+/// something.
 #[must_use]
 pub fn is_slip(known: &str, found: &str) -> bool {
     let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase().into_bytes();

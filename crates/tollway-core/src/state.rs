@@ -212,8 +212,8 @@ impl State {
         }
     }
 
-    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time before:
-    /// a caller who read the clock earlier and comes later does not begin anew in the past.
+    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time
+    /// before: a caller who read the clock earlier and comes later does not begin anew in the past.
     pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
         match (algorithm, self) {
             (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.clear(*state, now),
@@ -231,8 +231,8 @@ impl State {
         }
     }
 
-    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later moment
-    /// up to which this state has been brought already.
+    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later
+    /// moment up to which this state has been brought already.
     #[must_use]
     pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
         match (algorithm, self) {

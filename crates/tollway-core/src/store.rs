@@ -13,7 +13,8 @@ use crate::{Charge, Cost, Decision, Snapshot, Timestamp, Verdict};
 /// Decides atomically.
 ///
 /// A store copies what it needs from the charges before it returns, so an answer borrows nothing:
-/// it may outlive the call that asked. `now` is the caller's clock; a store with a clock of its own (Redis) ignores it.
+/// it may outlive the call that asked. `now` is the caller's clock; a store with a clock of its own
+/// (Redis) ignores it.
 pub trait Store: Send + Sync {
     /// Takes every charge if all are allowed, or none.
     fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict>;
@@ -44,7 +45,8 @@ pub trait Store: Send + Sync {
     fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved>;
 
     /// Settles a reservation at its real costs, one per charge in order; costs left out are as
-    /// reserved. What was reserved too much goes back; what was too little is taken, allowed or not.
+    /// reserved. What was reserved too much goes back; what was too little is taken, allowed or
+    /// not.
     fn commit(
         &self,
         reservation: ReservationId,

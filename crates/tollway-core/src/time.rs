@@ -65,8 +65,8 @@ impl Timestamp {
 /// How far in the future a stored moment may lie before a clock that *can* be set back is taken to
 /// have been: the clock of a Redis server, or of a queue's caller. Whoever has such a clock says so
 /// by [`State::rewind`](crate::State::rewind). No decision does it by itself: a reading that is
-/// behind a state may as well be that of a thread which was interrupted after it read the clock, and
-/// moving the state back for it would grant the units in between a second time.
+/// behind a state may as well be that of a thread which was interrupted after it read the clock,
+/// and moving the state back for it would grant the units in between a second time.
 pub const SKEW: Duration = Duration::from_millis(10);
 
 /// `duration` in whole nanoseconds, at most [`u64::MAX`].
@@ -77,12 +77,12 @@ pub(crate) const fn saturating_nanos(duration: Duration) -> u64 {
 
 /// A source of time.
 ///
-/// **Contract.** Within a process, `now` never goes back: once any thread was given a reading, every
-/// reading that is begun later, by any thread, is at least as late. Readings may be *used* in any
-/// order and after any delay. A state that is ahead of a reading is taken as proof that the reading is old,
-/// and the charge is decided as of the state's time; so a clock that does step back grants nothing
-/// twice, but denies what it should not until it has caught up. Wrap a clock that may step in a
-/// [`SteadyClock`].
+/// **Contract.** Within a process, `now` never goes back: once any thread was given a reading,
+/// every reading that is begun later, by any thread, is at least as late. Readings may be *used* in
+/// any order and after any delay. A state that is ahead of a reading is taken as proof that the
+/// reading is old, and the charge is decided as of the state's time; so a clock that does step back
+/// grants nothing twice, but denies what it should not until it has caught up. Wrap a clock that
+/// may step in a [`SteadyClock`].
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Timestamp;

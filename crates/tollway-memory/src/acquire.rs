@@ -48,8 +48,8 @@ impl Limiter {
         self.acquire_within(key, Cost::ONE, Duration::MAX).await
     }
 
-    /// As [`Self::acquire`], for `cost` units, but denies at once when the wait from the head of the
-    /// queue would be longer than `wait_max`, and gives up when it has been.
+    /// As [`Self::acquire`], for `cost` units, but denies at once when the wait from the head of
+    /// the queue would be longer than `wait_max`, and gives up when it has been.
     ///
     /// # Cancel safety
     ///

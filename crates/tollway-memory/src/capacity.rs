@@ -26,8 +26,8 @@ impl Default for Capacity {
 }
 
 impl Capacity {
-    /// Room for `keys` keys under GCRA, as many in wide slots, 64 MiB of states of variable size and
-    /// 65,536 reservations. What is not used costs address space, not memory.
+    /// Room for `keys` keys under GCRA, as many in wide slots, 64 MiB of states of variable size
+    /// and 65,536 reservations. What is not used costs address space, not memory.
     #[must_use]
     pub const fn keys(keys: usize) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl Capacity {
         }
     }
 
-    /// At most `bytes` for states: half for keys under GCRA, a quarter for wide slots, a quarter for
-    /// states of variable size.
+    /// At most `bytes` for states: half for keys under GCRA, a quarter for wide slots, a quarter
+    /// for states of variable size.
     #[must_use]
     pub fn bytes(bytes: usize) -> Self {
         Self {

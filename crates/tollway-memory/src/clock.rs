@@ -14,11 +14,11 @@
 //! look compares the two and draws a new line ([`steering`]). There is no thread: a process that
 //! does not read the clock need not know the time.
 //!
-//! **Invariants.** A reading takes no lock and writes nothing, also while another thread draws a line:
-//! there are two lines, and one word says which of them holds. Lines join, or the next begins later:
-//! time never goes back. (A thread that is preempted while it puts a line in place can make that join
-//! late by a fraction of its own delay. Such a reading is a late one, and a late reading neither gains
-//! nor gives units: see `docs/semantics.md`.)
+//! **Invariants.** A reading takes no lock and writes nothing, also while another thread draws a
+//! line: there are two lines, and one word says which of them holds. Lines join, or the next begins
+//! later: time never goes back. (A thread that is preempted while it puts a line in place can make
+//! that join late by a fraction of its own delay. Such a reading is a late one, and a late reading
+//! neither gains nor gives units: see `docs/semantics.md`.)
 
 mod steering;
 
@@ -33,9 +33,9 @@ use self::steering::{Line, Look, Steering};
 /// The system's time without its steps back, read in a third of the time that the standard library
 /// takes: from the time-stamp counter where the processor has a steady one.
 ///
-/// While the clock is read at least once a second it is within a millisecond of the system's. If the
-/// system's time is set back, this clock runs an eighth slower until it is right again; if it is set
-/// forward by more than 25 ms, this clock follows at once. Clones share what they know.
+/// While the clock is read at least once a second it is within a millisecond of the system's. If
+/// the system's time is set back, this clock runs an eighth slower until it is right again; if it
+/// is set forward by more than 25 ms, this clock follows at once. Clones share what they know.
 #[derive(Clone, Debug)]
 pub struct SystemClock(Arc<Shared>);
 
@@ -70,9 +70,9 @@ impl SystemClock {
         Self::not_before(Timestamp::MIN)
     }
 
-    /// The clock, set by the system's time or by `floor`, whichever is later: for a program that kept
-    /// states and whose system's time was set back while it was not running. It runs an eighth slower
-    /// until the system's time has caught up.
+    /// The clock, set by the system's time or by `floor`, whichever is later: for a program that
+    /// kept states and whose system's time was set back while it was not running. It runs an eighth
+    /// slower until the system's time has caught up.
     #[must_use]
     pub fn not_before(floor: Timestamp) -> Self {
         let counter = quanta::Clock::new();
@@ -127,8 +127,8 @@ impl SystemClock {
 }
 
 impl Shared {
-    /// Draws the line after the one numbered `drawn`, unless somebody else does; gives the time back
-    /// that was read on the way here.
+    /// Draws the line after the one numbered `drawn`, unless somebody else does; gives the time
+    /// back that was read on the way here.
     #[cold]
     #[inline(never)]
     fn look(&self, drawn: u64, now_ns: u64) -> Timestamp {
@@ -149,7 +149,8 @@ impl Shared {
         self.drawn.store(drawn + 1, Ordering::Release);
     }
 
-    /// What the system's time is at which tick, unless this thread is disturbed every time it looks.
+    /// What the system's time is at which tick, unless this thread is disturbed every time it
+    /// looks.
     fn look_at_system(&self) -> Option<Look> {
         let look = |_| {
             let before = self.counter.raw();

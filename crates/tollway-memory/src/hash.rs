@@ -3,28 +3,29 @@
 //! The bytes are read as pairs of words; a sum of products is halved to a tag:
 //!
 //! ```text
-//!   sum  = Σ (a + r)·(b + r')  mod 2^128           for each pair (a, b), its own secret words r, r'
+//!   sum  = Σ (a + r)·(b + r')  mod 2^128          for each pair (a, b), its own secret words r, r'
 //!   tag  = ((r1 + low(sum))·(r2 + high(sum)) + r0)  mod 2^128  >> 64    r0, r1, r2: 128 bits each
 //! ```
 //!
-//! The first line is NH, the hash inside UMAC and VMAC: over the choice of the secret, two different
-//! inputs have the same sum with probability at most 2⁻⁶³. The second is pair-multiply-shift of
-//! Dietzfelbinger and Thorup: different sums get independent, uniform values. So this is a theorem
-//! and not a hope about mixing: no set of keys chosen without the secret crowds a bucket more than a
-//! random one, and two of `n` keys share a state with probability below `n² / 2^63`: 1.1·10⁻⁷ for a
-//! million keys, 1.1·10⁻⁵ for ten (pairs, times 2⁻⁶³ for equal sums and 2⁻⁶⁴ for equal tags of
-//! different ones). The secret never leaves the process (but for its snapshot file), and no answer
-//! shows a hash.
+//! The first line is NH, the hash inside UMAC and VMAC: over the choice of the secret, two
+//! different inputs have the same sum with probability at most 2⁻⁶³. The second is
+//! pair-multiply-shift of Dietzfelbinger and Thorup: different sums get independent, uniform
+//! values. So this is a theorem and not a hope about mixing: no set of keys chosen without the
+//! secret crowds a bucket more than a random one, and two of `n` keys share a state with
+//! probability below `n² / 2^63`: 1.1·10⁻⁷ for a million keys, 1.1·10⁻⁵ for ten (pairs, times 2⁻⁶³
+//! for equal sums and 2⁻⁶⁴ for equal tags of different ones). The secret never leaves the process
+//! (but for its snapshot file), and no answer shows a hash.
 //!
-//! The tag is stored, and the place of a key follows from it: a slot tells by itself where its key is
-//! at home in a table of any size.
+//! The tag is stored, and the place of a key follows from it: a slot tells by itself where its key
+//! is at home in a table of any size.
 //!
 //! Keys longer than [`PAIRS`] pairs are first shortened to 128 bits by SipHash-1-3, a keyed
 //! pseudo-random function.
 //!
 //! Rejected: a second half for the place (the sum's 2⁻⁶³ is there all the same, at an eighth of the
-//! instructions of a check, and a table could not grow), SipHash for all keys (three times the instructions), unproven fast
-//! hashes (hash flooding), the key itself in the table (twice the memory, and a pointer to follow).
+//! instructions of a check, and a table could not grow), SipHash for all keys (three times the
+//! instructions), unproven fast hashes (hash flooding), the key itself in the table (twice the
+//! memory, and a pointer to follow).
 
 mod sip;
 

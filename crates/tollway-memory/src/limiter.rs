@@ -62,8 +62,8 @@ impl Limiter {
     }
 
     /// Takes one unit for `key` if allowed.
-    // Always inlined, down to the word that is swapped: who asks only whether it is allowed does not
-    // pay for the figures, which cost a division and a third of the instructions.
+    // Always inlined, down to the word that is swapped: who asks only whether it is allowed does
+    // not pay for the figures, which cost a division and a third of the instructions.
     #[inline(always)]
     #[must_use]
     pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {

@@ -1,7 +1,7 @@
 //! Owners of room: a byte stands for each policy, and what pressure has cost it is counted.
 //!
-//! A table is shared by policies, and the room in it is shared fairly ([`crate::table`]): for that a
-//! slot says in one byte whose it is. Bytes are handed out as owners come, in a table of open
+//! A table is shared by policies, and the room in it is shared fairly ([`crate::table`]): for that
+//! a slot says in one byte whose it is. Bytes are handed out as owners come, in a table of open
 //! addresses that is only ever added to, so that a look takes no lock. Policies are few, and one
 //! whose numbers change keeps its name and so its byte; beyond 256 names, names share bytes.
 

@@ -2,9 +2,9 @@
 //!
 //! A random look into tens of megabytes misses the translation cache as well as the data caches;
 //! with pages of 2 MiB it misses only the latter. Asking for them is advice, and must come before
-//! the first touch: hence a mapping of our own and not the allocator's, which would zero it. It comes
-//! not sooner than the part is used as a whole, or a few keys would take all of the memory. Where the
-//! advice is not taken, nothing but time is lost.
+//! the first touch: hence a mapping of our own and not the allocator's, which would zero it. It
+//! comes not sooner than the part is used as a whole, or a few keys would take all of the memory.
+//! Where the advice is not taken, nothing but time is lost.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -94,15 +94,15 @@ impl Mapping {
             return;
         }
         #[cfg(target_os = "linux")]
-        // SAFETY: the range is ours, because the mapping is longer by 2 MiB than what it is used for;
-        // the advice changes no byte of it. A refusal is no error.
+        // SAFETY: the range is ours, because the mapping is longer by 2 MiB than what it is used
+        // for; the advice changes no byte of it. A refusal is no error.
         unsafe {
             let start = self.huge_start().as_ptr().cast();
             // The last page is begun: otherwise what is touched first of it would keep it small.
             let advised = if bytes < HUGE { 0 } else { bytes.next_multiple_of(HUGE) };
             libc::madvise(start, advised.min(self.huge_bytes()), libc::MADV_HUGEPAGE);
-            // What was touched while the part was small is gathered into huge pages, once: all of it
-            // is in use now. The kernel would do so by itself, in minutes.
+            // What was touched while the part was small is gathered into huge pages, once: all of
+            // it is in use now. The kernel would do so by itself, in minutes.
             libc::madvise(start, used / HUGE * HUGE, libc::MADV_COLLAPSE);
         }
     }

@@ -3,11 +3,12 @@
 //! A heap of expiry times beside a map; the earliest expiry is also in an atomic, so that a check
 //! knows with one load that nothing has expired.
 //!
-//! An open reservation is a promise and is never taken away, so room is kept free instead: a key may
-//! hold at most four times as many places as are left then, a policy sixteen times. One key is stopped
-//! at four fifths of all places, one policy at sixteen seventeenths; what is left is for the others,
-//! and by the same rule no second one takes all of that. A request of several charges is refused when
-//! each of them is over: everybody's limit, which is part of every request, is no obstacle to anybody.
+//! An open reservation is a promise and is never taken away, so room is kept free instead: a key
+//! may hold at most four times as many places as are left then, a policy sixteen times. One key is
+//! stopped at four fifths of all places, one policy at sixteen seventeenths; what is left is for
+//! the others, and by the same rule no second one takes all of that. A request of several charges
+//! is refused when each of them is over: everybody's limit, which is part of every request, is no
+//! obstacle to anybody.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

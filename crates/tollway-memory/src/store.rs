@@ -121,8 +121,8 @@ impl MemoryStore {
         self.narrow.pressure().plus(self.double.pressure()).plus(self.wide.pressure())
     }
 
-    /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How many
-    /// keys they have is not counted, so `used` is zero.
+    /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How
+    /// many keys they have is not counted, so `used` is zero.
     #[must_use]
     pub fn pressure_of(&self, policy: &Policy) -> Pressure {
         let owner = policy.name_id();
@@ -130,8 +130,8 @@ impl MemoryStore {
         tables.plus(self.wide.pressure_of(owner))
     }
 
-    /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about one
-    /// percent, of variable size exactly.
+    /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about
+    /// one percent, of variable size exactly.
     #[must_use]
     pub fn fill(&self, now: Timestamp) -> Fill {
         let (mut bytes, mut bytes_max) = (0, 0);
@@ -182,7 +182,8 @@ impl MemoryStore {
                 self.prefetch(*fingerprint, *home, charge.policy.algorithm(), now);
             }
             for (charge, &(fingerprint, home)) in chunk.iter().zip(&found) {
-                // One push for each way: a decision is written where it stays, and not copied there.
+                // One push for each way: a decision is written where it stays, and not copied
+                // there.
                 match self.move_on(fingerprint, home, charge, now) {
                     Some((gcra, word)) => out.push(gcra.report(word)),
                     None => out.push(self.check_any(fingerprint, charge, now)),

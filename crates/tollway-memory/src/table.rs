@@ -7,19 +7,19 @@
 //! ```
 //!
 //! All address space is reserved when the table is made: that is the hard bound. It is used as keys
-//! come: a part of it that doubles (`growth.rs`), a few keys being moved by each newcomer, so there is
-//! no pause. A slot whose state says nothing any more (`vacant_at` has passed) is taken by the next
-//! newcomer that sees it, so there is nothing to sweep.
+//! come: a part of it that doubles (`growth.rs`), a few keys being moved by each newcomer, so there
+//! is no pause. A slot whose state says nothing any more (`vacant_at` has passed) is taken by the
+//! next newcomer that sees it, so there is nothing to sweep.
 //!
-//! **Time.** A state in a slot never moves back, so who comes late (his reading of the clock is older
-//! than what others have done since) gains nothing. What is gone cannot say so: therefore the table
-//! knows the newest reading at which a slot was taken from its key, and a newcomer whose own reading
-//! is older is decided as of that one. Otherwise a key whose slot was reused could begin anew in the
-//! past, and spend the time in between twice.
+//! **Time.** A state in a slot never moves back, so who comes late (his reading of the clock is
+//! older than what others have done since) gains nothing. What is gone cannot say so: therefore the
+//! table knows the newest reading at which a slot was taken from its key, and a newcomer whose own
+//! reading is older is decided as of that one. Otherwise a key whose slot was reused could begin
+//! anew in the past, and spend the time in between twice.
 //!
-//! When no slot within reach is free, somebody near gives way: `room.rs` says who. Within one policy
-//! that is the key nearest to saying nothing, but not a key that has nothing left; if all of them have
-//! nothing left, [`WhenFull`] decides.
+//! When no slot within reach is free, somebody near gives way: `room.rs` says who. Within one
+//! policy that is the key nearest to saying nothing, but not a key that has nothing left; if all of
+//! them have nothing left, [`WhenFull`] decides.
 //!
 //! **Locks.** A newcomer is inserted under the lock of its home (one of a few stripes), so that no
 //! key is ever in two slots. Slots are locked one at a time, or, for several charges, in order of
@@ -129,8 +129,8 @@ struct Stripe {
 const SLOTS: usize = 4;
 #[cfg(tollway_loom)]
 const SLOTS: usize = 1;
-/// Of thirty million random keys in tables three quarters full, eight in a million found no slot in 32
-/// buckets, and none needed more than 51.
+/// Of thirty million random keys in tables three quarters full, eight in a million found no slot in
+/// 32 buckets, and none needed more than 51.
 #[cfg(not(tollway_loom))]
 const PROBES: usize = 64;
 #[cfg(tollway_loom)]
@@ -220,8 +220,8 @@ impl<S: Slot> Table<S> {
     }
 
     /// Changes the words of a key, which are zero if there is no such key. `change` is told as of
-    /// when: `now`, or later for a newcomer that comes late. It may be called several times; the last
-    /// call counts. If it writes nothing then nothing is written.
+    /// when: `now`, or later for a newcomer that comes late. It may be called several times; the
+    /// last call counts. If it writes nothing then nothing is written.
     #[inline]
     pub(crate) fn update<R>(
         &self,
@@ -250,8 +250,8 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Every key with its slot, as it is now: what [`Self::restore`] of a table of any size takes. A
-    /// key that is changed meanwhile may be seen twice, and then the second view is the newer.
+    /// Every key with its slot, as it is now: what [`Self::restore`] of a table of any size takes.
+    /// A key that is changed meanwhile may be seen twice, and then the second view is the newer.
     pub(crate) fn views(&self) -> impl Iterator<Item = (Fingerprint, View)> + '_ {
         // Keys are moved up only: who is not yet seen is still ahead, if the end moves up as well.
         let buckets = (0..self.buckets.len()).take_while(|bucket| *bucket < self.in_use());
@@ -262,8 +262,8 @@ impl<S: Slot> Table<S> {
             .map(move |(index, view)| (Fingerprint { tag: view.tag, owner: owner(index) }, view))
     }
 
-    /// Puts a key in, in place of what is known of it. Under pressure, at `now`, it is a newcomer like
-    /// any other.
+    /// Puts a key in, in place of what is known of it. Under pressure, at `now`, it is a newcomer
+    /// like any other.
     pub(crate) fn restore(
         &self,
         fingerprint: Fingerprint,
@@ -386,8 +386,8 @@ impl<S: Slot> Table<S> {
         self.beside[index / SLOTS].owners[index % SLOTS].store(owner, Ordering::Relaxed);
     }
 
-    /// Notes that a locked slot is about to be taken from the key that was seen there. Before it is:
-    /// who misses the key then must know how late it is.
+    /// Notes that a locked slot is about to be taken from the key that was seen there. Before it
+    /// is: who misses the key then must know how late it is.
     fn note_gone(&self, index: usize, view: View, at: Timestamp) {
         self.newest_reuse_ns.fetch_max(at.as_nanos(), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -408,8 +408,8 @@ impl<S: Slot> Table<S> {
         free.map_or_else(|| self.take_over(home, owner, at, taken), Ok)
     }
 
-    /// In the first bucket that has one, a slot never used or else one that says nothing: its key may
-    /// come back and save itself an insertion.
+    /// In the first bucket that has one, a slot never used or else one that says nothing: its key
+    /// may come back and save itself an insertion.
     fn free_slot(
         &self,
         home: usize,
@@ -465,7 +465,8 @@ impl<S: Slot> Table<S> {
 }
 
 impl Table<Narrow> {
-    /// Moves the moment of a key that is where it is to be; `None` if it is not, or not undisturbed.
+    /// Moves the moment of a key that is where it is to be; `None` if it is not, or not
+    /// undisturbed.
     #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,

@@ -4,15 +4,16 @@
 //! every call looks at the next two entries in turn and drops those that say nothing any more, so
 //! the dead leave as fast as twice the calls come in.
 //!
-//! A shard that is still full makes room by the rule of the tables (`table/room.rs`), in bytes: of the
-//! policies in it each is entitled to an equal share. A policy below its share takes from the one with
-//! the most, even a key that has nothing left; one at or above it takes from those above theirs and
-//! from itself, the entry nearest to saying nothing among the next few, never one with nothing left;
-//! if all of those have, the charge is denied until the first of them has something again. (Another
-//! try looks at the next few: this wait is a promise to look again, not to be let in.)
+//! A shard that is still full makes room by the rule of the tables (`table/room.rs`), in bytes: of
+//! the policies in it each is entitled to an equal share. A policy below its share takes from the
+//! one with the most, even a key that has nothing left; one at or above it takes from those above
+//! theirs and from itself, the entry nearest to saying nothing among the next few, never one with
+//! nothing left; if all of those have, the charge is denied until the first of them has something
+//! again. (Another try looks at the next few: this wait is a promise to look again, not to be let
+//! in.)
 //!
-//! A shard knows the newest moment as of which it dropped an entry, for the same reason as the tables
-//! do: a caller who comes late to a key that is gone is decided as of that moment.
+//! A shard knows the newest moment as of which it dropped an entry, for the same reason as the
+//! tables do: a caller who comes late to a key that is gone is decided as of that moment.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -256,8 +257,9 @@ impl Shard {
         }
     }
 
-    /// Brings what is known of an entry up to its state, or drops it if nothing is left in that. One
-    /// that merely has lapsed is left to the sweep: a denial, which changes nothing, comes here too.
+    /// Brings what is known of an entry up to its state, or drops it if nothing is left in that.
+    /// One that merely has lapsed is left to the sweep: a denial, which changes nothing, comes here
+    /// too.
     fn refresh(&mut self, position: usize, algorithm: &Algorithm, at: Timestamp) {
         let entry = &mut self.entries[position];
         entry.vacant_at = entry.state.vacant_at(algorithm);
@@ -348,8 +350,8 @@ impl Shard {
         Err(Full { free_at })
     }
 
-    /// Of the next few entries of an owner, the one nearest to saying nothing, and when the first of
-    /// them does; one that has nothing left only if the call `forgives`.
+    /// Of the next few entries of an owner, the one nearest to saying nothing, and when the first
+    /// of them does; one that has nothing left only if the call `forgives`.
     fn nearest_of(
         &mut self,
         owner: u64,

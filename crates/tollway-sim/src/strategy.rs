@@ -197,7 +197,8 @@ fn to_ns(seconds: f64) -> u64 {
     (seconds * NANOS_PER_S) as u64
 }
 
-/// The jitter of rate_throttle_client and of the header-proportional client: up to a tenth more, so that neighbours drift apart.
+/// The jitter of rate_throttle_client and of the header-proportional client: up to a tenth more, so
+/// that neighbours drift apart.
 fn jittered(sleep_s: f64, dice: &mut Dice) -> f64 {
     sleep_s + sleep_s * dice.unit() * 0.1
 }

@@ -1,9 +1,9 @@
 //! A fake upstream: an API that dictates limits, with the vices of the real ones, in virtual time.
 //!
 //! ```text
-//!   (Request, now) ─► banned? ─► fault? ─► 401/403/404 ─► global ─► sub-limit ─► bucket ─► Response
-//!                                                             └────── denied ─────┘   fields, body,
-//!                                                              counted as invalid     delay, ending
+//!  (Request, now) ─► banned? ─► fault? ─► 401/403/404 ─► global ─► sub-limit ─► bucket ─► Response
+//!                                                            └────── denied ─────┘   fields, body,
+//!                                                             counted as invalid     delay, ending
 //! ```
 //!
 //! [`Upstream::answer`] is a pure step: it reads no clock and does no I/O, so a simulation and the

@@ -40,10 +40,10 @@
 //! the first, with ` spacing` added.
 //!
 //! Some tags are there to be declined: `clock-steps-back` (the clock is set back; for stores that
-//! decide by a server's clock), `late-reading` (who asks read the clock some time ago; for those who
-//! decide by the caller's), `end-of-time` (the last moments that a timestamp can tell),
-//! `absolute-time`, `several-denials` (several charges deny with different waits), `repeated-key` (one
-//! request names a key twice). The others say what a scenario is about.
+//! decide by a server's clock), `late-reading` (who asks read the clock some time ago; for those
+//! who decide by the caller's), `end-of-time` (the last moments that a timestamp can tell),
+//! `absolute-time`, `several-denials` (several charges deny with different waits), `repeated-key`
+//! (one request names a key twice). The others say what a scenario is about.
 //!
 //! What is not expected is not compared, except that an allowed request has no charge that denies.
 //!

@@ -14,9 +14,9 @@
 //! A wait is the first moment at which the question has the wanted answer, found by bisection; no
 //! formula of the core's is repeated here. Several charges on one key need the sum of their costs.
 //!
-//! Who comes late (the time of his operation is before that of an earlier one) is answered as of the
-//! last moment up to which the key's model has been brought; a bucket that fills continuously has no
-//! such moment. A wait that is told to him counts from his own time.
+//! Who comes late (the time of his operation is before that of an earlier one) is answered as of
+//! the last moment up to which the key's model has been brought; a bucket that fills continuously
+//! has no such moment. A wait that is told to him counts from his own time.
 //!
 //! Deliberately absent: speed, and a clock that is set back.
 

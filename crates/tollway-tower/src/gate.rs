@@ -303,8 +303,8 @@ impl Gate {
         Ok(Some(Passage { gate: Arc::clone(self), limits, verdict, open }))
     }
 
-    /// Why a verdict denies: a quota is spent, be it this process's share, or a policy denies without
-    /// its store.
+    /// Why a verdict denies: a quota is spent, be it this process's share, or a policy denies
+    /// without its store.
     fn reason(&self, limits: LimitSet, verdict: &Verdict) -> Reason {
         let denier = verdict.denied_by().and_then(|by| limits.indices().nth(by));
         let is_share = denier.is_some_and(|index| {

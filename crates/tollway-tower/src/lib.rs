@@ -17,8 +17,8 @@
 //! # What a request goes through
 //!
 //! ```text
-//! request ─► exempt? ─► keys and costs ─► StoreLimiter ─┬─ allow ─► inner service ─► fields, settle
-//!                                                  └─ deny ──► 429 problem+json, or wait
+//! request ─► exempt? ─► keys, costs ─► StoreLimiter ─┬─ allow ─► inner service ─► fields, settle
+//!                                                    └─ deny ──► 429 problem+json, or wait
 //! ```
 //!
 //! Invariants:
@@ -30,7 +30,8 @@
 //! - What was reserved is settled exactly once, also when the client hangs up.
 //!
 //! Deliberately absent: generics over stores, clocks and keys in the public types; reading request
-//! bodies; metrics (see [`Builder::observe`]); work that outlives its request (see `tollway-queue`).
+//! bodies; metrics (see [`Builder::observe`]); work that outlives its request (see
+//! `tollway-queue`).
 
 #![forbid(unsafe_code)]
 

@@ -96,8 +96,14 @@ fn problem_response(refusal: &Refusal<'_>) -> Response<Bytes> {
     let body = match refusal.reason {
         Reason::Quota => Problem::QuotaExceeded.body(status, violated),
         Reason::Store | Reason::Busy => Problem::TemporaryReducedCapacity.body(status, violated),
-        Reason::NoKey => r#"{"type":"about:blank","title":"Forbidden","status":403,"detail":"The request has nothing to limit it by."}"#.to_owned(),
-        Reason::Panicked => r#"{"type":"about:blank","title":"Internal Server Error","status":500}"#.to_owned(),
+        Reason::NoKey => concat!(
+            r#"{"type":"about:blank","title":"Forbidden","status":403,"#,
+            r#""detail":"The request has nothing to limit it by."}"#,
+        )
+        .to_owned(),
+        Reason::Panicked => {
+            r#"{"type":"about:blank","title":"Internal Server Error","status":500}"#.to_owned()
+        }
     };
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = refusal.status;

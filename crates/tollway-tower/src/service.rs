@@ -53,7 +53,8 @@ where
         if self.gate.sheds { Poll::Ready(Ok(())) } else { ready.map(Ok) }
     }
 
-    // Not inlined: then the future is made in the place that the caller has for it, not copied there.
+    // Not inlined: then the future is made in the place that the caller has for it, not copied
+    // there.
     #[inline(never)]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let head = Head::of(&request);

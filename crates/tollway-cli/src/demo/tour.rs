@@ -79,7 +79,8 @@ async fn tour(args: &Tour) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file can be written, before anybody has watched for what goes there. Nothing changes.
+/// Whether the file can be written, before anybody has watched for what goes there. Nothing
+/// changes.
 fn try_file(path: &Path) -> io::Result<()> {
     let is_new = !path.exists();
     fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -151,7 +152,8 @@ async fn watch(url: &str, seconds: u16, seen: &Seen) -> Result<Record> {
                 let (allowed, denied) = seen.take();
                 let at = begin.elapsed().as_secs();
                 let clients = record.second(at.saturating_sub(1));
-                say(&format!("{at:4} s  {clients}  crawler: {allowed:3} allowed, {denied:3} denied\n"))?;
+                let crawler = format!("{allowed:3} allowed, {denied:3} denied");
+                say(&format!("{at:4} s  {clients}  crawler: {crawler}\n"))?;
             }
         }
     }

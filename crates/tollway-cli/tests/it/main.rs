@@ -35,3 +35,5 @@ mod packaging;
 mod book;
 // Pictures that the documents show.
 mod pictures;
+// Rules for the tree itself.
+mod tidy;

@@ -217,8 +217,8 @@ fn other_machines_are_not_listened_to_by_accident() {
     let _started = Running::start(&[public.as_slice(), &["--workers", "1"]].concat(), Some("t"));
 }
 
-/// Kills Redis while a proxy works, scrapes before, meanwhile and after, and has the alerts that are
-/// shipped judge what was scraped.
+/// Kills Redis while a proxy works, scrapes before, meanwhile and after, and has the alerts that
+/// are shipped judge what was scraped.
 #[tokio::test]
 async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_go_on() {
     let mut redis = Server::start(Engine::Redis, &[]);

@@ -371,7 +371,8 @@ fn a_strangers_guess_ends_nobodys_lease() {
 #[test]
 fn who_may_only_read_sees_figures_and_nothing_that_clients_or_workers_wrote() {
     let folder = Folder::new("queue-roles");
-    let config = "tokens = [{ token = \"look\", role = \"read\" }, { token = \"work\", role = \"check\" }]\n\
+    let config = "tokens = [{ token = \"look\", role = \"read\" }, \
+         { token = \"work\", role = \"check\" }]\n\
                   [[queues]]\nname = \"roles\"\n";
     let served = Served::start(&["--config", &folder.file("queue.toml", config)]);
     let ask = |token: &str, method: &str, path: &str, body: &Value| {

@@ -51,8 +51,8 @@ impl Served {
         Self::spawn(&mut command, arguments, Stdio::null())
     }
 
-    /// A service that sees a disk of its own of `mebibytes` at `place`, and a file `filler` on it that
-    /// takes up eight of them; `None` where such a disk may not be made.
+    /// A service that sees a disk of its own of `mebibytes` at `place`, and a file `filler` on it
+    /// that takes up eight of them; `None` where such a disk may not be made.
     pub(crate) fn start_on_a_small_disk(
         place: &Path,
         mebibytes: u32,
@@ -227,13 +227,14 @@ fn a_termination_drains_and_ends_well() {
     let quick = format!("{POLICY}[drain]\ndelay = \"0s\"\n");
     let served = Served::start(&["--config", &folder.file("a.toml", &quick)]);
     assert_eq!(served.statuses("k", 3), [200, 200, 429]);
-    // A request that was begun before the signal is answered after it. That it was begun shows in the
-    // service's word to go on.
+    // A request that was begun before the signal is answered after it. That it was begun shows in
+    // the service's word to go on.
     let mut begun = TcpStream::connect(served.http).expect("it listens");
     begun.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let body = br#"{"policy":"api","key":"other"}"#;
     let head = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nexpect: 100-continue\r\n\
          connection: close\r\n\r\n",
         body.len()
     );
@@ -354,8 +355,10 @@ fn files_are_validated_each_for_itself_and_all_are_looked_at() {
 #[test]
 fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
     let folder = Folder::new("validate-all");
-    let text = "store = \"memcached://x\"\nqueue_store = \"sqlite:q\"\n[tls]\ncertificate = \"CERT\"\n\
-                key = \"/nowhere/key.pem\"\n[[policies]]\nname = \"a\"\nquota = \"1/x\"\n[[queues]]\n\
+    let text = "store = \"memcached://x\"\nqueue_store = \"sqlite:q\"\n\
+                [tls]\ncertificate = \"CERT\"\n\
+                key = \"/nowhere/key.pem\"\n[[policies]]\nname = \"a\"\nquota = \"1/x\"\n\
+                [[queues]]\n\
                 name = \"q\"\nlease = \"never\"\n";
     let certificate = folder.file("cert.pem", "no certificate\n");
     let file = folder.file("all.toml", &text.replace("CERT", &certificate));

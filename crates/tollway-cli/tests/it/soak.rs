@@ -1,9 +1,9 @@
 //! Attacks on two services while honest clients use them: a minute, or ten at full size.
 //!
-//! One node keeps its states in memory, the other on a Redis that is killed again and again. Both are
-//! flooded with new, exhausted and very long keys, with clients that do not read, do not finish or reset
-//! their connections, and with reloads. What must hold meanwhile: every honest request is answered, and
-//! as though nobody else were there; memory stays within its bound.
+//! One node keeps its states in memory, the other on a Redis that is killed again and again. Both
+//! are flooded with new, exhausted and very long keys, with clients that do not read, do not finish
+//! or reset their connections, and with reloads. What must hold meanwhile: every honest request is
+//! answered, and as though nobody else were there; memory stays within its bound.
 
 mod attack;
 mod honest;

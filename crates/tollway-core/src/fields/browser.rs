@@ -1,23 +1,24 @@
 //! Requests that a web page sends: by which name it reached us, and which page it was.
 //!
-//! A browser on this machine, or in this network, reaches services that strangers cannot. Two things
-//! tell a page's request from a program's, and no page can change either:
+//! A browser on this machine, or in this network, reaches services that strangers cannot. Two
+//! things tell a page's request from a program's, and no page can change either:
 //!
 //! ```text
 //!   page of evil.example ── Origin: http://evil.example, Sec-Fetch-Site: cross-site ──► 127.0.0.1
 //!   evil.example, whose address became 127.0.0.1 ── Host: evil.example (rebinding) ───► 127.0.0.1
 //! ```
 //!
-//! So a service that asks for no token answers to names that are known ([`Hosts`]), and not to pages
-//! of others ([`is_foreign_page`]). Whoever is no browser sends what it likes: these rules keep pages
-//! out, and nobody else.
+//! So a service that asks for no token answers to names that are known ([`Hosts`]), and not to
+//! pages of others ([`is_foreign_page`]). Whoever is no browser sends what it likes: these rules
+//! keep pages out, and nobody else.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// The names under which a service answers those who show no token: this machine's, and those added.
+/// The names under which a service answers those who show no token: this machine's, and those
+/// added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     names: Vec<String>,
@@ -43,8 +44,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Answers to every address too, for a service that others reach by its address. Nobody can make
-    /// an address resolve to another, so no page gets in by it.
+    /// Answers to every address too, for a service that others reach by its address. Nobody can
+    /// make an address resolve to another, so no page gets in by it.
     #[must_use]
     pub fn with_any_address(self) -> Self {
         Self { any_address: true, ..self }
@@ -86,8 +87,8 @@ impl core::fmt::Display for NotAHost {
 
 impl core::error::Error for NotAHost {}
 
-/// Whether a browser says that a page of another origin sent the request: `host` is the `Host` field
-/// (or `:authority`), `origin` the `Origin` field, `fetch_site` the `Sec-Fetch-Site` field.
+/// Whether a browser says that a page of another origin sent the request: `host` is the `Host`
+/// field (or `:authority`), `origin` the `Origin` field, `fetch_site` the `Sec-Fetch-Site` field.
 ///
 /// Where the browser compares the two itself, its word holds: behind a proxy that changes `Host`,
 /// `Origin` would look foreign. Another port of the same machine is another origin.

@@ -12,8 +12,9 @@
 //!                        └ trusted ──► next hop; none left ─────► farthest hop is the client
 //! ```
 //!
-//! Walking from the right is what makes a forged field harmless: a client can only write to the left
-//! of the address that the first trusted proxy saw it come from. Several lines are one list, in order.
+//! Walking from the right is what makes a forged field harmless: a client can only write to the
+//! left of the address that the first trusted proxy saw it come from. Several lines are one list,
+//! in order.
 
 use core::net::{IpAddr, SocketAddr};
 use core::str::FromStr;

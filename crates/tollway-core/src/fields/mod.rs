@@ -3,7 +3,7 @@
 //! ```text
 //! Standing* + Denied ──► Dialect::emit ──► (Field, text)*          enforcing: tower, server
 //! (name, bytes)*     ──► Lines ──► read ──► Reading                 obeying: upstream, queue
-//! Host, Origin       ──► Hosts, is_foreign_page                      keeping pages out: server, proxy
+//! Host, Origin       ──► Hosts, is_foreign_page                   keeping pages out: server, proxy
 //! ```
 //!
 //! Invariants:

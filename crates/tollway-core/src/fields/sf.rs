@@ -309,8 +309,8 @@ fn lower_hex(byte: u8) -> Option<u8> {
     }
 }
 
-/// Decodes base64; `None` if it is none. Missing padding and non-zero pad bits pass, as the RFC asks
-/// of readers (the draft's own examples have such bits).
+/// Decodes base64; `None` if it is none. Missing padding and non-zero pad bits pass, as the RFC
+/// asks of readers (the draft's own examples have such bits).
 #[must_use]
 pub fn base64(encoded: &[u8]) -> Option<Vec<u8>> {
     let end = encoded.iter().position(|&byte| byte == b'=').unwrap_or(encoded.len());

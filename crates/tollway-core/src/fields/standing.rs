@@ -104,8 +104,8 @@ impl<'a> Report<'a> {
 
     /// The wait to announce in `Retry-After`; `None` when nothing was denied or no wait helps.
     ///
-    /// Never zero, and never earlier than the `t` of the denying policy (the draft demands that of a
-    /// response that carries both) or of any other policy that has nothing left: all or nothing
+    /// Never zero, and never earlier than the `t` of the denying policy (the draft demands that of
+    /// a response that carries both) or of any other policy that has nothing left: all or nothing
     /// means that the same request needs them all.
     #[must_use]
     pub fn retry(&self) -> Option<Duration> {

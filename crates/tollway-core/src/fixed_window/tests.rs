@@ -80,8 +80,9 @@ fn a_clock_set_back_keeps_the_count_and_locks_for_one_window() {
     }
 }
 
-/// Ten units were taken at 1.0 s, and given back at 1.9 s. Whoever read the clock at 1.1 s and comes
-/// after that starts the next window at 1.9 s: started at 1.1 s, it would end 0.8 s too early.
+/// Ten units were taken at 1.0 s, and given back at 1.9 s. Whoever read the clock at 1.1 s and
+/// comes after that starts the next window at 1.9 s: started at 1.1 s, it would end 0.8 s too
+/// early.
 #[test]
 fn a_window_emptied_by_a_refund_or_a_reset_is_not_begun_anew_before_that() {
     let window = window("10/1s", Anchor::FirstRequest);

@@ -6,8 +6,8 @@
 use super::{Cost, Decision, Gcra, Retry, Snapshot, State, Timestamp};
 
 impl Gcra {
-    /// A bound on the arrival times that [`Self::decide_word`] meets: two bits of the word stay free
-    /// for whoever stores it, until the year 2116.
+    /// A bound on the arrival times that [`Self::decide_word`] meets: two bits of the word stay
+    /// free for whoever stores it, until the year 2116.
     pub const WORD_END: u64 = 1 << 62;
 
     /// Until when a state is one word below [`Self::WORD_END`]: then [`Self::decide_word`] may be
@@ -18,8 +18,8 @@ impl Gcra {
         self.word_until
     }
 
-    /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first word:
-    /// only what has to be known before the word is written. [`Self::report`] says the rest.
+    /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first
+    /// word: only what has to be known before the word is written. [`Self::report`] says the rest.
     #[inline(always)]
     #[must_use]
     pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> Word {
@@ -120,6 +120,7 @@ impl State {
 mod tests {
     use core::time::Duration;
 
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -130,7 +131,7 @@ mod tests {
         fn one_word_decides_as_two_do(
             unit_ns in 1..10_000_000u64,
             burst in 1..1_000u64,
-            steps in proptest::collection::vec((0..3_000_000_000u64, 1..1_100u64, any::<bool>()), 1..60),
+            steps in vec((0..3_000_000_000u64, 1..1_100u64, any::<bool>()), 1..60),
         ) {
             let quota = Quota::with_burst(1, Duration::from_nanos(unit_ns), burst).unwrap();
             let gcra = Gcra::new(quota);

@@ -109,7 +109,8 @@ impl ParseQuotaError {
     /// use tollway_core::Quota;
     ///
     /// let error = "100/1x".parse::<Quota>().unwrap_err();
-    /// assert_eq!(error.pointing_into("100/1x"), "100/1x\n     ^ expected a unit: ns, us, ms, s, m, h, d or w");
+    /// let shown = "100/1x\n     ^ expected a unit: ns, us, ms, s, m, h, d or w";
+    /// assert_eq!(error.pointing_into("100/1x"), shown);
     /// ```
     #[must_use]
     pub fn pointing_into(&self, text: &str) -> String {

@@ -7,8 +7,8 @@ use super::{Clock, Timestamp};
 /// Any clock without its steps back: when the inner clock is set back, this one goes on from where
 /// it stood and keeps that distance.
 ///
-/// States hold moments. A clock that is set back would leave them in the future, and their keys denied
-/// until it is there again; see [`Clock`]. Steps forward are believed.
+/// States hold moments. A clock that is set back would leave them in the future, and their keys
+/// denied until it is there again; see [`Clock`]. Steps forward are believed.
 ///
 /// ```
 /// use core::time::Duration;
@@ -48,8 +48,8 @@ impl<C: Clock> SteadyClock<C> {
 impl<C: Clock> Clock for SteadyClock<C> {
     fn now(&self) -> Timestamp {
         loop {
-            // In this order: the inner clock is read after whoever gave out `latest` had read it, so
-            // an earlier time proves a step, and not that this thread is a late one.
+            // In this order: the inner clock is read after whoever gave out `latest` had read it,
+            // so an earlier time proves a step, and not that this thread is a late one.
             let latest = self.latest.load(Ordering::SeqCst);
             let ahead = self.ahead.load(Ordering::SeqCst);
             let now = self.inner.now().as_nanos().saturating_add(ahead);
@@ -74,6 +74,7 @@ mod tests {
 
     use core::time::Duration;
 
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -82,7 +83,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_never_goes_back_and_passes_as_the_inner_clock_does(
-            steps in proptest::collection::vec((0u64..5_000, proptest::option::of(0u64..100_000)), 1..50),
+            steps in vec((0u64..5_000, proptest::option::of(0u64..100_000)), 1..50),
         ) {
             let clock = SteadyClock::new(VirtualClock::at(Timestamp::from_millis(50_000)));
             for (passes, set_to) in steps {

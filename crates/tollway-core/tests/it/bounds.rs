@@ -1,5 +1,5 @@
-//! Never more than the bound, in any window, whatever is asked, whoever comes late, and whatever the
-//! clock does.
+//! Never more than the bound, in any window, whatever is asked, whoever comes late, and whatever
+//! the clock does.
 
 use std::time::Duration;
 
@@ -175,9 +175,9 @@ fn arrivals() -> impl Strategy<Value = Vec<(Beat, Pause)>> {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever is admitted by calls that begin (read the clock) and end within an interval is within
-    /// the bound of that interval, however long each takes and in whatever order they arrive. And
-    /// what the late are told is true.
+    /// Whatever is admitted by calls that begin (read the clock) and end within an interval is
+    /// within the bound of that interval, however long each takes and in whatever order they
+    /// arrive. And what the late are told is true.
     #[test]
     fn late_callers_exceed_no_bound_and_are_told_the_truth(
         algorithm in algorithm(), arrivals in arrivals(), refunds in any::<u64>(),
@@ -208,7 +208,8 @@ proptest! {
         }
         for &(start, _, _) in &admitted {
             for &(_, end, _) in &admitted {
-                let within = admitted.iter().filter(|(read, decided, _)| *read >= start && *decided <= end);
+                let is_within = |read: u64, decided: u64| read >= start && decided <= end;
+                let within = admitted.iter().filter(|(read, decided, _)| is_within(*read, *decided));
                 let units: u128 = within.map(|(_, _, units)| u128::from(*units)).sum();
                 let length = Duration::from_nanos(end.saturating_sub(start));
                 let most = bound(&algorithm, length) + refunded;

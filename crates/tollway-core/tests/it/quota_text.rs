@@ -33,7 +33,11 @@ proptest! {
 
     #[test]
     fn any_text_is_read_or_refused_with_a_place_in_it(
-        text in prop_oneof![any::<String>(), NEARLY, "[0-9]{1,20}/[0-9]{0,20}[nmuswhd]{1,2}( burst [0-9]{1,20})?"],
+        text in prop_oneof![
+            any::<String>(),
+            NEARLY,
+            "[0-9]{1,20}/[0-9]{0,20}[nmuswhd]{1,2}( burst [0-9]{1,20})?",
+        ],
     ) {
         match text.parse::<Quota>() {
             Ok(quota) => prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota),

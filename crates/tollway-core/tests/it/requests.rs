@@ -133,7 +133,8 @@ proptest! {
         lives in lives(), parts in repeated(),
     ) {
         let (mut keys, now) = Keys::after(lives);
-        let hopeless = (0..3).any(|slot| total(&parts, slot) > keys.policies[slot].algorithm().limit());
+        let limit = |slot: usize| keys.policies[slot].algorithm().limit();
+        let hopeless = (0..3).any(|slot| total(&parts, slot) > limit(slot));
         match keys.request(&parts, now).retry() {
             None => {}
             Some(tollway_core::Retry::Never) => prop_assert!(hopeless),

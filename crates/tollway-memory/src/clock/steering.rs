@@ -112,12 +112,15 @@ impl Steering {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
 
     const START_NS: u64 = 1_700_000_000_000_000_000;
     const TICKS_PER_SECOND: u64 = 2_900_000_000;
+    /// How far the system's time may be set, in nanoseconds.
+    const STEPS_NS: core::ops::Range<i64> = -6_000_000_000..6_000_000_000;
 
     /// A counter, the system's time beside it, and the clock that follows.
     struct Machine {
@@ -232,12 +235,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the system's time does and however long nobody looks, time never goes back, and a
-        /// calm minute later it is right again unless it was set back by more than that makes good.
+        /// Whatever the system's time does and however long nobody looks, time never goes back, and
+        /// a calm minute later it is right again unless it was set back by more than that makes
+        /// good.
         #[test]
         fn time_never_goes_back_and_finds_its_way(
             drift in -300i64..300,
-            steps in proptest::collection::vec((1_000_000u64..10_000_000_000, -6_000_000_000i64..6_000_000_000, any::<bool>()), 1..40),
+            steps in vec((1_000_000u64..10_000_000_000, STEPS_NS, any::<bool>()), 1..40),
         ) {
             let mut machine = Machine::new(drift, 0);
             for (pause_ns, step_ns, stepped) in steps {

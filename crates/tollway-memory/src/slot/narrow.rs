@@ -6,10 +6,11 @@
 //! ```
 //!
 //! The moment is the state, the time at which the slot is vacant, and its own version: a charge
-//! moves it forward, and a newcomer does not leave the word as it was. A thread that holds an old word
-//! of an evicted, moved or reset key could meet the same nanosecond again only if another key's charges in
-//! the same slot land on it while that thread stands between its load and its swap; then one charge
-//! goes to the wrong key. A version would rule that out and cost eight bytes per key.
+//! moves it forward, and a newcomer does not leave the word as it was. A thread that holds an old
+//! word of an evicted, moved or reset key could meet the same nanosecond again only if another
+//! key's charges in the same slot land on it while that thread stands between its load and its
+//! swap; then one charge goes to the wrong key. A version would rule that out and cost eight bytes
+//! per key.
 
 use tollway_core::Timestamp;
 use tollway_core::gcra::Gcra;

@@ -1,9 +1,9 @@
 //! GCRA states that outgrow one word: carried from the narrow table to the double one.
 //!
 //! An arrival time fits into a narrow slot until the year 2116, or some decades earlier if a fill
-//! takes decades. From that moment on the same policy lives in the double table. A key that is asked
-//! about there for the first time brings along what it has in the narrow table; left behind, what it
-//! had taken would be forgiven.
+//! takes decades. From that moment on the same policy lives in the double table. A key that is
+//! asked about there for the first time brings along what it has in the narrow table; left behind,
+//! what it had taken would be forgiven.
 
 use tollway_core::gcra::Gcra;
 use tollway_core::{Algorithm, Timestamp};
@@ -49,8 +49,9 @@ impl MemoryStore {
     }
 
     /// Closes the narrow slot first and adds what was in it after that, so that at no moment both
-    /// tables let the same units go. Whoever looks in between finds the key in neither: in the narrow
-    /// table it is denied, and in the double one it waits for the lock. `between` is called there.
+    /// tables let the same units go. Whoever looks in between finds the key in neither: in the
+    /// narrow table it is denied, and in the double one it waits for the lock. `between` is called
+    /// there.
     fn carry_alone(
         &self,
         fingerprint: Fingerprint,

@@ -69,10 +69,12 @@ impl MemoryStore {
         DumpFile::new(path).replace(|file| self.write(Writer::new(file), now))
     }
 
-    /// The store that [`Self::dump`] wrote, in a capacity that may be another. In a smaller one, keys
-    /// that have nothing left are the last to be dropped; [`Self::dropped`] tells how many were.
+    /// The store that [`Self::dump`] wrote, in a capacity that may be another. In a smaller one,
+    /// keys that have nothing left are the last to be dropped; [`Self::dropped`] tells how many
+    /// were.
     ///
-    /// States are as they were at [`Self::written_at`]: a clock that is behind it should start there.
+    /// States are as they were at [`Self::written_at`]: a clock that is behind it should start
+    /// there.
     ///
     /// # Errors
     ///

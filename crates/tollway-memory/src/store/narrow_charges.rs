@@ -2,7 +2,8 @@
 //!
 //! Most requests of several charges are two, one's own limit and everybody's, and are allowed. They
 //! are decided here on the stack. Whatever is not so (a newcomer, a denial, a key named twice,
-//! another algorithm) goes the long way with nothing changed, and is decided there by the same rules.
+//! another algorithm) goes the long way with nothing changed, and is decided there by the same
+//! rules.
 
 use tollway_core::gcra::Gcra;
 use tollway_core::{Algorithm, Charge, Mode, Timestamp, Verdict};
@@ -59,6 +60,7 @@ fn by_word<'a>(charge: &Charge<'a>, now: Timestamp) -> Option<&'a Gcra> {
 mod tests {
     use std::time::Duration;
 
+    use proptest::collection::vec;
     use proptest::prelude::*;
     use tollway_core::{Cost, Key, Policy};
 
@@ -76,14 +78,19 @@ mod tests {
         #[test]
         fn the_short_way_and_the_long_way_decide_alike(
             steps in proptest::collection::vec(
-                (proptest::collection::vec((0..4usize, 0..3usize, 1..4u64), 2..6), 0..900_000_000u64, any::<bool>()),
+                (
+                    vec((0..4usize, 0..3usize, 1..4u64), 2..6),
+                    0..900_000_000u64,
+                    any::<bool>(),
+                ),
                 1..60,
             ),
         ) {
             let policies = policies();
             let keys = ["alice", "bob", "*"];
             // One seed: a clock that is set back shows which slots newcomers have reused.
-            let stores = [1, 1].map(|seed| MemoryStore::with_seed(Capacity::keys(64), Seed::new([seed; 2])));
+            let store = || MemoryStore::with_seed(Capacity::keys(64), Seed::new([1; 2]));
+            let stores = [store(), store()];
             let mut now = Timestamp::from_millis(1_000_000);
             for (asked, wait_ns, back) in steps {
                 let wait = Duration::from_nanos(wait_ns);

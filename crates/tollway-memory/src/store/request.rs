@@ -54,8 +54,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether two charges are about one state. Their quotas may differ: those of calls that bring their
-/// own share the state of a key, and to lock its slot twice would be to wait for ourselves.
+/// Whether two charges are about one state. Their quotas may differ: those of calls that bring
+/// their own share the state of a key, and to lock its slot twice would be to wait for ourselves.
 fn is_same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
     (one.0, one.2) == (other.0, other.2)
 }

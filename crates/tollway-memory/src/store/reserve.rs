@@ -101,9 +101,10 @@ impl MemoryStore {
     }
 }
 
-/// What becomes of a charge when its reservation expires after `ttl`. Permits whose lease is as long
-/// end by themselves, a lease after they were taken: who comes late has taken them later than his
-/// reading, from which the reservation counts, and others would get them before their lease has ended.
+/// What becomes of a charge when its reservation expires after `ttl`. Permits whose lease is as
+/// long end by themselves, a lease after they were taken: who comes late has taken them later than
+/// his reading, from which the reservation counts, and others would get them before their lease has
+/// ended.
 fn on_expiry(charge: &Charge<'_>, ttl: Duration) -> OnExpiry {
     match charge.policy.algorithm() {
         Algorithm::Concurrency(limit) if limit.lease() <= ttl => OnExpiry::Keep,

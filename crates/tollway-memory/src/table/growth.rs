@@ -9,22 +9,24 @@
 //! ```
 //!
 //! Memory is touched up to the size in use and no further, so it follows the most keys that there
-//! were at once. A table that is seen to be crowded doubles by changing its mask. Its keys are moved
-//! afterwards: every newcomer moves those of a few homes of its own stripe, under the lock that it
-//! holds anyway, and so does who charges a key that has not been moved. There is no sweep and no pause,
-//! and the next doubling waits until all have been moved.
+//! were at once. A table that is seen to be crowded doubles by changing its mask. Its keys are
+//! moved afterwards: every newcomer moves those of a few homes of its own stripe, under the lock
+//! that it holds anyway, and so does who charges a key that has not been moved. There is no sweep
+//! and no pause, and the next doubling waits until all have been moved.
 //!
-//! **Lookups.** Until then a key is at its new home or at the one before, and is looked for at both, in
-//! this order. A key that is moved between the two looks is missed: therefore a miss counts only under
-//! the lock of the key's stripe, without which nobody moves it. That is where newcomers look anyway;
-//! a mere reader takes the lock only while the table has not reached its full size.
+//! **Lookups.** Until then a key is at its new home or at the one before, and is looked for at
+//! both, in this order. A key that is moved between the two looks is missed: therefore a miss
+//! counts only under the lock of the key's stripe, without which nobody moves it. That is where
+//! newcomers look anyway; a mere reader takes the lock only while the table has not reached its
+//! full size.
 //!
-//! **Moves.** A key is written to its new slot while the old one is locked, and only then is the old one
-//! emptied. So who finds the old slot waits and looks again, and no charge is lost. The second lock
-//! is only tried: a mover that waited for one slot with another locked could wait in a circle.
+//! **Moves.** A key is written to its new slot while the old one is locked, and only then is the
+//! old one emptied. So who finds the old slot waits and looks again, and no charge is lost. The
+//! second lock is only tried: a mover that waited for one slot with another locked could wait in a
+//! circle.
 //!
-//! A table never shrinks: what is gained by giving pages back is lost when the next flood comes, and
-//! keys would have to be moved while it does.
+//! A table never shrinks: what is gained by giving pages back is lost when the next flood comes,
+//! and keys would have to be moved while it does.
 
 use tollway_core::Timestamp;
 
@@ -56,8 +58,8 @@ impl Plan {
         }
         // Whole stripes: so a key keeps its stripe wherever it is moved.
         let base = (homes >> doublings) / STRIPES * STRIPES;
-        // No home is so near to the end that its keys would begin again at the front: when the table
-        // has doubled they would not be found there.
+        // No home is so near to the end that its keys would begin again at the front: when the
+        // table has doubled they would not be found there.
         Self { base, mask_max: (1 << doublings) - 1, len: (base << doublings) + PROBES - 1 }
     }
 }
@@ -113,8 +115,8 @@ impl<S: Slot> Table<S> {
         (self.lagging.load(Ordering::Relaxed) > 0 && before != home).then_some(before)
     }
 
-    /// What a newcomer does for the table, with the lock of its stripe held and no slot locked: moves a
-    /// few homes, and now and then looks whether the table is crowded.
+    /// What a newcomer does for the table, with the lock of its stripe held and no slot locked:
+    /// moves a few homes, and now and then looks whether the table is crowded.
     pub(super) fn tend(&self, home: usize, moving: &mut Moving, now: Timestamp) {
         if self.is_settled() {
             return;
@@ -131,7 +133,8 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Doubles the part in use, unless keys are still being moved or there is no more. Whether it did.
+    /// Doubles the part in use, unless keys are still being moved or there is no more. Whether it
+    /// did.
     pub(super) fn grow(&self) -> bool {
         if self.mask.load(Ordering::Acquire) == self.mask_max {
             return false;
@@ -165,9 +168,9 @@ impl<S: Slot> Table<S> {
         saying * 100 >= SPOTS * SPOT_BUCKETS * SLOTS * CROWDED_PERCENT
     }
 
-    /// Moves the home that a known key had before, with a few others of its stripe: if no newcomers come
-    /// any more, its callers would always have to look for it at both. If the stripe is locked it can
-    /// wait until the next call.
+    /// Moves the home that a known key had before, with a few others of its stripe: if no newcomers
+    /// come any more, its callers would always have to look for it at both. If the stripe is locked
+    /// it can wait until the next call.
     pub(super) fn help(&self, fingerprint: Fingerprint, now: Timestamp) {
         let home = self.home(fingerprint);
         let Ok(mut moving) = self.stripe(home).lock.try_lock() else { return };
@@ -220,7 +223,8 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Moves the key in a slot if it is one of this home's and is to be moved; whether that is settled.
+    /// Moves the key in a slot if it is one of this home's and is to be moved; whether that is
+    /// settled.
     fn try_move(&self, index: usize, home: usize, mask: u64, now: Timestamp) -> bool {
         let seen = self.slot(index).read();
         let goes_to = self.home_under(seen.tag, mask);

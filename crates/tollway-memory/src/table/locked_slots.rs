@@ -161,8 +161,8 @@ impl<S: Slot> Table<S> {
         numbers.into_iter().map(lock).collect()
     }
 
-    /// The slot of each key, or the one that it would take: a different one for each. And as of when
-    /// they are decided.
+    /// The slot of each key, or the one that it would take: a different one for each. And as of
+    /// when they are decided.
     fn choose(
         &self,
         fingerprints: &[Fingerprint],
@@ -173,8 +173,8 @@ impl<S: Slot> Table<S> {
         };
         let found: Vec<Option<usize>> = fingerprints.iter().map(found).collect();
         let at = if found.contains(&None) { self.newcomer_at(now) } else { now };
-        // Also the slots of keys that are named later: a vacant one is as good as free to a newcomer,
-        // and the request would wait for itself.
+        // Also the slots of keys that are named later: a vacant one is as good as free to a
+        // newcomer, and the request would wait for itself.
         let mut taken: Vec<usize> = found.iter().flatten().copied().collect();
         let mut choices = Vec::with_capacity(fingerprints.len());
         for (position, index) in found.into_iter().enumerate() {

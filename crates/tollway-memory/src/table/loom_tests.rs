@@ -278,8 +278,8 @@ fn a_late_thread_takes_and_frees_nothing_in_any_order() {
     });
 }
 
-/// Bob takes Alice's slot, which says nothing any more, while she comes with a reading from when she
-/// had nothing left. If she is let in then it is as of now, and not as of then and of now.
+/// Bob takes Alice's slot, which says nothing any more, while she comes with a reading from when
+/// she had nothing left. If she is let in then it is as of now, and not as of then and of now.
 #[test]
 fn a_late_thread_whose_slot_is_reused_meanwhile_does_not_begin_anew_in_the_past() {
     loom::model(|| {

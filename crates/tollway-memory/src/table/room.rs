@@ -7,12 +7,12 @@
 //!       the one nearest to saying nothing, even if it has nothing left
 //! ```
 //!
-//! Who is at or above its share takes only from itself and from others above theirs, and never a key
-//! that has nothing left ([`WhenFull::Deny`]). So a policy that keeps within its share loses nobody and
-//! is never refused, whatever the others do; only who is above it pays.
+//! Who is at or above its share takes only from itself and from others above theirs, and never a
+//! key that has nothing left ([`WhenFull::Deny`]). So a policy that keeps within its share loses
+//! nobody and is never refused, whatever the others do; only who is above it pays.
 //!
-//! Shares are judged where the newcomer looks anyway. Counts for the whole table would be written by
-//! every insertion, and would say nothing about these slots.
+//! Shares are judged where the newcomer looks anyway. Counts for the whole table would be written
+//! by every insertion, and would say nothing about these slots.
 
 use tollway_core::Timestamp;
 
@@ -57,7 +57,8 @@ impl Neighbourhood {
         most.filter(|owner| self.count(*owner) > self.share)
     }
 
-    /// Of those that `may_go`, the one nearest to saying nothing; who has something left comes first.
+    /// Of those that `may_go`, the one nearest to saying nothing; who has something left comes
+    /// first.
     fn nearest(&self, may_go: impl Fn(&Tenant) -> bool) -> Option<Tenant> {
         self.tenants()
             .filter(may_go)

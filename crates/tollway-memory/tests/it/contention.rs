@@ -33,7 +33,8 @@ fn policies() -> Vec<Policy> {
 /// What came of one round on all threads.
 struct Round {
     admitted: u64,
-    /// How often a call followed one of another thread: how much the threads were in each other's way.
+    /// How often a call followed one of another thread: how much the threads were in each other's
+    /// way.
     met: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Callers who read the clock and arrive any time later, in virtual time.
 //!
-//! Every call has a *reading*, when it read the clock, and an *arrival*, when the store decides it. What
-//! is promised: whatever calls begin and end within an interval are admitted no more than the
-//! policy's bound for that interval. Here arrivals come in any order of readings, on the real store.
+//! Every call has a *reading*, when it read the clock, and an *arrival*, when the store decides it.
+//! What is promised: whatever calls begin and end within an interval are admitted no more than the
+//! policy's bound for that interval. Here arrivals come in any order of readings, on the real
+//! store.
 
 use std::time::Duration;
 
@@ -40,8 +41,8 @@ fn policies() -> Vec<Policy> {
         .into()
 }
 
-/// With reservations that outlast the test: to look whether a wait is true is to look ahead, and one
-/// that expires there would be given back.
+/// With reservations that outlast the test: to look whether a wait is true is to look ahead, and
+/// one that expires there would be given back.
 fn lasting(policy: Policy) -> Policy {
     let ttl = Duration::from_secs(3_600);
     policy.reservations(ReservationTerms { ttl, on_expiry: OnExpiry::Keep })
@@ -148,8 +149,8 @@ fn a_key_whose_place_was_reused_does_not_begin_anew_in_the_past() {
     }
 }
 
-/// One permit is taken at 0.9 s. Then somebody who read the clock at 0 s reserves nine: as of 0.9 s, so
-/// they are free at 1.9 s, and not at 1 s, when his reservation is over.
+/// One permit is taken at 0.9 s. Then somebody who read the clock at 0 s reserves nine: as of 0.9
+/// s, so they are free at 1.9 s, and not at 1 s, when his reservation is over.
 #[test]
 fn permits_that_are_reserved_late_are_held_for_a_lease_from_when_they_were_taken() {
     let lease = Duration::from_secs(1);
@@ -178,8 +179,8 @@ enum Verb {
     PassBy,
 }
 
-/// A caller: how long after the one before it arrives, and how long before that it read the clock, in
-/// thousandths of a period.
+/// A caller: how long after the one before it arrives, and how long before that it read the clock,
+/// in thousandths of a period.
 #[derive(Clone, Copy, Debug)]
 struct Caller {
     verb: Verb,
@@ -393,7 +394,7 @@ fn two_quotas_of_calls_on_one_key_are_decided_on_one_state() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if std::env::var("TOLLWAY_FULL").is_ok_and(|value| value == "1") { 20_000 } else { 600 },
+        cases: if std::env::var_os("TOLLWAY_FULL").is_some_and(|on| on == "1") { 20_000 } else { 600 },
         max_global_rejects: 1_000_000,
         ..ProptestConfig::default()
     })]

@@ -127,7 +127,7 @@ proptest! {
         steps in proptest::collection::vec((0..20u8, 1..4u64, 0..2usize), 1..200),
     ) {
         let policies = [policy("7/s burst 5"), policy("10/s burst 5")];
-        let (batched, single) = (MemoryStore::new(Capacity::keys(100)), MemoryStore::new(Capacity::keys(100)));
+        let [batched, single] = [100, 100].map(|keys| MemoryStore::new(Capacity::keys(keys)));
         let names: Vec<String> = steps.iter().map(|(key, ..)| format!("key{key}")).collect();
         let charges: Vec<_> = steps
             .iter()

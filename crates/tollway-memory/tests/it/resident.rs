@@ -58,7 +58,8 @@ fn resident_memory_is_at_most_16_mib_and_64_bytes_for_each_key() {
     }
 }
 
-/// A slot of two words is twice as large, and a third of the slots in use may be all that are taken.
+/// A slot of two words is twice as large, and a third of the slots in use may be all that are
+/// taken.
 #[test]
 fn resident_memory_of_wide_keys_is_at_most_16_mib_and_110_bytes_for_each() {
     for keys in [1_000, 10_000, 100_000, 250_000, 700_000, 1_400_000] {

@@ -82,8 +82,8 @@ fn exhausted_keys_within_their_policys_share_are_not_forgiven_in_a_flood_of_anot
     }
 }
 
-/// An operator who changes a limit does not thereby give the policy a second room, nor does a caller
-/// who makes up limits.
+/// An operator who changes a limit does not thereby give the policy a second room, nor does a
+/// caller who makes up limits.
 #[test]
 fn policies_of_one_name_have_one_room() {
     let store = MemoryStore::new(CAPACITY);

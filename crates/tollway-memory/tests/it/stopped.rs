@@ -1,5 +1,5 @@
-//! By the real clock: threads that outnumber the cores and processes that are stopped for most of the
-//! time read the clock long before they ask. Only upper bounds are asserted, never speed.
+//! By the real clock: threads that outnumber the cores and processes that are stopped for most of
+//! the time read the clock long before they ask. Only upper bounds are asserted, never speed.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ fn policies() -> Vec<Policy> {
     all.map(|(name, algorithm)| Policy::new(name, algorithm).unwrap()).into()
 }
 
-/// What came of `threads` threads that did nothing but check one key: what was admitted, and the most
-/// that may be between the first reading of the clock and the last.
+/// What came of `threads` threads that did nothing but check one key: what was admitted, and the
+/// most that may be between the first reading of the clock and the last.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     admitted: u64,

@@ -15,9 +15,9 @@ pub enum Decrease {
     ShareOfRemaining,
 }
 
-/// Sleeps before every request. The tasks share one sleep without a lock, as the threads of that gem do:
-/// the last writer wins, and that the low value of one may replace the high one of another is what
-/// keeps them together.
+/// Sleeps before every request. The tasks share one sleep without a lock, as the threads of that
+/// gem do: the last writer wins, and that the low value of one may replace the high one of another
+/// is what keeps them together.
 pub struct Remembering {
     shared_s: f64,
     own_s: Vec<f64>,

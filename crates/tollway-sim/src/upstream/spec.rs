@@ -176,7 +176,8 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// If it is no TOML, has unknown fields, a limit of zero, or a route to a bucket that is not there.
+    /// If it is no TOML, has unknown fields, a limit of zero, or a route to a bucket that is not
+    /// there.
     pub fn from_toml(text: &str) -> Result<Self, SpecError> {
         let spec: Self = toml::from_str(text).map_err(|error| SpecError(error.to_string()))?;
         for route in &spec.routes {

@@ -59,7 +59,8 @@ impl OnCore {
     }
 
     /// Decides by a clock that may be set back, as a Redis server's: one request at a time, each at
-    /// the time of its turn, so that a state in the future can only have been left there by the clock.
+    /// the time of its turn, so that a state in the future can only have been left there by the
+    /// clock.
     #[must_use]
     pub fn by_server_clock() -> Self {
         Self { manner: Manner::ByServerClock, ..Self::default() }

@@ -30,8 +30,8 @@ pub trait Subject {
     /// If it cannot start.
     fn begin(&mut self, policies: &[Arc<Policy>], base: Timestamp) -> Result<(), Failure>;
 
-    /// Does one operation at the time `at`, which may be before that of the previous one: then, as the
-    /// scenario's tags say, it comes late, or the clock was set back.
+    /// Does one operation at the time `at`, which may be before that of the previous one: then, as
+    /// the scenario's tags say, it comes late, or the clock was set back.
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Everything, to the nanosecond. By a clock that does not go back, which is what a process has:
-    /// a reading of it may come late, and so `clock-steps-back` is not for them.
+    /// Everything, to the nanosecond. By a clock that does not go back, which is what a process
+    /// has: a reading of it may come late, and so `clock-steps-back` is not for them.
     pub const FULL: Self = Self {
         verbs: &Verb::ALL,
         figures: &[

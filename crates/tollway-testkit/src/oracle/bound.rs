@@ -1,10 +1,12 @@
-//! The most that each algorithm admits within an interval, whatever is asked and whoever comes late.
+//! The most that each algorithm admits within an interval, whatever is asked and whoever comes
+//! late.
 
 use std::time::Duration;
 
 use tollway_core::Algorithm;
 
-/// The most units that may be admitted from one moment to another one `length` later, both included.
+/// The most units that may be admitted from one moment to another one `length` later, both
+/// included.
 ///
 /// # Panics
 ///

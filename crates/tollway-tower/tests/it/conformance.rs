@@ -64,7 +64,8 @@ impl OnLayer {
     }
 }
 
-/// Header fields say whole seconds, and neither a reset nor a limit; a permit ends with its request.
+/// Header fields say whole seconds, and neither a reset nor a limit; a permit ends with its
+/// request.
 impl Subject for OnLayer {
     fn capabilities(&self) -> Capabilities {
         Capabilities {

@@ -14,8 +14,8 @@ pub(super) const MEMORY_BYTES: u64 = 64 << 20;
 /// What all connections together may make a node hold: `limits.held_bytes`.
 pub(super) const HELD_BYTES: u64 = 64 << 20;
 
-/// `steady` and `window` are for the honest, whose quotas do not come back during the run; the others
-/// are flooded.
+/// `steady` and `window` are for the honest, whose quotas do not come back during the run; the
+/// others are flooded.
 const CONFIGURATION: &str = r#"
 [limits]
 slow_client = "2s"

@@ -30,8 +30,8 @@ impl DumpFile {
         Self { path: path.as_ref().to_owned() }
     }
 
-    /// Shows that a dump can be written there, and removes what dumps of killed processes have left.
-    /// A dump that another process is writing right now is left alone.
+    /// Shows that a dump can be written there, and removes what dumps of killed processes have
+    /// left. A dump that another process is writing right now is left alone.
     ///
     /// # Errors
     ///
@@ -76,8 +76,8 @@ impl DumpFile {
             write(&mut unfinished.file)?;
             unfinished.file.sync_all()?;
             fs::rename(&unfinished.path, &self.path)?;
-            // Until then a crash of the machine may bring the old file back. Elsewhere a folder is no
-            // file to be opened.
+            // Until then a crash of the machine may bring the old file back. Elsewhere a folder is
+            // no file to be opened.
             #[cfg(unix)]
             File::open(self.folder())?.sync_all()?;
             Ok(())
@@ -99,8 +99,8 @@ impl DumpFile {
             let folder = self.folder().display();
             DumpError::io(format!("no file can be made in the folder {folder}"), error)
         })?;
-        // Says that its writer lives. Where there are no locks, a start beside a dump fails that dump,
-        // and the next one comes in a minute.
+        // Says that its writer lives. Where there are no locks, a start beside a dump fails that
+        // dump, and the next one comes in a minute.
         let _ = is_lockable(&file);
         Ok(Unfinished { path, file })
     }
@@ -163,8 +163,8 @@ fn is_abandoned(path: &Path) -> bool {
     File::open(path).map_or(true, |file| is_lockable(&file))
 }
 
-/// Locks the file until it is closed; false if somebody else has locked it. Where there are no locks,
-/// none is held.
+/// Locks the file until it is closed; false if somebody else has locked it. Where there are no
+/// locks, none is held.
 fn is_lockable(file: &File) -> bool {
     #[cfg(unix)]
     {

@@ -141,7 +141,8 @@ proptest! {
         sizes in [2_000..80_000usize, 2_000..80_000usize],
         keys in 1..1_500u64,
     ) {
-        let [from, to] = sizes.map(|slots| Table::<Double>::with_base(slots, 1_024, WhenFull::Deny));
+        let table = |slots| Table::<Double>::with_base(slots, 1_024, WhenFull::Deny);
+        let [from, to] = sizes.map(table);
         (0..keys).for_each(|number| { count(&from, number); });
         for (fingerprint, view) in from.views() {
             prop_assert_eq!(fingerprint, key(view.words[0]), "whose it is, is known too");
