@@ -16,10 +16,12 @@
 //! ended since the last change, and, if denied, at those that must end first. A release looks for
 //! its name.
 
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use crate::algorithm::{Apply, Parameters, apply_in_place};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -231,6 +233,61 @@ impl Concurrency {
         let expired = state.holds.partition_point(|hold| hold.expires_at <= moment);
         let (ended, holds) = state.holds.split_at(expired);
         Live { holds, held: state.total - total(ended) }
+    }
+}
+
+impl Apply for Concurrency {
+    apply_in_place!();
+
+    const NAME: &'static str = "concurrency";
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn window(&self) -> Option<(u64, Duration)> {
+        None
+    }
+
+    fn numbers(&self) -> [u64; 3] {
+        [self.limit, self.lease_ns, 0]
+    }
+
+    fn from_numbers([limit, lease_ns, _]: [u64; 3]) -> Option<Self> {
+        Self::new(limit, Duration::from_nanos(lease_ns)).ok()
+    }
+
+    fn share(&self, _: u32, units: u64) -> Option<Self> {
+        Self::new(units, self.lease()).ok()
+    }
+
+    fn from_parameters(given: &dyn Parameters) -> Option<Self> {
+        let (limit, lease) = (given.number("limit"), given.duration("lease"));
+        let limit = Self::new(limit?, lease?);
+        limit.map_err(|error| given.refuse("", error.to_string())).ok()
+    }
+
+    fn decide(&self, it: &mut State, cost: Cost, id: u128, now: Timestamp) -> Decision {
+        Self::decide(self, it, cost, id, now)
+    }
+
+    fn count(&self, it: &mut State, cost: Cost, id: u128, now: Timestamp) -> Snapshot {
+        Self::count(self, it, cost, id, now)
+    }
+
+    fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {
+        Self::refund(self, it, units, now);
+    }
+
+    fn forget_past(&self, it: &mut State, now: Timestamp) {
+        self.forget_expired(it, now);
+    }
+}
+
+impl fmt::Display for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lease_s = self.lease().as_secs_f64();
+        write!(f, "{} in flight, each for at most {lease_s} s", self.limit)
     }
 }
 

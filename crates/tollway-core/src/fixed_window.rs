@@ -12,6 +12,10 @@
 //! it: a caller whose reading of the clock is before the start came late, and is decided as of the
 //! start. Who moved the window back for him would open it a second time. A denial changes nothing.
 
+use core::fmt;
+use core::time::Duration;
+
+use crate::algorithm::{Apply, Parameters, apply_by_value};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -194,6 +198,68 @@ impl FixedWindow {
             reset_after_ns: ends_after_ns,
             next_after_ns: ends_after_ns,
         }
+    }
+}
+
+impl Apply for FixedWindow {
+    apply_by_value!();
+
+    const NAME: &'static str = "fixed-window";
+
+    fn label(&self) -> &'static str {
+        match self.anchor {
+            Anchor::Epoch => Self::NAME,
+            Anchor::FirstRequest => "fixed-window (from the first request)",
+        }
+    }
+
+    fn limit(&self) -> u64 {
+        self.quota.units()
+    }
+
+    fn window(&self) -> Option<(u64, Duration)> {
+        Some((self.quota.units(), self.quota.period()))
+    }
+
+    fn numbers(&self) -> [u64; 3] {
+        let is_first = u64::from(self.anchor == Anchor::FirstRequest);
+        [self.quota.units(), self.quota.period_ns(), is_first]
+    }
+
+    fn from_numbers([units, period_ns, is_first]: [u64; 3]) -> Option<Self> {
+        let anchor = if is_first == 1 { Anchor::FirstRequest } else { Anchor::Epoch };
+        let quota = Quota::new(units, Duration::from_nanos(period_ns)).ok()?;
+        Some(Self::new(quota, anchor))
+    }
+
+    fn share(&self, _: u32, units: u64) -> Option<Self> {
+        Some(Self::new(Quota::new(units, self.quota.period()).ok()?, self.anchor))
+    }
+
+    fn from_parameters(given: &dyn Parameters) -> Option<Self> {
+        let anchor = match given.choice("anchor", &["epoch", "first-request"]) {
+            1 => Anchor::FirstRequest,
+            _ => Anchor::Epoch,
+        };
+        Some(Self::new(given.quota()?, anchor))
+    }
+
+    fn refund(&self, it: &mut State, units: u64, at: Option<Timestamp>, now: Timestamp) {
+        *it = Self::refund(self, *it, units, at, now);
+    }
+
+    fn moment(&self, it: &State, now: Timestamp) -> Timestamp {
+        Self::moment(self, *it, now)
+    }
+
+    fn forget_past(&self, it: &mut State, now: Timestamp) {
+        *it = self.roll(*it, now);
+    }
+}
+
+impl fmt::Display for FixedWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.quota.fmt(f)
     }
 }
 

@@ -34,6 +34,10 @@ mod word;
 
 pub use word::Word;
 
+use core::fmt;
+use core::time::Duration;
+
+use crate::algorithm::{Apply, Parameters, apply_by_value, stretched};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -212,6 +216,47 @@ impl Gcra {
             return u64::try_from(ticks).unwrap_or(u64::MAX);
         }
         divide(ticks + u128::from(self.scale - 1), self.scale).0
+    }
+}
+
+impl Apply for Gcra {
+    apply_by_value!();
+
+    const NAME: &'static str = "gcra";
+
+    fn limit(&self) -> u64 {
+        self.quota.burst()
+    }
+
+    fn window(&self) -> Option<(u64, Duration)> {
+        Some((self.quota.units(), self.quota.period()))
+    }
+
+    fn numbers(&self) -> [u64; 3] {
+        [self.quota.units(), self.quota.period_ns(), self.quota.burst()]
+    }
+
+    fn from_numbers([units, period_ns, burst]: [u64; 3]) -> Option<Self> {
+        Quota::with_burst(units, Duration::from_nanos(period_ns), burst).ok().map(Self::new)
+    }
+
+    fn share(&self, shares: u32, units: u64) -> Option<Self> {
+        let period = stretched(self.quota.period(), shares)?;
+        Quota::with_burst(self.quota.units(), period, units).ok().map(Self::new)
+    }
+
+    fn from_parameters(given: &dyn Parameters) -> Option<Self> {
+        given.quota().map(Self::new)
+    }
+
+    fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {
+        *it = Self::refund(self, *it, units, now);
+    }
+}
+
+impl fmt::Display for Gcra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.quota.fmt(f)
     }
 }
 

@@ -18,9 +18,11 @@
 //! decided as of that moment; moved back for him, the bucket would drip twice. A level above the
 //! size (the policy shrank) drains, it is not forgiven. A denial changes nothing.
 
+use alloc::string::ToString;
 use core::fmt;
 use core::time::Duration;
 
+use crate::algorithm::{Apply, Parameters, apply_by_value, per, stretched};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -249,6 +251,58 @@ impl LeakyBucket {
             reset_after_ns: after_ns(dripped.level),
             next_after_ns: after_ns(missing),
         }
+    }
+}
+
+impl Apply for LeakyBucket {
+    apply_by_value!();
+
+    const NAME: &'static str = "leaky-bucket";
+
+    fn limit(&self) -> u64 {
+        self.size
+    }
+
+    fn window(&self) -> Option<(u64, Duration)> {
+        Some((self.drip_size, self.interval()))
+    }
+
+    fn numbers(&self) -> [u64; 3] {
+        [self.size, self.drip_size, self.interval_ns]
+    }
+
+    fn from_numbers([size, drip_size, interval_ns]: [u64; 3]) -> Option<Self> {
+        Self::new(size, drip_size, Duration::from_nanos(interval_ns)).ok()
+    }
+
+    fn share(&self, shares: u32, units: u64) -> Option<Self> {
+        Self::new(units, self.drip_size, stretched(self.interval(), shares)?).ok()
+    }
+
+    fn from_parameters(given: &dyn Parameters) -> Option<Self> {
+        let size = given.number("size");
+        let drip_size = if given.has("drip_size") { given.number("drip_size") } else { Some(1) };
+        let interval = given.duration("drip_interval");
+        let bucket = Self::new(size?, drip_size?, interval?);
+        bucket.map_err(|error| given.refuse("", error.to_string())).ok()
+    }
+
+    fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {
+        *it = Self::refund(self, *it, units, now);
+    }
+
+    fn moment(&self, it: &State, now: Timestamp) -> Timestamp {
+        Self::moment(self, *it, now)
+    }
+
+    fn forget_past(&self, it: &mut State, now: Timestamp) {
+        *it = self.drip(*it, now);
+    }
+}
+
+impl fmt::Display for LeakyBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in all, {}", self.size, per(self.drip_size, self.interval()))
     }
 }
 

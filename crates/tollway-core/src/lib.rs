@@ -58,23 +58,25 @@ pub mod outages;
 pub mod sliding_window;
 pub mod spelling;
 
+mod algorithm;
 mod charge;
 mod cidr;
 mod decision;
 mod limiter;
 mod policy;
 mod quota;
-mod state;
+mod requests;
 mod store;
 mod time;
 
+pub use algorithm::{Algorithm, Parameters, State};
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
 pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
 pub use limiter::{ChargeError, Permit, StoreLimiter};
-pub use policy::{Algorithm, OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
+pub use policy::{OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
-pub use state::{Held, State, decide_all};
+pub use requests::{Held, decide_all};
 pub use store::{
     Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
     StoreError, explained,

@@ -4,12 +4,8 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
-use crate::concurrency::Concurrency;
-use crate::fixed_window::{Anchor, FixedWindow};
 use crate::gcra::Gcra;
-use crate::leaky_bucket::LeakyBucket;
-use crate::sliding_window::SlidingWindow;
-use crate::{ParseQuotaError, Quota};
+use crate::{Algorithm, ParseQuotaError, Quota};
 
 /// A named quota with its algorithm, its failure mode and the terms of its reservations.
 ///
@@ -29,22 +25,6 @@ pub struct Policy {
     reservations: ReservationTerms,
     id: u64,
     name_id: u64,
-}
-
-/// How a quota is enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// A continuously refilling bucket; the default.
-    Gcra(Gcra),
-    /// A bucket with discrete drips.
-    LeakyBucket(LeakyBucket),
-    /// The last period, counted in buckets.
-    SlidingWindow(SlidingWindow),
-    /// One window after another.
-    FixedWindow(FixedWindow),
-    /// Units in flight.
-    Concurrency(Concurrency),
 }
 
 /// What a policy answers when the store does not.
@@ -209,76 +189,17 @@ impl Policy {
     }
 }
 
-impl Algorithm {
-    /// The most units that one request can ever take.
-    #[must_use]
-    pub const fn limit(&self) -> u64 {
-        match self {
-            Self::Gcra(gcra) => gcra.quota().burst(),
-            Self::LeakyBucket(bucket) => bucket.size(),
-            Self::SlidingWindow(window) => window.limit(),
-            Self::FixedWindow(window) => window.quota().units(),
-            Self::Concurrency(limit) => limit.limit(),
-        }
-    }
-
-    /// Units and the time over which they come back, as header fields tell it; `None` where time
-    /// alone brings nothing back.
-    #[must_use]
-    pub const fn window(&self) -> Option<(u64, Duration)> {
-        match self {
-            Self::Gcra(gcra) => Some((gcra.quota().units(), gcra.quota().period())),
-            Self::LeakyBucket(bucket) => Some((bucket.drip_size(), bucket.interval())),
-            Self::SlidingWindow(window) => Some((window.limit(), window.period())),
-            Self::FixedWindow(window) => Some((window.quota().units(), window.quota().period())),
-            Self::Concurrency(_) => None,
-        }
-    }
-}
-
-macro_rules! algorithm_from {
-    ($($name:ident),*) => {$(
-        impl From<$name> for Algorithm {
-            fn from(algorithm: $name) -> Self {
-                Self::$name(algorithm)
-            }
-        }
-    )*};
-}
-
-algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency);
-
-impl From<Quota> for Algorithm {
-    fn from(quota: Quota) -> Self {
-        Self::Gcra(Gcra::new(quota))
-    }
-}
-
 /// FNV-1a over the name and the numbers: stable, unlike the hashers of the standard library. It
 /// need not resist anybody: policies are written by the operator, not by callers.
 fn identity(policy: &Policy) -> u64 {
-    let numbers = match &policy.algorithm {
+    let numbers = match (&policy.algorithm, policy.algorithm.numbers()) {
         // The numbers are the call's, not the policy's.
-        Algorithm::Gcra(gcra) if gcra.is_per_call() => [7, 0, 0, 0],
-        Algorithm::Gcra(gcra) => {
-            let quota = gcra.quota();
-            [1, quota.units(), quota.period_ns(), quota.burst()]
-        }
-        Algorithm::LeakyBucket(bucket) => {
-            let interval_ns = crate::time::saturating_nanos(bucket.interval());
-            [2, bucket.size(), bucket.drip_size(), interval_ns]
-        }
-        Algorithm::SlidingWindow(window) => {
-            let period_ns = crate::time::saturating_nanos(window.period());
-            [3, window.limit(), period_ns, window.buckets()]
-        }
-        Algorithm::FixedWindow(window) => {
-            let kind = if window.anchor() == Anchor::Epoch { 4 } else { 5 };
-            [kind, window.quota().units(), window.quota().period_ns(), 0]
-        }
-        Algorithm::Concurrency(limit) => {
-            [6, limit.limit(), crate::time::saturating_nanos(limit.lease()), 0]
-        }
+        (Algorithm::Gcra(gcra), _) if gcra.is_per_call() => [7, 0, 0, 0],
+        // Stored states are found by this number: it numbers the kinds as it always has.
+        (_, [3, units, period, is_first]) => [4 + is_first, units, period, 0],
+        (_, [4, limit, period, buckets]) => [3, limit, period, buckets],
+        (_, [5, limit, lease, _]) => [6, limit, lease, 0],
+        (_, numbers) => numbers,
     };
     fnv(policy.name.bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes)))
 }
@@ -322,6 +243,7 @@ impl core::error::Error for PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixed_window::{Anchor, FixedWindow};
 
     #[test]
     fn allowing_ends_with_its_time_in_a_denial_or_in_a_share() {

@@ -29,9 +29,12 @@
 //! Rejected: interpolating between two windows (an estimate cannot say truthfully when to retry).
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::ToString;
 use core::fmt;
 use core::time::Duration;
 
+use crate::algorithm::{Apply, Parameters, apply_in_place, per};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -351,6 +354,73 @@ impl SlidingWindow {
 struct Live {
     dead: usize,
     total: u128,
+}
+
+impl Apply for SlidingWindow {
+    apply_in_place!();
+
+    const NAME: &'static str = "sliding-window";
+
+    fn label(&self) -> &'static str {
+        if self.is_exact() { "sliding-window (exact)" } else { Self::NAME }
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn window(&self) -> Option<(u64, Duration)> {
+        Some((self.limit, self.period()))
+    }
+
+    fn numbers(&self) -> [u64; 3] {
+        [self.limit, self.period_ns, self.buckets]
+    }
+
+    fn from_numbers([limit, period_ns, buckets]: [u64; 3]) -> Option<Self> {
+        let quota = Quota::new(limit, Duration::from_nanos(period_ns)).ok()?;
+        Self::new(quota, buckets).or_else(|_| Self::exact(quota)).ok()
+    }
+
+    fn share(&self, _: u32, units: u64) -> Option<Self> {
+        Self::from_numbers([units, self.period_ns, self.buckets])
+    }
+
+    fn from_parameters(given: &dyn Parameters) -> Option<Self> {
+        let buckets = given.has("buckets").then(|| given.number("buckets"));
+        let quota = given.quota()?;
+        let (field, window) = match buckets {
+            Some(buckets) => ("buckets", Self::new(quota, buckets?).map_err(|it| it.to_string())),
+            None => (
+                "quota",
+                Self::exact(quota)
+                    .map_err(|error| format!("{error}; give a number of buckets for a larger one")),
+            ),
+        };
+        window.map_err(|why| given.refuse(field, why)).ok()
+    }
+
+    fn decide(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Decision {
+        Self::decide(self, it, cost, now)
+    }
+
+    fn count(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Snapshot {
+        Self::count(self, it, cost, now)
+    }
+
+    fn refund(&self, it: &mut State, units: u64, at: Option<Timestamp>, now: Timestamp) {
+        Self::refund(self, it, units, at, now);
+    }
+
+    fn forget_past(&self, it: &mut State, now: Timestamp) {
+        self.drop_dead(it, now);
+    }
+}
+
+impl fmt::Display for SlidingWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&per(self.limit, self.period()))
+    }
 }
 
 /// Why numbers do not make a sliding window.

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tollway_core::{Algorithm, State, Timestamp, concurrency, sliding_window};
+use tollway_core::{Algorithm, State, Timestamp};
 
 use crate::hash::Fingerprint;
 use crate::owners::Owners;
@@ -437,12 +437,8 @@ impl Entry {
 /// What a state takes in memory, its place in vector and index included (each up to twice as large
 /// as needed, because they grow by doubling).
 fn bytes_of(state: &State) -> usize {
-    let parts = match state {
-        State::SlidingWindow(state) => 2 * state.cells().len() * size_of::<sliding_window::Cell>(),
-        State::Concurrency(state) => 2 * size_of_val::<[concurrency::Hold]>(state.holds()),
-        _ => 0,
-    };
-    2 * (size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1 + size_of::<u32>()) + parts
+    let entry = size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1 + size_of::<u32>();
+    2 * (entry + state.heap_bytes())
 }
 
 /// Fingerprints and owners are hashes already.

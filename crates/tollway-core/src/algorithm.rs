@@ -1,0 +1,577 @@
+//! The algorithms behind one enum, and their states behind another.
+//!
+//! Whatever differs from algorithm to algorithm stands in the algorithm's own file, which implements
+//! [`Apply`]. A sixth one is such a file, a variant of each enum here, and an arm of `each!`; stores
+//! treat it as a state of variable size until they know better.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+use core::time::Duration;
+
+use crate::charge::{Charge, Mode};
+use crate::decision::{Decision, Retry, Snapshot};
+use crate::requests::Held;
+use crate::{Cost, Quota, Timestamp};
+use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
+
+use concurrency::Concurrency;
+use fixed_window::FixedWindow;
+use gcra::Gcra;
+use leaky_bucket::LeakyBucket;
+use sliding_window::SlidingWindow;
+
+/// How a quota is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// A continuously refilling bucket; the default.
+    Gcra(Gcra),
+    /// A bucket with discrete drips.
+    LeakyBucket(LeakyBucket),
+    /// The last period, counted in buckets.
+    SlidingWindow(SlidingWindow),
+    /// One window after another.
+    FixedWindow(FixedWindow),
+    /// Units in flight.
+    Concurrency(Concurrency),
+}
+
+/// What is stored for one key under one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// See [`gcra`].
+    Gcra(gcra::State),
+    /// See [`leaky_bucket`].
+    LeakyBucket(leaky_bucket::State),
+    /// See [`sliding_window`].
+    SlidingWindow(sliding_window::State),
+    /// See [`fixed_window`].
+    FixedWindow(fixed_window::State),
+    /// See [`concurrency`].
+    Concurrency(concurrency::State),
+}
+
+/// Evaluates one expression with whichever algorithm there is: alone, or with its state. A state of
+/// another algorithm (its policy changed under it) is what `else` is for.
+macro_rules! each {
+    ($algorithm:expr, $own:ident => $run:expr) => {
+        match $algorithm {
+            Algorithm::Gcra($own) => $run,
+            Algorithm::LeakyBucket($own) => $run,
+            Algorithm::SlidingWindow($own) => $run,
+            Algorithm::FixedWindow($own) => $run,
+            Algorithm::Concurrency($own) => $run,
+        }
+    };
+    ($algorithm:expr, $state:expr, ($own:ident, $its:ident) => $run:expr, else $other:expr) => {
+        match ($algorithm, $state) {
+            (Algorithm::Gcra($own), State::Gcra($its)) => $run,
+            (Algorithm::LeakyBucket($own), State::LeakyBucket($its)) => $run,
+            (Algorithm::SlidingWindow($own), State::SlidingWindow($its)) => $run,
+            (Algorithm::FixedWindow($own), State::FixedWindow($its)) => $run,
+            (Algorithm::Concurrency($own), State::Concurrency($its)) => $run,
+            _ => $other,
+        }
+    };
+}
+
+/// What every algorithm can do with a state, in place.
+pub(crate) trait Apply: fmt::Display + Sized {
+    type State: Default;
+
+    /// The algorithm as configurations name it.
+    const NAME: &'static str;
+
+    /// The name with what sets this variant of the algorithm apart.
+    fn label(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn limit(&self) -> u64;
+    fn window(&self) -> Option<(u64, Duration)>;
+    /// The three numbers that make it, for [`Self::from_numbers`].
+    fn numbers(&self) -> [u64; 3];
+    fn from_numbers(numbers: [u64; 3]) -> Option<Self>;
+    /// The same rate over `shares` times as long, with room for `units`.
+    fn share(&self, shares: u32, units: u64) -> Option<Self>;
+    /// Reads it from parameters with names. All of them are read before it gives up: one mistake
+    /// must not hide the next.
+    fn from_parameters(given: &dyn Parameters) -> Option<Self>;
+
+    fn decide(&self, it: &mut Self::State, cost: Cost, id: u128, now: Timestamp) -> Decision;
+    fn count(&self, it: &mut Self::State, cost: Cost, id: u128, now: Timestamp) -> Snapshot;
+    fn retry(&self, it: &Self::State, cost: Cost, now: Timestamp) -> Option<Retry>;
+    fn peek(&self, it: &Self::State, now: Timestamp) -> Snapshot;
+    fn refund(&self, it: &mut Self::State, units: u64, at: Option<Timestamp>, now: Timestamp);
+    fn vacant_at(&self, it: &Self::State) -> Timestamp;
+    fn clear(&self, it: &mut Self::State, now: Timestamp);
+    fn rewind(&self, it: &mut Self::State, now: Timestamp);
+
+    /// A state that does not record when it was changed has no moment of its own.
+    fn moment(&self, _it: &Self::State, now: Timestamp) -> Timestamp {
+        now
+    }
+
+    fn forget_past(&self, it: &mut Self::State, now: Timestamp) {
+        if self.vacant_at(it) <= now {
+            *it = Self::State::default();
+        }
+    }
+}
+
+/// Implements the part of [`Apply`] that is alike for algorithms whose states are small values.
+macro_rules! apply_by_value {
+    () => {
+        type State = State;
+
+        fn decide(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Decision {
+            let (decision, state) = Self::decide(self, *it, cost, now);
+            *it = state;
+            decision
+        }
+
+        fn count(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Snapshot {
+            let (snapshot, state) = Self::count(self, *it, cost, now);
+            *it = state;
+            snapshot
+        }
+
+        fn retry(&self, it: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
+            Self::decide(self, *it, cost, now).0.retry()
+        }
+
+        fn peek(&self, it: &State, now: Timestamp) -> Snapshot {
+            Self::peek(self, *it, now)
+        }
+
+        fn vacant_at(&self, it: &State) -> Timestamp {
+            Self::vacant_at(self, *it)
+        }
+
+        fn clear(&self, it: &mut State, now: Timestamp) {
+            *it = Self::clear(self, *it, now);
+        }
+
+        fn rewind(&self, it: &mut State, now: Timestamp) {
+            *it = Self::rewind(self, *it, now);
+        }
+    };
+}
+
+/// The same for algorithms whose states are changed in place.
+macro_rules! apply_in_place {
+    () => {
+        type State = State;
+
+        fn retry(&self, it: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
+            Self::retry(self, it, cost, now)
+        }
+
+        fn peek(&self, it: &State, now: Timestamp) -> Snapshot {
+            Self::peek(self, it, now)
+        }
+
+        fn vacant_at(&self, it: &State) -> Timestamp {
+            Self::vacant_at(self, it)
+        }
+
+        fn clear(&self, it: &mut State, now: Timestamp) {
+            Self::clear(self, it, now);
+        }
+
+        fn rewind(&self, it: &mut State, now: Timestamp) {
+            Self::rewind(self, it, now);
+        }
+
+        fn moment(&self, it: &State, now: Timestamp) -> Timestamp {
+            Self::moment(self, it, now)
+        }
+    };
+}
+
+pub(crate) use {apply_by_value, apply_in_place};
+
+/// Where the parameters of an algorithm come from: a table of a configuration file, a request.
+///
+/// Each method returns `None` where the parameter is wrong or missing, and keeps what is to be told
+/// about it.
+pub trait Parameters {
+    /// The parameter `quota`.
+    fn quota(&self) -> Option<Quota>;
+
+    /// A whole number.
+    fn number(&self, name: &'static str) -> Option<u64>;
+
+    /// A length of time.
+    fn duration(&self, name: &'static str) -> Option<Duration>;
+
+    /// Whether the parameter is given at all.
+    fn has(&self, name: &'static str) -> bool;
+
+    /// The index of the parameter's word among `words`; 0 if it is not given, or wrong.
+    fn choice(&self, name: &'static str, words: &[&'static str]) -> usize;
+
+    /// Keeps that a parameter, or all of them together if it has no name, cannot be used.
+    fn refuse(&self, name: &'static str, why: String);
+}
+
+impl Algorithm {
+    /// The names of all algorithms, as configurations spell them.
+    pub const NAMES: [&'static str; 5] =
+        [Gcra::NAME, LeakyBucket::NAME, SlidingWindow::NAME, FixedWindow::NAME, Concurrency::NAME];
+
+    /// The names of the parameters of all of them.
+    pub const PARAMETERS: [&'static str; 8] =
+        ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
+
+    /// The algorithm called `name`, if there is one, made of what is given for it, if that is right.
+    #[must_use]
+    pub fn from_parameters(name: &str, given: &dyn Parameters) -> Option<Option<Self>> {
+        Some(match name {
+            Gcra::NAME => Gcra::from_parameters(given).map(Self::Gcra),
+            LeakyBucket::NAME => LeakyBucket::from_parameters(given).map(Self::LeakyBucket),
+            SlidingWindow::NAME => SlidingWindow::from_parameters(given).map(Self::SlidingWindow),
+            FixedWindow::NAME => FixedWindow::from_parameters(given).map(Self::FixedWindow),
+            Concurrency::NAME => Concurrency::from_parameters(given).map(Self::Concurrency),
+            _ => return None,
+        })
+    }
+
+    /// The name, with what sets this variant of the algorithm apart.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        each!(self, own => own.label())
+    }
+
+    /// The most units that one request can ever take.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        each!(self, own => Apply::limit(own))
+    }
+
+    /// Units and the time over which they come back, as header fields report it; `None` where time
+    /// alone brings nothing back.
+    #[must_use]
+    pub fn window(&self) -> Option<(u64, Duration)> {
+        each!(self, own => own.window())
+    }
+
+    /// Four numbers that make the algorithm again; see [`Self::from_numbers`]. They are stored in
+    /// records of reservations: the kinds never change their meaning.
+    #[must_use]
+    pub fn numbers(&self) -> [u64; 4] {
+        let kind = match self {
+            Self::Gcra(_) => 1,
+            Self::LeakyBucket(_) => 2,
+            Self::FixedWindow(_) => 3,
+            Self::SlidingWindow(_) => 4,
+            Self::Concurrency(_) => 5,
+        };
+        let [a, b, c] = each!(self, own => own.numbers());
+        [kind, a, b, c]
+    }
+
+    /// The algorithm that [`Self::numbers`] came from; `None` if they make none.
+    #[must_use]
+    pub fn from_numbers([kind, a, b, c]: [u64; 4]) -> Option<Self> {
+        let numbers = [a, b, c];
+        Some(match kind {
+            1 => Self::Gcra(Gcra::from_numbers(numbers)?),
+            2 => Self::LeakyBucket(LeakyBucket::from_numbers(numbers)?),
+            3 => Self::FixedWindow(FixedWindow::from_numbers(numbers)?),
+            4 => Self::SlidingWindow(SlidingWindow::from_numbers(numbers)?),
+            5 => Self::Concurrency(Concurrency::from_numbers(numbers)?),
+            _ => return None,
+        })
+    }
+
+    /// Share `index` of `shares`; `None` if it would be empty, or its time too long.
+    ///
+    /// | algorithm | share `i` of `n` |
+    /// |---|---|
+    /// | GCRA | the same units per `n` periods; burst ÷ `n` |
+    /// | leaky bucket | the same drips per `n` intervals; size ÷ `n` |
+    /// | windows, concurrency | limit ÷ `n`, in the same time |
+    ///
+    /// A division that leaves a remainder gives one unit more to each of the first shares: together
+    /// the shares are the quota, to the unit. Rates are stretched, not divided, so they are exact.
+    #[must_use]
+    pub fn share(&self, shares: u32, index: u32) -> Option<Self> {
+        self.with_units(shares.max(1), portion(self.limit(), shares.max(1), index))
+    }
+
+    /// What each of `shares` processes may grant on its own: the smallest share, but at least one
+    /// unit. Together they grant at most the larger of the limit and `shares`.
+    #[must_use]
+    pub fn smallest_share(&self, shares: u32) -> Option<Self> {
+        let shares = shares.max(1);
+        self.with_units(shares, portion(self.limit(), shares, shares - 1).max(1))
+    }
+
+    fn with_units(&self, shares: u32, units: u64) -> Option<Self> {
+        each!(self, own => own.share(shares, units).map(Self::from))
+    }
+}
+
+fn portion(limit: u64, shares: u32, index: u32) -> u64 {
+    let (shares, index) = (u64::from(shares), u64::from(index));
+    limit / shares + u64::from(index < limit % shares)
+}
+
+/// `time` for each of `shares`, if that is not longer than a period may be.
+pub(crate) fn stretched(time: Duration, shares: u32) -> Option<Duration> {
+    time.checked_mul(shares).filter(|time| *time <= Quota::PERIOD_MAX)
+}
+
+/// The numbers, as people read them.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        each!(self, own => own.fmt(f))
+    }
+}
+
+/// Units per time, as a quota without a burst is written.
+pub(crate) fn per(units: u64, period: Duration) -> String {
+    match Quota::new(units, period) {
+        Ok(quota) => format!("{quota}"),
+        Err(_) => format!("{units} per {period:?}"),
+    }
+}
+
+macro_rules! algorithm_from {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Algorithm {
+            fn from(algorithm: $name) -> Self {
+                Self::$name(algorithm)
+            }
+        }
+    )*};
+}
+
+algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency);
+
+impl From<Quota> for Algorithm {
+    fn from(quota: Quota) -> Self {
+        Self::Gcra(Gcra::new(quota))
+    }
+}
+
+impl State {
+    /// The state of a key that was never seen.
+    #[must_use]
+    pub fn vacant(algorithm: &Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Gcra(_) => Self::Gcra(Default::default()),
+            Algorithm::LeakyBucket(_) => Self::LeakyBucket(Default::default()),
+            Algorithm::SlidingWindow(_) => Self::SlidingWindow(Default::default()),
+            Algorithm::FixedWindow(_) => Self::FixedWindow(Default::default()),
+            Algorithm::Concurrency(_) => Self::Concurrency(Default::default()),
+        }
+    }
+
+    /// Answers one charge, taking its units if it is allowed (or only counted). `hold_id` names the
+    /// units of a [`concurrency`] policy, so that they can be released.
+    #[must_use]
+    pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
+        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost);
+        if charge.mode == Mode::Count {
+            return Decision::Allow(self.count(algorithm, cost, hold_id, now));
+        }
+        each!(algorithm, &mut *self, (own, it) => Apply::decide(own, it, cost, hold_id, now), else {
+            *self = Self::vacant(algorithm);
+            self.charge(charge, hold_id, now)
+        })
+    }
+
+    /// Gives memory back that was needed for more than is kept now: at most four times as much as
+    /// that stays allocated, and a little.
+    pub fn shrink(&mut self) {
+        match self {
+            Self::SlidingWindow(state) => state.shrink(),
+            Self::Concurrency(state) => state.shrink(),
+            Self::Gcra(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => {}
+        }
+    }
+
+    /// Bytes that the state keeps beside itself.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::SlidingWindow(state) => state.cells().len() * size_of::<sliding_window::Cell>(),
+            Self::Concurrency(state) => size_of_val(state.holds()),
+            Self::Gcra(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => 0,
+        }
+    }
+
+    /// Takes `cost` units whether or not the policy would allow it.
+    pub fn count(
+        &mut self,
+        algorithm: &Algorithm,
+        cost: Cost,
+        hold_id: u128,
+        now: Timestamp,
+    ) -> Snapshot {
+        each!(algorithm, &mut *self, (own, it) => Apply::count(own, it, cost, hold_id, now), else {
+            *self = Self::vacant(algorithm);
+            self.count(algorithm, cost, hold_id, now)
+        })
+    }
+
+    /// When `cost` units are worth another try, if the policy would not allow them: what
+    /// [`Self::charge`] would deny, with nothing taken and nothing copied.
+    #[must_use]
+    pub fn retry(&self, algorithm: &Algorithm, cost: Cost, now: Timestamp) -> Option<Retry> {
+        each!(algorithm, self, (own, it) => Apply::retry(own, it, cost, now), else {
+            Self::vacant(algorithm).retry(algorithm, cost, now)
+        })
+    }
+
+    /// What there is to report, with nothing taken.
+    #[must_use]
+    pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
+        each!(algorithm, self, (own, it) => Apply::peek(own, it, now), else {
+            Self::vacant(algorithm).peek(algorithm, now)
+        })
+    }
+
+    /// Gives `units` back. Algorithms with windows give back only what still counts in them:
+    /// `taken_at` says when the units were taken, if that is known.
+    pub fn refund(
+        &mut self,
+        algorithm: &Algorithm,
+        units: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        each!(algorithm, &mut *self, (own, it) => Apply::refund(own, it, units, taken_at, now), else {
+            *self = Self::vacant(algorithm);
+        });
+    }
+
+    /// Brings what a reservation holds to what it really cost. Units in flight are over, whatever
+    /// they cost; what was counted without being there is not given back.
+    pub fn settle(&mut self, algorithm: &Algorithm, held: &Held, cost: u64, now: Timestamp) {
+        if let (Algorithm::Concurrency(limit), Self::Concurrency(state)) = (algorithm, &mut *self) {
+            limit.release(state, held.id, now);
+        } else if let Some(more) = cost.checked_sub(held.cost.get()).and_then(Cost::new) {
+            let _ = self.count(algorithm, more, held.id, now);
+        } else if cost < held.taken {
+            self.refund(algorithm, held.taken - cost, Some(held.at), now);
+        }
+    }
+
+    /// Units that `charge` would take if it were allowed, after `earlier` units: only a bucket
+    /// cannot get emptier than empty; a window counts on beyond its limit.
+    pub(crate) fn taken_by(&self, charge: &Charge<'_>, earlier: u64, now: Timestamp) -> u64 {
+        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost.get());
+        match algorithm {
+            Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => cost,
+            _ if charge.mode == Mode::Enforce => cost,
+            _ => cost.min(self.peek(algorithm, now).remaining().saturating_sub(earlier)),
+        }
+    }
+
+    /// From when on this state says nothing that an absent one would not.
+    #[must_use]
+    pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
+        each!(algorithm, self, (own, it) => Apply::vacant_at(own, it), else Timestamp::MIN)
+    }
+
+    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time before:
+    /// a caller who read the clock earlier and comes later does not begin anew in the past.
+    pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        each!(algorithm, &mut *self, (own, it) => Apply::clear(own, it, now), else {
+            *self = Self::vacant(algorithm);
+        });
+    }
+
+    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later moment
+    /// up to which this state has been brought already.
+    #[must_use]
+    pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
+        each!(algorithm, self, (own, it) => Apply::moment(own, it, now), else now)
+    }
+
+    /// Drops what does not count at `now` any more.
+    pub fn forget_past(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        each!(algorithm, &mut *self, (own, it) => own.forget_past(it, now), else {
+            *self = Self::vacant(algorithm);
+        });
+    }
+
+    /// Brings back what a clock that was set back left in the future, so that nothing is granted
+    /// twice and no key is locked for longer than its policy says (and [`SKEW`]); see each
+    /// algorithm. Only for whoever knows that the *clock* was set back: a store that decides by one
+    /// server's clock, one request at a time. Called for a reading that merely comes late, it would
+    /// grant units a second time.
+    ///
+    /// [`SKEW`]: crate::SKEW
+    pub fn rewind(&mut self, algorithm: &Algorithm, now: Timestamp) {
+        each!(algorithm, &mut *self, (own, it) => Apply::rewind(own, it, now), else {
+            *self = Self::vacant(algorithm);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gcra(text: &str) -> Algorithm {
+        text.parse::<Quota>().unwrap().into()
+    }
+
+    fn all() -> [Algorithm; 6] {
+        let quota = "103/1s".parse::<Quota>().unwrap();
+        let second = Duration::from_secs(1);
+        [
+            gcra("10/1s burst 103"),
+            LeakyBucket::new(103, 2, second).unwrap().into(),
+            SlidingWindow::new(quota, 10).unwrap().into(),
+            SlidingWindow::exact(quota).unwrap().into(),
+            FixedWindow::new(quota, fixed_window::Anchor::FirstRequest).into(),
+            Concurrency::new(103, second).unwrap().into(),
+        ]
+    }
+
+    #[test]
+    fn an_algorithm_is_made_again_of_its_numbers() {
+        for algorithm in all() {
+            assert_eq!(Algorithm::from_numbers(algorithm.numbers()), Some(algorithm));
+        }
+        assert_eq!(Algorithm::from_numbers([6, 1, 1, 1]), None);
+        assert_eq!(Algorithm::from_numbers([1, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn shares_are_together_the_whole_to_the_unit() {
+        for algorithm in all() {
+            let limits = (0..4).map(|index| algorithm.share(4, index).unwrap().limit());
+            assert_eq!(limits.collect::<alloc::vec::Vec<_>>(), [26, 26, 26, 25]);
+        }
+    }
+
+    #[test]
+    fn rates_are_exact() {
+        assert_eq!(gcra("10/1s burst 103").share(4, 0), Some(gcra("10/4s burst 26")));
+    }
+
+    #[test]
+    fn an_empty_share_is_none_but_a_process_may_always_grant_one() {
+        assert_eq!(gcra("3/1s").share(4, 3), None);
+        assert_eq!(gcra("3/1s").smallest_share(4).unwrap().limit(), 1);
+    }
+
+    #[test]
+    fn a_state_of_another_algorithm_counts_as_vacant() {
+        let now = Timestamp::from_nanos(5_000_000_000);
+        for (index, algorithm) in all().into_iter().enumerate() {
+            let mut other = State::vacant(&all()[(index + 4) % 6]);
+            assert_eq!(other.peek(&algorithm, now).remaining(), 103);
+            other.forget_past(&algorithm, now);
+            assert_eq!(other, State::vacant(&algorithm));
+        }
+    }
+}
