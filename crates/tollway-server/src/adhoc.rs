@@ -25,7 +25,7 @@ const SHARED_NS_MIN: u64 = 1_000;
 
 /// A policy's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     /// Units that an idle key may take at once.
     pub burst: u64,
     /// Units per period.
@@ -36,16 +36,14 @@ pub struct Numbers {
 
 impl Numbers {
     /// Numbers as commands send them; `None` unless all are positive.
-    #[must_use]
-    pub fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
+    pub(crate) fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
         let positive = |number: i64| u64::try_from(number).ok().filter(|&number| number > 0);
         let (burst, count) = (positive(burst)?, positive(count)?);
         (period_ns > 0).then_some(Self { burst, count, period_ns })
     }
 
     /// The same with a period in seconds; `None` also if it is absurdly long.
-    #[must_use]
-    pub fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
+    pub(crate) fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
         let period_ns = u64::try_from(period_s).ok()?.checked_mul(1_000_000_000)?;
         Self::new(burst, count, period_ns)
     }
@@ -53,21 +51,21 @@ impl Numbers {
 
 /// Policies by their numbers.
 #[derive(Debug, Default)]
-pub struct AdHoc {
+pub(crate) struct AdHoc {
     last: Option<(Numbers, Rc<Policy>)>,
     kept: HashMap<Numbers, Rc<Policy>>,
 }
 
 impl AdHoc {
     /// The name of every policy made here.
-    pub const NAME: &'static str = "ad-hoc";
+    pub(crate) const NAME: &'static str = "ad-hoc";
 
     /// The policy with these numbers.
     ///
     /// # Errors
     ///
     /// If they make no quota.
-    pub fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+    pub(crate) fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
         if let Some((last, policy)) = &self.last
             && *last == numbers
         {

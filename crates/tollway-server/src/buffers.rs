@@ -24,7 +24,7 @@ use crate::worker::Worker;
 const READ_BYTES: usize = 64 * 1024;
 /// Output is written once it is this long, even if there are more requests to answer: a client that
 /// sends and never reads must not make it grow.
-pub const WRITE_BYTES: usize = 64 * 1024;
+pub(crate) const WRITE_BYTES: usize = 64 * 1024;
 /// How long, and how many bytes, a client that is being refused may go on sending.
 const PARTING: Duration = Duration::from_secs(1);
 const PARTING_BYTES_MAX: usize = 8 << 20;
@@ -42,14 +42,14 @@ const KEPT: usize = 64;
 
 /// Buffers between two uses.
 #[derive(Debug, Default)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
 }
 
 /// Bytes received and not yet dealt with.
 #[derive(Debug, Default)]
-pub struct Input {
+pub(crate) struct Input {
     /// Either empty or fully initialised: reading into it never clears it first.
     bytes: Vec<u8>,
     start: usize,
@@ -66,7 +66,7 @@ pub struct Input {
 
 /// What came of waiting for input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub(crate) enum Received {
     /// There are more bytes.
     Bytes,
     /// The client has left, or was too slow.
@@ -79,36 +79,32 @@ pub enum Received {
 
 impl Input {
     /// The input of a new connection, which must have asked something by then.
-    #[must_use]
-    pub fn by(first_by: Instant) -> Self {
+    pub(crate) fn by(first_by: Instant) -> Self {
         Self { first_by: Some(first_by), ..Self::default() }
     }
 
     /// When the connection must have asked something, if it has not yet.
-    #[must_use]
-    pub const fn first_by(&self) -> Option<Instant> {
+    pub(crate) const fn first_by(&self) -> Option<Instant> {
         self.first_by
     }
 
     /// Notes that the connection has asked something: from now on it may be idle.
-    pub const fn has_asked(&mut self) {
+    pub(crate) const fn has_asked(&mut self) {
         self.first_by = None;
     }
 
     /// The bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
     /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Forgets the first `used` bytes.
-    pub fn consume(&mut self, used: usize) {
+    pub(crate) fn consume(&mut self, used: usize) {
         self.start = self.end.min(self.start.saturating_add(used));
         if used > 0 {
             self.deadline = None;
@@ -120,8 +116,7 @@ impl Input {
     }
 
     /// The bytes as a vector of their own, for somebody else to read.
-    #[must_use]
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes()[..].to_vec()
     }
 
@@ -140,8 +135,7 @@ impl Input {
 
 impl Worker {
     /// The input of a connection that begins now.
-    #[must_use]
-    pub fn new_input(&self) -> Input {
+    pub(crate) fn new_input(&self) -> Input {
         Input::by(Instant::now() + self.service.settings().limits.first_request_after)
     }
 
@@ -150,7 +144,7 @@ impl Worker {
     /// # Errors
     ///
     /// If the stream fails.
-    pub async fn receive<S>(
+    pub(crate) async fn receive<S>(
         &self,
         stream: &mut S,
         input: &mut Input,
@@ -208,7 +202,7 @@ impl Worker {
     /// # Errors
     ///
     /// If the stream fails.
-    pub async fn send<S>(
+    pub(crate) async fn send<S>(
         &self,
         stream: &mut S,
         output: &mut Vec<u8>,
@@ -251,7 +245,7 @@ impl Worker {
 
     /// Says goodbye so that the last answer arrives: a socket closed with bytes unread is reset,
     /// and the client loses what was written. Bounded in time and bytes.
-    pub async fn part<S>(&self, stream: &mut S, input: &mut Input)
+    pub(crate) async fn part<S>(&self, stream: &mut S, input: &mut Input)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -282,7 +276,7 @@ impl Worker {
     /// # Cancel safety
     ///
     /// Nothing is lost: either bytes were read and this is ready, or none were.
-    pub async fn read<S>(&self, stream: &mut S, input: &mut Input) -> io::Result<usize>
+    pub(crate) async fn read<S>(&self, stream: &mut S, input: &mut Input) -> io::Result<usize>
     where
         S: AsyncRead + Unpin,
     {
@@ -352,7 +346,7 @@ impl Worker {
     /// # Errors
     ///
     /// If the stream fails or takes no more.
-    pub async fn write<S>(&self, stream: &mut S, output: &[u8]) -> io::Result<()>
+    pub(crate) async fn write<S>(&self, stream: &mut S, output: &[u8]) -> io::Result<()>
     where
         S: AsyncWrite + Unpin,
     {
@@ -370,21 +364,20 @@ impl Worker {
     }
 
     /// Gives an input's memory back if nothing is left in it.
-    pub fn rest(&self, input: &mut Input) {
+    pub(crate) fn rest(&self, input: &mut Input) {
         if input.is_empty() && !input.bytes.is_empty() {
             self.give_input(mem::take(&mut input.bytes));
         }
     }
 
     /// An empty output.
-    #[must_use]
-    pub fn take_output(&self) -> Vec<u8> {
+    pub(crate) fn take_output(&self) -> Vec<u8> {
         let kept = self.buffers.borrow_mut().outputs.pop();
         kept.unwrap_or_else(|| Vec::with_capacity(READ_BYTES / 8))
     }
 
     /// Gives an output back.
-    pub fn give_output(&self, mut output: Vec<u8>) {
+    pub(crate) fn give_output(&self, mut output: Vec<u8>) {
         let mut buffers = self.buffers.borrow_mut();
         if buffers.outputs.len() < KEPT && output.capacity() <= 4 * WRITE_BYTES {
             output.clear();

@@ -28,12 +28,12 @@ use crate::rules::{Ask, Rules, Source, Treatment};
 use crate::settings::Settings;
 
 /// The answer to one ask of a batch.
-pub type Decided = Result<Verdict, StoreError>;
+pub(crate) type Decided = Result<Verdict, StoreError>;
 
 /// The decisions of one request, or of one batch: under rules that were loaded once, at a time that was
 /// read once. Whatever is told to the client is told of the same rules and the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct Decider<'a> {
+pub(crate) struct Decider<'a> {
     pub(crate) enforcer: &'a Enforcer,
     pub(crate) settings: &'a Settings,
     pub(crate) tops: &'a Mutex<Tops>,
@@ -43,25 +43,22 @@ pub struct Decider<'a> {
 
 impl<'a> Decider<'a> {
     /// The rules in force.
-    #[must_use]
-    pub const fn rules(&self) -> &'a Rules {
+    pub(crate) const fn rules(&self) -> &'a Rules {
         self.rules
     }
 
     /// When the request is decided.
-    #[must_use]
-    pub const fn now(&self) -> Timestamp {
+    pub(crate) const fn now(&self) -> Timestamp {
         self.now
     }
 
     /// What to ask for `key` under a policy that came with the request.
-    #[must_use]
-    pub fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
+    pub(crate) fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
         self.rules.ask(Source::Request { policy, tally: self.enforcer.adhoc_tally() }, key, cost)
     }
 
     /// Answers independent asks, each on its own, as one batch.
-    pub async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
+    pub(crate) async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
         let started = Instant::now();
         answers.clear();
         match self.enforcer.memory() {
@@ -90,7 +87,7 @@ impl<'a> Decider<'a> {
     }
 
     /// Answers one ask, as [`Self::check_each`] does.
-    pub async fn check_one(&self, ask: &Ask<'_>) -> Decided {
+    pub(crate) async fn check_one(&self, ask: &Ask<'_>) -> Decided {
         let Some(memory) = self.enforcer.memory() else {
             let mut answers = Vec::with_capacity(1);
             self.check_each(std::slice::from_ref(ask), &mut answers).await;
@@ -113,7 +110,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails and its policy does not answer in its place.
-    pub async fn check(&self, asks: &[Ask<'_>]) -> Decided {
+    pub(crate) async fn check(&self, asks: &[Ask<'_>]) -> Decided {
         if let [ask] = asks
             && ask.treatment != Treatment::Ban
         {
@@ -132,7 +129,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// As [`Self::check`].
-    pub async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
+    pub(crate) async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
         let mut answer = self.check_together(asks, false).await;
         self.judge(asks, &mut answer);
         answer
@@ -144,7 +141,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn take(&self, ask: &Ask<'_>) -> Result<Grant, StoreError> {
+    pub(crate) async fn take(&self, ask: &Ask<'_>) -> Result<Grant, StoreError> {
         let cost = ask.charge.cost;
         if !ask.is_asked() {
             return Ok(Grant::new(ask.unasked(), cost));
@@ -173,7 +170,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn refund(&self, ask: &Ask<'_>) -> Result<Snapshot, StoreError> {
+    pub(crate) async fn refund(&self, ask: &Ask<'_>) -> Result<Snapshot, StoreError> {
         if !ask.is_asked() {
             return Ok(ask.unasked().snapshot());
         }
@@ -185,7 +182,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
         self.told(self.enforcer.store().reset(&ask.charge, self.now)).await
     }
 
@@ -195,7 +192,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
+    pub(crate) async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
         if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
             let verdict = self.check_together(asks, false).await?;
             return Ok(Reserved { verdict, reservation: None });
@@ -212,7 +209,11 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn commit(&self, id: ReservationId, costs: &[u64]) -> Result<Settlement, StoreError> {
+    pub(crate) async fn commit(
+        &self,
+        id: ReservationId,
+        costs: &[u64],
+    ) -> Result<Settlement, StoreError> {
         self.told(self.enforcer.store().commit(id, costs, self.now)).await
     }
 
@@ -221,7 +222,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
+    pub(crate) async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
         self.told(self.enforcer.store().cancel(id, self.now)).await
     }
 
@@ -356,13 +357,13 @@ fn tried(ask: &Ask<'_>, answer: Decided) -> Verdict {
 impl Ask<'_> {
     /// Whether the store is asked at all.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
     }
 
     /// Whether the charge can take part in a denial.
     #[must_use]
-    pub fn may_deny(&self) -> bool {
+    pub(crate) fn may_deny(&self) -> bool {
         self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
     }
 

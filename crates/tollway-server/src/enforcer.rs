@@ -32,7 +32,7 @@ pub enum Backing {
 }
 
 /// The rules in force and everything that decisions under them need.
-pub struct Enforcer {
+pub(crate) struct Enforcer {
     rules: ArcSwap<Rules>,
     /// Held while rules are replaced or amended, so that neither loses the other's change.
     changing: Mutex<()>,
@@ -48,7 +48,7 @@ pub struct Enforcer {
 
 /// The most frequent keys of one worker.
 #[derive(Debug, Default)]
-pub struct Tops {
+pub(crate) struct Tops {
     allowed: Top,
     denied: Top,
 }
@@ -56,7 +56,7 @@ pub struct Tops {
 impl Tops {
     /// Counts a decision on `key`.
     #[inline]
-    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
+    pub(crate) fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
         if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
     }
 }
@@ -94,20 +94,17 @@ impl Enforcer {
     }
 
     /// What the store is called in metrics.
-    #[must_use]
-    pub const fn store_name(&self) -> &'static str {
+    pub(crate) const fn store_name(&self) -> &'static str {
         self.store_name
     }
 
     /// The rules in force. Load them once per request, or once per batch.
-    #[must_use]
-    pub fn rules(&self) -> Arc<Rules> {
+    pub(crate) fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
     }
 
     /// The rules in force, for as long as one request or one batch: without touching the count of
     /// their owners, which all workers share.
-    #[must_use]
     pub(crate) fn rules_at_hand(&self) -> arc_swap::Guard<Arc<Rules>> {
         self.rules.load()
     }
@@ -126,7 +123,7 @@ impl Enforcer {
     /// # Errors
     ///
     /// If there is no room for the change; then nothing is changed.
-    pub fn amend(
+    pub(crate) fn amend(
         &self,
         change: impl FnOnce(&mut OperatorChanges) -> Result<(), NoRoom>,
     ) -> Result<(), NoRoom> {
@@ -139,32 +136,27 @@ impl Enforcer {
     }
 
     /// The store.
-    #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
     /// Whether the store answers, and since when it does not.
-    #[must_use]
-    pub const fn outages(&self) -> &OutageLog {
+    pub(crate) const fn outages(&self) -> &OutageLog {
         &self.outages
     }
 
     /// The store, if it is in this process.
-    #[must_use]
-    pub fn memory(&self) -> Option<&MemoryStore> {
+    pub(crate) fn memory(&self) -> Option<&MemoryStore> {
         self.memory.as_deref()
     }
 
     /// The clock.
-    #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
+    pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
     }
 
     /// What is counted.
-    #[must_use]
-    pub const fn metrics(&self) -> &Metrics {
+    pub(crate) const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -174,8 +166,7 @@ impl Enforcer {
     }
 
     /// The most frequent keys of the last minutes: allowed, denied.
-    #[must_use]
-    pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+    pub(crate) fn top(&self, most: usize) -> (Ranking, Ranking) {
         let now = self.clock.now();
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         let locked: Vec<_> = workers

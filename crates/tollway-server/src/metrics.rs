@@ -14,8 +14,8 @@ use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
 
-pub use histogram::Histogram;
-pub use text::Exposition;
+pub(crate) use histogram::Histogram;
+pub(crate) use text::Exposition;
 
 /// Decisions of one policy.
 #[derive(Debug, Default)]
@@ -23,37 +23,35 @@ pub struct Tally {
     /// Requests allowed.
     pub allowed: Counter,
     /// Requests denied.
-    pub denied: Counter,
+    pub(crate) denied: Counter,
     /// Requests that would have been denied, had the policy not been in shadow mode.
-    pub shadow_denied: Counter,
+    pub(crate) shadow_denied: Counter,
     /// Requests allowed with less than a fifth of the limit left.
-    pub near_limit: Counter,
+    pub(crate) near_limit: Counter,
     /// Decisions made without the store.
-    pub degraded: Degraded,
+    pub(crate) degraded: Degraded,
 }
 
 /// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for a
 /// store that does not answer.
 #[derive(Debug, Default)]
-pub struct Degraded([AtomicU64; Fallback::ALL.len()]);
+pub(crate) struct Degraded([AtomicU64; Fallback::ALL.len()]);
 
 impl Degraded {
     /// Adds so many decisions.
-    pub fn add(&self, fallback: Fallback, count: u64) {
+    pub(crate) fn add(&self, fallback: Fallback, count: u64) {
         if count > 0 {
             self.0[fallback as usize].fetch_add(count, Ordering::Relaxed);
         }
     }
 
     /// The decisions of one kind.
-    #[must_use]
-    pub fn of(&self, fallback: Fallback) -> u64 {
+    pub(crate) fn of(&self, fallback: Fallback) -> u64 {
         self.0[fallback as usize].load(Ordering::Relaxed)
     }
 
     /// All of them.
-    #[must_use]
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
     }
 }
@@ -82,7 +80,7 @@ fn stripe() -> usize {
 impl Counter {
     /// Adds `count`.
     #[inline]
-    pub fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         if count > 0 {
             self.0[stripe()].0.fetch_add(count, Ordering::Relaxed);
         }
@@ -111,8 +109,7 @@ impl Front {
     pub const ALL: [Self; 3] = [Self::Resp, Self::Http, Self::Grpc];
 
     /// The front as a label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Resp => "resp",
             Self::Http => "http",
@@ -123,19 +120,19 @@ impl Front {
 
 /// What one front counts.
 #[derive(Debug, Default)]
-pub struct FrontCounts {
+pub(crate) struct FrontCounts {
     /// Connections open now.
-    pub open: AtomicI64,
+    pub(crate) open: AtomicI64,
     /// Connections accepted.
-    pub accepted: Counter,
+    pub(crate) accepted: Counter,
     /// Connections refused because there were too many.
-    pub refused: Counter,
+    pub(crate) refused: Counter,
     /// Connections closed because the client was too slow.
-    pub timed_out: Counter,
+    pub(crate) timed_out: Counter,
     /// Requests that were malformed or not permitted.
-    pub rejected: Counter,
+    pub(crate) rejected: Counter,
     /// Tokens that were wrong.
-    pub wrong_tokens: Counter,
+    pub(crate) wrong_tokens: Counter,
 }
 
 /// Everything the service counts.
@@ -145,13 +142,13 @@ pub struct Metrics {
     fronts: [FrontCounts; 3],
     store_errors: [Counter; 4],
     /// Time to decide one request, or one batch of pipelined requests.
-    pub decision_seconds: Histogram,
+    pub(crate) decision_seconds: Histogram,
     /// Time that a store outside this process took to answer.
-    pub store_seconds: Histogram,
+    pub(crate) store_seconds: Histogram,
     /// Reloads that took effect.
-    pub reloads: Counter,
+    pub(crate) reloads: Counter,
     /// Reloads that were refused because the configuration was wrong.
-    pub reloads_failed: Counter,
+    pub(crate) reloads_failed: Counter,
     reloaded_at_s: AtomicU64,
 }
 
@@ -175,25 +172,24 @@ impl Metrics {
     }
 
     /// What a front counts.
-    #[must_use]
-    pub const fn front(&self, front: Front) -> &FrontCounts {
+    pub(crate) const fn front(&self, front: Front) -> &FrontCounts {
         &self.fronts[front as usize]
     }
 
     /// Counts a failure of the store.
-    pub fn store_error(&self, kind: ErrorKind) {
+    pub(crate) fn store_error(&self, kind: ErrorKind) {
         self.store_errors[kind_index(kind)].add(1);
     }
 
     /// Notes a reload that took effect.
-    pub fn reloaded(&self, now: Timestamp) {
+    pub(crate) fn reloaded(&self, now: Timestamp) {
         self.reloads.add(1);
         self.reloaded_at_s.store(now.as_nanos() / 1_000_000_000, Ordering::Relaxed);
     }
 
     /// Writes every count as Prometheus text, except what only the service knows; `store` is the
     /// store's label.
-    pub fn write(&self, store: &str, text: &mut Exposition) {
+    pub(crate) fn write(&self, store: &str, text: &mut Exposition) {
         self.write_decisions(text);
         self.write_fronts(text);
         text.family(

@@ -20,7 +20,7 @@ use crate::service::Service;
 
 /// Whether a store is out, and in which words its outages are logged.
 #[derive(Debug)]
-pub struct OutageLog {
+pub(crate) struct OutageLog {
     outages: Mutex<Outages>,
     words: Words,
 }
@@ -54,14 +54,12 @@ impl OutageLog {
     }
 
     /// The outage under way, if there is one.
-    #[must_use]
-    pub fn current(&self) -> Option<Episode> {
+    pub(crate) fn current(&self) -> Option<Episode> {
         self.lock().current().cloned()
     }
 
     /// Whether the store answers.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.lock().is_up()
     }
 
@@ -140,7 +138,7 @@ impl Enforcer {
 impl Service {
     /// Looks whether an outage of a store has begun without a call, goes on, or is over.
     pub(crate) fn look_for_outage(&self) {
-        self.enforcer().look_for_outage();
+        self.enforcer.look_for_outage();
         if let Some(queues) = self.queues() {
             queues.look_for_outage();
         }

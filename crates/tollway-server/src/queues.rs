@@ -85,7 +85,10 @@ const MAKE_AGAIN: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// If it cannot be opened or reached.
-pub async fn open(place: Option<&str>, start_without: bool) -> Result<Arc<dyn Backend>, Error> {
+pub async fn open_queue_store(
+    place: Option<&str>,
+    start_without: bool,
+) -> Result<Arc<dyn Backend>, Error> {
     Ok(match place.unwrap_or("memory") {
         "memory" => Arc::new(Embedded::memory()),
         place => match place.strip_prefix("redb:") {
@@ -307,20 +310,17 @@ impl Queues {
     }
 
     /// How the place is in which they live.
-    #[must_use]
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         self.backend.health()
     }
 
     /// The queue of this name, whether there is one or not.
-    #[must_use]
-    pub fn queue(&self, name: QueueName) -> Queue {
+    pub(crate) fn queue(&self, name: QueueName) -> Queue {
         Queue::new(Arc::clone(&self.backend), Arc::clone(&self.clock), name)
     }
 
     /// Outages of the place in which they live.
-    #[must_use]
-    pub fn outages(&self) -> &OutageLog {
+    pub(crate) fn outages(&self) -> &OutageLog {
         &self.outages
     }
 
@@ -355,7 +355,7 @@ impl Queues {
     /// # Errors
     ///
     /// If the backend fails.
-    pub async fn all(&self) -> Result<Vec<Queue>, Error> {
+    pub(crate) async fn all(&self) -> Result<Vec<Queue>, Error> {
         let listed = self.backend.queues().await?;
         Ok(listed.into_iter().map(|(name, _)| self.queue(name)).collect())
     }

@@ -3,13 +3,11 @@
 use tollway_core::ReservationId;
 
 /// The name of a reservation.
-#[must_use]
 pub(crate) fn text(id: ReservationId) -> String {
     format!("{:032x}", id.0)
 }
 
 /// The reservation of this name, if it is a name.
-#[must_use]
 pub(crate) fn parse(text: &str) -> Option<ReservationId> {
     // `from_str_radix` alone would take a sign and fewer digits.
     let is_name = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());

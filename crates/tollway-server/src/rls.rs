@@ -20,8 +20,8 @@ mod tests;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
-pub use answer::{Answer, Status};
-pub use limits::{Unit, limit_policy, printable, unit_and_requests};
+pub(crate) use answer::{Answer, Status};
+pub(crate) use limits::{Unit, limit_policy, printable};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
@@ -30,7 +30,7 @@ use crate::worker::Worker;
 
 /// A request.
 #[derive(Debug, Default)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The domain.
     pub domain: &'a str,
     /// The descriptors.
@@ -41,7 +41,7 @@ pub struct Request<'a> {
 
 /// One descriptor.
 #[derive(Debug, Default)]
-pub struct Descriptor<'a> {
+pub(crate) struct Descriptor<'a> {
     /// Keys and values.
     pub entries: Vec<(&'a str, &'a str)>,
     /// A limit that comes with the request, in place of the configured one.
@@ -54,7 +54,7 @@ pub struct Descriptor<'a> {
 
 /// Why a request has no answer.
 #[derive(Debug)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// The request is malformed.
     Invalid(String),
     /// The store failed, and a policy wants that told.
@@ -84,9 +84,9 @@ struct Case<'a> {
 /// # Errors
 ///
 /// If it is malformed, or the store fails and a policy wants that told.
-pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
+pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
     validate(worker, request)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let domain = rules.domain(request.domain);
     let overrides = overrides(worker, request)?;
     let descriptors = request.descriptors.iter().zip(&overrides);

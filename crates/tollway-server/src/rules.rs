@@ -77,7 +77,7 @@ pub enum GateKey {
 
 /// Where the limit of an [`Ask`] comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// The configuration, by its name.
     Rule(&'a Rule),
     /// The request, numbers and all.
@@ -100,7 +100,7 @@ pub enum Source<'a> {
 
 /// How a key is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
+pub(crate) enum Treatment {
     /// As the policy decides.
     Enforce,
     /// Decided and counted, never denied.
@@ -113,7 +113,7 @@ pub enum Treatment {
 
 /// One charge with how its key is treated.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// What to charge.
     pub charge: Charge<'a>,
     /// How the key is treated.
@@ -126,7 +126,7 @@ pub struct Ask<'a> {
 
 /// Why a name and a key are not an [`Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskError {
+pub(crate) enum AskError {
     /// No policy has this name.
     UnknownPolicy,
     /// The bytes are no key.
@@ -156,14 +156,12 @@ impl Rules {
     }
 
     /// These rules with what operators have changed since the service started.
-    #[must_use]
-    pub fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
+    pub(crate) fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
         Self { amendments, ..self.clone() }
     }
 
     /// What operators have changed since the service started.
-    #[must_use]
-    pub const fn amendments(&self) -> &Arc<OperatorChanges> {
+    pub(crate) const fn amendments(&self) -> &Arc<OperatorChanges> {
         &self.amendments
     }
 
@@ -174,14 +172,12 @@ impl Rules {
     }
 
     /// The rule for the policy of this name.
-    #[must_use]
-    pub fn rule(&self, name: &str) -> Option<&Rule> {
+    pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
         self.by_name.get(name).map(|&index| &self.rules[index])
     }
 
     /// The descriptor rules of this domain.
-    #[must_use]
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
+    pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }
 
@@ -191,15 +187,13 @@ impl Rules {
     }
 
     /// The policy of this name, of a rule or of a descriptor.
-    #[must_use]
-    pub fn policy(&self, name: &str) -> Option<&Policy> {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         let of_domain = || self.domains().find_map(|domain| domain.policy(name));
         self.rule(name).map(Rule::policy).or_else(of_domain)
     }
 
     /// Whether nothing is denied, only counted.
-    #[must_use]
-    pub const fn is_shadow(&self) -> bool {
+    pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
     }
 
@@ -208,7 +202,7 @@ impl Rules {
     /// # Errors
     ///
     /// If there is no such policy, or the bytes are no key.
-    pub fn ask_named<'a>(
+    pub(crate) fn ask_named<'a>(
         &'a self,
         policy: &[u8],
         key: &'a [u8],
@@ -221,8 +215,7 @@ impl Rules {
     }
 
     /// What to ask for `key`, whose limit comes from `source`.
-    #[must_use]
-    pub fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
+    pub(crate) fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
         let listed_as = source.listed_as(key);
         let amendment = self.amendments.of(listed_as);
         let own = amendment.and_then(|own| own.policy(source.policy().name()));
@@ -247,8 +240,7 @@ impl Rules {
 
 impl<'a> Source<'a> {
     /// The policy of keys that have none of their own.
-    #[must_use]
-    pub const fn policy(self) -> &'a Policy {
+    pub(crate) const fn policy(self) -> &'a Policy {
         match self {
             Self::Rule(rule) => &rule.policy,
             Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
@@ -335,8 +327,7 @@ impl Rule {
     }
 
     /// What else is said about it.
-    #[must_use]
-    pub const fn options(&self) -> &RuleOptions {
+    pub(crate) const fn options(&self) -> &RuleOptions {
         &self.options
     }
 

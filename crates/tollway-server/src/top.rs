@@ -41,11 +41,11 @@ const RING: usize = 32;
 const GENERATION: u64 = 3;
 
 /// Keys and how often they were seen, most often in the last minute first.
-pub type Ranking = Vec<Ranked>;
+pub(crate) type Ranking = Vec<Ranked>;
 
 /// One key of a ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ranked {
+pub(crate) struct Ranked {
     /// Its first bytes.
     pub key: Vec<u8>,
     /// How often it was seen.
@@ -54,7 +54,7 @@ pub struct Ranked {
 
 /// How often a key was seen in each window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// In the last minute.
     pub minute: u64,
     /// In the last five.
@@ -64,14 +64,14 @@ pub struct Seen {
 impl Seen {
     /// Sightings per minute over the last five minutes.
     #[must_use]
-    pub fn five_minute_rate(self) -> f64 {
+    pub(crate) fn five_minute_rate(self) -> f64 {
         self.five_minutes as f64 / 5.0
     }
 }
 
 /// The most frequent keys of a stream.
 #[derive(Debug)]
-pub struct Top {
+pub(crate) struct Top {
     kept: Vec<Kept>,
     index: Index,
     sketch: Sketch,
@@ -118,7 +118,7 @@ impl Default for Top {
 impl Top {
     /// Counts one sighting of `key`.
     #[inline]
-    pub fn see(&mut self, key: &[u8], now: Timestamp) {
+    pub(crate) fn see(&mut self, key: &[u8], now: Timestamp) {
         let bucket = now.as_nanos() / BUCKET_NS;
         if bucket != self.bucket {
             self.turn(bucket);
@@ -136,7 +136,7 @@ impl Top {
     }
 
     /// The list, unordered, without those that were not seen in either window.
-    pub fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Seen)> {
+    pub(crate) fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Seen)> {
         let seen = move |kept: &Kept| Seen {
             minute: self.seen(kept, MINUTE, now),
             five_minutes: self.seen(kept, FIVE_MINUTES, now),
@@ -296,8 +296,7 @@ impl Index {
 }
 
 /// The first `most` keys of several lists added up.
-#[must_use]
-pub fn ranking<'a>(
+pub(crate) fn ranking<'a>(
     tops: impl IntoIterator<Item = &'a Top>,
     most: usize,
     now: Timestamp,

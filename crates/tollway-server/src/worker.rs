@@ -16,7 +16,7 @@ use crate::service::Service;
 
 /// What the connections of one thread share.
 #[derive(Debug)]
-pub struct Worker {
+pub(crate) struct Worker {
     /// The service that all workers share.
     pub service: Arc<Service>,
     /// Policies that came with a request.
@@ -30,17 +30,15 @@ pub struct Worker {
 
 impl Worker {
     /// A worker of `service`.
-    #[must_use]
-    pub fn new(service: Arc<Service>) -> Self {
-        let tops = service.enforcer().new_tops();
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        let tops = service.enforcer.new_tops();
         let (adhoc, buffers, date) = Default::default();
         Self { service, adhoc, buffers, tops, date }
     }
 
     /// Decides a request, or a batch, under these rules as of now.
-    #[must_use]
-    pub fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
-        let (enforcer, settings) = (self.service.enforcer(), self.service.settings());
+    pub(crate) fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
+        let (enforcer, settings) = (&self.service.enforcer, self.service.settings());
         let now = enforcer.clock().now();
         Decider { enforcer, settings, tops: &self.tops, rules, now }
     }

@@ -379,7 +379,7 @@ fn reading_costs_in_proportion_to_the_file() {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(500))]
+    #![proptest_config(crate::testing::proptests::cases(500))]
 
     #[test]
     fn random_and_mangled_files_are_refused_or_read_but_never_panic(

@@ -61,7 +61,7 @@ pub(super) async fn change(
 
 async fn reset(worker: &Worker, body: Reset) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let ask =
         rules.ask_named(body.policy.as_bytes(), &key, Cost::ONE).map_err(|error| match error {
             AskError::UnknownPolicy => Trouble::UnknownPolicy(body.policy.clone()),
@@ -77,7 +77,7 @@ fn ban(worker: &Worker, body: &Ban) -> Result<Value, Trouble> {
     Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
     worker
         .service
-        .enforcer()
+        .enforcer
         .amend(|amendments| amendments.ban(&key, body.banned))
         .map_err(no_room)?;
     info!(banned = body.banned, "a key was banned or let in from the dashboard");
@@ -87,7 +87,7 @@ fn ban(worker: &Worker, body: &Ban) -> Result<Value, Trouble> {
 fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
     let key = bytes_of(&body.key_hex)?;
     Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let own = match &body.quota {
         Some(text) => Some(own_policy(&rules, &body.policy, text)?),
         None => None,
@@ -95,7 +95,7 @@ fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
     let change = |amendments: &mut crate::operator_changes::OperatorChanges| {
         amendments.own(&key, &body.policy, own.clone())
     };
-    worker.service.enforcer().amend(change).map_err(no_room)?;
+    worker.service.enforcer.amend(change).map_err(no_room)?;
     info!(policy = body.policy, quota = body.quota, "a key's quota was set from the dashboard");
     Ok(json!({"quota": own.map(|policy| describe::quota(policy.algorithm()))}))
 }

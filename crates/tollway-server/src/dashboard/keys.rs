@@ -32,7 +32,7 @@ pub(super) async fn look_up(worker: &Worker, request: &Request<'_>) -> Result<Va
     let limit = body.limit.unwrap_or(PAGE).min(PAGE_MAX);
     let bytes = bytes_of(&body.key_hex)?;
     let key = Key::new(&bytes).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let wanted = body.q.to_ascii_lowercase();
     let matching = |rule: &&Rule| rule.policy().name().to_ascii_lowercase().contains(&wanted);
     let matched = rules.rules().iter().filter(matching).count();

@@ -44,7 +44,7 @@ pub(crate) const EVENTS: &str = "/dashboard/events";
 
 /// What the dashboard knows between two looks.
 #[derive(Debug)]
-pub struct Dashboard {
+pub(crate) struct Dashboard {
     history: Mutex<History>,
     ticks: watch::Sender<sample::Tick>,
     viewers: AtomicUsize,
@@ -59,7 +59,6 @@ impl Default for Dashboard {
 
 impl Dashboard {
     /// A dashboard that shows the buckets of the proxy whose administration is there, if any.
-    #[must_use]
     pub(crate) fn new(proxy: Option<ProxyAdmin>) -> Self {
         let (ticks, _) = watch::channel(sample::Tick::default());
         Self { history: Mutex::default(), ticks, viewers: AtomicUsize::new(0), proxy }
@@ -123,12 +122,12 @@ fn session(worker: &Worker, request: &Request<'_>) -> Value {
         },
         "open": auth.is_open(),
         "version": env!("CARGO_PKG_VERSION"),
-        "upstream": service.dashboard().proxy.is_some(),
+        "upstream": service.dashboard.proxy.is_some(),
     })
 }
 
 fn history_of(worker: &Worker, request: &Request<'_>) -> Result<Value, Trouble> {
-    let history = worker.service.dashboard().history();
+    let history = worker.service.dashboard.history();
     let counts: Vec<history::Three> = match text(request, "policy")? {
         None => history.points().map(|point| point.counts).collect(),
         Some(policy) => {

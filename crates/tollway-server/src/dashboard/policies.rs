@@ -21,8 +21,8 @@ pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Tr
     let limit = number(request, "limit", PAGE, PAGE_MAX)?;
     let wanted = text(request, "q")?.unwrap_or_default().to_ascii_lowercase();
     let exactly = text(request, "policy")?;
-    let rules = service.enforcer().rules();
-    let history = service.dashboard().history();
+    let rules = service.enforcer.rules();
+    let history = service.dashboard.history();
     let is_shown = |name: &Name, series: &Series| {
         let (domain, policy) = name;
         let in_force = is_in_force(&rules, name);

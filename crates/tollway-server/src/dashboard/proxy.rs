@@ -45,7 +45,7 @@ impl fmt::Debug for ProxyAdmin {
 
 /// `GET /dashboard/upstream`: what the proxy says of its buckets, its paging passed on.
 pub(super) async fn buckets(worker: &Worker, request: &Request<'_>) -> Result<Value, Trouble> {
-    let proxy = worker.service.dashboard().proxy.as_ref().ok_or(Trouble::NotFound)?;
+    let proxy = worker.service.dashboard.proxy.as_ref().ok_or(Trouble::NotFound)?;
     let query = request.query.map_or(String::new(), |query| format!("?{query}"));
     match timeout(PATIENCE, fetch(proxy, &format!("/admin/buckets{query}"))).await {
         Ok(Ok(answer)) => Ok(answer),

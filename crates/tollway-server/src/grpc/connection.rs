@@ -40,7 +40,7 @@ type AnswerBody = Either<UnaryBody, tonic::body::Body>;
 
 /// Health and reflection, shared by all connections.
 #[derive(Clone)]
-pub struct Probes {
+pub(crate) struct Probes {
     health: HealthServer<HealthService>,
     reporter: HealthReporter,
     reflection: Reflection,
@@ -48,8 +48,7 @@ pub struct Probes {
 
 impl Probes {
     /// Probes that say nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(PROBE_BYTES_MAX);
@@ -57,12 +56,12 @@ impl Probes {
     }
 
     /// Tells everybody who watches that calls are welcome.
-    pub async fn begin(&self) {
+    pub(crate) async fn begin(&self) {
         self.report(tonic_health::ServingStatus::Serving).await;
     }
 
     /// Tells everybody who watches that calls are no longer wanted.
-    pub async fn drain(&self) {
+    pub(crate) async fn drain(&self) {
         self.report(tonic_health::ServingStatus::NotServing).await;
     }
 
@@ -90,7 +89,7 @@ impl std::fmt::Debug for Probes {
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Rc<Worker>,
     stream: S,
     peer: Peer,

@@ -12,7 +12,7 @@ mod status;
 mod throttlecrab;
 mod unary;
 
-pub use connection::{Probes, serve};
+pub(crate) use connection::{Probes, serve};
 
 #[cfg(test)]
 mod tests;

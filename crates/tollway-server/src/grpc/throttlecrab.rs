@@ -27,7 +27,7 @@ pub(super) async fn throttle(
     let policy = policy.map_err(|error| invalid(&error.to_string()))?;
     let key = Key::new(message.key.as_bytes()).map_err(|error| invalid(&error.to_string()))?;
     let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let decider = worker.decider(&rules);
     let ask = decider.ask_adhoc(&policy, key, cost);
     let verdict =

@@ -20,7 +20,7 @@ pub(super) async fn check(
 ) -> Result<(), Trouble> {
     let status = deny_status(request)?;
     let body: CheckBody<'_> = read(request.body)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let decider = worker.decider(&rules);
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
     let verdict = decider.check(&asks).await?;
@@ -35,7 +35,7 @@ pub(super) async fn peek(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let body: CheckBody<'_> = read(request.body)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let decider = worker.decider(&rules);
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
     let verdict = decider.peek(&asks).await?;
@@ -55,7 +55,7 @@ pub(super) async fn check_batch(
     if body.requests.len() > most {
         return Err(Trouble::Bad(format!("more than {most} requests in one batch")));
     }
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let charges_max = worker.service.settings().limits.charges_max;
     // All are read before the first is decided: a malformed one must not leave half a batch taken.
     let requests: Vec<Vec<Ask<'_>>> = body

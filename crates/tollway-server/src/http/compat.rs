@@ -41,7 +41,7 @@ pub(super) async fn throttle(
     let policy = policy.map_err(|error| bad(&error.to_string()))?;
     let key = Key::new(body.key.as_bytes()).map_err(|error| bad(&error.to_string()))?;
     let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let decider = worker.decider(&rules);
     let ask = decider.ask_adhoc(&policy, key, cost);
     let verdict = match quantity {

@@ -31,7 +31,7 @@ const HEADERS_MAX: usize = 64;
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Rc<Worker>,
     mut stream: S,
     peer: Peer,

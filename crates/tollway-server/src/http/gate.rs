@@ -21,7 +21,7 @@ pub(super) async fn gate(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let status = deny_status(request)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let name = decoded(segment).ok_or(Trouble::NotFound)?;
     let rule = rules.rule(&name);
     let rule = rule.ok_or_else(|| Trouble::UnknownPolicy(name.clone().into_owned()))?;

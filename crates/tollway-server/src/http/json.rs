@@ -13,7 +13,7 @@ use crate::wait::millis_up;
 /// the policy would allow it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ChargeBody<'a> {
+pub(crate) struct ChargeBody<'a> {
     /// The policy's name.
     #[serde(borrow)]
     pub policy: Cow<'a, str>,
@@ -30,7 +30,7 @@ pub struct ChargeBody<'a> {
 /// One request: a charge of its own, or `{"charges":[…]}`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CheckBody<'a> {
+pub(crate) struct CheckBody<'a> {
     #[serde(borrow)]
     policy: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -45,7 +45,7 @@ pub struct CheckBody<'a> {
 /// Several independent requests: `{"requests":[…]}`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BatchBody<'a> {
+pub(crate) struct BatchBody<'a> {
     /// The requests.
     #[serde(borrow)]
     pub requests: Vec<CheckBody<'a>>,
@@ -54,7 +54,7 @@ pub struct BatchBody<'a> {
 /// A settlement: `{"reservation":"…","costs":[3]}`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SettleBody<'a> {
+pub(crate) struct SettleBody<'a> {
     /// The reservation's name.
     #[serde(borrow)]
     pub reservation: Cow<'a, str>,

@@ -14,7 +14,7 @@ mod compat;
 mod connection;
 mod fallback;
 mod gate;
-pub mod json;
+pub(crate) mod json;
 mod ops;
 mod pages;
 mod problem;
@@ -25,13 +25,13 @@ mod routes;
 mod settle;
 mod verbs;
 
-pub use connection::serve;
+pub(crate) use connection::serve;
 pub(crate) use json::read;
 pub(crate) use problem::Trouble;
-pub use reply::Reply;
+pub(crate) use reply::Reply;
 pub(crate) use request::decoded;
-pub use request::{Fields, Peer, Request};
-pub use routes::answer;
+pub(crate) use request::{Peer, Request};
+pub(crate) use routes::{DECISION_PATHS, answer};
 
 #[cfg(test)]
 mod tests;

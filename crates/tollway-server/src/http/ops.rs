@@ -91,7 +91,7 @@ fn readiness(service: &Service, request: &Request<'_>, reply: &mut Reply) {
         "config_error": stale.filter(|_| may_read),
         "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
         "queue_store": service.queues().map(|queues| queues.outages().readiness(may_read)),
-        "store": service.enforcer().outages().readiness(may_read),
+        "store": service.enforcer.outages().readiness(may_read),
     });
     reply.body.extend_from_slice(body.to_string().as_bytes());
 }
@@ -102,7 +102,7 @@ fn top(service: &Service, request: &Request<'_>, reply: &mut Reply) -> Result<()
         Some(text) => text.parse().ok().filter(|n| (1..=TOP_MAX).contains(n)).ok_or_else(wrong)?,
         None => TOP_DEFAULT,
     };
-    let (allowed, denied) = service.enforcer().top(most);
+    let (allowed, denied) = service.enforcer.top(most);
     let listed = |ranking: Ranking| -> Vec<_> {
         let entry = |Ranked { key, seen }: Ranked| {
             let key = key.escape_ascii().to_string();
@@ -120,7 +120,7 @@ fn top(service: &Service, request: &Request<'_>, reply: &mut Reply) -> Result<()
 }
 
 fn rules(service: &Service, reply: &mut Reply) {
-    let rules = service.enforcer().rules();
+    let rules = service.enforcer.rules();
     let policies: Vec<_> = rules
         .rules()
         .iter()
@@ -149,13 +149,13 @@ fn exposition(service: &Service) -> String {
     text.family("tollway_draining", "gauge", "Whether the service is about to stop.");
     text.sample(&[], f64::from(u8::from(service.is_draining())));
     let help = "Whether the store answers; without it each policy's on_store_error does.";
-    let labels = [("store", service.enforcer().store_name())];
-    service.enforcer().outages().write(("tollway_store_up", help), &labels, &mut text);
-    service.stale().write(&mut text);
-    service.metrics().write(service.enforcer().store_name(), &mut text);
+    let labels = [("store", service.enforcer.store_name())];
+    service.enforcer.outages().write(("tollway_store_up", help), &labels, &mut text);
+    service.stale.write(&mut text);
+    service.metrics().write(service.enforcer.store_name(), &mut text);
     text.family("tollway_held_bytes", "gauge", "Held for unfinished requests.");
     text.sample(&[], service.room().bytes() as f64);
-    if let Some(memory) = service.enforcer().memory() {
+    if let Some(memory) = service.enforcer.memory() {
         pressure::write(memory, service, &mut text);
     }
     if let Some(queues) = service.queues() {

@@ -7,7 +7,7 @@ use crate::rules::Ask;
 
 /// A reply.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// The status code.
     pub status: u16,
     /// The media type of the body.
@@ -26,7 +26,7 @@ pub(super) const JSON: &str = "application/json";
 
 impl Reply {
     /// Empties the reply for the next request; its memory stays.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.status = 200;
         self.content_type = JSON;
         self.fields.clear();
@@ -35,8 +35,7 @@ impl Reply {
     }
 
     /// The body.
-    #[must_use]
-    pub fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         self.constant.unwrap_or(&self.body)
     }
 
@@ -60,7 +59,7 @@ impl Reply {
 
     /// Adds the rate-limit header fields of a verdict on `asks`. What cannot deny is left out: a
     /// client that heeds the fields would wait for it.
-    pub fn add_limits(
+    pub(crate) fn add_limits(
         &mut self,
         dialect: Dialect,
         asks: &[Ask<'_>],

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its address; loopback for a Unix socket.
     pub address: IpAddr,
     /// Whether it came by a Unix socket, which no web page can reach.
@@ -14,18 +14,17 @@ pub struct Peer {
 
 impl Peer {
     /// Somebody at an address.
-    #[must_use]
-    pub const fn at(address: IpAddr) -> Self {
+    pub(crate) const fn at(address: IpAddr) -> Self {
         Self { address, is_unix: false }
     }
 
     /// Somebody on a Unix socket.
-    pub const UNIX: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), is_unix: true };
+    pub(crate) const UNIX: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), is_unix: true };
 }
 
 /// A request whose body is all there.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The method.
     pub method: &'a str,
     /// The path, without the query.
@@ -43,7 +42,7 @@ pub struct Request<'a> {
 }
 
 /// Header fields by name.
-pub trait Fields {
+pub(crate) trait Fields {
     /// The first value of the field of this lower-case name.
     fn field(&self, name: &str) -> Option<&[u8]>;
 
@@ -74,8 +73,7 @@ impl Fields for &[httparse::Header<'_>] {
 
 impl<'a> Request<'a> {
     /// The value of a parameter of the query, percent-decoding left out.
-    #[must_use]
-    pub fn parameter(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&'a str> {
         let pairs = self.query?.split('&');
         pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v)
     }

@@ -11,7 +11,7 @@ use crate::metrics::Front;
 use crate::worker::Worker;
 
 /// Answers a request.
-pub async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
+pub(crate) async fn answer(worker: &Worker, request: &Request<'_>, reply: &mut Reply) {
     reply.clear();
     #[cfg(feature = "otlp")]
     let span = worker
@@ -56,25 +56,26 @@ fn needs_token(path: &str) -> bool {
     }
 }
 
+/// The paths that decide, each asked by `POST` with a JSON body.
+pub(crate) const DECISION_PATHS: [&str; 11] = [
+    "/v1/check",
+    "/v1/check-batch",
+    "/v1/peek",
+    "/v1/take",
+    "/v1/refund",
+    "/v1/reset",
+    "/v1/reserve",
+    "/v1/commit",
+    "/v1/cancel",
+    "/throttle",
+    "/json",
+];
+
 /// A path as a span may be called: never what a stranger wrote.
 #[cfg(feature = "otlp")]
 fn route_name(path: &str) -> &'static str {
-    const KNOWN: [&str; 13] = [
-        "/v1/check",
-        "/v1/check-batch",
-        "/v1/peek",
-        "/v1/take",
-        "/v1/refund",
-        "/v1/reset",
-        "/v1/reserve",
-        "/v1/commit",
-        "/v1/cancel",
-        "/throttle",
-        "/json",
-        "/metrics",
-        "/readyz",
-    ];
-    match KNOWN.into_iter().find(|known| *known == path) {
+    let known = DECISION_PATHS.into_iter().chain(["/metrics", "/readyz"]);
+    match known.into_iter().find(|known| *known == path) {
         Some(known) => known,
         None if path.starts_with("/v1/gate/") => "/v1/gate/{policy}",
         None => "other",

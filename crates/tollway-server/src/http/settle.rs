@@ -19,7 +19,7 @@ pub(super) async fn reserve(
 ) -> Result<(), Trouble> {
     let status = deny_status(request)?;
     let body: CheckBody<'_> = read(request.body)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let asks = body.asks(&rules, worker.service.settings().limits.charges_max)?;
     let decider = worker.decider(&rules);
     let reserved = decider.reserve(&asks).await?;
@@ -42,7 +42,7 @@ pub(super) async fn commit(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let body: SettleBody<'_> = read(request.body)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     settled(worker.decider(&rules).commit(id(&body)?, &body.costs).await?, reply);
     Ok(())
 }
@@ -57,7 +57,7 @@ pub(super) async fn cancel(
     if !body.costs.is_empty() {
         return Err(Trouble::Bad("a cancelled reservation has no costs".to_owned()));
     }
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     settled(worker.decider(&rules).cancel(id(&body)?).await?, reply);
     Ok(())
 }

@@ -53,7 +53,7 @@ fn left(worker: &Worker) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(1_500))]
+    #![proptest_config(crate::testing::proptests::cases(1_500))]
 
     #[test]
     fn mangled_bodies_are_answered_in_json_and_charge_nothing_unless_they_are_valid(
@@ -122,7 +122,7 @@ async fn exchanged(worker: &Rc<Worker>, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(100))]
+    #![proptest_config(crate::testing::proptests::cases(100))]
 
     #[test]
     fn a_pipeline_cut_anywhere_is_answered_as_its_requests_one_by_one(

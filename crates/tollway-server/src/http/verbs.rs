@@ -29,7 +29,7 @@ pub(super) async fn amend(
     reply: &mut Reply,
 ) -> Result<(), Trouble> {
     let body: CheckBody<'_> = read(request.body)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let asks = body.asks(&rules, 1)?;
     let decider = worker.decider(&rules);
     match change {

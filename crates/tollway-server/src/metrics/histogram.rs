@@ -21,7 +21,7 @@ const BOUNDS_NS: [u64; 10] = [
 
 /// Durations counted by bucket, by each of a few threads for itself.
 #[derive(Debug, Default)]
-pub struct Histogram([Share; STRIPES]);
+pub(crate) struct Histogram([Share; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -48,7 +48,7 @@ impl Histogram {
     }
 
     /// Counts one duration.
-    pub fn observe(&self, duration: Duration) {
+    pub(crate) fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
         let share = &self.0[stripe()];
@@ -57,7 +57,7 @@ impl Histogram {
     }
 
     /// Writes the samples of the family that was begun in `text`.
-    pub fn write(&self, labels: &[(&str, &str)], text: &mut Exposition) {
+    pub(crate) fn write(&self, labels: &[(&str, &str)], text: &mut Exposition) {
         let mut count = 0;
         for (index, bucket) in self.counts().into_iter().enumerate() {
             count += bucket;

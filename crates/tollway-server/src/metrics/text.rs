@@ -4,28 +4,28 @@ use std::fmt::Write;
 
 /// Metric families being written.
 #[derive(Debug, Default)]
-pub struct Exposition {
+pub(crate) struct Exposition {
     text: String,
     family: String,
 }
 
 impl Exposition {
     /// The media type of the text.
-    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+    pub(crate) const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Begins a family; its samples must follow.
-    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub(crate) fn family(&mut self, name: &str, kind: &str, help: &str) {
         name.clone_into(&mut self.family);
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
     /// A sample of the family.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+    pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
         self.sample_of("", labels, value);
     }
 
     /// A sample of the family whose name has a suffix.
-    pub fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+    pub(crate) fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(&self.family);
         self.text.push_str(suffix);
         for (index, (name, value)) in labels.iter().enumerate() {
@@ -42,8 +42,7 @@ impl Exposition {
     }
 
     /// The text.
-    #[must_use]
-    pub fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.text
     }
 }

@@ -106,7 +106,7 @@ pub(super) async fn answer(
     let limits = &worker.service.settings().limits;
     let known = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
     let stranger = known.for_a_stranger();
-    let rules = worker.service.enforcer().rules_at_hand();
+    let rules = worker.service.enforcer.rules_at_hand();
     let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
     let mut progress = Progress { used: 0, more: true, broken: None };
     let mut args = Vec::with_capacity(8);

@@ -18,7 +18,7 @@ use crate::worker::Worker;
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Worker,
     mut stream: S,
     (id, peer): (u64, IpAddr),

@@ -12,15 +12,15 @@
 mod batch;
 mod check;
 mod connection;
-pub mod encode;
-pub mod parse;
+pub(crate) mod encode;
+pub(crate) mod parse;
 mod session;
 mod settle;
 mod throttle;
 mod transaction;
 mod verbs;
 
-pub use connection::serve;
+pub(crate) use connection::serve;
 
 #[cfg(test)]
 mod tests;

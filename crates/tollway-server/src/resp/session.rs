@@ -335,7 +335,7 @@ fn command_entry(entry: &(&str, i64, &str, [i64; 3]), encoder: &mut Encoder<'_>)
 
 fn info(worker: &Worker) -> String {
     let service = &worker.service;
-    let keys = service.enforcer().memory().map_or(0, |memory| memory.pressure().used);
+    let keys = service.enforcer.memory().map_or(0, |memory| memory.pressure().used);
     format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\ntollway_version:{VERSION}\r\n\
          redis_mode:standalone\r\nprocess_id:{}\r\nloading:0\r\n\

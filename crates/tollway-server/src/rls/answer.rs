@@ -13,7 +13,7 @@ use crate::rules::Ask;
 
 /// The answer to a request.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Whether the request is over a limit.
     pub is_over: bool,
     /// One status per descriptor, in order.
@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// What became of one descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub(crate) struct Status {
     /// Whether it is over its limit.
     pub is_over: bool,
     /// Its limit: units, unit, name; `None` if it has none.

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 
 /// A unit of time, by its number on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// None that has a name.
     #[default]
     Unknown = 0,
@@ -32,24 +32,21 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit that has a length.
-    pub const ALL: [Self; 7] =
+    pub(crate) const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
     /// The unit of this number.
-    #[must_use]
-    pub fn numbered(number: i32) -> Option<Self> {
+    pub(crate) fn numbered(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| *unit as i32 == number)
     }
 
     /// The unit of this name, in any case.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The name in proto3 JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
             Self::Second => "SECOND",
@@ -63,8 +60,7 @@ impl Unit {
     }
 
     /// How long it is; zero if unknown.
-    #[must_use]
-    pub const fn duration(self) -> Duration {
+    pub(crate) const fn duration(self) -> Duration {
         const DAY: u64 = 86_400;
         Duration::from_secs(match self {
             Self::Unknown => 0,
@@ -84,7 +80,7 @@ impl Unit {
 /// # Errors
 ///
 /// If the numbers make no quota.
-pub fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
+pub(crate) fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
     // A limit of zero denies everything; the policy stands in for what is then never asked.
     let quota = Quota::new(u64::from(requests.max(1)), unit.duration())?;
     let window = FixedWindow::new(quota, Anchor::Epoch);
@@ -103,8 +99,7 @@ pub(super) fn overridden(
 }
 
 /// A policy's units and the unit of its window; [`Unit::Unknown`] if its window is none of them.
-#[must_use]
-pub fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
+pub(crate) fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
     let algorithm = policy.algorithm();
     let (units, window) = algorithm.window().unwrap_or((algorithm.limit(), Duration::ZERO));
     let unit = Unit::ALL.into_iter().find(|unit| unit.duration() == window);
@@ -112,8 +107,7 @@ pub fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
 }
 
 /// A name that a header field can carry, made of any text.
-#[must_use]
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let keep = |char: char| {
         if matches!(char, ' '..='~') && char != '"' && char != '\\' { char } else { '_' }
     };

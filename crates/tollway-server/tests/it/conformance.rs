@@ -12,14 +12,10 @@ use std::time::Duration;
 use tollway_core::{Policy, Settlement, Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::Listen;
-use tollway_server::descriptors::{Domain, Limit, Node};
-use tollway_server::endpoint::Endpoint;
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::Metrics;
-use tollway_server::rules::{Lists, Rule, RuleOptions, Rules};
-use tollway_server::server::Server;
-use tollway_server::service::Service;
-use tollway_server::settings::Settings;
+use tollway_server::{
+    Backing, Domain, Endpoint, Limit, Lists, Metrics, Node, Rule, RuleOptions, Rules, Server,
+    Service, Settings,
+};
 use tollway_testkit::conformance::{
     Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,
 };

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::{Mode, Policy};
-use tollway_server::grpc::messages::{
+use tollway_server::testing::messages::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UInt64Value,
 };
 use tollway_testkit::conformance::{
