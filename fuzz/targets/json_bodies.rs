@@ -5,12 +5,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollway_fuzz::{run, service};
-use tollway_server::testing::{DECISION_PATHS, post};
+use tollway_server::testing::{decision_paths, post};
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, body)) = input.split_first() else { return };
     let service = service();
-    let path = DECISION_PATHS[usize::from(*first) % DECISION_PATHS.len()];
+    let paths = decision_paths();
+    let path = paths[usize::from(*first) % paths.len()];
     let (status, reply) = run(post(&service, path, body));
     let json = serde_json::from_slice::<serde_json::Value>(&reply);
     assert!(json.is_ok(), "{}", reply.escape_ascii());

@@ -15,7 +15,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tollway_core::gcra::Gcra;
-use tollway_core::{Policy, Quota, QuotaError};
+use tollway_core::{Cost, Decision, Key, Policy, Quota, QuotaError};
+
+use crate::rls::Refusal;
+use crate::worker::Worker;
 
 /// How many different policies are kept per thread.
 const KEPT: usize = 1_024;
@@ -96,6 +99,30 @@ impl AdHoc {
         self.kept.insert(numbers, Rc::clone(&policy));
         Ok(policy)
     }
+}
+
+/// throttlecrab's question, over HTTP and gRPC: `quantity` units of a key under the numbers `max_burst`,
+/// `count_per_period` and `period` in seconds. A quantity of 0 looks, and is always allowed.
+pub(crate) async fn throttle_once(
+    worker: &Worker,
+    key: &str,
+    [burst, count, period_s]: [i64; 3],
+    quantity: i64,
+) -> Result<Decision, Refusal> {
+    let invalid = |text: &dyn std::fmt::Display| Refusal::Invalid(text.to_string());
+    let numbers = Numbers::per_seconds(burst, count, period_s)
+        .ok_or_else(|| invalid(&"max_burst, count_per_period and period must be positive"))?;
+    let quantity = u64::try_from(quantity).map_err(|_| invalid(&"quantity cannot be negative"))?;
+    let policy = worker.adhoc.borrow_mut().policy(numbers).map_err(|error| invalid(&error))?;
+    let key = Key::new(key.as_bytes()).map_err(|error| invalid(&error))?;
+    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
+    let rules = worker.service.enforcer.rules();
+    let decider = worker.decider(&rules);
+    let asks = [decider.ask_adhoc(&policy, key, cost)];
+    Ok(match quantity {
+        0 => Decision::Allow(decider.peek(&asks).await?.decisions()[0].snapshot()),
+        _ => decider.check(&asks).await?.decisions()[0],
+    })
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ mod tests;
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
 pub(crate) use answer::{Answer, Status};
-pub(crate) use limits::{Unit, limit_policy, printable};
+pub(crate) use limits::{UNIT_EXPECTED, Unit, limit_policy, printable};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};

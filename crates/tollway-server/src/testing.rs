@@ -18,7 +18,10 @@ use crate::worker::Worker;
 pub use crate::grpc::messages;
 
 /// The paths that decide, each asked by `POST` with a JSON body.
-pub const DECISION_PATHS: [&str; 11] = crate::http::DECISION_PATHS;
+#[must_use]
+pub fn decision_paths() -> Vec<&'static str> {
+    crate::http::decision_paths().collect()
+}
 
 /// Serves one client over HTTP until it leaves.
 ///

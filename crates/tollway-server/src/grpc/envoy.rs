@@ -65,7 +65,7 @@ fn descriptor(message: &RateLimitDescriptor) -> Result<Descriptor<'_>, Status> {
     let limit = match &message.limit {
         None => None,
         Some(limit) => {
-            let unknown = || Status::new(Code::InvalidArgument, "unknown unit in a limit");
+            let unknown = || Status::new(Code::InvalidArgument, rls::UNIT_EXPECTED);
             let unit = Unit::numbered(limit.unit).ok_or_else(unknown)?;
             Some((limit.requests_per_unit, unit))
         }

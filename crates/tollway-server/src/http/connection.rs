@@ -215,7 +215,7 @@ fn plain<'a>(
 }
 
 fn wrong_line<'a>() -> Parsed<'a> {
-    Parsed::Wrong(Trouble::Bad("a line of the head ends without CR".to_owned()))
+    Parsed::Wrong(Trouble::bad("a line of the head ends without CR"))
 }
 
 /// Whether the head goes on, as far as is known and as far as one may.

@@ -196,7 +196,7 @@ async fn take(
         Unread::TooLong => Trouble::TooLarge,
         Unread::Full => Trouble::Full,
         Unread::Slow => Trouble::Slow,
-        Unread::Broken(why) => Trouble::Bad(format!("the body: {why}")),
+        Unread::Broken(why) => Trouble::bad(format!("the body: {why}")),
     })?;
     answer(worker, &Request { body: &body, ..request }, reply).await;
     Ok(None)

@@ -9,12 +9,11 @@
 //! several pipelined ones in one write. Anything else (HTTP/2, chunked bodies, `Expect`, `Upgrade`)
 //! goes to hyper together with the bytes read so far; both ways meet in [`answer`].
 
-mod check;
 mod compat;
 mod connection;
 mod fallback;
 mod gate;
-pub(crate) mod json;
+mod operations;
 mod ops;
 mod pages;
 mod problem;
@@ -22,16 +21,14 @@ mod queues;
 mod reply;
 mod request;
 mod routes;
-mod settle;
-mod verbs;
+mod verdict;
 
 pub(crate) use connection::serve;
-pub(crate) use json::read;
+pub(crate) use operations::unaskable;
 pub(crate) use problem::Trouble;
 pub(crate) use reply::Reply;
-pub(crate) use request::decoded;
-pub(crate) use request::{Peer, Request};
-pub(crate) use routes::{DECISION_PATHS, answer};
+pub(crate) use request::{Call, Peer, Request};
+pub(crate) use routes::{answer, decision_paths};
 
 #[cfg(test)]
 mod tests;

@@ -10,15 +10,13 @@
 //! because no one knows where the next command would start.
 
 mod batch;
-mod check;
 mod connection;
 pub(crate) mod encode;
+mod operations;
 pub(crate) mod parse;
 mod session;
-mod settle;
 mod throttle;
 mod transaction;
-mod verbs;
 
 pub(crate) use connection::serve;
 

@@ -344,3 +344,17 @@ fn info(worker: &Worker) -> String {
         std::process::id()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Verb;
+
+    #[test]
+    fn every_verb_is_told_to_clients_that_route_by_keys() {
+        for verb in Verb::ALL {
+            let name = format!("toll.{}", verb.name());
+            assert!(TABLE.iter().any(|entry| entry.0 == name), "{name}");
+        }
+    }
+}

@@ -30,6 +30,10 @@ pub(crate) enum Unit {
     Week = 7,
 }
 
+/// What to say of a unit that is none of these.
+pub(crate) const UNIT_EXPECTED: &str =
+    "unit must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR";
+
 impl Unit {
     /// Every unit that has a length.
     pub(crate) const ALL: [Self; 7] =
