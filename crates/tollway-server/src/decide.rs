@@ -19,10 +19,11 @@ use std::task::Poll;
 use std::time::Instant;
 
 use tollway_core::{
-    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Mode, Policy, ReservationId, Reserved,
-    Retry, Settlement, Snapshot, StoreError, Timestamp, Verdict,
+    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Policy, ReservationId, Reserved,
+    Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
 
+use crate::counting::Counting;
 use crate::enforcer::{Enforcer, Tops};
 use crate::rules::{Ask, Rules, Source, Treatment};
 use crate::settings::Settings;
@@ -82,7 +83,7 @@ impl<'a> Decider<'a> {
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
             self.judge(std::slice::from_ref(ask), answer);
         }
-        self.count(asks, answers);
+        self.counting().count(asks, answers);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
     }
 
@@ -100,7 +101,7 @@ impl<'a> Decider<'a> {
         };
         let mut answer = Ok(Verdict::one(decision));
         self.judge(std::slice::from_ref(ask), &mut answer);
-        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
+        self.counting().count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -119,7 +120,7 @@ impl<'a> Decider<'a> {
         let started = Instant::now();
         let mut answer = self.check_together(asks, true).await;
         self.judge(asks, &mut answer);
-        self.count_verdict(asks, &answer);
+        self.counting().count_verdict(asks, &answer);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -157,7 +158,7 @@ impl<'a> Decider<'a> {
             None => verdict,
         };
         self.is_decided(1, &verdict);
-        self.count_decisions(std::slice::from_ref(ask), &verdict);
+        self.counting().count_decisions(std::slice::from_ref(ask), &verdict);
         if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
@@ -200,7 +201,7 @@ impl<'a> Decider<'a> {
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
         let reserved = self.told(self.enforcer.store().reserve(&charges, self.now)).await?;
         self.is_decided(charges.len(), &reserved.verdict);
-        self.count_decisions(asks, &reserved.verdict);
+        self.counting().count_decisions(asks, &reserved.verdict);
         Ok(reserved)
     }
 
@@ -308,6 +309,11 @@ impl<'a> Decider<'a> {
         }
     }
 
+    /// What counts the decisions.
+    const fn counting(&self) -> Counting<'a> {
+        Counting { tops: self.tops, now: self.now }
+    }
+
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
         answer.await.inspect_err(|error| self.note_error(1, error))
     }
@@ -352,31 +358,6 @@ impl<'a> Decider<'a> {
 /// stand, and an error would hide from the caller that they were taken.
 fn tried(ask: &Ask<'_>, answer: Decided) -> Verdict {
     answer.unwrap_or_else(|_| Verdict::one(ask.unasked()).degraded())
-}
-
-impl Ask<'_> {
-    /// Whether the store is asked at all.
-    #[must_use]
-    pub(crate) fn is_asked(&self) -> bool {
-        matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
-    }
-
-    /// Whether the charge can take part in a denial.
-    #[must_use]
-    pub(crate) fn may_deny(&self) -> bool {
-        self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
-    }
-
-    /// What is answered without the store.
-    fn unasked(&self) -> Decision {
-        let limit = self.charge.policy.algorithm().limit();
-        let snapshot =
-            |remaining| Snapshot::new(limit, remaining, Default::default(), Default::default());
-        match self.treatment {
-            Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
-            _ => Decision::Allow(snapshot(limit)),
-        }
-    }
 }
 
 /// The charge as it is reserved.

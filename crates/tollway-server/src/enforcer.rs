@@ -16,10 +16,12 @@ use tollway_core::{Clock, Store, Timestamp};
 use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
+use crate::decide::Decider;
 use crate::metrics::{Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::rules::Rules;
+use crate::settings::Settings;
 use crate::top::{Ranking, Top, ranking};
 
 /// Where states live.
@@ -163,6 +165,30 @@ impl Enforcer {
     /// Where decisions on policies that come with requests are counted.
     pub(crate) fn adhoc_tally(&self) -> &Tally {
         &self.adhoc_tally
+    }
+
+    /// Notes that the store did not answer for so many charges.
+    pub(crate) fn note_outage(&self, charges: u64) {
+        let told = || self.store.outage();
+        self.outages.failed(self.store_name, told, charges, self.clock.now());
+    }
+
+    /// Looks whether an outage has begun without a call, goes on, or is over.
+    pub(crate) fn look_for_outage(&self) {
+        if self.memory.is_none() {
+            self.outages.look(self.store_name, self.store.outage().as_ref(), self.clock.now());
+        }
+    }
+
+    /// Decides one request, or one batch, under these rules as of now. What is decided is counted for
+    /// the worker that has `tops`.
+    pub(crate) fn decider<'a>(
+        &'a self,
+        rules: &'a Rules,
+        settings: &'a Settings,
+        tops: &'a Mutex<Tops>,
+    ) -> Decider<'a> {
+        Decider { enforcer: self, settings, tops, rules, now: self.clock.now() }
     }
 
     /// The most frequent keys of the last minutes: allowed, denied.

@@ -15,7 +15,7 @@
 
 mod adhoc;
 mod auth;
-mod buffers;
+mod client_stream;
 pub mod config;
 mod counting;
 mod dashboard;

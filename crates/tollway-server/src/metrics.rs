@@ -3,9 +3,6 @@
 //! Never a key as a label: a policy's name is chosen by the operator, a key by strangers. Counters
 //! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
 
-mod histogram;
-mod text;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +11,30 @@ use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
 
-pub(crate) use histogram::Histogram;
-pub(crate) use text::Exposition;
+pub use tollway_http::metrics::Counter;
+pub(crate) use tollway_http::metrics::{BUCKETS, Bounds, Exposition};
+
+/// Durations of decisions and of stores.
+pub(crate) type Histogram = tollway_http::metrics::Histogram<DecisionBounds>;
+
+/// From what a decision in memory takes to what a lost store takes.
+#[derive(Debug)]
+pub(crate) struct DecisionBounds;
+
+impl Bounds for DecisionBounds {
+    const NS: [u64; BUCKETS - 1] = [
+        1_000,
+        5_000,
+        25_000,
+        100_000,
+        500_000,
+        1_000_000,
+        5_000_000,
+        25_000_000,
+        100_000_000,
+        1_000_000_000,
+    ];
+}
 
 /// Decisions of one policy.
 #[derive(Debug, Default)]
@@ -53,43 +72,6 @@ impl Degraded {
     /// All of them.
     pub(crate) fn get(&self) -> u64 {
         Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
-    }
-}
-
-/// A count that only grows: a cache line for each of a few threads, so that workers which count the
-/// same thing do not pass a line back and forth.
-#[derive(Debug, Default)]
-pub struct Counter([Stripe; STRIPES]);
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Stripe(AtomicU64);
-
-const STRIPES: usize = 4;
-
-/// The stripe of this thread, given out in turn.
-#[inline]
-fn stripe() -> usize {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) as usize % STRIPES;
-    }
-    MINE.with(|mine| *mine)
-}
-
-impl Counter {
-    /// Adds `count`.
-    #[inline]
-    pub(crate) fn add(&self, count: u64) {
-        if count > 0 {
-            self.0[stripe()].0.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    /// The count.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -207,9 +189,11 @@ impl Metrics {
         text.sample(&[("result", "ok")], self.reloads.get() as f64);
         text.sample(&[("result", "refused")], self.reloads_failed.get() as f64);
         let reloaded_at_s = self.reloaded_at_s.load(Ordering::Relaxed);
-        let help = "When the configuration in force was loaded.";
-        text.family("tollway_config_last_reload_success_timestamp_seconds", "gauge", help);
-        text.sample(&[], reloaded_at_s as f64);
+        text.gauge(
+            "tollway_config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was loaded.",
+            reloaded_at_s as f64,
+        );
         let help = "Time to decide one request or one pipelined batch.";
         text.family("tollway_decision_duration_seconds", "histogram", help);
         self.decision_seconds.write(&[], text);

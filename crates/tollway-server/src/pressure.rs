@@ -125,15 +125,12 @@ fn worst(memory: &MemoryStore, service: &Service, cost: fn(&Pressure) -> u64) ->
 pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Exposition) {
     let now = service.clock().now();
     let pressure = memory.pressure();
-    text.family("tollway_keys", "gauge", "Keys with a state in memory.");
-    text.sample(&[], pressure.used as f64);
-    text.family("tollway_keys_forgotten_total", "counter", "Forgotten early: no room.");
-    text.sample(&[], pressure.forgotten as f64);
-    text.family("tollway_keys_refused_total", "counter", "Newcomers refused: no room.");
-    text.sample(&[], pressure.refused as f64);
+    text.gauge("tollway_keys", "Keys with a state in memory.", pressure.used as f64);
+    let (forgotten, refused) = (pressure.forgotten, pressure.refused);
+    text.counter("tollway_keys_forgotten_total", "Forgotten early: no room.", forgotten);
+    text.counter("tollway_keys_refused_total", "Newcomers refused: no room.", refused);
     let help = "Keys of the snapshot for which there was no room at the start.";
-    text.family("tollway_snapshot_keys_dropped_total", "counter", help);
-    text.sample(&[], memory.dropped() as f64);
+    text.counter("tollway_snapshot_keys_dropped_total", help, memory.dropped());
     write_policies(memory, service, text);
     let fill = memory.fill(now);
     let rooms = [

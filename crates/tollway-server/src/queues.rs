@@ -150,10 +150,10 @@ struct Made {
     signer: Signer,
 }
 
-/// That a task makes the queues, until it ends in whatever way.
-struct Turn(Arc<AtomicBool>);
+/// Says that a task makes the queues, until it ends in whatever way.
+struct MakingGuard(Arc<AtomicBool>);
 
-impl Drop for Turn {
+impl Drop for MakingGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -207,13 +207,13 @@ impl Queues {
     /// Has a task make the queues, unless there is one.
     fn make_soon(&self) {
         if !self.is_making.swap(true, Ordering::AcqRel) {
-            let turn = Turn(Arc::clone(&self.is_making));
-            tokio::spawn(self.clone().make_later(turn));
+            let guard = MakingGuard(Arc::clone(&self.is_making));
+            tokio::spawn(self.clone().make_later(guard));
         }
     }
 
     /// Makes the queues as soon as their store answers.
-    async fn make_later(self, _turn: Turn) {
+    async fn make_later(self, _guard: MakingGuard) {
         let mut last = String::new();
         loop {
             let is_lasting = match self.make().await {

@@ -13,15 +13,15 @@
 //!                `-- otherwise --------------> all together
 //! ```
 
-mod answer;
 mod limits;
+mod response;
 #[cfg(test)]
 mod tests;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
-pub(crate) use answer::{Answer, Status};
 pub(crate) use limits::{UNIT_EXPECTED, Unit, limit_policy, printable};
+pub(crate) use response::{Response, Status};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
@@ -84,7 +84,7 @@ struct Case<'a> {
 /// # Errors
 ///
 /// If it is malformed, or the store fails and a policy wants that told.
-pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
+pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Response, Refusal> {
     validate(worker, request)?;
     let rules = worker.service.enforcer.rules();
     let domain = rules.domain(request.domain);
@@ -97,7 +97,7 @@ pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Ans
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
     let decider = worker.decider(&rules);
     let judged = judge(&decider, &cases, &asks).await?;
-    Ok(answer::assemble(&decider, &cases, &asks, &judged))
+    Ok(response::assemble(&decider, &cases, &asks, &judged))
 }
 
 fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {

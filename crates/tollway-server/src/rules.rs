@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollway_core::{Charge, Cost, Key, KeyError, Policy};
+use tollway_core::{Charge, Cost, Decision, Key, KeyError, Mode, Policy, Retry, Snapshot};
 
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
@@ -234,6 +234,31 @@ impl Rules {
             },
             unavailable_on_store_error: source.tells_store_errors(),
             tally: source.tally(),
+        }
+    }
+}
+
+impl Ask<'_> {
+    /// Whether the store is asked at all.
+    #[must_use]
+    pub(crate) fn is_asked(&self) -> bool {
+        matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
+    }
+
+    /// Whether the charge can take part in a denial.
+    #[must_use]
+    pub(crate) fn may_deny(&self) -> bool {
+        self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
+    }
+
+    /// What is answered without the store.
+    pub(crate) fn unasked(&self) -> Decision {
+        let limit = self.charge.policy.algorithm().limit();
+        let snapshot =
+            |remaining| Snapshot::new(limit, remaining, Default::default(), Default::default());
+        match self.treatment {
+            Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
+            _ => Decision::Allow(snapshot(limit)),
         }
     }
 }

@@ -202,6 +202,14 @@ impl Service {
         self.wrong_tokens.note(peer, front, self.clock().now())
     }
 
+    /// Looks whether an outage of a store has begun without a call, goes on, or is over.
+    pub(crate) fn look_for_outage(&self) {
+        self.enforcer.look_for_outage();
+        if let Some(queues) = self.queues() {
+            queues.look_for_outage();
+        }
+    }
+
     /// Says that no new work should come: `/readyz` fails from now on.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::adhoc::AdHoc;
-use crate::buffers::Buffers;
+use crate::client_stream::Buffers;
 use crate::decide::Decider;
 use crate::enforcer::Tops;
 use crate::rules::Rules;
@@ -22,7 +22,7 @@ pub(crate) struct Worker {
     /// Policies that came with a request.
     pub adhoc: RefCell<AdHoc>,
     /// Buffers between two uses.
-    pub buffers: RefCell<Buffers>,
+    pub buffers: Buffers,
     /// Keys most often allowed and denied on this thread.
     pub tops: Arc<Mutex<Tops>>,
     date: RefCell<(u64, String)>,
@@ -38,9 +38,7 @@ impl Worker {
 
     /// Decides a request, or a batch, under these rules as of now.
     pub(crate) fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
-        let (enforcer, settings) = (&self.service.enforcer, self.service.settings());
-        let now = enforcer.clock().now();
-        Decider { enforcer, settings, tops: &self.tops, rules, now }
+        self.service.enforcer.decider(rules, self.service.settings(), &self.tops)
     }
 
     /// The time as HTTP's `Date` says it, written anew once a second.

@@ -19,7 +19,7 @@ use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::spelling::unknown;
 use tollway_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
 
-use super::reader::{Place, Table};
+use super::reader::{ConfigValue, Table};
 use crate::metrics::Metrics;
 use crate::pattern::Pattern;
 use crate::rules::{GateKey, Lists, Rule, RuleOptions};
@@ -29,7 +29,7 @@ const ALGORITHM_FIELDS: [&str; 8] =
     ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
-pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Option<Rule> {
+pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
     let algorithm = algorithm_or_noted(&table);
@@ -64,7 +64,7 @@ pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
 
 fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
     let name = table.get("algorithm");
-    let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text);
+    let text = name.as_ref().map_or(Ok("gcra".to_owned()), ConfigValue::text);
     match table.tell(text)?.as_str() {
         "gcra" => Some(Gcra::new(quota(table)?.0).into()),
         "fixed-window" => fixed_window(table),
@@ -81,7 +81,7 @@ fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
 }
 
 /// The quota, and where it stands.
-fn quota<'a>(table: &Table<'a>) -> Option<(Quota, Place<'a>)> {
+fn quota<'a>(table: &Table<'a>) -> Option<(Quota, ConfigValue<'a>)> {
     let place = table.tell(table.need("quota"))?;
     let text = table.tell(place.text())?;
     let quota = text.parse().map_err(|error: tollway_core::ParseQuotaError| {
@@ -141,9 +141,9 @@ fn duration(table: &Table<'_>, name: &'static str) -> Option<Duration> {
 /// What to do when the store fails, and whether to say so instead of answering.
 pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
     let mut at_most = Duration::from_secs(30);
-    table.set("allow_at_most", &mut at_most, Place::duration);
+    table.set("allow_at_most", &mut at_most, ConfigValue::duration);
     let mut shares = 1;
-    table.set("shares", &mut shares, Place::number);
+    table.set("shares", &mut shares, ConfigValue::number);
     let mut mode = (OnStoreError::Deny, false);
     table.set("on_store_error", &mut mode, |place| match place.text()?.as_str() {
         "deny" => Ok((OnStoreError::Deny, false)),
@@ -158,7 +158,7 @@ pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
 
 fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
     let mut terms = ReservationTerms::default();
-    table.set("reservation_ttl", &mut terms.ttl, Place::duration);
+    table.set("reservation_ttl", &mut terms.ttl, ConfigValue::duration);
     table.set("on_expiry", &mut terms.on_expiry, |place| match place.text()?.as_str() {
         "return" => Ok(OnExpiry::Return),
         "keep" => Ok(OnExpiry::Keep),
@@ -168,7 +168,7 @@ fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
 }
 
 fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
-    let read = |place: &Place<'_>| {
+    let read = |place: &ConfigValue<'_>| {
         let table = place.tell(place.table())?;
         let key = table.tell(table.need("key").and_then(|place| place.text()));
         let algorithm = algorithm_or_noted(&table);
@@ -183,7 +183,7 @@ fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
 pub(super) fn lists(table: &Table<'_>) -> Lists {
     let list = |name| {
         let mut texts = Vec::new();
-        table.set(name, &mut texts, Place::texts);
+        table.set(name, &mut texts, ConfigValue::texts);
         texts.iter().map(String::as_str).collect()
     };
     Lists { unlimited: list("unlimited"), banned: list("banned") }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::reader::Place;
+use super::reader::ConfigValue;
 
 const STORES: &str = "memory, redis://host, redis+unix:///path, redis+sentinel://host/name or \
                       redis+cluster://host (rediss for TLS), tollway://host, tollways://host or \
@@ -61,7 +61,7 @@ pub(super) fn check_queue_file(text: &str) -> Result<(), String> {
 /// Reads a field that names a store, and says with its line what is wrong with it.
 pub(super) fn place_of(
     check: fn(&str) -> Result<(), String>,
-) -> impl Fn(&Place<'_>) -> Result<Option<String>, ConfigError> {
+) -> impl Fn(&ConfigValue<'_>) -> Result<Option<String>, ConfigError> {
     move |place| {
         let text = place.text()?;
         check(&text).map_err(|problem| place.wrong(problem))?;

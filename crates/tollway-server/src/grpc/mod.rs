@@ -8,7 +8,6 @@ mod envoy;
 pub mod messages;
 mod reflection;
 mod socket_name;
-mod status;
 mod throttlecrab;
 mod unary;
 

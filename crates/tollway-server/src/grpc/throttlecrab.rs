@@ -2,9 +2,9 @@
 
 use tollway_core::Decision;
 use tollway_core::fields::seconds_up;
+use tonic::Status;
 
 use super::messages::{ThrottleRequest, ThrottleResponse};
-use super::status::Status;
 use crate::adhoc::throttle_once;
 use crate::worker::Worker;
 

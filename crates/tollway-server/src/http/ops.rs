@@ -119,15 +119,15 @@ fn exposition(service: &Service) -> String {
     let mut text = Exposition::default();
     text.family("tollway_build_info", "gauge", "The version that runs.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    text.family("tollway_draining", "gauge", "Whether the service is about to stop.");
-    text.sample(&[], f64::from(u8::from(service.is_draining())));
+    let is_draining = f64::from(u8::from(service.is_draining()));
+    text.gauge("tollway_draining", "Whether the service is about to stop.", is_draining);
     let help = "Whether the store answers; without it each policy's on_store_error does.";
     let labels = [("store", service.enforcer.store_name())];
     service.enforcer.outages().write(("tollway_store_up", help), &labels, &mut text);
     service.stale.write(&mut text);
     service.metrics().write(service.enforcer.store_name(), &mut text);
-    text.family("tollway_held_bytes", "gauge", "Held for unfinished requests.");
-    text.sample(&[], service.room().bytes() as f64);
+    let held_bytes = service.room().bytes() as f64;
+    text.gauge("tollway_held_bytes", "Held for unfinished requests.", held_bytes);
     if let Some(memory) = service.enforcer.memory() {
         pressure::write(memory, service, &mut text);
     }
@@ -136,14 +136,11 @@ fn exposition(service: &Service) -> String {
         let help = "Whether the store of the queues answers.";
         queues.outages().write(("tollway_queue_store_up", help), &[], &mut text);
         let help = "Calls that the store of the queues did not answer.";
-        text.family("tollway_queue_store_errors_total", "counter", help);
-        text.sample(&[], health.failed_calls as f64);
+        text.counter("tollway_queue_store_errors_total", help, health.failed_calls);
         let help = "Whether the disk of the queues is full, so that new jobs are refused.";
-        text.family("tollway_queue_store_full", "gauge", help);
-        text.sample(&[], f64::from(u8::from(health.is_full)));
+        text.gauge("tollway_queue_store_full", help, f64::from(u8::from(health.is_full)));
         let help = "Commits of the queue file that failed.";
-        text.family("tollway_queue_commit_failures_total", "counter", help);
-        text.sample(&[], health.failed_commits as f64);
+        text.counter("tollway_queue_commit_failures_total", help, health.failed_commits);
     }
     process::write(&mut text);
     text.finish()

@@ -44,6 +44,36 @@ impl Reply {
         self.constant = Some(body);
     }
 
+    /// Writes the head of an HTTP/1.1 response.
+    pub(super) fn write_head(&self, date: &str, is_last: bool, out: &mut Vec<u8>) {
+        let mut number = itoa::Buffer::new();
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(number.format(self.status).as_bytes());
+        out.push(b' ');
+        let status = http::StatusCode::from_u16(self.status).ok();
+        let reason = status.and_then(|status| status.canonical_reason()).unwrap_or("Status");
+        out.extend_from_slice(reason.as_bytes());
+        let mut field = |name: &str, value: &str| {
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+        };
+        field("content-type", self.content_type);
+        // Not Modified has no body, and its length would be taken for that of the file.
+        if self.status != 304 {
+            field("content-length", number.format(self.body().len()));
+        }
+        field("date", date);
+        for (name, value) in &self.fields {
+            field(name, value);
+        }
+        if is_last {
+            field("connection", "close");
+        }
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+
     /// Takes the body, as bytes that may be sent later; whether they are a part of the binary.
     pub(super) fn take_body(&mut self) -> (bytes::Bytes, bool) {
         match self.constant {

@@ -19,7 +19,7 @@ use super::session::Session;
 use super::throttle::ThrottleCommand;
 use super::transaction::{Transaction, TransactionCommand};
 use crate::auth::Role;
-use crate::buffers::WRITE_BYTES;
+use crate::client_stream::WRITE_BYTES;
 use crate::decide::{Decided, Decider};
 use crate::operation::Verb;
 use crate::rules::{Ask, Rules};

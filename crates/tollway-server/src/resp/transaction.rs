@@ -13,7 +13,7 @@
 //! rest. Charges that belong together are one `TOLL.CHECK`. `WATCH` is refused, since there is nothing
 //! here that a client reads, compares and writes.
 
-use tollway_http::Place;
+use tollway_http::RoomGuard;
 
 use super::batch::unknown;
 use super::operations::{self, verb_named};
@@ -32,7 +32,7 @@ pub(super) struct Transaction {
     commands: Vec<Vec<Box<[u8]>>>,
     bytes: usize,
     /// Their part of what all connections may hold.
-    place: Option<Place>,
+    held: Option<RoomGuard>,
     /// Whether one of them was refused.
     aborted: bool,
 }
@@ -99,11 +99,11 @@ impl Transaction {
     }
 
     fn hold(&mut self, bytes: usize, worker: &Worker) -> bool {
-        match &self.place {
-            Some(place) => place.extend(bytes as u64),
+        match &self.held {
+            Some(held) => held.extend(bytes as u64),
             None => {
-                self.place = worker.service.room().enter(bytes as u64);
-                self.place.is_some()
+                self.held = worker.service.room().enter(bytes as u64);
+                self.held.is_some()
             }
         }
     }
