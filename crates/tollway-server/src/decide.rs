@@ -55,7 +55,7 @@ impl<'a> Decider<'a> {
 
     /// What to ask for `key` under a policy that came with the request.
     pub(crate) fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
-        self.rules.ask(Source::Request { policy, tally: self.enforcer.adhoc_tally() }, key, cost)
+        self.rules.ask(Source::request(policy, self.enforcer.adhoc_tally()), key, cost)
     }
 
     /// Answers independent asks, each on its own, as one batch.

@@ -232,31 +232,25 @@ impl Metrics {
     }
 
     fn write_fronts(&self, text: &mut Exposition) {
-        type Pick = fn(&FrontCounts) -> f64;
-        let families: [(&str, &str, &str, Pick); 6] = [
-            ("tollway_connections", "gauge", "Connections open now.", |front| {
-                front.open.load(Ordering::Relaxed) as f64
-            }),
-            ("tollway_connections_total", "counter", "Connections accepted.", |front| {
-                front.accepted.get() as f64
-            }),
-            ("tollway_connections_refused_total", "counter", "Over the limit.", |front| {
-                front.refused.get() as f64
-            }),
-            ("tollway_connections_timed_out_total", "counter", "Client too slow.", |front| {
-                front.timed_out.get() as f64
-            }),
-            ("tollway_requests_rejected_total", "counter", "Malformed or forbidden.", |front| {
-                front.rejected.get() as f64
-            }),
-            ("tollway_wrong_tokens_total", "counter", "Tokens that nobody knows.", |front| {
-                front.wrong_tokens.get() as f64
+        type Pick = fn(&FrontCounts) -> &Counter;
+        let families: [(&str, &str, Pick); 5] = [
+            ("tollway_connections_total", "Connections accepted.", |front| &front.accepted),
+            ("tollway_connections_refused_total", "Over the limit.", |front| &front.refused),
+            ("tollway_connections_timed_out_total", "Client too slow.", |front| &front.timed_out),
+            ("tollway_requests_rejected_total", "Malformed or forbidden.", |front| &front.rejected),
+            ("tollway_wrong_tokens_total", "Tokens that nobody knows.", |front| {
+                &front.wrong_tokens
             }),
         ];
-        for (name, kind, help, pick) in families {
-            text.family(name, kind, help);
+        text.family("tollway_connections", "gauge", "Connections open now.");
+        for front in Front::ALL {
+            let open = self.front(front).open.load(Ordering::Relaxed);
+            text.sample(&[("front", front.name())], open as f64);
+        }
+        for (name, help, pick) in families {
+            text.family(name, "counter", help);
             for front in Front::ALL {
-                text.sample(&[("front", front.name())], pick(self.front(front)));
+                text.sample(&[("front", front.name())], pick(self.front(front)).get() as f64);
             }
         }
     }

@@ -23,60 +23,44 @@ pub(crate) enum Verb {
     Check,
     /// Says what a check would answer, and takes nothing.
     Peek,
-    /// Takes as many units as there are, up to the cost.
-    Take,
-    /// Gives the units back.
-    Refund,
-    /// Forgets the key under the policy.
-    Reset,
     /// Takes every charge if all are allowed, to be settled later.
     Reserve,
     /// Settles a reservation at its real costs.
     Commit,
     /// Settles a reservation by giving everything back.
     Cancel,
+    /// Takes as many units as there are, up to the cost.
+    Take,
+    /// Gives the units back.
+    Refund,
+    /// Forgets the key under the policy.
+    Reset,
 }
 
 impl Verb {
-    /// Every verb. Names are compared one by one, so the most frequent comes first.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Check,
-        Self::Peek,
-        Self::Take,
-        Self::Refund,
-        Self::Reset,
-        Self::Reserve,
-        Self::Commit,
-        Self::Cancel,
+    /// Every verb in the order of its number, with its name (what follows `TOLL.` and `/v1/`) and the
+    /// role that it needs. Names are compared one by one, so the most frequent comes first.
+    pub(crate) const TABLE: [(Self, &'static str, Role); 8] = [
+        (Self::Check, "check", Role::Check),
+        (Self::Peek, "peek", Role::Read),
+        (Self::Reserve, "reserve", Role::Check),
+        (Self::Commit, "commit", Role::Check),
+        (Self::Cancel, "cancel", Role::Check),
+        (Self::Take, "take", Role::Check),
+        (Self::Refund, "refund", Role::Check),
+        (Self::Reset, "reset", Role::Admin),
     ];
-
-    /// The name: what follows `TOLL.` and `/v1/`.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Check => "check",
-            Self::Peek => "peek",
-            Self::Take => "take",
-            Self::Refund => "refund",
-            Self::Reset => "reset",
-            Self::Reserve => "reserve",
-            Self::Commit => "commit",
-            Self::Cancel => "cancel",
-        }
-    }
 
     /// The verb of this name, in upper or lower case.
     #[inline]
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|verb| name.eq_ignore_ascii_case(verb.name().as_bytes()))
+        let is_it = |row: &&(Self, &str, Role)| name.eq_ignore_ascii_case(row.1.as_bytes());
+        Self::TABLE.iter().find(is_it).map(|row| row.0)
     }
 
-    /// The role it needs.
+    /// The role that it needs.
     pub(crate) const fn role(self) -> Role {
-        match self {
-            Self::Peek => Role::Read,
-            Self::Reset => Role::Admin,
-            _ => Role::Check,
-        }
+        Self::TABLE[self as usize].2
     }
 
     /// How many charges a request may name; `None` if it names a reservation instead.
@@ -185,6 +169,14 @@ mod tests {
         {
             assert_eq!(reservation_named(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_verbs() {
+        for (index, (verb, name, _)) in Verb::TABLE.into_iter().enumerate() {
+            assert_eq!((verb as usize, Verb::named(name.as_bytes())), (index, Some(verb)));
+        }
+        assert_eq!((Verb::named(b"TAKE"), Verb::named(b"taken")), (Some(Verb::Take), None));
     }
 
     #[test]

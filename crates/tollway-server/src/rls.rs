@@ -251,6 +251,6 @@ impl Case<'_> {
         let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
         let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
-        Some(rules.ask(Source::Descriptor { limit, policy, whole_key: &self.key }, key, cost))
+        Some(rules.ask(Source::descriptor(limit, policy, &self.key), key, cost))
     }
 }

@@ -75,27 +75,19 @@ pub enum GateKey {
     Header(String),
 }
 
-/// Where the limit of an [`Ask`] comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'a> {
-    /// The configuration, by its name.
-    Rule(&'a Rule),
-    /// The request, numbers and all.
-    Request {
-        /// The policy with these numbers.
-        policy: &'a Policy,
-        /// Where its decisions are counted.
-        tally: &'a Tally,
-    },
-    /// The configuration, by the entries of an Envoy descriptor.
-    Descriptor {
-        /// The limit.
-        limit: &'a Limit,
-        /// Its policy.
-        policy: &'a Policy,
-        /// The key before it was cut to what a store takes: lists match what was sent.
-        whole_key: &'a [u8],
-    },
+/// Where the limit of an [`Ask`] comes from, and what is said there.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    /// The policy of keys that have none of their own.
+    policy: &'a Policy,
+    /// The rule, if it is one: it may have lists, and policies for single keys.
+    rule: Option<&'a Rule>,
+    /// What lists and operators know the key as, if not by its own bytes.
+    whole_key: Option<&'a [u8]>,
+    shadow: bool,
+    deny_all: bool,
+    unavailable_on_store_error: bool,
+    tally: &'a Tally,
 }
 
 /// How a key is treated.
@@ -211,29 +203,30 @@ impl Rules {
         let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
         let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
         let key = Key::new(key).map_err(AskError::Key)?;
-        Ok(self.ask(Source::Rule(rule), key, cost))
+        Ok(self.ask(Source::rule(rule), key, cost))
     }
 
     /// What to ask for `key`, whose limit comes from `source`.
     pub(crate) fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
-        let listed_as = source.listed_as(key);
+        let listed_as = source.whole_key.unwrap_or(key.as_bytes());
         let amendment = self.amendments.of(listed_as);
-        let own = amendment.and_then(|own| own.policy(source.policy().name()));
+        let own = amendment.and_then(|own| own.policy(source.policy.name()));
+        let by_rule = |rule: &'a Rule| rule.policy_for(listed_as);
+        let policy = own.unwrap_or_else(|| source.rule.map_or(source.policy, by_rule));
         let listed = match amendment {
             Some(amendment) if amendment.banned => Some(Treatment::Ban),
-            _ => source.lists().and_then(|lists| lists.treatment(listed_as)),
+            _ => source.rule.and_then(|rule| rule.options.lists.treatment(listed_as)),
         };
         Ask {
-            charge: Charge::new(own.unwrap_or_else(|| source.policy_for(listed_as)), key)
-                .cost(cost),
+            charge: Charge::new(policy, key).cost(cost),
             treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
                 Some(treatment) => treatment,
-                None if self.shadow || source.is_shadow() => Treatment::Shadow,
-                None if source.denies_all() => Treatment::Ban,
+                None if self.shadow || source.shadow => Treatment::Shadow,
+                None if source.deny_all => Treatment::Ban,
                 None => Treatment::Enforce,
             },
-            unavailable_on_store_error: source.tells_store_errors(),
-            tally: source.tally(),
+            unavailable_on_store_error: source.unavailable_on_store_error,
+            tally: source.tally,
         }
     }
 }
@@ -264,61 +257,32 @@ impl Ask<'_> {
 }
 
 impl<'a> Source<'a> {
-    /// The policy of keys that have none of their own.
-    pub(crate) const fn policy(self) -> &'a Policy {
-        match self {
-            Self::Rule(rule) => &rule.policy,
-            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
+    /// The configuration, by the name of the policy.
+    pub(crate) fn rule(rule: &'a Rule) -> Self {
+        Self {
+            shadow: rule.options.shadow,
+            unavailable_on_store_error: rule.options.unavailable_on_store_error,
+            rule: Some(rule),
+            ..Self::request(&rule.policy, &rule.tally)
         }
     }
 
-    fn policy_for(self, key: &[u8]) -> &'a Policy {
-        match self {
-            Self::Rule(rule) => rule.policy_for(key),
-            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
-        }
+    /// The request, numbers and all; decisions are counted in `tally`.
+    pub(crate) const fn request(policy: &'a Policy, tally: &'a Tally) -> Self {
+        let (rule, whole_key) = (None, None);
+        let (shadow, deny_all, unavailable_on_store_error) = (false, false, false);
+        Self { policy, rule, whole_key, shadow, deny_all, unavailable_on_store_error, tally }
     }
 
-    /// What lists and operators know the key as.
-    const fn listed_as(self, key: Key<'a>) -> &'a [u8] {
-        match self {
-            Self::Descriptor { whole_key, .. } => whole_key,
-            Self::Rule(_) | Self::Request { .. } => key.as_bytes(),
-        }
-    }
-
-    const fn lists(self) -> Option<&'a Lists> {
-        match self {
-            Self::Rule(rule) => Some(&rule.options.lists),
-            Self::Request { .. } | Self::Descriptor { .. } => None,
-        }
-    }
-
-    const fn is_shadow(self) -> bool {
-        match self {
-            Self::Rule(rule) => rule.options.shadow,
-            Self::Request { .. } => false,
-            Self::Descriptor { limit, .. } => limit.shadow,
-        }
-    }
-
-    const fn denies_all(self) -> bool {
-        matches!(self, Self::Descriptor { limit, .. } if limit.deny_all)
-    }
-
-    const fn tells_store_errors(self) -> bool {
-        match self {
-            Self::Rule(rule) => rule.options.unavailable_on_store_error,
-            Self::Request { .. } => false,
-            Self::Descriptor { limit, .. } => limit.unavailable_on_store_error,
-        }
-    }
-
-    fn tally(self) -> &'a Tally {
-        match self {
-            Self::Rule(rule) => &rule.tally,
-            Self::Request { tally, .. } => tally,
-            Self::Descriptor { limit, .. } => &limit.tally,
+    /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it was
+    /// cut to what a store takes: lists match what was sent.
+    pub(crate) fn descriptor(limit: &'a Limit, policy: &'a Policy, whole_key: &'a [u8]) -> Self {
+        Self {
+            shadow: limit.shadow,
+            deny_all: limit.deny_all,
+            unavailable_on_store_error: limit.unavailable_on_store_error,
+            whole_key: Some(whole_key),
+            ..Self::request(policy, &limit.tally)
         }
     }
 }
@@ -392,7 +356,7 @@ mod tests {
         let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
         let policy = limit.policy.as_ref().unwrap();
         let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
-        let source = Source::Descriptor { limit: &limit, policy, whole_key };
+        let source = Source::descriptor(&limit, policy, whole_key);
         let rules = rules(RuleOptions::default(), Lists::default(), false);
         let mut amendments = OperatorChanges::default();
         let own = Policy::parse("login", "1/m").unwrap();

@@ -138,7 +138,7 @@ impl Reading<'_> {
             self.limited(None, path, modes)
         } else {
             let unit = table.need("unit").and_then(|place| {
-                let right = "right would be second, minute, hour, day, week, month or year";
+                let right = "expected second, minute, hour, day, week, month or year";
                 Unit::named(&place.text()?).ok_or_else(|| place.wrong(right))
             });
             // Both are looked at before either fails: each may be wrong.

@@ -315,7 +315,7 @@ impl Draft {
     fn read_token(&mut self, place: &ConfigValue<'_>) -> Result<(), ConfigError> {
         let inner = place.table()?;
         let role = inner.need("role").and_then(|place| {
-            let wrong = || place.wrong("right would be read, check or admin");
+            let wrong = || place.wrong("expected read, check or admin");
             Role::named(&place.text()?).ok_or_else(wrong)
         });
         let (role, token) = (inner.tell(role), token(&inner)?);
@@ -431,7 +431,7 @@ fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {
     match text {
         None | Some("deny") => Ok(WhenFull::Deny),
         Some("forget") => Ok(WhenFull::Forget),
-        Some(_) => Err(outside("when_full", "right would be deny or forget".to_owned())),
+        Some(_) => Err(outside("when_full", "expected deny or forget".to_owned())),
     }
 }
 
@@ -439,6 +439,6 @@ fn log_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
         Some("json") => Ok(LogFormat::Json),
-        Some(_) => Err(outside("log", "right would be text or json".to_owned())),
+        Some(_) => Err(outside("log", "expected text or json".to_owned())),
     }
 }

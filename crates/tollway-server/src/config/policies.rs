@@ -85,7 +85,7 @@ fn quota<'a>(table: &Table<'a>) -> Option<(Quota, ConfigValue<'a>)> {
     let place = table.tell(table.need("quota"))?;
     let text = table.tell(place.text())?;
     let quota = text.parse().map_err(|error: tollway_core::ParseQuotaError| {
-        place.wrong(format!("{text:?} is no quota, {error}; right would be 100/1m burst 20"))
+        place.wrong(format!("{text:?} is no quota, {error}; expected for example 100/1m burst 20"))
     });
     Some((table.tell(quota)?, place))
 }
@@ -97,7 +97,7 @@ fn fixed_window(table: &Table<'_>) -> Option<Algorithm> {
     table.set("anchor", &mut anchor, |place| match place.text()?.as_str() {
         "epoch" => Ok(Anchor::Epoch),
         "first-request" => Ok(Anchor::FirstRequest),
-        _ => Err(place.wrong("right would be epoch or first-request")),
+        _ => Err(place.wrong("expected epoch or first-request")),
     });
     Some(FixedWindow::new(quota(table)?.0, anchor).into())
 }
@@ -151,7 +151,7 @@ pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
         "local" => Ok((OnStoreError::Local { shares }, false)),
         "allow_then_local" => Ok((OnStoreError::AllowThenLocal { at_most, shares }, false)),
         "unavailable" => Ok((OnStoreError::Deny, true)),
-        _ => Err(place.wrong("right would be allow, allow_then_local, deny, local or unavailable")),
+        _ => Err(place.wrong("expected allow, allow_then_local, deny, local or unavailable")),
     });
     mode
 }
@@ -162,7 +162,7 @@ fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
     table.set("on_expiry", &mut terms.on_expiry, |place| match place.text()?.as_str() {
         "return" => Ok(OnExpiry::Return),
         "keep" => Ok(OnExpiry::Keep),
-        _ => Err(place.wrong("right would be return or keep")),
+        _ => Err(place.wrong("expected return or keep")),
     });
     terms
 }
@@ -198,7 +198,7 @@ fn gate_key(table: &Table<'_>) -> GateKey {
             Some(("header", name)) if !name.trim().is_empty() => {
                 Ok(GateKey::Header(name.trim().to_ascii_lowercase()))
             }
-            _ => Err(place.wrong("right would be address or header:x-api-key")),
+            _ => Err(place.wrong("expected address or header:x-api-key")),
         }
     });
     key

@@ -107,7 +107,7 @@ impl<'a> ConfigValue<'a> {
     pub(super) fn duration(&self) -> Result<Duration, ConfigError> {
         let text = self.text()?;
         parse_duration(&text)
-            .map_err(|error| self.wrong(format!("{error}; right would be 10s or 1h30m")))
+            .map_err(|error| self.wrong(format!("{error}; expected for example 10s or 1h30m")))
     }
 
     /// Anything that reads from text.

@@ -83,8 +83,8 @@ fn unsupported(url: &str, right: &str) -> String {
     let is_scheme =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
     match url.split_once("://").filter(|(scheme, _)| scheme.len() <= 32 && is_scheme(scheme)) {
-        Some((scheme, _)) => format!("{scheme}:// is not supported; right would be {right}"),
-        None => format!("names no store; right would be {right}"),
+        Some((scheme, _)) => format!("{scheme}:// is not supported; expected {right}"),
+        None => format!("names no store; expected {right}"),
     }
 }
 
@@ -111,6 +111,6 @@ mod tests {
         }
         assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("does not read"));
         let told = check_store("memcached://x").unwrap_err();
-        assert!(told.starts_with("memcached:// is not supported; right would be memory, redis://"));
+        assert!(told.starts_with("memcached:// is not supported; expected memory, redis://"));
     }
 }

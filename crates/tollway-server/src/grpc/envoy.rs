@@ -74,7 +74,7 @@ fn descriptor(message: &RateLimitDescriptor) -> Result<Descriptor<'_>, Status> {
     Ok(Descriptor {
         entries: message.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect(),
         limit,
-        hits: message.hits_addend.as_ref().map(|hits| hits.value),
+        hits: message.hits_addend.map(|hits| hits.value),
         is_negative: message.is_negative_hits,
     })
 }

@@ -68,6 +68,7 @@ messages! { ENVOY:
         value: String = 2 string;
     }
     /// `RateLimitDescriptor.RateLimitOverride`.
+    #[derive(Copy, Eq)]
     RateLimitOverride {
         /// Units.
         requests_per_unit: u32 = 1 uint32;
@@ -75,6 +76,7 @@ messages! { ENVOY:
         unit: i32 = 2 int32;
     }
     /// `google.protobuf.UInt64Value`.
+    #[derive(Copy, Eq)]
     UInt64Value {
         /// The value.
         value: u64 = 1 uint64;
@@ -115,6 +117,7 @@ messages! { ENVOY:
         name: String = 3 string;
     }
     /// `google.protobuf.Duration`.
+    #[derive(Copy, Eq)]
     Duration {
         /// Whole seconds.
         seconds: i64 = 1 int64;
@@ -145,6 +148,7 @@ messages! { THROTTLECRAB:
         quantity: i32 = 5 int32;
     }
     /// `throttlecrab.ThrottleResponse`.
+    #[derive(Copy, Eq)]
     ThrottleResponse {
         /// Whether the units were taken.
         allowed: bool = 1 bool;

@@ -248,17 +248,17 @@ struct Rewound<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
+        let this = self.get_mut();
         let rest = &this.begun[this.at..];
         if rest.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(context, room);
+            return Pin::new(&mut this.stream).poll_read(context, buffer);
         }
-        let count = rest.len().min(room.remaining());
-        room.put_slice(&rest[..count]);
+        let count = rest.len().min(buffer.remaining());
+        buffer.put_slice(&rest[..count]);
         this.at += count;
         if this.at == this.begun.len() {
             (this.begun, this.at) = (Vec::new(), 0);

@@ -3,7 +3,8 @@
 
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
-use super::queues::{control, jobs, leases, list_queues, look, on_queue};
+use super::queues::leases::{self, Report, settle};
+use super::queues::{control, jobs, list_queues, look, on_queue};
 use super::reply::Reply;
 use super::request::{Call, Request};
 use super::{compat, gate, ops, pages};
@@ -93,13 +94,18 @@ routes! { call:
         on_queue(call, leases::heartbeat).await;
     Progress    "POST" "/v1/queues/{queue}/progress", CHECK =>
         on_queue(call, leases::progress).await;
-    Ack         "POST" "/v1/queues/{queue}/ack", CHECK => on_queue(call, leases::ack).await;
-    Fail        "POST" "/v1/queues/{queue}/fail", CHECK => on_queue(call, leases::fail).await;
+    Ack         "POST" "/v1/queues/{queue}/ack", CHECK =>
+        on_queue(call, async |call, queue| settle(call, queue, Report::Ack).await).await;
+    Fail        "POST" "/v1/queues/{queue}/fail", CHECK =>
+        on_queue(call, async |call, queue| settle(call, queue, Report::Fail).await).await;
     RetryLater  "POST" "/v1/queues/{queue}/retry-later", CHECK =>
-        on_queue(call, leases::retry_later).await;
-    Release     "POST" "/v1/queues/{queue}/release", CHECK => on_queue(call, leases::release).await;
-    Pause       "POST" "/v1/queues/{queue}/pause", ADMIN => on_queue(call, control::pause).await;
-    Resume      "POST" "/v1/queues/{queue}/resume", ADMIN => on_queue(call, control::resume).await;
+        on_queue(call, async |call, queue| settle(call, queue, Report::RetryLater).await).await;
+    Release     "POST" "/v1/queues/{queue}/release", CHECK =>
+        on_queue(call, async |call, queue| settle(call, queue, Report::Release).await).await;
+    Pause       "POST" "/v1/queues/{queue}/pause", ADMIN =>
+        on_queue(call, async |call, queue| control::set_paused(call, queue, true).await).await;
+    Resume      "POST" "/v1/queues/{queue}/resume", ADMIN =>
+        on_queue(call, async |call, queue| control::set_paused(call, queue, false).await).await;
     SetLimits   "POST" "/v1/queues/{queue}/limits", ADMIN => on_queue(call, control::limits).await;
     Recurring   "GET"  "/v1/queues/{queue}/recurring", READ => on_queue(call, look::recurring).await;
     Recur       "POST" "/v1/queues/{queue}/recurring", ADMIN =>
@@ -298,9 +304,9 @@ mod tests {
 
     #[test]
     fn every_verb_has_a_route_with_its_role() {
-        for verb in Verb::ALL {
-            let (routes, _) = find(&format!("/v1/{}", verb.name())).unwrap();
-            assert_eq!((routes[0].method, routes[0].role), ("POST", Some(verb.role())), "{verb:?}");
+        for (_, name, role) in Verb::TABLE {
+            let (routes, _) = find(&format!("/v1/{name}")).unwrap();
+            assert_eq!((routes[0].method, routes[0].role), ("POST", Some(role)), "{name}");
         }
     }
 

@@ -59,13 +59,8 @@ impl Store for Reloaded {
         Store::reserve(&self.memory, charges, now)
     }
 
-    fn commit(
-        &self,
-        reservation: ReservationId,
-        costs: &[u64],
-        now: Timestamp,
-    ) -> Answer<Settlement> {
-        Store::commit(&self.memory, reservation, costs, now)
+    fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Answer<Settlement> {
+        Store::commit(&self.memory, id, costs, now)
     }
 
     fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {

@@ -16,17 +16,12 @@ struct PauseBody {
     group: Option<String>,
 }
 
-/// `POST {queue}/pause`: a group, or without one the whole queue.
-pub(crate) async fn pause(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    set_paused(call, queue, true).await
-}
-
-/// `POST {queue}/resume`, likewise.
-pub(crate) async fn resume(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    set_paused(call, queue, false).await
-}
-
-async fn set_paused(mut call: Call<'_>, queue: &SignedQueue, paused: bool) -> Result<(), Trouble> {
+/// `POST {queue}/pause` and `/resume`: a group, or without one the whole queue.
+pub(crate) async fn set_paused(
+    mut call: Call<'_>,
+    queue: &SignedQueue,
+    paused: bool,
+) -> Result<(), Trouble> {
     let body: PauseBody = call.body_or_empty()?;
     let group = body.group.map(|name| Group::new(&name)).transpose()?;
     queue.pause(group.as_ref(), paused).await?;

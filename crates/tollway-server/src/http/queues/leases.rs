@@ -142,9 +142,9 @@ struct OutcomeBody<'a> {
     status: Option<u16>,
 }
 
-/// What a worker says of a lease: by which path it came.
+/// What a worker says of a lease, which is the path that it asks.
 #[derive(Clone, Copy)]
-enum Report {
+pub(crate) enum Report {
     Ack,
     Fail,
     RetryLater,
@@ -204,27 +204,12 @@ fn bounded(result: Option<&Bytes>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// `POST {queue}/ack`.
-pub(crate) async fn ack(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    settle(call, queue, Report::Ack).await
-}
-
-/// `POST {queue}/fail`.
-pub(crate) async fn fail(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    settle(call, queue, Report::Fail).await
-}
-
-/// `POST {queue}/retry-later`.
-pub(crate) async fn retry_later(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    settle(call, queue, Report::RetryLater).await
-}
-
-/// `POST {queue}/release`.
-pub(crate) async fn release(call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    settle(call, queue, Report::Release).await
-}
-
-async fn settle(mut call: Call<'_>, queue: &SignedQueue, report: Report) -> Result<(), Trouble> {
+/// `POST {queue}/ack`, `/fail`, `/retry-later` and `/release`.
+pub(crate) async fn settle(
+    mut call: Call<'_>,
+    queue: &SignedQueue,
+    report: Report,
+) -> Result<(), Trouble> {
     let mut body: OutcomeBody<'_> = call.body()?;
     let (bodies, is_alone) = match body.leases.take() {
         None => (vec![body], true),
