@@ -5,9 +5,7 @@ use std::sync::Arc;
 use tollway_core::{Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::{Config, Overrides};
-use tollway_server::metrics::Metrics;
-use tollway_server::service::{Backing, Service};
-use tollway_server::worker::Worker;
+use tollway_server::{Backing, Metrics, Service};
 
 /// One policy per algorithm, named as the seeds name them, and a domain.
 const RULES: &str = r#"
@@ -31,19 +29,19 @@ key = "user"
 rate_limit = { unit = "minute", requests_per_unit = 2, name = "per_user" }
 "#;
 
-/// A worker of a service with a few policies; every call makes a new one.
+/// A service with a few policies; every call makes a new one.
 ///
 /// # Panics
 ///
 /// If the rules do not read, which is a mistake here.
 #[must_use]
-pub fn worker() -> Worker {
+pub fn service() -> Arc<Service> {
     let metrics = Metrics::default();
     let texts = [("rules.toml".to_owned(), RULES.to_owned())];
     let config = Config::from_texts(&texts, &Overrides::default(), &metrics).expect("rules read");
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(1_000))));
     let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1_000_000)));
-    Worker::new(Arc::new(Service::new(config.rules, metrics, memory, clock, config.settings)))
+    Arc::new(Service::new(config.rules, metrics, memory, clock, config.settings))
 }
 
 /// Runs a future that never waits for time or for others.

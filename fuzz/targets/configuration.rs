@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollway_server::config::{Config, Overrides};
-use tollway_server::metrics::Metrics;
+use tollway_server::Metrics;
 
 fuzz_target!(|text: &str| {
     for name in ["rules.toml", "rules.yaml"] {

@@ -3,14 +3,11 @@
 
 #![no_main]
 
-use std::rc::Rc;
-
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
-use tollway_fuzz::{run, worker};
-use tollway_server::drain::Stopper;
-use tollway_server::http::Peer;
+use tollway_fuzz::{run, service};
+use tollway_server::testing::serve_http;
 
 /// Answers without their dates: hyper's are those of the machine.
 fn undated(answers: &[u8]) -> Vec<String> {
@@ -23,9 +20,7 @@ fn exchange(parts: &[&[u8]]) -> Vec<u8> {
     // Hyper runs tasks of its own beside the connection.
     run(LocalSet::new().run_until(async {
         let (mut client, server) = tokio::io::duplex(1 << 24);
-        let (_stopper, stop) = Stopper::new();
-        let worker = Rc::new(worker());
-        let serving = tollway_server::http::serve(&worker, server, Peer::UNIX, stop);
+        let serving = serve_http(service(), server);
         let asking = async move {
             for part in parts {
                 // The server may have closed already: that is its right.

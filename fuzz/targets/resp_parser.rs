@@ -2,42 +2,30 @@
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
-use tollway_server::resp::parse::{Bounds, Frame, parse};
+#[path = "../../crates/tollway-server/src/resp/parse/oracle.rs"]
+mod oracle;
 
-/// The arguments of an array of bulk strings, and how many bytes it took.
-fn oracle(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
-    let (frame, used) = decode(input).ok()??;
-    let OwnedFrame::Array(frames) = frame else { return None };
-    let bulk = |frame| match frame {
-        OwnedFrame::BulkString(bytes) => Some(bytes),
-        _ => None,
-    };
-    Some((frames.into_iter().map(bulk).collect::<Option<_>>()?, used))
-}
+use libfuzzer_sys::fuzz_target;
+use oracle::oracle;
+use tollway_server::testing::parse_resp;
 
 fuzz_target!(|input: &[u8]| {
-    let mut args = Vec::new();
-    let parsed = parse(input, &Bounds::default(), &mut args);
-    match parsed {
-        Ok(Frame::Command { used }) => {
+    match parse_resp(input) {
+        Ok(Some((args, used))) => {
             assert!(used <= input.len());
             if input.first() == Some(&b'*') && !args.is_empty() {
                 let owned = args.iter().map(|arg| arg.to_vec()).collect();
                 assert_eq!(oracle(input), Some((owned, used)));
             }
             // Whatever follows a whole command changes nothing about it.
-            let mut again = Vec::new();
-            let alone = parse(&input[..used], &Bounds::default(), &mut again);
-            assert_eq!((alone, &again), (Ok(Frame::Command { used }), &args));
+            assert_eq!(parse_resp(&input[..used]), Ok(Some((args, used))));
             // A part of it is a part, or is refused.
             for end in [used / 2, used.saturating_sub(1)] {
-                let part = parse(&input[..end], &Bounds::default(), &mut again);
-                assert!(matches!(part, Ok(Frame::Partial) | Err(_)) || end == used, "cut at {end}");
+                let part = parse_resp(&input[..end]);
+                assert!(matches!(part, Ok(None) | Err(_)) || end == used, "cut at {end}");
             }
         }
-        Ok(Frame::Partial) => assert_eq!(oracle(input), None),
+        Ok(None) => assert_eq!(oracle(input), None),
         // Strictness is ours: what Redis refuses, the other crate may read.
         Err(_) => {}
     }

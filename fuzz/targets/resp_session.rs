@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use redis_protocol::{resp2, resp3};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tollway_fuzz::{run, worker};
-use tollway_server::drain::Stopper;
+use tollway_fuzz::{run, service};
+use tollway_server::testing::serve_resp;
 
 /// The bytes of the reply at the start, in either version: `HELLO` changes it half-way.
 fn reply_len(bytes: &[u8]) -> Option<usize> {
@@ -19,9 +19,7 @@ fuzz_target!(|input: &[u8]| {
         let (mut client, server) = tokio::io::duplex(1 << 24);
         client.write_all(input).await.expect("the pipe is wide enough");
         client.shutdown().await.expect("a pipe closes");
-        let (_stopper, stop) = Stopper::new();
-        let peer = std::net::IpAddr::from([127, 0, 0, 1]);
-        tollway_server::resp::serve(&worker(), server, (7, peer), stop).await.expect("a pipe works");
+        serve_resp(service(), server).await.expect("a pipe works");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.expect("the pipe was closed");
         answer

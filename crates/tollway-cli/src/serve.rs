@@ -10,16 +10,12 @@ use anyhow::{Context as _, Result};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_redis::{RedisStore, RemoteSettings, RemoteStore};
 use tollway_server::config::{Config, LogFormat, Overrides};
-use tollway_server::dashboard::ProxyAdmin;
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::{Front, Metrics};
-use tollway_server::queues::{Pushing, QueuePlan, Queues, open};
-use tollway_server::reload::Sighting;
-use tollway_server::run::until_told;
-use tollway_server::server::{Bound, Server};
-use tollway_server::service::{Origin, Service};
+use tollway_server::{
+    Backing, Bound, Front, Metrics, Origin, ProxyAdmin, Pushing, QueuePlan, Queues, Server,
+    Service, Sighting, open_queue_store, until_told,
+};
 #[cfg(feature = "otlp")]
-use tollway_server::traces::{Collector, Traces};
+use tollway_server::{Collector, Traces};
 use tracing::warn;
 
 use crate::snapshot::{self, Refused, Snapshot};
@@ -221,7 +217,8 @@ pub(crate) async fn queues(
         return Ok((None, None));
     }
     // The URL may hold a password: it is not repeated.
-    let backend = open(plan.store.as_deref(), start_without).await.context("the queue store")?;
+    let backend =
+        open_queue_store(plan.store.as_deref(), start_without).await.context("the queue store")?;
     let clock = Arc::new(SystemClock::new());
     let queues = Queues::start(backend, clock, plan).await.context("the queues")?;
     let pushing = queues.push(plan).context("push")?;

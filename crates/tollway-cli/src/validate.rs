@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
+use tollway_server::Metrics;
 use tollway_server::config::{Config, ConfigError, Mistakes, Overrides};
-use tollway_server::metrics::Metrics;
 
 /// Check configuration files without serving them: each separately, then all of them together.
 #[derive(Debug, clap::Args)]

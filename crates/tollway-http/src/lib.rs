@@ -1,9 +1,9 @@
-//! What the service and the proxy share about HTTP connections: nothing is held for ever.
+//! What the service and the proxy share: HTTP connections on which nothing is held for ever, and metrics.
 //!
 //! ```text
 //!   client --------> FirstRequest (asks anything at all?)
 //!   client --bytes--> Room (how much is held, by all together) --> answer
-//!   client <--bytes-- Patient (takes anything at all?), Answers (takes of every answer?) <-- answer
+//!   client <--bytes-- WriteTimeout (takes anything at all?), Answers (takes of every answer?) <-- answer
 //! ```
 //!
 //! Deliberately absent: reading and answering requests, which each of the two does in its own way.
@@ -12,13 +12,14 @@
 
 #[cfg(feature = "connect")]
 pub mod connect;
-mod first;
-mod patient;
+mod first_request;
+pub mod metrics;
 mod room;
+mod slow_readers;
 
-pub use first::FirstRequest;
-pub use patient::{Answers, Chunk, Patient, Watched};
-pub use room::{Place, Room};
+pub use first_request::FirstRequest;
+pub use room::{Room, RoomGuard};
+pub use slow_readers::{Answers, Chunk, Watched, WriteTimeout};
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

@@ -12,9 +12,9 @@ pub struct Room {
     bytes_max: u64,
 }
 
-/// The place of one request, given back when dropped.
+/// What one request holds, given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct RoomGuard {
     room: Arc<Room>,
     bytes: AtomicU64,
 }
@@ -27,17 +27,17 @@ impl Room {
         Self { requests, bytes, requests_max, bytes_max }
     }
 
-    /// A place that holds `bytes`, if there is room.
+    /// Holds `bytes` for one request, if there is room.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, bytes: u64) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>, bytes: u64) -> Option<RoomGuard> {
         let requests = self.requests.fetch_add(1, Ordering::Relaxed);
         let held = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let place = Place { room: Arc::clone(self), bytes: AtomicU64::new(bytes) };
+        let guard = RoomGuard { room: Arc::clone(self), bytes: AtomicU64::new(bytes) };
         let fits = requests < self.requests_max && held.saturating_add(bytes) <= self.bytes_max;
-        fits.then_some(place)
+        fits.then_some(guard)
     }
 
-    /// How many have a place.
+    /// How many requests hold something.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
@@ -50,7 +50,7 @@ impl Room {
     }
 }
 
-impl Place {
+impl RoomGuard {
     /// Holds `more` bytes beside, if there is room for them.
     #[must_use]
     pub fn extend(&self, more: u64) -> bool {
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RoomGuard {
     fn drop(&mut self) {
         self.room.requests.fetch_sub(1, Ordering::Relaxed);
         self.room.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);

@@ -27,7 +27,7 @@ use crate::body::{Ahead, Body, Tape, Timed};
 use crate::credential::{Account, CredentialId};
 use crate::exchange::{Arrived, Exchange, Finish};
 use crate::fields::{self, Wish};
-use tollway_http::Place;
+use tollway_http::RoomGuard;
 use tollway_upstream::budget::{Claim, Priority};
 use tollway_upstream::profile::Route;
 
@@ -60,7 +60,7 @@ struct Trip {
     client: (u64, u32),
     has_credential: bool,
     deadline: Instant,
-    place: Arc<Place>,
+    place: Arc<RoomGuard>,
     held: u64,
     tape: Tape,
     /// There is no body at all.

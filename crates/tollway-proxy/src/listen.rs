@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::answer::{Cause, text_response};
 use crate::body::Body;
 use crate::{State, admin, forward, visitor};
-use tollway_http::{Answers, FirstRequest, Patient};
+use tollway_http::{Answers, FirstRequest, WriteTimeout};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -103,7 +103,7 @@ async fn serve(
             Ok::<_, Infallible>(response.map(|body| sent.watch(body)))
         }
     });
-    let stream = Patient::new(stream, state.settings.idle_timeout);
+    let stream = WriteTimeout::new(stream, state.settings.idle_timeout);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     // A part of HTTP/2's preface is no head for which hyper has a deadline.
     let first_by = Instant::now() + state.settings.slow_client_after;

@@ -1,15 +1,36 @@
 //! What the proxy counts, in Prometheus's text format. Labels are words of ours, never a client's.
 
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::State;
-use crate::answer::Cause;
+use tollway_http::metrics::{BUCKETS, Bounds, Exposition, Histogram};
 use tollway_upstream::profile::{Observation, Scope};
 
-/// Upper bounds of durations, in milliseconds.
-const BOUNDS_MS: [u64; 10] = [1, 5, 25, 100, 250, 1_000, 2_500, 10_000, 60_000, 300_000];
+use crate::State;
+use crate::answer::Cause;
+
+/// From what a free budget takes to what a long line of waiters does.
+#[derive(Debug)]
+struct WaitBounds;
+
+impl Bounds for WaitBounds {
+    const NS: [u64; BUCKETS - 1] = {
+        const MS: u64 = 1_000_000;
+        [
+            MS,
+            5 * MS,
+            25 * MS,
+            100 * MS,
+            250 * MS,
+            1_000 * MS,
+            2_500 * MS,
+            10_000 * MS,
+            60_000 * MS,
+            300_000 * MS,
+        ]
+    };
+}
+
 /// Every word of [`Cause::word`].
 const CAUSES: [&str; 16] = [
     "bad-request",
@@ -42,14 +63,8 @@ pub(super) struct Metrics {
     pub(super) malformed: AtomicU64,
     pub(super) invalid: AtomicU64,
     pub(super) store_errors: AtomicU64,
-    waited: Histogram,
-    answered: Histogram,
-}
-
-#[derive(Debug, Default)]
-struct Histogram {
-    buckets: [AtomicU64; BOUNDS_MS.len() + 1],
-    sum_us: AtomicU64,
+    waited: Histogram<WaitBounds>,
+    answered: Histogram<WaitBounds>,
 }
 
 impl Metrics {
@@ -89,97 +104,63 @@ impl Metrics {
 
     /// The text that Prometheus reads.
     pub(super) fn text(&self, state: &State) -> String {
-        let mut text = Text::default();
-        text.family("responses_total", "counter", "Heads of answers of the upstream.");
-        text.by("class", &CLASSES, &self.responses);
-        text.family(
-            "not_forwarded_total",
-            "counter",
-            "Requests without an answer of the upstream.",
-        );
-        text.by("cause", &CAUSES, &self.refused);
-        text.family("limited_total", "counter", "Refusals of the upstream by a limit.");
-        text.by("scope", &SCOPES, &self.limited);
-        for (name, help, value) in [
-            ("retries_total", "Refused requests that were sent again.", &self.retries),
-            ("malformed_fields_total", "Fields of answers that made no sense.", &self.malformed),
-            ("invalid_total", "Answers that count towards a ban.", &self.invalid),
-        ] {
-            text.family(name, "counter", help);
-            text.sample("", value.load(Ordering::Relaxed) as f64);
-        }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut text = Exposition::default();
+        let help = "Heads of answers of the upstream.";
+        text.family("tollway_proxy_responses_total", "counter", help);
+        by(&mut text, "class", &CLASSES, &self.responses);
+        let help = "Requests without an answer of the upstream.";
+        text.family("tollway_proxy_not_forwarded_total", "counter", help);
+        by(&mut text, "cause", &CAUSES, &self.refused);
+        let help = "Refusals of the upstream by a limit.";
+        text.family("tollway_proxy_limited_total", "counter", help);
+        by(&mut text, "scope", &SCOPES, &self.limited);
+        let help = "Refused requests that were sent again.";
+        text.counter("tollway_proxy_retries_total", help, count(&self.retries));
+        let help = "Fields of answers that made no sense.";
+        text.counter("tollway_proxy_malformed_fields_total", help, count(&self.malformed));
+        let help = "Answers that count towards a ban.";
+        text.counter("tollway_proxy_invalid_total", help, count(&self.invalid));
         let store = state.store.get();
-        let unanswered = store.map_or(0, |store| store.failures());
-        text.family("store_errors_total", "counter", "Calls that the store did not answer.");
-        text.sample("", (unanswered + self.store_errors.load(Ordering::Relaxed)) as f64);
+        let unanswered = store.map_or(0, |store| store.failures()) + count(&self.store_errors);
+        let help = "Calls that the store did not answer.";
+        text.counter("tollway_proxy_store_errors_total", help, unanswered);
         if let Some(store) = store {
-            text.family("store_up", "gauge", "Whether the store that proxies share answers.");
-            text.sample("", f64::from(u8::from(store.current().is_none())));
+            let is_up = f64::from(u8::from(store.current().is_none()));
+            let help = "Whether the store that proxies share answers.";
+            text.gauge("tollway_proxy_store_up", help, is_up);
         }
         for (name, help, value) in [
-            ("requests", "Requests at work or waiting.", state.room.requests() as f64),
-            ("held_bytes", "Bytes that they hold.", state.room.bytes() as f64),
-            ("credentials", "Credentials in use.", state.accounts.count() as f64),
-            ("connections", "Open connections of clients.", state.connections() as f64),
+            (
+                "tollway_proxy_requests",
+                "Requests at work or waiting.",
+                state.room.requests() as f64,
+            ),
+            ("tollway_proxy_held_bytes", "Bytes that they hold.", state.room.bytes() as f64),
+            ("tollway_proxy_credentials", "Credentials in use.", state.accounts.count() as f64),
+            (
+                "tollway_proxy_connections",
+                "Open connections of clients.",
+                state.connections() as f64,
+            ),
         ] {
-            text.family(name, "gauge", help);
-            text.sample("", value);
+            text.gauge(name, help, value);
         }
         if let Some(guard) = &state.guard {
-            text.family("invalid_remaining", "gauge", "Invalid requests left before a ban.");
-            text.sample("", guard.remaining() as f64);
+            let help = "Invalid requests left before a ban.";
+            text.gauge("tollway_proxy_invalid_remaining", help, guard.remaining() as f64);
         }
-        text.family("wait_seconds", "histogram", "Time in line.");
-        text.histogram(&self.waited);
-        text.family("upstream_seconds", "histogram", "Time from dispatch to the answer's head.");
-        text.histogram(&self.answered);
-        text.out
+        text.family("tollway_proxy_wait_seconds", "histogram", "Time in line.");
+        self.waited.write(&[], &mut text);
+        let help = "Time from dispatch to the answer's head.";
+        text.family("tollway_proxy_upstream_seconds", "histogram", help);
+        self.answered.write(&[], &mut text);
+        text.finish()
     }
 }
 
-impl Histogram {
-    fn observe(&self, duration: Duration) {
-        let bucket = BOUNDS_MS.partition_point(|&bound| Duration::from_millis(bound) < duration);
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        self.sum_us.fetch_add(micros, Ordering::Relaxed);
-    }
-}
-
-#[derive(Default)]
-struct Text {
-    out: String,
-    family: String,
-}
-
-impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        self.family = format!("tollway_proxy_{name}");
-        // Writing into a string cannot fail.
-        let _ = writeln!(self.out, "# HELP {0} {help}\n# TYPE {0} {kind}", self.family);
-    }
-
-    fn sample(&mut self, rest: &str, value: f64) {
-        let _ = writeln!(self.out, "{}{rest} {value}", self.family);
-    }
-
-    fn by(&mut self, label: &str, words: &[&str], values: &[AtomicU64]) {
-        for (word, value) in words.iter().zip(values) {
-            self.sample(&format!("{{{label}=\"{word}\"}}"), value.load(Ordering::Relaxed) as f64);
-        }
-    }
-
-    fn histogram(&mut self, histogram: &Histogram) {
-        let mut count = 0;
-        for (index, bucket) in histogram.buckets.iter().enumerate() {
-            count += bucket.load(Ordering::Relaxed);
-            let bound = match BOUNDS_MS.get(index) {
-                Some(millis) => (*millis as f64 / 1e3).to_string(),
-                None => "+Inf".to_owned(),
-            };
-            self.sample(&format!("_bucket{{le=\"{bound}\"}}"), count as f64);
-        }
-        self.sample("_sum", histogram.sum_us.load(Ordering::Relaxed) as f64 / 1e6);
-        self.sample("_count", count as f64);
+fn by(text: &mut Exposition, label: &str, words: &[&str], values: &[AtomicU64]) {
+    for (word, value) in words.iter().zip(values) {
+        text.sample(&[(label, word)], value.load(Ordering::Relaxed) as f64);
     }
 }

@@ -15,7 +15,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tollway_core::gcra::Gcra;
-use tollway_core::{Policy, Quota, QuotaError};
+use tollway_core::{Cost, Decision, Key, Policy, Quota, QuotaError};
+
+use crate::rls::Refusal;
+use crate::worker::Worker;
 
 /// How many different policies are kept per thread.
 const KEPT: usize = 1_024;
@@ -25,7 +28,7 @@ const SHARED_NS_MIN: u64 = 1_000;
 
 /// A policy's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     /// Units that an idle key may take at once.
     pub burst: u64,
     /// Units per period.
@@ -36,16 +39,14 @@ pub struct Numbers {
 
 impl Numbers {
     /// Numbers as commands send them; `None` unless all are positive.
-    #[must_use]
-    pub fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
+    pub(crate) fn new(burst: i64, count: i64, period_ns: u64) -> Option<Self> {
         let positive = |number: i64| u64::try_from(number).ok().filter(|&number| number > 0);
         let (burst, count) = (positive(burst)?, positive(count)?);
         (period_ns > 0).then_some(Self { burst, count, period_ns })
     }
 
     /// The same with a period in seconds; `None` also if it is absurdly long.
-    #[must_use]
-    pub fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
+    pub(crate) fn per_seconds(burst: i64, count: i64, period_s: i64) -> Option<Self> {
         let period_ns = u64::try_from(period_s).ok()?.checked_mul(1_000_000_000)?;
         Self::new(burst, count, period_ns)
     }
@@ -53,21 +54,21 @@ impl Numbers {
 
 /// Policies by their numbers.
 #[derive(Debug, Default)]
-pub struct AdHoc {
+pub(crate) struct AdHoc {
     last: Option<(Numbers, Rc<Policy>)>,
     kept: HashMap<Numbers, Rc<Policy>>,
 }
 
 impl AdHoc {
     /// The name of every policy made here.
-    pub const NAME: &'static str = "ad-hoc";
+    pub(crate) const NAME: &'static str = "ad-hoc";
 
     /// The policy with these numbers.
     ///
     /// # Errors
     ///
     /// If they make no quota.
-    pub fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
+    pub(crate) fn policy(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
         if let Some((last, policy)) = &self.last
             && *last == numbers
         {
@@ -98,6 +99,30 @@ impl AdHoc {
         self.kept.insert(numbers, Rc::clone(&policy));
         Ok(policy)
     }
+}
+
+/// throttlecrab's question, over HTTP and gRPC: `quantity` units of a key under the numbers `max_burst`,
+/// `count_per_period` and `period` in seconds. A quantity of 0 looks, and is always allowed.
+pub(crate) async fn throttle_once(
+    worker: &Worker,
+    key: &str,
+    [burst, count, period_s]: [i64; 3],
+    quantity: i64,
+) -> Result<Decision, Refusal> {
+    let invalid = |text: &dyn std::fmt::Display| Refusal::Invalid(text.to_string());
+    let numbers = Numbers::per_seconds(burst, count, period_s)
+        .ok_or_else(|| invalid(&"max_burst, count_per_period and period must be positive"))?;
+    let quantity = u64::try_from(quantity).map_err(|_| invalid(&"quantity cannot be negative"))?;
+    let policy = worker.adhoc.borrow_mut().policy(numbers).map_err(|error| invalid(&error))?;
+    let key = Key::new(key.as_bytes()).map_err(|error| invalid(&error))?;
+    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
+    let rules = worker.service.enforcer.rules();
+    let decider = worker.decider(&rules);
+    let asks = [decider.ask_adhoc(&policy, key, cost)];
+    Ok(match quantity {
+        0 => Decision::Allow(decider.peek(&asks).await?.decisions()[0].snapshot()),
+        _ => decider.check(&asks).await?.decisions()[0],
+    })
 }
 
 #[cfg(test)]

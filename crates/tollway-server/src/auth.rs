@@ -26,8 +26,7 @@ pub enum Role {
 
 impl Role {
     /// The role of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "read" => Some(Self::Read),
             "check" => Some(Self::Check),
@@ -53,7 +52,7 @@ impl Auth {
     }
 
     /// Notes a file from which a token was read, to be looked at when it changes.
-    pub fn add_file(&mut self, file: impl Into<PathBuf>) {
+    pub(crate) fn add_file(&mut self, file: impl Into<PathBuf>) {
         self.files.push(file.into());
     }
 
@@ -70,14 +69,12 @@ impl Auth {
     }
 
     /// The role of somebody who has shown no token.
-    #[must_use]
-    pub fn role_without_token(&self) -> Option<Role> {
+    pub(crate) fn role_without_token(&self) -> Option<Role> {
         self.is_open().then_some(Role::Admin)
     }
 
     /// The role that `token` gives; of equal tokens, the highest.
-    #[must_use]
-    pub fn role(&self, token: &[u8]) -> Option<Role> {
+    pub(crate) fn role(&self, token: &[u8]) -> Option<Role> {
         if self.is_open() {
             return Some(Role::Admin);
         }
@@ -92,8 +89,7 @@ impl Auth {
     }
 
     /// The role of a request with this `Authorization` field.
-    #[must_use]
-    pub fn role_of_field(&self, authorization: Option<&[u8]>) -> Option<Role> {
+    pub(crate) fn role_of_field(&self, authorization: Option<&[u8]>) -> Option<Role> {
         let Some(field) = authorization else { return self.role_without_token() };
         let (scheme, token) = field.split_at_checked(7)?;
         if !scheme.eq_ignore_ascii_case(b"bearer ") {

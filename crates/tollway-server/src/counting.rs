@@ -1,10 +1,11 @@
 //! Counting decisions: by policy for Prometheus, by key for the top list.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use tollway_core::{Decision, StoreError, Verdict};
+use tollway_core::{Decision, StoreError, Timestamp, Verdict};
 
-use crate::decide::{Decided, Decider};
+use crate::decide::Decided;
+use crate::enforcer::Tops;
 use crate::fallback::Fallback;
 use crate::metrics::Tally;
 use crate::rules::{Ask, Treatment};
@@ -18,7 +19,16 @@ struct Sums {
     degraded: [u64; Fallback::ALL.len()],
 }
 
-impl Decider<'_> {
+/// Counts the decisions of one request, or of one batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Counting<'a> {
+    /// The most frequent keys of the worker.
+    pub tops: &'a Mutex<Tops>,
+    /// When it was decided.
+    pub now: Timestamp,
+}
+
+impl Counting<'_> {
     /// Counts a batch of independent answers.
     pub(crate) fn count(&self, asks: &[Ask<'_>], answers: &[Decided]) {
         let mut sums = Sums::default();

@@ -19,21 +19,22 @@ use std::task::Poll;
 use std::time::Instant;
 
 use tollway_core::{
-    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Mode, Policy, ReservationId, Reserved,
-    Retry, Settlement, Snapshot, StoreError, Timestamp, Verdict,
+    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Policy, ReservationId, Reserved,
+    Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
 
+use crate::counting::Counting;
 use crate::enforcer::{Enforcer, Tops};
 use crate::rules::{Ask, Rules, Source, Treatment};
 use crate::settings::Settings;
 
 /// The answer to one ask of a batch.
-pub type Decided = Result<Verdict, StoreError>;
+pub(crate) type Decided = Result<Verdict, StoreError>;
 
 /// The decisions of one request, or of one batch: under rules that were loaded once, at a time that was
 /// read once. Whatever is told to the client is told of the same rules and the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct Decider<'a> {
+pub(crate) struct Decider<'a> {
     pub(crate) enforcer: &'a Enforcer,
     pub(crate) settings: &'a Settings,
     pub(crate) tops: &'a Mutex<Tops>,
@@ -43,25 +44,22 @@ pub struct Decider<'a> {
 
 impl<'a> Decider<'a> {
     /// The rules in force.
-    #[must_use]
-    pub const fn rules(&self) -> &'a Rules {
+    pub(crate) const fn rules(&self) -> &'a Rules {
         self.rules
     }
 
     /// When the request is decided.
-    #[must_use]
-    pub const fn now(&self) -> Timestamp {
+    pub(crate) const fn now(&self) -> Timestamp {
         self.now
     }
 
     /// What to ask for `key` under a policy that came with the request.
-    #[must_use]
-    pub fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
-        self.rules.ask(Source::Request { policy, tally: self.enforcer.adhoc_tally() }, key, cost)
+    pub(crate) fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
+        self.rules.ask(Source::request(policy, self.enforcer.adhoc_tally()), key, cost)
     }
 
     /// Answers independent asks, each on its own, as one batch.
-    pub async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
+    pub(crate) async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
         let started = Instant::now();
         answers.clear();
         match self.enforcer.memory() {
@@ -85,12 +83,12 @@ impl<'a> Decider<'a> {
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
             self.judge(std::slice::from_ref(ask), answer);
         }
-        self.count(asks, answers);
+        self.counting().count(asks, answers);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
     }
 
     /// Answers one ask, as [`Self::check_each`] does.
-    pub async fn check_one(&self, ask: &Ask<'_>) -> Decided {
+    pub(crate) async fn check_one(&self, ask: &Ask<'_>) -> Decided {
         let Some(memory) = self.enforcer.memory() else {
             let mut answers = Vec::with_capacity(1);
             self.check_each(std::slice::from_ref(ask), &mut answers).await;
@@ -103,7 +101,7 @@ impl<'a> Decider<'a> {
         };
         let mut answer = Ok(Verdict::one(decision));
         self.judge(std::slice::from_ref(ask), &mut answer);
-        self.count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
+        self.counting().count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -113,7 +111,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails and its policy does not answer in its place.
-    pub async fn check(&self, asks: &[Ask<'_>]) -> Decided {
+    pub(crate) async fn check(&self, asks: &[Ask<'_>]) -> Decided {
         if let [ask] = asks
             && ask.treatment != Treatment::Ban
         {
@@ -122,7 +120,7 @@ impl<'a> Decider<'a> {
         let started = Instant::now();
         let mut answer = self.check_together(asks, true).await;
         self.judge(asks, &mut answer);
-        self.count_verdict(asks, &answer);
+        self.counting().count_verdict(asks, &answer);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
     }
@@ -132,7 +130,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// As [`Self::check`].
-    pub async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
+    pub(crate) async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
         let mut answer = self.check_together(asks, false).await;
         self.judge(asks, &mut answer);
         answer
@@ -144,7 +142,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn take(&self, ask: &Ask<'_>) -> Result<Grant, StoreError> {
+    pub(crate) async fn take(&self, ask: &Ask<'_>) -> Result<Grant, StoreError> {
         let cost = ask.charge.cost;
         if !ask.is_asked() {
             return Ok(Grant::new(ask.unasked(), cost));
@@ -160,7 +158,7 @@ impl<'a> Decider<'a> {
             None => verdict,
         };
         self.is_decided(1, &verdict);
-        self.count_decisions(std::slice::from_ref(ask), &verdict);
+        self.counting().count_decisions(std::slice::from_ref(ask), &verdict);
         if is_trial && grant.granted < cost.get() {
             ask.tally.shadow_denied.add(1);
             return Ok(Grant::new(Decision::Allow(grant.decision.snapshot()), cost));
@@ -173,7 +171,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn refund(&self, ask: &Ask<'_>) -> Result<Snapshot, StoreError> {
+    pub(crate) async fn refund(&self, ask: &Ask<'_>) -> Result<Snapshot, StoreError> {
         if !ask.is_asked() {
             return Ok(ask.unasked().snapshot());
         }
@@ -185,7 +183,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
         self.told(self.enforcer.store().reset(&ask.charge, self.now)).await
     }
 
@@ -195,7 +193,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
+    pub(crate) async fn reserve(&self, asks: &[Ask<'_>]) -> Result<Reserved, StoreError> {
         if asks.iter().any(|ask| ask.treatment == Treatment::Ban) {
             let verdict = self.check_together(asks, false).await?;
             return Ok(Reserved { verdict, reservation: None });
@@ -203,7 +201,7 @@ impl<'a> Decider<'a> {
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
         let reserved = self.told(self.enforcer.store().reserve(&charges, self.now)).await?;
         self.is_decided(charges.len(), &reserved.verdict);
-        self.count_decisions(asks, &reserved.verdict);
+        self.counting().count_decisions(asks, &reserved.verdict);
         Ok(reserved)
     }
 
@@ -212,7 +210,11 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn commit(&self, id: ReservationId, costs: &[u64]) -> Result<Settlement, StoreError> {
+    pub(crate) async fn commit(
+        &self,
+        id: ReservationId,
+        costs: &[u64],
+    ) -> Result<Settlement, StoreError> {
         self.told(self.enforcer.store().commit(id, costs, self.now)).await
     }
 
@@ -221,7 +223,7 @@ impl<'a> Decider<'a> {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
+    pub(crate) async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
         self.told(self.enforcer.store().cancel(id, self.now)).await
     }
 
@@ -307,6 +309,11 @@ impl<'a> Decider<'a> {
         }
     }
 
+    /// What counts the decisions.
+    const fn counting(&self) -> Counting<'a> {
+        Counting { tops: self.tops, now: self.now }
+    }
+
     async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
         answer.await.inspect_err(|error| self.note_error(1, error))
     }
@@ -351,31 +358,6 @@ impl<'a> Decider<'a> {
 /// stand, and an error would hide from the caller that they were taken.
 fn tried(ask: &Ask<'_>, answer: Decided) -> Verdict {
     answer.unwrap_or_else(|_| Verdict::one(ask.unasked()).degraded())
-}
-
-impl Ask<'_> {
-    /// Whether the store is asked at all.
-    #[must_use]
-    pub fn is_asked(&self) -> bool {
-        matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
-    }
-
-    /// Whether the charge can take part in a denial.
-    #[must_use]
-    pub fn may_deny(&self) -> bool {
-        self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
-    }
-
-    /// What is answered without the store.
-    fn unasked(&self) -> Decision {
-        let limit = self.charge.policy.algorithm().limit();
-        let snapshot =
-            |remaining| Snapshot::new(limit, remaining, Default::default(), Default::default());
-        match self.treatment {
-            Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
-            _ => Decision::Allow(snapshot(limit)),
-        }
-    }
 }
 
 /// The charge as it is reserved.

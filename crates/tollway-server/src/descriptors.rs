@@ -42,7 +42,7 @@ pub struct Node {
 #[derive(Debug)]
 pub struct Limit {
     /// The policy; `None` for no limit at all.
-    pub policy: Option<Policy>,
+    pub(crate) policy: Option<Policy>,
     /// Whether everything is denied: a limit of zero.
     pub deny_all: bool,
     /// Decide and count, but never deny.
@@ -65,7 +65,7 @@ pub struct Limit {
 
 /// A limit found, and the key to count under.
 #[derive(Debug)]
-pub struct Found<'a> {
+pub(crate) struct Found<'a> {
     /// The limit.
     pub limit: &'a Limit,
     /// Who is limited: the domain and the descriptor, with wildcards for values that are shared.
@@ -116,14 +116,12 @@ impl Domain {
     }
 
     /// The policy of this name, if one of the rules has it.
-    #[must_use]
-    pub fn policy(&self, name: &str) -> Option<&Policy> {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.root.policies().find(|policy| policy.name() == name)
     }
 
     /// The limit for a descriptor with these entries.
-    #[must_use]
-    pub fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
+    pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
         let mut node = &self.root;
         // For each entry the pattern that matched, if it was one.
         let mut wildcards = Vec::with_capacity(entries.len());

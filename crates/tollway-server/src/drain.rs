@@ -15,13 +15,13 @@ use tokio::sync::watch;
 
 /// Tells every connection to stop.
 #[derive(Debug)]
-pub struct Stopper {
+pub(crate) struct Stopper {
     sender: watch::Sender<bool>,
     told: Arc<AtomicBool>,
 }
 
 /// Hears when to stop.
-pub struct Stop {
+pub(crate) struct Stop {
     receiver: watch::Receiver<bool>,
     told: Arc<AtomicBool>,
     listening: Option<Listening>,
@@ -35,15 +35,14 @@ struct Listening {
 
 impl Stopper {
     /// A stopper, and the first to hear it.
-    #[must_use]
-    pub fn new() -> (Self, Stop) {
+    pub(crate) fn new() -> (Self, Stop) {
         let (sender, receiver) = watch::channel(false);
         let told = Arc::new(AtomicBool::new(false));
         (Self { sender, told: Arc::clone(&told) }, Stop { receiver, told, listening: None })
     }
 
     /// Tells everybody.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // Before anybody is woken: whoever wakes looks here.
         self.told.store(true, Ordering::Release);
         self.sender.send_replace(true);
@@ -62,13 +61,12 @@ impl Stop {
     /// # Cancel safety
     ///
     /// May be dropped and asked again.
-    pub async fn stopped(&mut self) {
+    pub(crate) async fn stopped(&mut self) {
         poll_fn(|context| self.poll_stopped(context)).await;
     }
 
     /// Whether it has been told.
-    #[must_use]
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
 

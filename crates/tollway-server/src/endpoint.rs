@@ -71,7 +71,7 @@ impl FromStr for Endpoint {
         if let Some(socket) = text.strip_prefix("unix:") {
             return socket.parse().map(Self::Unix);
         }
-        let right = "right would be 127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock";
+        let right = "expected 127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock";
         text.parse().map(Self::Tcp).map_err(|_| format!("{text:?} is no place to listen; {right}"))
     }
 }

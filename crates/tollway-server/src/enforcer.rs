@@ -16,10 +16,12 @@ use tollway_core::{Clock, Store, Timestamp};
 use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
+use crate::decide::Decider;
 use crate::metrics::{Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::rules::Rules;
+use crate::settings::Settings;
 use crate::top::{Ranking, Top, ranking};
 
 /// Where states live.
@@ -32,7 +34,7 @@ pub enum Backing {
 }
 
 /// The rules in force and everything that decisions under them need.
-pub struct Enforcer {
+pub(crate) struct Enforcer {
     rules: ArcSwap<Rules>,
     /// Held while rules are replaced or amended, so that neither loses the other's change.
     changing: Mutex<()>,
@@ -48,7 +50,7 @@ pub struct Enforcer {
 
 /// The most frequent keys of one worker.
 #[derive(Debug, Default)]
-pub struct Tops {
+pub(crate) struct Tops {
     allowed: Top,
     denied: Top,
 }
@@ -56,7 +58,7 @@ pub struct Tops {
 impl Tops {
     /// Counts a decision on `key`.
     #[inline]
-    pub fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
+    pub(crate) fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
         if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
     }
 }
@@ -94,20 +96,17 @@ impl Enforcer {
     }
 
     /// What the store is called in metrics.
-    #[must_use]
-    pub const fn store_name(&self) -> &'static str {
+    pub(crate) const fn store_name(&self) -> &'static str {
         self.store_name
     }
 
     /// The rules in force. Load them once per request, or once per batch.
-    #[must_use]
-    pub fn rules(&self) -> Arc<Rules> {
+    pub(crate) fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
     }
 
     /// The rules in force, for as long as one request or one batch: without touching the count of
     /// their owners, which all workers share.
-    #[must_use]
     pub(crate) fn rules_at_hand(&self) -> arc_swap::Guard<Arc<Rules>> {
         self.rules.load()
     }
@@ -126,7 +125,7 @@ impl Enforcer {
     /// # Errors
     ///
     /// If there is no room for the change; then nothing is changed.
-    pub fn amend(
+    pub(crate) fn amend(
         &self,
         change: impl FnOnce(&mut OperatorChanges) -> Result<(), NoRoom>,
     ) -> Result<(), NoRoom> {
@@ -139,32 +138,27 @@ impl Enforcer {
     }
 
     /// The store.
-    #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
     /// Whether the store answers, and since when it does not.
-    #[must_use]
-    pub const fn outages(&self) -> &OutageLog {
+    pub(crate) const fn outages(&self) -> &OutageLog {
         &self.outages
     }
 
     /// The store, if it is in this process.
-    #[must_use]
-    pub fn memory(&self) -> Option<&MemoryStore> {
+    pub(crate) fn memory(&self) -> Option<&MemoryStore> {
         self.memory.as_deref()
     }
 
     /// The clock.
-    #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
+    pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
     }
 
     /// What is counted.
-    #[must_use]
-    pub const fn metrics(&self) -> &Metrics {
+    pub(crate) const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -173,9 +167,32 @@ impl Enforcer {
         &self.adhoc_tally
     }
 
+    /// Notes that the store did not answer for so many charges.
+    pub(crate) fn note_outage(&self, charges: u64) {
+        let told = || self.store.outage();
+        self.outages.failed(self.store_name, told, charges, self.clock.now());
+    }
+
+    /// Looks whether an outage has begun without a call, goes on, or is over.
+    pub(crate) fn look_for_outage(&self) {
+        if self.memory.is_none() {
+            self.outages.look(self.store_name, self.store.outage().as_ref(), self.clock.now());
+        }
+    }
+
+    /// Decides one request, or one batch, under these rules as of now. What is decided is counted for
+    /// the worker that has `tops`.
+    pub(crate) fn decider<'a>(
+        &'a self,
+        rules: &'a Rules,
+        settings: &'a Settings,
+        tops: &'a Mutex<Tops>,
+    ) -> Decider<'a> {
+        Decider { enforcer: self, settings, tops, rules, now: self.clock.now() }
+    }
+
     /// The most frequent keys of the last minutes: allowed, denied.
-    #[must_use]
-    pub fn top(&self, most: usize) -> (Ranking, Ranking) {
+    pub(crate) fn top(&self, most: usize) -> (Ranking, Ranking) {
         let now = self.clock.now();
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         let locked: Vec<_> = workers

@@ -7,7 +7,7 @@ use crate::rules::{Ask, Treatment};
 
 /// What a policy answered in place of its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
+pub(crate) enum Fallback {
     /// It denied.
     Deny,
     /// It allowed.
@@ -20,14 +20,13 @@ pub enum Fallback {
 
 impl Fallback {
     /// Every answer.
-    pub const ALL: [Self; 4] = [Self::Deny, Self::Allow, Self::Local, Self::Unavailable];
+    pub(crate) const ALL: [Self; 4] = [Self::Deny, Self::Allow, Self::Local, Self::Unavailable];
 
     /// The header field that a degraded denial carries.
-    pub const FIELD: &'static str = "Tollway-Degraded";
+    pub(crate) const FIELD: &'static str = "Tollway-Degraded";
 
     /// The answer as a label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Deny => "deny",
             Self::Allow => "allow",
@@ -37,7 +36,6 @@ impl Fallback {
     }
 
     /// What a degraded decision on an ask was.
-    #[must_use]
     pub(crate) fn of(ask: &Ask<'_>, decision: &Decision) -> Self {
         if ask.treatment == Treatment::Shadow || ask.charge.mode == Mode::Count {
             return Self::Allow;
@@ -46,7 +44,6 @@ impl Fallback {
     }
 
     /// What a policy's degraded decision was.
-    #[must_use]
     pub(crate) fn by(policy: &Policy, decision: &Decision) -> Self {
         let snapshot = decision.snapshot();
         match policy.store_error() {
@@ -63,7 +60,6 @@ impl Fallback {
     }
 
     /// The problem of a request that was denied so.
-    #[must_use]
     pub(crate) const fn problem(self) -> (Problem, &'static str) {
         match self {
             Self::Local => (

@@ -27,7 +27,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
-use tollway_http::{Answers, FirstRequest, Patient, Place, Room};
+use tollway_http::{Answers, FirstRequest, Room, RoomGuard, WriteTimeout};
 
 use crate::drain::Stop;
 use crate::metrics::Front;
@@ -42,7 +42,7 @@ const PARTING: Duration = Duration::from_secs(1);
 const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
 
 /// How a connection is served.
-pub(crate) struct Manner {
+pub(crate) struct Options {
     /// What it is counted as.
     pub front: Front,
     /// Requests under way at once.
@@ -50,6 +50,48 @@ pub(crate) struct Manner {
     /// When the first request must be there.
     pub first_by: Instant,
 }
+
+/// Passes what is written to a type's field `stream` on to it: only the type's reading differs.
+macro_rules! pass_writes {
+    ($type:ident) => {
+        impl<S: AsyncWrite + Unpin> AsyncWrite for $type<S> {
+            fn poll_write(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.stream).poll_write(context, bytes)
+            }
+
+            fn poll_write_vectored(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                self.stream.is_write_vectored()
+            }
+
+            fn poll_flush(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.stream).poll_flush(context)
+            }
+
+            fn poll_shutdown(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.stream).poll_shutdown(context)
+            }
+        }
+    };
+}
+pub(crate) use pass_writes;
 
 /// What the requests of one connection hold.
 #[derive(Clone, Debug)]
@@ -61,8 +103,8 @@ pub(crate) struct Holder {
 /// What one request holds, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
-    own: Place,
-    all: Place,
+    own: RoomGuard,
+    all: RoomGuard,
 }
 
 struct HeldBytes {
@@ -97,15 +139,10 @@ impl Holder {
         Self { own, all: Arc::clone(worker.service.room()) }
     }
 
-    /// Room for `bytes`, if there is any.
-    fn hold(&self, bytes: usize) -> Option<Held> {
+    /// Room for `bytes`, given back when dropped, if there is any.
+    pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
         let (own, all) = (self.own.enter(bytes as u64)?, self.all.enter(bytes as u64)?);
         Some(Held { own, all })
-    }
-
-    /// A place for `bytes`, given back when dropped, if there is room.
-    pub(crate) fn place(&self, bytes: usize) -> Option<Held> {
-        self.hold(bytes)
     }
 
     /// The bytes of an answer with their place, which is given back when the last of them is sent:
@@ -201,7 +238,7 @@ impl Held {
 pub(crate) async fn serve<S, R, F, B>(
     worker: &Rc<Worker>,
     stream: S,
-    manner: Manner,
+    options: Options,
     mut stop: Stop,
     respond: R,
 ) -> io::Result<()>
@@ -228,19 +265,19 @@ where
         }
     });
     let mut builder = http2::Builder::new(LocalExecutor);
-    builder.timer(TokioTimer::new()).max_concurrent_streams(manner.streams_max);
+    builder.timer(TokioTimer::new()).max_concurrent_streams(options.streams_max);
     builder.keep_alive_interval(patience).keep_alive_timeout(patience);
     builder.max_header_list_size(HEADER_LIST_BYTES_MAX);
     builder.initial_stream_window_size(STREAM_WINDOW_BYTES);
     builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    let stream = TokioIo::new(Patient::new(stream, patience));
+    let stream = TokioIo::new(WriteTimeout::new(stream, patience));
     let mut connection = pin!(builder.serve_connection(stream, service));
     let mut given_up = pin!(async {
         tokio::select! {
-            () = first.is_missing_at(manner.first_by) => {}
+            () = first.is_missing_at(options.first_by) => {}
             () = answers.stalled(patience) => {}
         }
-        worker.service.metrics().front(manner.front).timed_out.add(1);
+        worker.service.metrics().front(options.front).timed_out.add(1);
     });
     tokio::select! {
         served = connection.as_mut() => return served.map_err(io::Error::other),

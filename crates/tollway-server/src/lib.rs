@@ -4,7 +4,7 @@
 //!   listen -> server -> worker -> resp | http | grpc -> rules (Ask) -> decide (Decider) -> store
 //! ```
 //!
-//! **Invariants.** Every front asks through [`rules`] and [`decide`], so lists, shadow mode, counts
+//! **Invariants.** Every front asks through `rules` and `decide`, so lists, shadow mode, counts
 //! and failures are the same everywhere. Everything a client sends is bounded before it is kept. A
 //! malformed request is answered on its own and charges nothing.
 //!
@@ -13,51 +13,68 @@
 
 #![forbid(unsafe_code)]
 
-pub mod adhoc;
-pub mod auth;
-pub mod buffers;
+mod adhoc;
+mod auth;
+mod client_stream;
 pub mod config;
 mod counting;
-pub mod dashboard;
-pub mod decide;
-pub mod descriptors;
-pub mod drain;
-pub mod endpoint;
-pub mod enforcer;
-pub mod fallback;
-#[cfg(test)]
-mod fuzzing;
-pub mod grpc;
-pub mod http;
+mod dashboard;
+mod decide;
+mod descriptors;
+mod drain;
+mod endpoint;
+mod enforcer;
+mod fallback;
+mod grpc;
+mod http;
 mod http2;
 mod lease_token;
 mod listen;
 pub mod logs;
-pub mod metrics;
-pub mod net;
+mod metrics;
+mod net;
 mod open_files;
-pub mod operator_changes;
-pub mod outage;
-pub mod pattern;
+mod operation;
+mod operator_changes;
+mod outage;
+mod pattern;
 mod pressure;
 mod process;
-pub mod queues;
-pub mod reload;
-mod reservation_name;
-pub mod resp;
-pub mod rls;
-pub mod rules;
-pub mod run;
-pub mod server;
-pub mod service;
-pub mod settings;
+mod queues;
+mod reload;
+mod resp;
+mod rls;
+mod rules;
+mod run;
+mod server;
+mod service;
+mod settings;
 mod stale;
-pub mod tls;
-pub mod top;
+#[doc(hidden)]
+pub mod testing;
+mod tls;
+mod top;
 #[cfg(feature = "otlp")]
-pub mod traces;
+mod traces;
 mod wait;
-pub mod worker;
+mod worker;
+
+pub use auth::{Auth, Role};
+pub use dashboard::ProxyAdmin;
+pub use descriptors::{Domain, Limit, Node};
+pub use endpoint::{Endpoint, UnixSocket};
+pub use enforcer::Backing;
+pub use metrics::{Counter, Front, Metrics, Tally};
+pub use pattern::{KeyList, Pattern};
+pub use queues::{PlannedQueue, Pushing, QueuePlan, Queues, open_queue_store};
+pub use reload::{Sighting, reload, reload_certificates};
+pub use rules::{GateKey, Lists, Rule, RuleOptions, Rules};
+pub use run::{Ended, until_told};
+pub use server::{Bound, Server};
+pub use service::{Origin, Service};
+pub use settings::{Limits, Settings};
+#[cfg(feature = "otlp")]
+pub use traces::{Collector, Traces};
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

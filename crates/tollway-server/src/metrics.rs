@@ -3,9 +3,6 @@
 //! Never a key as a label: a policy's name is chosen by the operator, a key by strangers. Counters
 //! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
 
-mod histogram;
-mod text;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,8 +11,30 @@ use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
 
-pub use histogram::Histogram;
-pub use text::Exposition;
+pub use tollway_http::metrics::Counter;
+pub(crate) use tollway_http::metrics::{BUCKETS, Bounds, Exposition};
+
+/// Durations of decisions and of stores.
+pub(crate) type Histogram = tollway_http::metrics::Histogram<DecisionBounds>;
+
+/// From what a decision in memory takes to what a lost store takes.
+#[derive(Debug)]
+pub(crate) struct DecisionBounds;
+
+impl Bounds for DecisionBounds {
+    const NS: [u64; BUCKETS - 1] = [
+        1_000,
+        5_000,
+        25_000,
+        100_000,
+        500_000,
+        1_000_000,
+        5_000_000,
+        25_000_000,
+        100_000_000,
+        1_000_000_000,
+    ];
+}
 
 /// Decisions of one policy.
 #[derive(Debug, Default)]
@@ -23,75 +42,36 @@ pub struct Tally {
     /// Requests allowed.
     pub allowed: Counter,
     /// Requests denied.
-    pub denied: Counter,
+    pub(crate) denied: Counter,
     /// Requests that would have been denied, had the policy not been in shadow mode.
-    pub shadow_denied: Counter,
+    pub(crate) shadow_denied: Counter,
     /// Requests allowed with less than a fifth of the limit left.
-    pub near_limit: Counter,
+    pub(crate) near_limit: Counter,
     /// Decisions made without the store.
-    pub degraded: Degraded,
+    pub(crate) degraded: Degraded,
 }
 
 /// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for a
 /// store that does not answer.
 #[derive(Debug, Default)]
-pub struct Degraded([AtomicU64; Fallback::ALL.len()]);
+pub(crate) struct Degraded([AtomicU64; Fallback::ALL.len()]);
 
 impl Degraded {
     /// Adds so many decisions.
-    pub fn add(&self, fallback: Fallback, count: u64) {
+    pub(crate) fn add(&self, fallback: Fallback, count: u64) {
         if count > 0 {
             self.0[fallback as usize].fetch_add(count, Ordering::Relaxed);
         }
     }
 
     /// The decisions of one kind.
-    #[must_use]
-    pub fn of(&self, fallback: Fallback) -> u64 {
+    pub(crate) fn of(&self, fallback: Fallback) -> u64 {
         self.0[fallback as usize].load(Ordering::Relaxed)
     }
 
     /// All of them.
-    #[must_use]
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
-    }
-}
-
-/// A count that only grows: a cache line for each of a few threads, so that workers which count the
-/// same thing do not pass a line back and forth.
-#[derive(Debug, Default)]
-pub struct Counter([Stripe; STRIPES]);
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Stripe(AtomicU64);
-
-const STRIPES: usize = 4;
-
-/// The stripe of this thread, given out in turn.
-#[inline]
-fn stripe() -> usize {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) as usize % STRIPES;
-    }
-    MINE.with(|mine| *mine)
-}
-
-impl Counter {
-    /// Adds `count`.
-    #[inline]
-    pub fn add(&self, count: u64) {
-        if count > 0 {
-            self.0[stripe()].0.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    /// The count.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -111,8 +91,7 @@ impl Front {
     pub const ALL: [Self; 3] = [Self::Resp, Self::Http, Self::Grpc];
 
     /// The front as a label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Resp => "resp",
             Self::Http => "http",
@@ -123,19 +102,19 @@ impl Front {
 
 /// What one front counts.
 #[derive(Debug, Default)]
-pub struct FrontCounts {
+pub(crate) struct FrontCounts {
     /// Connections open now.
-    pub open: AtomicI64,
+    pub(crate) open: AtomicI64,
     /// Connections accepted.
-    pub accepted: Counter,
+    pub(crate) accepted: Counter,
     /// Connections refused because there were too many.
-    pub refused: Counter,
+    pub(crate) refused: Counter,
     /// Connections closed because the client was too slow.
-    pub timed_out: Counter,
+    pub(crate) timed_out: Counter,
     /// Requests that were malformed or not permitted.
-    pub rejected: Counter,
+    pub(crate) rejected: Counter,
     /// Tokens that were wrong.
-    pub wrong_tokens: Counter,
+    pub(crate) wrong_tokens: Counter,
 }
 
 /// Everything the service counts.
@@ -145,13 +124,13 @@ pub struct Metrics {
     fronts: [FrontCounts; 3],
     store_errors: [Counter; 4],
     /// Time to decide one request, or one batch of pipelined requests.
-    pub decision_seconds: Histogram,
+    pub(crate) decision_seconds: Histogram,
     /// Time that a store outside this process took to answer.
-    pub store_seconds: Histogram,
+    pub(crate) store_seconds: Histogram,
     /// Reloads that took effect.
-    pub reloads: Counter,
+    pub(crate) reloads: Counter,
     /// Reloads that were refused because the configuration was wrong.
-    pub reloads_failed: Counter,
+    pub(crate) reloads_failed: Counter,
     reloaded_at_s: AtomicU64,
 }
 
@@ -175,25 +154,24 @@ impl Metrics {
     }
 
     /// What a front counts.
-    #[must_use]
-    pub const fn front(&self, front: Front) -> &FrontCounts {
+    pub(crate) const fn front(&self, front: Front) -> &FrontCounts {
         &self.fronts[front as usize]
     }
 
     /// Counts a failure of the store.
-    pub fn store_error(&self, kind: ErrorKind) {
+    pub(crate) fn store_error(&self, kind: ErrorKind) {
         self.store_errors[kind_index(kind)].add(1);
     }
 
     /// Notes a reload that took effect.
-    pub fn reloaded(&self, now: Timestamp) {
+    pub(crate) fn reloaded(&self, now: Timestamp) {
         self.reloads.add(1);
         self.reloaded_at_s.store(now.as_nanos() / 1_000_000_000, Ordering::Relaxed);
     }
 
     /// Writes every count as Prometheus text, except what only the service knows; `store` is the
     /// store's label.
-    pub fn write(&self, store: &str, text: &mut Exposition) {
+    pub(crate) fn write(&self, store: &str, text: &mut Exposition) {
         self.write_decisions(text);
         self.write_fronts(text);
         text.family(
@@ -211,9 +189,11 @@ impl Metrics {
         text.sample(&[("result", "ok")], self.reloads.get() as f64);
         text.sample(&[("result", "refused")], self.reloads_failed.get() as f64);
         let reloaded_at_s = self.reloaded_at_s.load(Ordering::Relaxed);
-        let help = "When the configuration in force was loaded.";
-        text.family("tollway_config_last_reload_success_timestamp_seconds", "gauge", help);
-        text.sample(&[], reloaded_at_s as f64);
+        text.gauge(
+            "tollway_config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was loaded.",
+            reloaded_at_s as f64,
+        );
         let help = "Time to decide one request or one pipelined batch.";
         text.family("tollway_decision_duration_seconds", "histogram", help);
         self.decision_seconds.write(&[], text);
@@ -252,31 +232,25 @@ impl Metrics {
     }
 
     fn write_fronts(&self, text: &mut Exposition) {
-        type Pick = fn(&FrontCounts) -> f64;
-        let families: [(&str, &str, &str, Pick); 6] = [
-            ("tollway_connections", "gauge", "Connections open now.", |front| {
-                front.open.load(Ordering::Relaxed) as f64
-            }),
-            ("tollway_connections_total", "counter", "Connections accepted.", |front| {
-                front.accepted.get() as f64
-            }),
-            ("tollway_connections_refused_total", "counter", "Over the limit.", |front| {
-                front.refused.get() as f64
-            }),
-            ("tollway_connections_timed_out_total", "counter", "Client too slow.", |front| {
-                front.timed_out.get() as f64
-            }),
-            ("tollway_requests_rejected_total", "counter", "Malformed or forbidden.", |front| {
-                front.rejected.get() as f64
-            }),
-            ("tollway_wrong_tokens_total", "counter", "Tokens that nobody knows.", |front| {
-                front.wrong_tokens.get() as f64
+        type Pick = fn(&FrontCounts) -> &Counter;
+        let families: [(&str, &str, Pick); 5] = [
+            ("tollway_connections_total", "Connections accepted.", |front| &front.accepted),
+            ("tollway_connections_refused_total", "Over the limit.", |front| &front.refused),
+            ("tollway_connections_timed_out_total", "Client too slow.", |front| &front.timed_out),
+            ("tollway_requests_rejected_total", "Malformed or forbidden.", |front| &front.rejected),
+            ("tollway_wrong_tokens_total", "Tokens that nobody knows.", |front| {
+                &front.wrong_tokens
             }),
         ];
-        for (name, kind, help, pick) in families {
-            text.family(name, kind, help);
+        text.family("tollway_connections", "gauge", "Connections open now.");
+        for front in Front::ALL {
+            let open = self.front(front).open.load(Ordering::Relaxed);
+            text.sample(&[("front", front.name())], open as f64);
+        }
+        for (name, help, pick) in families {
+            text.family(name, "counter", help);
             for front in Front::ALL {
-                text.sample(&[("front", front.name())], pick(self.front(front)));
+                text.sample(&[("front", front.name())], pick(self.front(front)).get() as f64);
             }
         }
     }

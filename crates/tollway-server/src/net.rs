@@ -8,8 +8,7 @@ use tollway_core::masked;
 const V6_PREFIX: u8 = 64;
 
 /// The key for an address.
-#[must_use]
-pub fn address_key(address: IpAddr) -> String {
+pub(crate) fn address_key(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.to_string(),
         v6 => format!("{}/{V6_PREFIX}", masked(v6, V6_PREFIX)),

@@ -16,48 +16,39 @@ const QUOTAS_PER_KEY_MAX: usize = 64;
 
 /// Keys that are treated differently from what the rules say.
 #[derive(Clone, Debug, Default)]
-pub struct OperatorChanges {
+pub(crate) struct OperatorChanges {
     by_key: HashMap<Box<[u8]>, OperatorChange>,
 }
 
 /// What is different for one key.
 #[derive(Clone, Debug, Default)]
-pub struct OperatorChange {
+pub(crate) struct OperatorChange {
     /// Whether the key is always denied.
-    pub banned: bool,
+    pub(crate) banned: bool,
     quotas: HashMap<String, Policy>,
 }
 
 /// There is no room for another amendment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
+pub(crate) struct NoRoom;
 
 impl OperatorChanges {
     /// What is different for `key`, if anything is.
     #[inline]
-    #[must_use]
-    pub fn of(&self, key: &[u8]) -> Option<&OperatorChange> {
+    pub(crate) fn of(&self, key: &[u8]) -> Option<&OperatorChange> {
         // Almost always there are none, and then no key is hashed for it.
         if self.by_key.is_empty() { None } else { self.by_key.get(key) }
     }
 
     /// Whether `key` is banned.
     #[inline]
-    #[must_use]
-    pub fn is_banned(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_banned(&self, key: &[u8]) -> bool {
         self.of(key).is_some_and(|amendment| amendment.banned)
     }
 
     /// Keys with an amendment.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_key.len()
-    }
-
-    /// Whether nothing is different for anybody.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
     }
 
     /// Bans `key`, or lets it in again.
@@ -65,7 +56,7 @@ impl OperatorChanges {
     /// # Errors
     ///
     /// If too many keys have been amended.
-    pub fn ban(&mut self, key: &[u8], banned: bool) -> Result<(), NoRoom> {
+    pub(crate) fn ban(&mut self, key: &[u8], banned: bool) -> Result<(), NoRoom> {
         self.entry(key)?.banned = banned;
         self.tidy(key);
         Ok(())
@@ -76,7 +67,12 @@ impl OperatorChanges {
     /// # Errors
     ///
     /// If too many keys, or too many policies of this key, have been amended.
-    pub fn own(&mut self, key: &[u8], name: &str, policy: Option<Policy>) -> Result<(), NoRoom> {
+    pub(crate) fn own(
+        &mut self,
+        key: &[u8],
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<(), NoRoom> {
         let quotas = &mut self.entry(key)?.quotas;
         match policy {
             Some(policy) if quotas.len() < QUOTAS_PER_KEY_MAX || quotas.contains_key(name) => {
@@ -107,8 +103,7 @@ impl OperatorChanges {
 
 impl OperatorChange {
     /// The key's own form of the policy of this name.
-    #[must_use]
-    pub fn policy(&self, name: &str) -> Option<&Policy> {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.quotas.get(name)
     }
 }
@@ -127,7 +122,7 @@ mod tests {
         assert_eq!(amendments.of(b"k").unwrap().policy("api"), Some(&policy));
         amendments.ban(b"k", false).unwrap();
         amendments.own(b"k", "api", None).unwrap();
-        assert!(amendments.is_empty());
+        assert_eq!(amendments.len(), 0);
     }
 
     #[test]

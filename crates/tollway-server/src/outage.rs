@@ -14,13 +14,12 @@ use tollway_core::{Outage, Timestamp};
 use tracing::{info, warn};
 
 use crate::drain::Stop;
-use crate::enforcer::Enforcer;
 use crate::metrics::Exposition;
 use crate::service::Service;
 
 /// Whether a store is out, and in which words its outages are logged.
 #[derive(Debug)]
-pub struct OutageLog {
+pub(crate) struct OutageLog {
     outages: Mutex<Outages>,
     words: Words,
 }
@@ -54,14 +53,12 @@ impl OutageLog {
     }
 
     /// The outage under way, if there is one.
-    #[must_use]
-    pub fn current(&self) -> Option<Episode> {
+    pub(crate) fn current(&self) -> Option<Episode> {
         self.lock().current().cloned()
     }
 
     /// Whether the store answers.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.lock().is_up()
     }
 
@@ -118,32 +115,6 @@ impl OutageLog {
 
     fn lock(&self) -> MutexGuard<'_, Outages> {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Enforcer {
-    /// Notes that the store did not answer for so many charges.
-    pub(crate) fn note_outage(&self, charges: u64) {
-        let told = || self.store().outage();
-        self.outages().failed(self.store_name(), told, charges, self.clock().now());
-    }
-
-    /// Looks whether an outage has begun without a call, goes on, or is over.
-    fn look_for_outage(&self) {
-        if self.memory().is_none() {
-            let told = self.store().outage();
-            self.outages().look(self.store_name(), told.as_ref(), self.clock().now());
-        }
-    }
-}
-
-impl Service {
-    /// Looks whether an outage of a store has begun without a call, goes on, or is over.
-    pub(crate) fn look_for_outage(&self) {
-        self.enforcer().look_for_outage();
-        if let Some(queues) = self.queues() {
-            queues.look_for_outage();
-        }
     }
 }
 

@@ -19,20 +19,12 @@ impl Pattern {
     }
 
     /// The text that spells the pattern.
-    #[must_use]
-    pub fn spelled(&self) -> Vec<u8> {
+    pub(crate) fn spelled(&self) -> Vec<u8> {
         self.parts.join(&b'*')
     }
 
-    /// Whether the pattern has no `*`: it matches only itself.
-    #[must_use]
-    pub fn is_exact(&self) -> bool {
-        self.parts.len() == 1
-    }
-
     /// Whether `bytes` match.
-    #[must_use]
-    pub fn matches(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         let [first, middle @ .., last] = &self.parts[..] else {
             return *self.parts[0] == *bytes;
         };
@@ -75,8 +67,7 @@ impl KeyList {
     }
 
     /// Whether `key` is on the list.
-    #[must_use]
-    pub fn contains(&self, key: &[u8]) -> bool {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         !self.is_empty()
             && (self.exact.contains(key)
                 || self.patterns.iter().any(|pattern| pattern.matches(key)))

@@ -54,7 +54,7 @@ enum News {
 impl PressureWatch {
     /// Looks at the store in this process, if it is there, and tells the log what is new.
     pub(crate) fn look(&mut self, service: &Service) {
-        let Some(memory) = service.enforcer().memory() else { return };
+        let Some(memory) = service.enforcer.memory() else { return };
         for news in self.see(memory.pressure(), Instant::now()).into_iter().flatten() {
             tell(news, memory, service);
         }
@@ -113,7 +113,7 @@ fn tell(news: News, memory: &MemoryStore, service: &Service) {
 
 /// The policy that it has cost most since the start: who is flooded, most likely.
 fn worst(memory: &MemoryStore, service: &Service, cost: fn(&Pressure) -> u64) -> Option<String> {
-    let rules = service.enforcer().rules();
+    let rules = service.enforcer.rules();
     let costs = rules.rules().iter().map(|rule| {
         let policy = rule.policy();
         (cost(&memory.pressure_of(policy)), policy.name())
@@ -125,15 +125,12 @@ fn worst(memory: &MemoryStore, service: &Service, cost: fn(&Pressure) -> u64) ->
 pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Exposition) {
     let now = service.clock().now();
     let pressure = memory.pressure();
-    text.family("tollway_keys", "gauge", "Keys with a state in memory.");
-    text.sample(&[], pressure.used as f64);
-    text.family("tollway_keys_forgotten_total", "counter", "Forgotten early: no room.");
-    text.sample(&[], pressure.forgotten as f64);
-    text.family("tollway_keys_refused_total", "counter", "Newcomers refused: no room.");
-    text.sample(&[], pressure.refused as f64);
+    text.gauge("tollway_keys", "Keys with a state in memory.", pressure.used as f64);
+    let (forgotten, refused) = (pressure.forgotten, pressure.refused);
+    text.counter("tollway_keys_forgotten_total", "Forgotten early: no room.", forgotten);
+    text.counter("tollway_keys_refused_total", "Newcomers refused: no room.", refused);
     let help = "Keys of the snapshot for which there was no room at the start.";
-    text.family("tollway_snapshot_keys_dropped_total", "counter", help);
-    text.sample(&[], memory.dropped() as f64);
+    text.counter("tollway_snapshot_keys_dropped_total", help, memory.dropped());
     write_policies(memory, service, text);
     let fill = memory.fill(now);
     let rooms = [
@@ -154,7 +151,7 @@ fn write_policies(memory: &MemoryStore, service: &Service, text: &mut Exposition
         ("tollway_policy_keys_forgotten_total", "Forgotten early, by policy.", |p| p.forgotten),
         ("tollway_policy_keys_refused_total", "Newcomers refused, by policy.", |p| p.refused),
     ];
-    let rules = service.enforcer().rules();
+    let rules = service.enforcer.rules();
     for (name, help, pick) in families {
         text.family(name, "counter", help);
         for policy in rules.rules().iter().map(|rule| rule.policy()) {

@@ -10,20 +10,17 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// Writes the process's figures; those that the system does not tell are left out.
 pub(crate) fn write(text: &mut Exposition) {
     if let Some(seconds) = started_at() {
-        text.family("process_start_time_seconds", "gauge", "When the process was started.");
-        text.sample(&[], seconds);
+        text.gauge("process_start_time_seconds", "When the process was started.", seconds);
     }
     if let Some(seconds) = cpu_seconds() {
         text.family("process_cpu_seconds_total", "counter", "Processor time used.");
         text.sample(&[], seconds);
     }
     if let Some(bytes) = resident_bytes() {
-        text.family("process_resident_memory_bytes", "gauge", "Memory in use.");
-        text.sample(&[], bytes);
+        text.gauge("process_resident_memory_bytes", "Memory in use.", bytes);
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        text.family("process_open_fds", "gauge", "Open files and sockets.");
-        text.sample(&[], entries.count() as f64);
+        text.gauge("process_open_fds", "Open files and sockets.", entries.count() as f64);
     }
 }
 

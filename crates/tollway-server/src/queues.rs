@@ -85,7 +85,10 @@ const MAKE_AGAIN: Duration = Duration::from_secs(1);
 /// # Errors
 ///
 /// If it cannot be opened or reached.
-pub async fn open(place: Option<&str>, start_without: bool) -> Result<Arc<dyn Backend>, Error> {
+pub async fn open_queue_store(
+    place: Option<&str>,
+    start_without: bool,
+) -> Result<Arc<dyn Backend>, Error> {
     Ok(match place.unwrap_or("memory") {
         "memory" => Arc::new(Embedded::memory()),
         place => match place.strip_prefix("redb:") {
@@ -147,10 +150,10 @@ struct Made {
     signer: Signer,
 }
 
-/// That a task makes the queues, until it ends in whatever way.
-struct Turn(Arc<AtomicBool>);
+/// Says that a task makes the queues, until it ends in whatever way.
+struct MakingGuard(Arc<AtomicBool>);
 
-impl Drop for Turn {
+impl Drop for MakingGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -204,13 +207,13 @@ impl Queues {
     /// Has a task make the queues, unless there is one.
     fn make_soon(&self) {
         if !self.is_making.swap(true, Ordering::AcqRel) {
-            let turn = Turn(Arc::clone(&self.is_making));
-            tokio::spawn(self.clone().make_later(turn));
+            let guard = MakingGuard(Arc::clone(&self.is_making));
+            tokio::spawn(self.clone().make_later(guard));
         }
     }
 
     /// Makes the queues as soon as their store answers.
-    async fn make_later(self, _turn: Turn) {
+    async fn make_later(self, _guard: MakingGuard) {
         let mut last = String::new();
         loop {
             let is_lasting = match self.make().await {
@@ -307,20 +310,17 @@ impl Queues {
     }
 
     /// How the place is in which they live.
-    #[must_use]
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         self.backend.health()
     }
 
     /// The queue of this name, whether there is one or not.
-    #[must_use]
-    pub fn queue(&self, name: QueueName) -> Queue {
+    pub(crate) fn queue(&self, name: QueueName) -> Queue {
         Queue::new(Arc::clone(&self.backend), Arc::clone(&self.clock), name)
     }
 
     /// Outages of the place in which they live.
-    #[must_use]
-    pub fn outages(&self) -> &OutageLog {
+    pub(crate) fn outages(&self) -> &OutageLog {
         &self.outages
     }
 
@@ -355,7 +355,7 @@ impl Queues {
     /// # Errors
     ///
     /// If the backend fails.
-    pub async fn all(&self) -> Result<Vec<Queue>, Error> {
+    pub(crate) async fn all(&self) -> Result<Vec<Queue>, Error> {
         let listed = self.backend.queues().await?;
         Ok(listed.into_iter().map(|(name, _)| self.queue(name)).collect())
     }

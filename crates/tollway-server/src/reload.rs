@@ -29,7 +29,7 @@ use crate::service::Service;
 ///
 /// If the files are wrong; the text says where and what would be right.
 pub fn reload(service: &Service) -> Result<(), String> {
-    let origin = service.origin();
+    let origin = &service.origin;
     if origin.files.is_empty() {
         return Err("the service was started without a file: there is nothing to reload".to_owned());
     }
@@ -50,7 +50,7 @@ pub fn reload(service: &Service) -> Result<(), String> {
             note(&config.notes);
             replace_certificates(service, config.tls.as_ref());
             let auth = config.settings.auth;
-            service.stale().set_restart(needing_restart(service, config.tls.as_ref(), &auth));
+            service.stale.set_restart(needing_restart(service, config.tls.as_ref(), &auth));
             replace_tokens(service, auth);
             service.replace_rules(config.rules);
             info!(policies, "rules reloaded");
@@ -80,11 +80,11 @@ fn replace_certificates(service: &Service, tls: Option<&Tls>) {
     match certificates.replace(tls) {
         Ok(()) => {
             info!("certificates read");
-            service.stale().set_certificates(None);
+            service.stale.set_certificates(None);
         }
         Err(wrong) => {
             error!(%wrong, "certificates refused, the old ones stay in force");
-            service.stale().set_certificates(Some(wrong.to_string()));
+            service.stale.set_certificates(Some(wrong.to_string()));
         }
     }
 }
@@ -178,8 +178,7 @@ impl Sighting {
     }
 
     /// Looks at the same files again.
-    #[must_use]
-    pub fn again<P: AsRef<Path>>(&self, files: &[P]) -> Self {
+    pub(crate) fn again<P: AsRef<Path>>(&self, files: &[P]) -> Self {
         let before = self.0.iter().map(Option::as_ref).chain(std::iter::repeat(None));
         Self(files.iter().zip(before).map(|(file, seen)| look(file.as_ref(), seen)).collect())
     }

@@ -13,15 +13,15 @@
 //!                `-- otherwise --------------> all together
 //! ```
 
-mod answer;
 mod limits;
+mod response;
 #[cfg(test)]
 mod tests;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
-pub use answer::{Answer, Status};
-pub use limits::{Unit, limit_policy, printable, unit_and_requests};
+pub(crate) use limits::{UNIT_EXPECTED, Unit, limit_policy, printable};
+pub(crate) use response::{Response, Status};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
@@ -30,7 +30,7 @@ use crate::worker::Worker;
 
 /// A request.
 #[derive(Debug, Default)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The domain.
     pub domain: &'a str,
     /// The descriptors.
@@ -41,7 +41,7 @@ pub struct Request<'a> {
 
 /// One descriptor.
 #[derive(Debug, Default)]
-pub struct Descriptor<'a> {
+pub(crate) struct Descriptor<'a> {
     /// Keys and values.
     pub entries: Vec<(&'a str, &'a str)>,
     /// A limit that comes with the request, in place of the configured one.
@@ -54,7 +54,7 @@ pub struct Descriptor<'a> {
 
 /// Why a request has no answer.
 #[derive(Debug)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// The request is malformed.
     Invalid(String),
     /// The store failed, and a policy wants that told.
@@ -84,9 +84,9 @@ struct Case<'a> {
 /// # Errors
 ///
 /// If it is malformed, or the store fails and a policy wants that told.
-pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Refusal> {
+pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Response, Refusal> {
     validate(worker, request)?;
-    let rules = worker.service.enforcer().rules();
+    let rules = worker.service.enforcer.rules();
     let domain = rules.domain(request.domain);
     let overrides = overrides(worker, request)?;
     let descriptors = request.descriptors.iter().zip(&overrides);
@@ -97,7 +97,7 @@ pub async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Answer, Re
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
     let decider = worker.decider(&rules);
     let judged = judge(&decider, &cases, &asks).await?;
-    Ok(answer::assemble(&decider, &cases, &asks, &judged))
+    Ok(response::assemble(&decider, &cases, &asks, &judged))
 }
 
 fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
@@ -251,6 +251,6 @@ impl Case<'_> {
         let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
         let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
-        Some(rules.ask(Source::Descriptor { limit, policy, whole_key: &self.key }, key, cost))
+        Some(rules.ask(Source::descriptor(limit, policy, &self.key), key, cost))
     }
 }

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollway_core::{Charge, Cost, Key, KeyError, Policy};
+use tollway_core::{Charge, Cost, Decision, Key, KeyError, Mode, Policy, Retry, Snapshot};
 
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
@@ -75,32 +75,24 @@ pub enum GateKey {
     Header(String),
 }
 
-/// Where the limit of an [`Ask`] comes from.
-#[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
-    /// The configuration, by its name.
-    Rule(&'a Rule),
-    /// The request, numbers and all.
-    Request {
-        /// The policy with these numbers.
-        policy: &'a Policy,
-        /// Where its decisions are counted.
-        tally: &'a Tally,
-    },
-    /// The configuration, by the entries of an Envoy descriptor.
-    Descriptor {
-        /// The limit.
-        limit: &'a Limit,
-        /// Its policy.
-        policy: &'a Policy,
-        /// The key before it was cut to what a store takes: lists match what was sent.
-        whole_key: &'a [u8],
-    },
+/// Where the limit of an [`Ask`] comes from, and what is said there.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    /// The policy of keys that have none of their own.
+    policy: &'a Policy,
+    /// The rule, if it is one: it may have lists, and policies for single keys.
+    rule: Option<&'a Rule>,
+    /// What lists and operators know the key as, if not by its own bytes.
+    whole_key: Option<&'a [u8]>,
+    shadow: bool,
+    deny_all: bool,
+    unavailable_on_store_error: bool,
+    tally: &'a Tally,
 }
 
 /// How a key is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
+pub(crate) enum Treatment {
     /// As the policy decides.
     Enforce,
     /// Decided and counted, never denied.
@@ -113,7 +105,7 @@ pub enum Treatment {
 
 /// One charge with how its key is treated.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     /// What to charge.
     pub charge: Charge<'a>,
     /// How the key is treated.
@@ -126,7 +118,7 @@ pub struct Ask<'a> {
 
 /// Why a name and a key are not an [`Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskError {
+pub(crate) enum AskError {
     /// No policy has this name.
     UnknownPolicy,
     /// The bytes are no key.
@@ -156,14 +148,12 @@ impl Rules {
     }
 
     /// These rules with what operators have changed since the service started.
-    #[must_use]
-    pub fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
+    pub(crate) fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
         Self { amendments, ..self.clone() }
     }
 
     /// What operators have changed since the service started.
-    #[must_use]
-    pub const fn amendments(&self) -> &Arc<OperatorChanges> {
+    pub(crate) const fn amendments(&self) -> &Arc<OperatorChanges> {
         &self.amendments
     }
 
@@ -174,14 +164,12 @@ impl Rules {
     }
 
     /// The rule for the policy of this name.
-    #[must_use]
-    pub fn rule(&self, name: &str) -> Option<&Rule> {
+    pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
         self.by_name.get(name).map(|&index| &self.rules[index])
     }
 
     /// The descriptor rules of this domain.
-    #[must_use]
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
+    pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
     }
 
@@ -191,15 +179,13 @@ impl Rules {
     }
 
     /// The policy of this name, of a rule or of a descriptor.
-    #[must_use]
-    pub fn policy(&self, name: &str) -> Option<&Policy> {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         let of_domain = || self.domains().find_map(|domain| domain.policy(name));
         self.rule(name).map(Rule::policy).or_else(of_domain)
     }
 
     /// Whether nothing is denied, only counted.
-    #[must_use]
-    pub const fn is_shadow(&self) -> bool {
+    pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
     }
 
@@ -208,7 +194,7 @@ impl Rules {
     /// # Errors
     ///
     /// If there is no such policy, or the bytes are no key.
-    pub fn ask_named<'a>(
+    pub(crate) fn ask_named<'a>(
         &'a self,
         policy: &[u8],
         key: &'a [u8],
@@ -217,91 +203,86 @@ impl Rules {
         let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
         let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
         let key = Key::new(key).map_err(AskError::Key)?;
-        Ok(self.ask(Source::Rule(rule), key, cost))
+        Ok(self.ask(Source::rule(rule), key, cost))
     }
 
     /// What to ask for `key`, whose limit comes from `source`.
-    #[must_use]
-    pub fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
-        let listed_as = source.listed_as(key);
+    pub(crate) fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
+        let listed_as = source.whole_key.unwrap_or(key.as_bytes());
         let amendment = self.amendments.of(listed_as);
-        let own = amendment.and_then(|own| own.policy(source.policy().name()));
+        let own = amendment.and_then(|own| own.policy(source.policy.name()));
+        let by_rule = |rule: &'a Rule| rule.policy_for(listed_as);
+        let policy = own.unwrap_or_else(|| source.rule.map_or(source.policy, by_rule));
         let listed = match amendment {
             Some(amendment) if amendment.banned => Some(Treatment::Ban),
-            _ => source.lists().and_then(|lists| lists.treatment(listed_as)),
+            _ => source.rule.and_then(|rule| rule.options.lists.treatment(listed_as)),
         };
         Ask {
-            charge: Charge::new(own.unwrap_or_else(|| source.policy_for(listed_as)), key)
-                .cost(cost),
+            charge: Charge::new(policy, key).cost(cost),
             treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
                 Some(treatment) => treatment,
-                None if self.shadow || source.is_shadow() => Treatment::Shadow,
-                None if source.denies_all() => Treatment::Ban,
+                None if self.shadow || source.shadow => Treatment::Shadow,
+                None if source.deny_all => Treatment::Ban,
                 None => Treatment::Enforce,
             },
-            unavailable_on_store_error: source.tells_store_errors(),
-            tally: source.tally(),
+            unavailable_on_store_error: source.unavailable_on_store_error,
+            tally: source.tally,
+        }
+    }
+}
+
+impl Ask<'_> {
+    /// Whether the store is asked at all.
+    #[must_use]
+    pub(crate) fn is_asked(&self) -> bool {
+        matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
+    }
+
+    /// Whether the charge can take part in a denial.
+    #[must_use]
+    pub(crate) fn may_deny(&self) -> bool {
+        self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
+    }
+
+    /// What is answered without the store.
+    pub(crate) fn unasked(&self) -> Decision {
+        let limit = self.charge.policy.algorithm().limit();
+        let snapshot =
+            |remaining| Snapshot::new(limit, remaining, Default::default(), Default::default());
+        match self.treatment {
+            Treatment::Ban => Decision::Deny { snapshot: snapshot(0), retry: Retry::Never },
+            _ => Decision::Allow(snapshot(limit)),
         }
     }
 }
 
 impl<'a> Source<'a> {
-    /// The policy of keys that have none of their own.
-    #[must_use]
-    pub const fn policy(self) -> &'a Policy {
-        match self {
-            Self::Rule(rule) => &rule.policy,
-            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
+    /// The configuration, by the name of the policy.
+    pub(crate) fn rule(rule: &'a Rule) -> Self {
+        Self {
+            shadow: rule.options.shadow,
+            unavailable_on_store_error: rule.options.unavailable_on_store_error,
+            rule: Some(rule),
+            ..Self::request(&rule.policy, &rule.tally)
         }
     }
 
-    fn policy_for(self, key: &[u8]) -> &'a Policy {
-        match self {
-            Self::Rule(rule) => rule.policy_for(key),
-            Self::Request { policy, .. } | Self::Descriptor { policy, .. } => policy,
-        }
+    /// The request, numbers and all; decisions are counted in `tally`.
+    pub(crate) const fn request(policy: &'a Policy, tally: &'a Tally) -> Self {
+        let (rule, whole_key) = (None, None);
+        let (shadow, deny_all, unavailable_on_store_error) = (false, false, false);
+        Self { policy, rule, whole_key, shadow, deny_all, unavailable_on_store_error, tally }
     }
 
-    /// What lists and operators know the key as.
-    const fn listed_as(self, key: Key<'a>) -> &'a [u8] {
-        match self {
-            Self::Descriptor { whole_key, .. } => whole_key,
-            Self::Rule(_) | Self::Request { .. } => key.as_bytes(),
-        }
-    }
-
-    const fn lists(self) -> Option<&'a Lists> {
-        match self {
-            Self::Rule(rule) => Some(&rule.options.lists),
-            Self::Request { .. } | Self::Descriptor { .. } => None,
-        }
-    }
-
-    const fn is_shadow(self) -> bool {
-        match self {
-            Self::Rule(rule) => rule.options.shadow,
-            Self::Request { .. } => false,
-            Self::Descriptor { limit, .. } => limit.shadow,
-        }
-    }
-
-    const fn denies_all(self) -> bool {
-        matches!(self, Self::Descriptor { limit, .. } if limit.deny_all)
-    }
-
-    const fn tells_store_errors(self) -> bool {
-        match self {
-            Self::Rule(rule) => rule.options.unavailable_on_store_error,
-            Self::Request { .. } => false,
-            Self::Descriptor { limit, .. } => limit.unavailable_on_store_error,
-        }
-    }
-
-    fn tally(self) -> &'a Tally {
-        match self {
-            Self::Rule(rule) => &rule.tally,
-            Self::Request { tally, .. } => tally,
-            Self::Descriptor { limit, .. } => &limit.tally,
+    /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it was
+    /// cut to what a store takes: lists match what was sent.
+    pub(crate) fn descriptor(limit: &'a Limit, policy: &'a Policy, whole_key: &'a [u8]) -> Self {
+        Self {
+            shadow: limit.shadow,
+            deny_all: limit.deny_all,
+            unavailable_on_store_error: limit.unavailable_on_store_error,
+            whole_key: Some(whole_key),
+            ..Self::request(policy, &limit.tally)
         }
     }
 }
@@ -335,8 +316,7 @@ impl Rule {
     }
 
     /// What else is said about it.
-    #[must_use]
-    pub const fn options(&self) -> &RuleOptions {
+    pub(crate) const fn options(&self) -> &RuleOptions {
         &self.options
     }
 
@@ -376,7 +356,7 @@ mod tests {
         let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
         let policy = limit.policy.as_ref().unwrap();
         let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
-        let source = Source::Descriptor { limit: &limit, policy, whole_key };
+        let source = Source::descriptor(&limit, policy, whole_key);
         let rules = rules(RuleOptions::default(), Lists::default(), false);
         let mut amendments = OperatorChanges::default();
         let own = Policy::parse("login", "1/m").unwrap();

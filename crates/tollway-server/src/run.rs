@@ -73,7 +73,7 @@ async fn watch(
 ) -> io::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut files = Watched::new(configuration_files(service));
-    if let Some(seen) = &service.origin().seen {
+    if let Some(seen) = &service.origin.seen {
         files.in_force = files.in_force.with_first(seen);
     }
     let mut certificates = Watched::new(certificate_files(service));
@@ -118,7 +118,7 @@ async fn watch(
 
 /// The files of the configuration, and those of tokens that they name.
 fn configuration_files(service: &Service) -> Vec<PathBuf> {
-    [&service.origin().files[..], service.auth().files()].concat()
+    [&service.origin.files[..], service.auth().files()].concat()
 }
 
 fn certificate_files(service: &Service) -> Vec<PathBuf> {
@@ -167,7 +167,7 @@ impl Watched {
 }
 
 fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
-    let Some(memory) = service.enforcer().memory() else { return Ok(()) };
+    let Some(memory) = service.enforcer.memory() else { return Ok(()) };
     memory.dump(path, service.clock().now()).inspect_err(|wrong| {
         let reason = tollway_core::explained(wrong);
         error!(path = %path.display(), %reason, "the snapshot could not be written");

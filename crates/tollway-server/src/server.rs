@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -86,8 +87,7 @@ impl Bound {
         if let Some(certificates) = &certificates {
             service.set_certificates(Arc::clone(certificates));
         }
-        let surroundings =
-            Surroundings { probes: probes.clone(), certificates, stop: stop.clone() };
+        let shared = Shared { probes: probes.clone(), certificates, stop: stop.clone() };
         let endpoints = listeners
             .iter()
             .map(|listener| Ok((listener.front, listener.endpoint()?)))
@@ -97,8 +97,8 @@ impl Bound {
         let mut senders: Vec<UnboundedSender<Handoff>> = Vec::new();
         for index in 0..worker_count(workers) {
             let (sender, receiver) = unbounded_channel();
-            let (service, surroundings) = (Arc::clone(&service), surroundings.clone());
-            let run = move || run_worker(service, surroundings, receiver);
+            let (service, shared) = (Arc::clone(&service), shared.clone());
+            let run = move || run_worker(service, shared, receiver);
             threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?);
             senders.push(sender);
         }
@@ -116,7 +116,7 @@ impl Bound {
 
 /// What a worker needs beside the service.
 #[derive(Clone)]
-struct Surroundings {
+struct Shared {
     probes: Probes,
     /// If the fronts speak TLS.
     certificates: Option<Arc<Certificates>>,
@@ -230,11 +230,7 @@ async fn accept_all(
     while accepting.join_next().await.is_some() {}
 }
 
-fn run_worker(
-    service: Arc<Service>,
-    surroundings: Surroundings,
-    mut handoffs: UnboundedReceiver<Handoff>,
-) {
+fn run_worker(service: Arc<Service>, shared: Shared, mut handoffs: UnboundedReceiver<Handoff>) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -244,10 +240,10 @@ fn run_worker(
         let worker = Rc::new(Worker::new(service));
         let mut connections = tokio::task::JoinSet::new();
         while let Some(handoff) = handoffs.recv().await {
-            let (worker, surroundings) = (Rc::clone(&worker), surroundings.clone());
+            let (worker, shared) = (Rc::clone(&worker), shared.clone());
             connections.spawn_local(async move {
                 let _open = Open(&worker.service, handoff.front);
-                if let Err(error) = connect(&worker, handoff, surroundings).await {
+                if let Err(error) = connect(&worker, handoff, shared).await {
                     debug!(%error, "a connection ended badly");
                 }
             });
@@ -266,33 +262,31 @@ impl Drop for Open<'_> {
     }
 }
 
-async fn connect(
-    worker: &Rc<Worker>,
-    handoff: Handoff,
-    surroundings: Surroundings,
-) -> io::Result<()> {
+/// Serves a connection: over TLS if the fronts speak it.
+async fn connect(worker: &Rc<Worker>, handoff: Handoff, shared: Shared) -> io::Result<()> {
     let Handoff { front, socket, peer, id } = handoff;
-    let visit = Visit { worker, front, peer, id, surroundings };
+    let accepted = Accepted { worker, front, peer, id, shared };
     match socket {
-        Socket::Tcp(stream) => visit.greet(TcpStream::from_std(stream)?).await,
-        Socket::Unix(stream) => visit.greet(UnixStream::from_std(stream)?).await,
+        Socket::Tcp(stream) => accepted.handshake(TcpStream::from_std(stream)?).await,
+        Socket::Unix(stream) => accepted.handshake(UnixStream::from_std(stream)?).await,
     }
 }
 
-struct Visit<'a> {
+/// A connection that was accepted.
+struct Accepted<'a> {
     worker: &'a Rc<Worker>,
     front: Front,
     peer: http::Peer,
     id: u64,
-    surroundings: Surroundings,
+    shared: Shared,
 }
 
-impl Visit<'_> {
-    async fn greet<S>(self, stream: S) -> io::Result<()>
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
-    {
-        let Some(certificates) = &self.surroundings.certificates else {
+impl Accepted<'_> {
+    async fn handshake<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+        self,
+        stream: S,
+    ) -> io::Result<()> {
+        let Some(certificates) = &self.shared.certificates else {
             return self.serve(stream).await;
         };
         let patience = self.worker.service.settings().limits.slow_client_after;
@@ -306,12 +300,8 @@ impl Visit<'_> {
         }
     }
 
-    async fn serve<S>(self, stream: S) -> io::Result<()>
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
-    {
-        let Self { worker, front, peer, id, surroundings } = self;
-        let Surroundings { probes, stop, .. } = surroundings;
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) -> io::Result<()> {
+        let Self { worker, front, peer, id, shared: Shared { probes, stop, .. } } = self;
         match front {
             Front::Resp => resp::serve(worker, stream, (id, peer.address), stop).await,
             Front::Http => http::serve(worker, stream, peer, stop).await,

@@ -25,7 +25,7 @@ use crate::tls::Certificates;
 
 /// What every front shares.
 pub struct Service {
-    enforcer: Enforcer,
+    pub(crate) enforcer: Enforcer,
     #[cfg(feature = "otlp")]
     traces: Option<crate::traces::Traces>,
     settings: Settings,
@@ -34,13 +34,13 @@ pub struct Service {
     waits_over: watch::Sender<bool>,
     /// The tokens in force.
     auth: ArcSwap<Auth>,
-    stale: Stale,
+    pub(crate) stale: Stale,
     /// Held while files are read again, so that what was read last is in force last.
     reloading: Mutex<()>,
     certificates: OnceLock<Arc<Certificates>>,
-    origin: Origin,
+    pub(crate) origin: Origin,
     queues: Option<Queues>,
-    dashboard: Dashboard,
+    pub(crate) dashboard: Dashboard,
     room: Arc<Room>,
     wrong_tokens: WrongTokens,
 }
@@ -101,15 +101,8 @@ impl Service {
 
     /// Where spans go, if requests are traced.
     #[cfg(feature = "otlp")]
-    #[must_use]
-    pub const fn traces(&self) -> Option<&crate::traces::Traces> {
+    pub(crate) const fn traces(&self) -> Option<&crate::traces::Traces> {
         self.traces.as_ref()
-    }
-
-    /// What decides.
-    #[must_use]
-    pub const fn enforcer(&self) -> &Enforcer {
-        &self.enforcer
     }
 
     /// The same service, whose rules can be read again from `origin`.
@@ -122,12 +115,6 @@ impl Service {
     #[must_use]
     pub fn with_proxy_admin(self, proxy: Option<ProxyAdmin>) -> Self {
         Self { dashboard: Dashboard::new(proxy), ..self }
-    }
-
-    /// What the dashboard knows.
-    #[must_use]
-    pub const fn dashboard(&self) -> &Dashboard {
-        &self.dashboard
     }
 
     /// The room for what unfinished requests of all connections hold.
@@ -143,15 +130,8 @@ impl Service {
     }
 
     /// The queues, if it has any.
-    #[must_use]
-    pub const fn queues(&self) -> Option<&Queues> {
+    pub(crate) const fn queues(&self) -> Option<&Queues> {
         self.queues.as_ref()
-    }
-
-    /// Where the rules come from.
-    #[must_use]
-    pub const fn origin(&self) -> &Origin {
-        &self.origin
     }
 
     /// Says which certificates its fronts show, to read them again; the first word counts.
@@ -160,8 +140,7 @@ impl Service {
     }
 
     /// The certificates that its fronts show, if they speak TLS.
-    #[must_use]
-    pub fn certificates(&self) -> Option<&Certificates> {
+    pub(crate) fn certificates(&self) -> Option<&Certificates> {
         self.certificates.get().map(|certificates| &**certificates)
     }
 
@@ -172,27 +151,21 @@ impl Service {
 
     /// Puts other rules in force. Counts of policies that stay the same are kept: they are in the
     /// store under the policy's own identity. What operators have changed stays changed.
-    pub fn replace_rules(&self, rules: Rules) {
+    pub(crate) fn replace_rules(&self, rules: Rules) {
         self.enforcer.replace_rules(rules);
         self.stale.set_rules(None);
     }
 
     /// Notes that a reload was refused; the rules in force stay.
-    pub fn refuse_reload(&self, error: String) {
+    pub(crate) fn refuse_reload(&self, error: String) {
         self.metrics().reloads_failed.add(1);
         self.stale.set_rules(Some(error));
     }
 
     /// Why the configuration on disk is not in force, or not all of it: a reload that was refused,
     /// certificates that were, or what needs a restart.
-    #[must_use]
-    pub fn reload_error(&self) -> Option<String> {
+    pub(crate) fn reload_error(&self) -> Option<String> {
         self.stale.reason()
-    }
-
-    /// What of the configuration on disk is not in force.
-    pub(crate) const fn stale(&self) -> &Stale {
-        &self.stale
     }
 
     /// The tokens in force. Load them once per request.
@@ -202,13 +175,12 @@ impl Service {
     }
 
     /// Puts other tokens in force, for every request from now on.
-    pub fn replace_auth(&self, auth: Auth) {
+    pub(crate) fn replace_auth(&self, auth: Auth) {
         self.auth.store(Arc::new(auth));
     }
 
     /// The clock.
-    #[must_use]
-    pub fn clock(&self) -> &dyn Clock {
+    pub(crate) fn clock(&self) -> &dyn Clock {
         self.enforcer.clock()
     }
 
@@ -230,13 +202,21 @@ impl Service {
         self.wrong_tokens.note(peer, front, self.clock().now())
     }
 
+    /// Looks whether an outage of a store has begun without a call, goes on, or is over.
+    pub(crate) fn look_for_outage(&self) {
+        self.enforcer.look_for_outage();
+        if let Some(queues) = self.queues() {
+            queues.look_for_outage();
+        }
+    }
+
     /// Says that no new work should come: `/readyz` fails from now on.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
     /// Says that whoever waits for something to happen is to be answered that it has not.
-    pub fn end_waits(&self) {
+    pub(crate) fn end_waits(&self) {
         self.waits_over.send_replace(true);
     }
 

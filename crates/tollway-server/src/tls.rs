@@ -22,7 +22,7 @@ use crate::metrics::Front;
 
 /// The certificates in force on all fronts.
 #[derive(Debug)]
-pub struct Certificates {
+pub(crate) struct Certificates {
     in_force: ArcSwap<InForce>,
 }
 
@@ -38,7 +38,7 @@ impl Certificates {
     /// # Errors
     ///
     /// If a file cannot be read, or holds no certificate or key, or they do not belong together.
-    pub fn read(tls: &Tls) -> io::Result<Self> {
+    pub(crate) fn read(tls: &Tls) -> io::Result<Self> {
         Ok(Self { in_force: ArcSwap::from_pointee(InForce::read(tls)?) })
     }
 
@@ -47,14 +47,13 @@ impl Certificates {
     /// # Errors
     ///
     /// As [`Self::read`].
-    pub fn replace(&self, tls: &Tls) -> io::Result<()> {
+    pub(crate) fn replace(&self, tls: &Tls) -> io::Result<()> {
         self.in_force.store(Arc::new(InForce::read(tls)?));
         Ok(())
     }
 
     /// The files that are in force.
-    #[must_use]
-    pub fn files(&self) -> Tls {
+    pub(crate) fn files(&self) -> Tls {
         self.in_force.load().tls.clone()
     }
 

@@ -41,11 +41,11 @@ const RING: usize = 32;
 const GENERATION: u64 = 3;
 
 /// Keys and how often they were seen, most often in the last minute first.
-pub type Ranking = Vec<Ranked>;
+pub(crate) type Ranking = Vec<Ranked>;
 
 /// One key of a ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ranked {
+pub(crate) struct Ranked {
     /// Its first bytes.
     pub key: Vec<u8>,
     /// How often it was seen.
@@ -54,7 +54,7 @@ pub struct Ranked {
 
 /// How often a key was seen in each window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// In the last minute.
     pub minute: u64,
     /// In the last five.
@@ -64,15 +64,15 @@ pub struct Seen {
 impl Seen {
     /// Sightings per minute over the last five minutes.
     #[must_use]
-    pub fn five_minute_rate(self) -> f64 {
+    pub(crate) fn five_minute_rate(self) -> f64 {
         self.five_minutes as f64 / 5.0
     }
 }
 
 /// The most frequent keys of a stream.
 #[derive(Debug)]
-pub struct Top {
-    kept: Vec<Kept>,
+pub(crate) struct Top {
+    kept: Vec<ListedKey>,
     index: Index,
     sketch: Sketch,
     /// What a newcomer's estimate must exceed: 0 until the list is full, then at most the lowest
@@ -84,7 +84,7 @@ pub struct Top {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct ListedKey {
     hash: u64,
     key: Box<[u8]>,
     /// What the sketch said of it when it came: it counts against newcomers for a minute, so that
@@ -118,7 +118,7 @@ impl Default for Top {
 impl Top {
     /// Counts one sighting of `key`.
     #[inline]
-    pub fn see(&mut self, key: &[u8], now: Timestamp) {
+    pub(crate) fn see(&mut self, key: &[u8], now: Timestamp) {
         let bucket = now.as_nanos() / BUCKET_NS;
         if bucket != self.bucket {
             self.turn(bucket);
@@ -136,8 +136,8 @@ impl Top {
     }
 
     /// The list, unordered, without those that were not seen in either window.
-    pub fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Seen)> {
-        let seen = move |kept: &Kept| Seen {
+    pub(crate) fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Seen)> {
+        let seen = move |kept: &ListedKey| Seen {
             minute: self.seen(kept, MINUTE, now),
             five_minutes: self.seen(kept, FIVE_MINUTES, now),
         };
@@ -147,7 +147,7 @@ impl Top {
 
     /// Sightings of a key in the last `window` buckets' time. The bucket that is leaving counts by the
     /// part of it that is still in the window, rounded up.
-    fn seen(&self, kept: &Kept, window: u64, now: Timestamp) -> u64 {
+    fn seen(&self, kept: &ListedKey, window: u64, now: Timestamp) -> u64 {
         let now_ms = now.as_nanos() / 1_000_000;
         let last = (now_ms / BUCKET_MS).max(self.bucket);
         let leaving_ms = BUCKET_MS - now_ms.saturating_sub(last * BUCKET_MS).min(BUCKET_MS);
@@ -164,7 +164,7 @@ impl Top {
     fn admit(&mut self, hash: u64, key: &[u8], estimate: u32) {
         let key = &key[..key.len().min(KEY_BYTES_SHOWN)];
         if self.kept.len() < KEPT {
-            self.kept.push(Kept::new(hash, key, estimate, self.bucket));
+            self.kept.push(ListedKey::new(hash, key, estimate, self.bucket));
             self.index.insert(hash, self.kept.len() - 1);
         } else {
             // Scores grow without the floor being told.
@@ -173,7 +173,7 @@ impl Top {
                 self.floor = lowest.max(1);
                 return;
             }
-            let newcomer = Kept::new(hash, key, estimate, self.bucket);
+            let newcomer = ListedKey::new(hash, key, estimate, self.bucket);
             let gone = std::mem::replace(&mut self.kept[place], newcomer);
             // So that it can come back.
             self.sketch.add(gone.hash, gone.minute);
@@ -213,7 +213,7 @@ impl Top {
     }
 }
 
-impl Kept {
+impl ListedKey {
     /// A key at its first sighting on the list; the sketch has counted it until now.
     fn new(hash: u64, key: &[u8], estimate: u32, bucket: u64) -> Self {
         let mut ring = [0; RING];
@@ -259,7 +259,7 @@ impl Index {
     const LEN: usize = 8 * KEPT;
     const NOBODY: u8 = u8::MAX;
 
-    fn of(kept: &[Kept]) -> Self {
+    fn of(kept: &[ListedKey]) -> Self {
         let mut index = Self::default();
         kept.iter().enumerate().for_each(|(place, kept)| index.insert(kept.hash, place));
         index
@@ -272,7 +272,7 @@ impl Index {
     }
 
     #[inline]
-    fn find(&self, hash: u64, kept: &[Kept]) -> Option<usize> {
+    fn find(&self, hash: u64, kept: &[ListedKey]) -> Option<usize> {
         for probe in Self::probes(hash) {
             let (place, tag) = self.0[probe];
             if place == Self::NOBODY {
@@ -296,8 +296,7 @@ impl Index {
 }
 
 /// The first `most` keys of several lists added up.
-#[must_use]
-pub fn ranking<'a>(
+pub(crate) fn ranking<'a>(
     tops: impl IntoIterator<Item = &'a Top>,
     most: usize,
     now: Timestamp,

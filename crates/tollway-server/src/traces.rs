@@ -79,7 +79,8 @@ impl Collector {
     ///
     /// If it is no such URL. TLS is the business of a collector on this host.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let wrong = || format!("{url:?} is no collector; right would be http://127.0.0.1:4318");
+        let wrong =
+            || format!("{url:?} is no collector; expected for example http://127.0.0.1:4318");
         let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -14,7 +14,6 @@ pub(crate) enum Unit {
 
 impl Unit {
     /// `wait` in this unit.
-    #[must_use]
     pub(crate) fn of(self, wait: Duration) -> u64 {
         match self {
             Self::Millis => millis_up(wait),
@@ -24,7 +23,6 @@ impl Unit {
 }
 
 /// Whole milliseconds, rounded up: told 0 ms for a 400 µs wait, a client is denied again.
-#[must_use]
 pub(crate) fn millis_up(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

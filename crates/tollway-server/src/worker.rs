@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::adhoc::AdHoc;
-use crate::buffers::Buffers;
+use crate::client_stream::Buffers;
 use crate::decide::Decider;
 use crate::enforcer::Tops;
 use crate::rules::Rules;
@@ -16,13 +16,13 @@ use crate::service::Service;
 
 /// What the connections of one thread share.
 #[derive(Debug)]
-pub struct Worker {
+pub(crate) struct Worker {
     /// The service that all workers share.
     pub service: Arc<Service>,
     /// Policies that came with a request.
     pub adhoc: RefCell<AdHoc>,
     /// Buffers between two uses.
-    pub buffers: RefCell<Buffers>,
+    pub buffers: Buffers,
     /// Keys most often allowed and denied on this thread.
     pub tops: Arc<Mutex<Tops>>,
     date: RefCell<(u64, String)>,
@@ -30,19 +30,15 @@ pub struct Worker {
 
 impl Worker {
     /// A worker of `service`.
-    #[must_use]
-    pub fn new(service: Arc<Service>) -> Self {
-        let tops = service.enforcer().new_tops();
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        let tops = service.enforcer.new_tops();
         let (adhoc, buffers, date) = Default::default();
         Self { service, adhoc, buffers, tops, date }
     }
 
     /// Decides a request, or a batch, under these rules as of now.
-    #[must_use]
-    pub fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
-        let (enforcer, settings) = (self.service.enforcer(), self.service.settings());
-        let now = enforcer.clock().now();
-        Decider { enforcer, settings, tops: &self.tops, rules, now }
+    pub(crate) fn decider<'a>(&'a self, rules: &'a Rules) -> Decider<'a> {
+        self.service.enforcer.decider(rules, self.service.settings(), &self.tops)
     }
 
     /// The time as HTTP's `Date` says it, written anew once a second.

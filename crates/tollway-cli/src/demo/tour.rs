@@ -11,11 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tollway_core::Quota;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_server::config::{Config, Drain, Overrides};
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::{Front, Metrics};
-use tollway_server::run::until_told;
-use tollway_server::server::Server;
-use tollway_server::service::Service;
+use tollway_server::{Backing, Front, Metrics, Server, Service, until_told};
 
 use super::fleet::{Fleet, Orders};
 use super::record::Record;

@@ -1,7 +1,6 @@
 //! What a starting service prints: where each front listens, and a command that works there.
 
-use tollway_server::endpoint::Endpoint;
-use tollway_server::metrics::Front;
+use tollway_server::{Endpoint, Front};
 
 /// What the commands depend on.
 #[derive(Clone, Copy, Debug)]

@@ -366,8 +366,8 @@ fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
     let out = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(1), "{out}");
     for told in [
-        "all.toml:1: store: memcached:// is not supported; right would be memory, redis://host",
-        "all.toml:2: queue_store: names no store; right would be memory, redb:PATH, redis://host",
+        "all.toml:1: store: memcached:// is not supported; expected memory, redis://host",
+        "all.toml:2: queue_store: names no store; expected memory, redb:PATH, redis://host",
         "cert.pem: no certificate in it",
         "all.toml:5: tls.key: /nowhere/key.pem: ",
         "all.toml:8: policies[0].quota: ",

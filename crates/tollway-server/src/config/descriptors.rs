@@ -9,7 +9,7 @@ use tollway_core::Policy;
 
 use super::error::ConfigError;
 use super::policies::{algorithm_or_noted, on_store_error};
-use super::reader::{Place, Table};
+use super::reader::{ConfigValue, Table};
 use crate::descriptors::{Domain, Limit, Node};
 use crate::metrics::Metrics;
 use crate::rls::{Unit, limit_policy, printable};
@@ -50,7 +50,7 @@ struct Modes {
 }
 
 impl Reading<'_> {
-    fn branches(&self, places: Vec<Place<'_>>, path: &str, depth: usize, parent: &mut Node) {
+    fn branches(&self, places: Vec<ConfigValue<'_>>, path: &str, depth: usize, parent: &mut Node) {
         for place in places {
             let Some(table) = place.tell(place.table()) else { continue };
             let key = place.tell(table.need("key").and_then(|place| place.text()));
@@ -120,7 +120,7 @@ impl Reading<'_> {
 
     fn rate_limit(
         &self,
-        place: &Place<'_>,
+        place: &ConfigValue<'_>,
         path: &str,
         modes: Modes,
     ) -> Result<Option<Limit>, ConfigError> {
@@ -138,7 +138,7 @@ impl Reading<'_> {
             self.limited(None, path, modes)
         } else {
             let unit = table.need("unit").and_then(|place| {
-                let right = "right would be second, minute, hour, day, week, month or year";
+                let right = "expected second, minute, hour, day, week, month or year";
                 Unit::named(&place.text()?).ok_or_else(|| place.wrong(right))
             });
             // Both are looked at before either fails: each may be wrong.
@@ -172,7 +172,7 @@ impl Reading<'_> {
 
 /// What the proxy is told when a request matches and passes.
 fn metadata_of(
-    place: &Place<'_>,
+    place: &ConfigValue<'_>,
 ) -> Result<serde_json::Map<String, serde_json::Value>, ConfigError> {
     match place.json() {
         serde_json::Value::Object(fields) => Ok(fields),
@@ -180,7 +180,7 @@ fn metadata_of(
     }
 }
 
-fn replaces_of(place: &Place<'_>) -> Result<Vec<String>, ConfigError> {
+fn replaces_of(place: &ConfigValue<'_>) -> Result<Vec<String>, ConfigError> {
     place.all(|place| {
         let table = place.table()?;
         let name = table.need("name")?.text()?;

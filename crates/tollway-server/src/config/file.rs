@@ -8,9 +8,9 @@ use tollway_memory::WhenFull;
 
 use super::error::{ConfigError, Finding, Mistakes};
 use super::layers::Overrides;
-use super::listen::{Lines, Listen, host_names, outside, place_to_listen};
+use super::listen::{Listen, ListenFields, host_names, outside, place_to_listen};
 use super::names::Names;
-use super::reader::{Place, Source, Table};
+use super::reader::{ConfigValue, Source, Table};
 use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
@@ -79,10 +79,10 @@ impl Default for Drain {
 /// How to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people.
+    /// ListenFields for people.
     #[default]
     Text,
-    /// Lines for machines.
+    /// ListenFields for machines.
     Json,
 }
 
@@ -108,7 +108,7 @@ struct Draft {
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
-    lines: Lines,
+    lines: ListenFields,
 }
 
 impl Config {
@@ -162,7 +162,7 @@ impl Config {
         let (mut draft, finding) = (Draft::default(), Finding::default());
         for (name, text) in texts {
             let Some(tree) = finding.tell(parse(name, text)) else { continue };
-            let root = Place::root(Source { name, finding: &finding, looks_at_files }, &tree);
+            let root = ConfigValue::root(Source { name, finding: &finding, looks_at_files }, &tree);
             if let Some(table) = root.tell(root.table()) {
                 draft.read(&table, metrics);
             }
@@ -224,7 +224,7 @@ impl Draft {
             self.lists.extend(policies::lists(&inner));
             inner.finish();
         }
-        table.set("shadow", &mut self.shadow, Place::boolean);
+        table.set("shadow", &mut self.shadow, ConfigValue::boolean);
         self.read_service(table);
         table.finish();
     }
@@ -246,13 +246,13 @@ impl Draft {
             inner.set("resp", &mut self.overrides.resp, place_to_listen);
             let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
             fields.for_each(|place| self.lines.add(&place));
-            let public = |place: &Place<'_>| place.boolean().map(Some);
+            let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public);
             inner.set("hosts", &mut self.overrides.hosts, host_names);
             inner.finish();
         }
         table.set("store", &mut self.overrides.store, place_of(check_store));
-        let number = |place: &Place<'_>| place.number().map(Some);
+        let number = |place: &ConfigValue<'_>| place.number().map(Some);
         table.set("memory_bytes", &mut self.overrides.memory_bytes, |place| {
             let bytes = place.number()?;
             check_memory(bytes).map_err(|problem| place.wrong(problem))?;
@@ -269,11 +269,11 @@ impl Draft {
             log_format(Some(&text)).map_err(|error| place.wrong(error.problem))?;
             Ok(Some(text))
         });
-        table.set("headers", &mut self.settings.dialect, Place::parsed);
+        table.set("headers", &mut self.settings.dialect, ConfigValue::parsed);
         table.set("trusted_proxies", &mut self.settings.trusted_proxies, |place| {
-            place.all(Place::parsed)
+            place.all(ConfigValue::parsed)
         });
-        table.set("forwarded_by", &mut self.settings.forwarded_by, Place::parsed);
+        table.set("forwarded_by", &mut self.settings.forwarded_by, ConfigValue::parsed);
         table.set("queue_store", &mut self.overrides.queue_store, |place| {
             let text = place_of(check_queue_store)(place)?;
             if let (Some(text), true) = (&text, place.looks_at_files()) {
@@ -288,8 +288,8 @@ impl Draft {
         }
         self.read_tls(table);
         if let Some(inner) = inner(table, "drain") {
-            inner.set("delay", &mut self.drain.delay, Place::duration);
-            inner.set("timeout", &mut self.drain.timeout, Place::duration);
+            inner.set("delay", &mut self.drain.delay, ConfigValue::duration);
+            inner.set("timeout", &mut self.drain.timeout, ConfigValue::duration);
             inner.finish();
         }
     }
@@ -297,14 +297,14 @@ impl Draft {
     fn read_limits(&mut self, table: &Table<'_>) {
         let Some(inner) = inner(table, "limits") else { return };
         let limits = &mut self.settings.limits;
-        inner.set("connections", &mut limits.connections_max, Place::number);
-        inner.set("frame_bytes", &mut limits.frame_bytes_max, Place::number);
-        inner.set("pipeline", &mut limits.pipeline_max, Place::number);
-        inner.set("body_bytes", &mut limits.body_bytes_max, Place::number);
-        inner.set("charges", &mut limits.charges_max, Place::number);
-        inner.set("held_bytes", &mut limits.held_bytes_max, Place::number);
-        inner.set("first_request", &mut limits.first_request_after, Place::duration);
-        inner.set("slow_client", &mut limits.slow_client_after, Place::duration);
+        inner.set("connections", &mut limits.connections_max, ConfigValue::number);
+        inner.set("frame_bytes", &mut limits.frame_bytes_max, ConfigValue::number);
+        inner.set("pipeline", &mut limits.pipeline_max, ConfigValue::number);
+        inner.set("body_bytes", &mut limits.body_bytes_max, ConfigValue::number);
+        inner.set("charges", &mut limits.charges_max, ConfigValue::number);
+        inner.set("held_bytes", &mut limits.held_bytes_max, ConfigValue::number);
+        inner.set("first_request", &mut limits.first_request_after, ConfigValue::duration);
+        inner.set("slow_client", &mut limits.slow_client_after, ConfigValue::duration);
         inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some));
         if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
             inner.note("connections, pipeline and charges must be at least 1");
@@ -312,10 +312,10 @@ impl Draft {
         inner.finish();
     }
 
-    fn read_token(&mut self, place: &Place<'_>) -> Result<(), ConfigError> {
+    fn read_token(&mut self, place: &ConfigValue<'_>) -> Result<(), ConfigError> {
         let inner = place.table()?;
         let role = inner.need("role").and_then(|place| {
-            let wrong = || place.wrong("right would be read, check or admin");
+            let wrong = || place.wrong("expected read, check or admin");
             Role::named(&place.text()?).ok_or_else(wrong)
         });
         let (role, token) = (inner.tell(role), token(&inner)?);
@@ -431,7 +431,7 @@ fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {
     match text {
         None | Some("deny") => Ok(WhenFull::Deny),
         Some("forget") => Ok(WhenFull::Forget),
-        Some(_) => Err(outside("when_full", "right would be deny or forget".to_owned())),
+        Some(_) => Err(outside("when_full", "expected deny or forget".to_owned())),
     }
 }
 
@@ -439,6 +439,6 @@ fn log_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
         Some("json") => Ok(LogFormat::Json),
-        Some(_) => Err(outside("log", "right would be text or json".to_owned())),
+        Some(_) => Err(outside("log", "expected text or json".to_owned())),
     }
 }

@@ -4,103 +4,65 @@ use std::fmt;
 
 use super::error::ConfigError;
 
-/// Settings from outside the files. `None` leaves the file's, or the default.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Overrides {
-    /// Where HTTP listens; `off` for nowhere.
-    pub http: Option<String>,
-    /// Where gRPC listens.
-    pub grpc: Option<String>,
-    /// Where RESP listens.
-    pub resp: Option<String>,
-    /// The store: `memory` or a URL.
-    pub store: Option<String>,
-    /// Where queues live: `memory`, `redb:PATH` or a URL.
-    pub queue_store: Option<String>,
-    /// A token with the role `admin`.
-    pub token: Option<String>,
-    /// A token with the role `read`.
-    pub read_token: Option<String>,
-    /// Memory for states in this process, in bytes.
-    pub memory_bytes: Option<usize>,
-    /// What happens to a new key when memory is full: `deny` or `forget`.
-    pub when_full: Option<String>,
-    /// Threads that serve.
-    pub workers: Option<usize>,
-    /// Whether others than this machine may connect without a token.
-    pub listen_public: Option<bool>,
-    /// Names by which the service answers over HTTP while it knows no token, beside this machine's.
-    pub hosts: Option<Vec<String>>,
-    /// Whether nothing is denied.
-    pub shadow: Option<bool>,
-    /// `text` or `json`.
-    pub log_format: Option<String>,
+/// Declares the settings: each with its variable, how that reads, and what is expected of it.
+macro_rules! overrides {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $variable:literal $read:ident $expected:literal;)*) => {
+        /// Settings from outside the files. `None` leaves the file's, or the default.
+        #[derive(Clone, Default, PartialEq, Eq)]
+        pub struct Overrides { $($(#[$doc])* pub $field: Option<$type>,)* }
+
+        impl Overrides {
+            /// What the environment says; `lookup` gives the value of a variable.
+            ///
+            /// # Errors
+            ///
+            /// If a variable is no number or no boolean where it must be.
+            pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+                let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
+                Ok(Self { $($field: match get($variable) {
+                    Some(text) => Some($read(&text).ok_or_else(|| wrong($variable, $expected))?),
+                    None => None,
+                },)* })
+            }
+
+            /// These settings where they say something, `lower` elsewhere.
+            #[must_use]
+            pub fn over(self, lower: Self) -> Self {
+                Self { $($field: self.$field.or(lower.$field),)* }
+            }
+        }
+    };
 }
 
-impl Overrides {
-    /// The variables that are read.
-    pub const VARIABLES: [&'static str; 14] = [
-        "TOLLWAY_HTTP",
-        "TOLLWAY_GRPC",
-        "TOLLWAY_RESP",
-        "TOLLWAY_STORE",
-        "TOLLWAY_QUEUE_STORE",
-        "TOLLWAY_TOKEN",
-        "TOLLWAY_READ_TOKEN",
-        "TOLLWAY_MEMORY_BYTES",
-        "TOLLWAY_WHEN_FULL",
-        "TOLLWAY_WORKERS",
-        "TOLLWAY_LISTEN_PUBLIC",
-        "TOLLWAY_HOSTS",
-        "TOLLWAY_SHADOW",
-        "TOLLWAY_LOG_FORMAT",
-    ];
-
-    /// What the environment says; `lookup` gives the value of a variable.
-    ///
-    /// # Errors
-    ///
-    /// If a variable is no number or no boolean where it must be.
-    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
-        Ok(Self {
-            http: get("TOLLWAY_HTTP"),
-            grpc: get("TOLLWAY_GRPC"),
-            resp: get("TOLLWAY_RESP"),
-            store: get("TOLLWAY_STORE"),
-            queue_store: get("TOLLWAY_QUEUE_STORE"),
-            token: get("TOLLWAY_TOKEN"),
-            read_token: get("TOLLWAY_READ_TOKEN"),
-            memory_bytes: parsed(&get, "TOLLWAY_MEMORY_BYTES", "a number of bytes")?,
-            when_full: get("TOLLWAY_WHEN_FULL"),
-            workers: parsed(&get, "TOLLWAY_WORKERS", "a number of threads")?,
-            listen_public: parsed(&get, "TOLLWAY_LISTEN_PUBLIC", "true or false")?,
-            hosts: get("TOLLWAY_HOSTS").map(|names| listed(&names)),
-            shadow: parsed(&get, "TOLLWAY_SHADOW", "true or false")?,
-            log_format: get("TOLLWAY_LOG_FORMAT"),
-        })
-    }
-
-    /// These settings where they say something, `lower` elsewhere.
-    #[must_use]
-    pub fn over(self, lower: Self) -> Self {
-        Self {
-            http: self.http.or(lower.http),
-            grpc: self.grpc.or(lower.grpc),
-            resp: self.resp.or(lower.resp),
-            store: self.store.or(lower.store),
-            queue_store: self.queue_store.or(lower.queue_store),
-            token: self.token.or(lower.token),
-            read_token: self.read_token.or(lower.read_token),
-            memory_bytes: self.memory_bytes.or(lower.memory_bytes),
-            when_full: self.when_full.or(lower.when_full),
-            workers: self.workers.or(lower.workers),
-            listen_public: self.listen_public.or(lower.listen_public),
-            hosts: self.hosts.or(lower.hosts),
-            shadow: self.shadow.or(lower.shadow),
-            log_format: self.log_format.or(lower.log_format),
-        }
-    }
+overrides! {
+    /// Where HTTP listens; `off` for nowhere.
+    http: String = "TOLLWAY_HTTP" parsed "text";
+    /// Where gRPC listens.
+    grpc: String = "TOLLWAY_GRPC" parsed "text";
+    /// Where RESP listens.
+    resp: String = "TOLLWAY_RESP" parsed "text";
+    /// The store: `memory` or a URL.
+    store: String = "TOLLWAY_STORE" parsed "text";
+    /// Where queues live: `memory`, `redb:PATH` or a URL.
+    queue_store: String = "TOLLWAY_QUEUE_STORE" parsed "text";
+    /// A token with the role `admin`.
+    token: String = "TOLLWAY_TOKEN" parsed "text";
+    /// A token with the role `read`.
+    read_token: String = "TOLLWAY_READ_TOKEN" parsed "text";
+    /// Memory for states in this process, in bytes.
+    memory_bytes: usize = "TOLLWAY_MEMORY_BYTES" parsed "a number of bytes";
+    /// What happens to a new key when memory is full: `deny` or `forget`.
+    when_full: String = "TOLLWAY_WHEN_FULL" parsed "text";
+    /// Threads that serve.
+    workers: usize = "TOLLWAY_WORKERS" parsed "a number of threads";
+    /// Whether others than this machine may connect without a token.
+    listen_public: bool = "TOLLWAY_LISTEN_PUBLIC" parsed "true or false";
+    /// Names by which the service answers over HTTP while it knows no token, beside this machine's.
+    hosts: Vec<String> = "TOLLWAY_HOSTS" listed "names with commas between them";
+    /// Whether nothing is denied.
+    shadow: bool = "TOLLWAY_SHADOW" parsed "true or false";
+    /// `text` or `json`.
+    log_format: String = "TOLLWAY_LOG_FORMAT" parsed "text";
 }
 
 impl fmt::Debug for Overrides {
@@ -110,25 +72,22 @@ impl fmt::Debug for Overrides {
     }
 }
 
-/// Names with commas between them.
-fn listed(names: &str) -> Vec<String> {
-    names.split(',').map(|name| name.trim().to_owned()).collect()
+fn listed(names: &str) -> Option<Vec<String>> {
+    Some(names.split(',').map(|name| name.trim().to_owned()).collect())
 }
 
-fn parsed<T: std::str::FromStr>(
-    get: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    expected: &str,
-) -> Result<Option<T>, ConfigError> {
-    let Some(text) = get(name) else { return Ok(None) };
-    // The value is not repeated: a misplaced secret must not reach a log.
-    let wrong = |_| ConfigError {
+fn parsed<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// An error about a variable. Its value is not repeated: a misplaced secret must not reach a log.
+fn wrong(variable: &str, expected: &str) -> ConfigError {
+    ConfigError {
         source: "environment".to_owned(),
         line: 0,
-        field: name.to_owned(),
+        field: variable.to_owned(),
         problem: format!("expected {expected}"),
-    };
-    text.parse().map(Some).map_err(wrong)
+    }
 }
 
 #[cfg(test)]

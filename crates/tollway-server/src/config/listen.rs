@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Finding};
 use super::layers::Overrides;
-use super::reader::Place;
+use super::reader::ConfigValue;
 use crate::endpoint::Endpoint;
 use tollway_core::fields::Hosts;
 
@@ -28,11 +28,11 @@ impl Default for Listen {
 
 /// Where the fields that say where to listen stand in files, to tell mistakes with their line.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Vec<ConfigError>);
+pub(super) struct ListenFields(Vec<ConfigError>);
 
-impl Lines {
+impl ListenFields {
     /// Notes where a field stands.
-    pub(super) fn add(&mut self, place: &Place<'_>) {
+    pub(super) fn add(&mut self, place: &ConfigValue<'_>) {
         self.0.push(place.wrong(""));
     }
 
@@ -69,7 +69,7 @@ impl Listen {
     }
 
     /// Notes fronts that would listen in the same place; `flags` are what beats the files.
-    pub(super) fn check_apart(&self, lines: &Lines, flags: &Overrides, finding: &Finding) {
+    pub(super) fn check_apart(&self, lines: &ListenFields, flags: &Overrides, finding: &Finding) {
         let from_flags = [flags.http.is_some(), flags.grpc.is_some(), flags.resp.is_some()];
         let fronts = self.fronts();
         for (index, (field, endpoint)) in fronts.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Listen {
 
     /// What the system says about the places that files name, as it is now: a place that is taken
     /// may be so by the very service that the files are for.
-    pub(super) fn taken(&self, lines: &Lines) -> Vec<ConfigError> {
+    pub(super) fn taken(&self, lines: &ListenFields) -> Vec<ConfigError> {
         let fronts = self.fronts().into_iter().filter(|(field, _)| lines.has(field));
         let look = |(field, endpoint): (&str, Option<Endpoint>)| {
             let error = endpoint?.try_out().err()?;
@@ -138,7 +138,7 @@ impl Listen {
 }
 
 /// The text is kept, since a flag may take its place; that it reads is said here, with its line.
-pub(super) fn place_to_listen(place: &Place<'_>) -> Result<Option<String>, ConfigError> {
+pub(super) fn place_to_listen(place: &ConfigValue<'_>) -> Result<Option<String>, ConfigError> {
     let text = place.text()?;
     if text != "off" {
         let endpoint: Endpoint = text.parse().map_err(|problem| place.wrong(problem))?;
@@ -150,8 +150,8 @@ pub(super) fn place_to_listen(place: &Place<'_>) -> Result<Option<String>, Confi
 }
 
 /// Names of hosts; that each is one is said here, with its line.
-pub(super) fn host_names(place: &Place<'_>) -> Result<Option<Vec<String>>, ConfigError> {
-    let name = |place: &Place<'_>| {
+pub(super) fn host_names(place: &ConfigValue<'_>) -> Result<Option<Vec<String>>, ConfigError> {
+    let name = |place: &ConfigValue<'_>| {
         let text = place.text()?;
         Hosts::default().add(&text).map_err(|problem| place.wrong(problem.to_string()))?;
         Ok(text)

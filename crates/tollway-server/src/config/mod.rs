@@ -14,7 +14,7 @@ mod descriptors;
 mod error;
 mod file;
 mod layers;
-mod lines;
+mod line_starts;
 mod listen;
 mod names;
 mod policies;

@@ -19,7 +19,7 @@ use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::spelling::unknown;
 use tollway_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
 
-use super::reader::{Place, Table};
+use super::reader::{ConfigValue, Table};
 use crate::metrics::Metrics;
 use crate::pattern::Pattern;
 use crate::rules::{GateKey, Lists, Rule, RuleOptions};
@@ -29,7 +29,7 @@ const ALGORITHM_FIELDS: [&str; 8] =
     ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
-pub(super) fn rule(place: &Place<'_>, metrics: &Metrics) -> Option<Rule> {
+pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
     let algorithm = algorithm_or_noted(&table);
@@ -64,7 +64,7 @@ pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
 
 fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
     let name = table.get("algorithm");
-    let text = name.as_ref().map_or(Ok("gcra".to_owned()), Place::text);
+    let text = name.as_ref().map_or(Ok("gcra".to_owned()), ConfigValue::text);
     match table.tell(text)?.as_str() {
         "gcra" => Some(Gcra::new(quota(table)?.0).into()),
         "fixed-window" => fixed_window(table),
@@ -81,11 +81,11 @@ fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
 }
 
 /// The quota, and where it stands.
-fn quota<'a>(table: &Table<'a>) -> Option<(Quota, Place<'a>)> {
+fn quota<'a>(table: &Table<'a>) -> Option<(Quota, ConfigValue<'a>)> {
     let place = table.tell(table.need("quota"))?;
     let text = table.tell(place.text())?;
     let quota = text.parse().map_err(|error: tollway_core::ParseQuotaError| {
-        place.wrong(format!("{text:?} is no quota, {error}; right would be 100/1m burst 20"))
+        place.wrong(format!("{text:?} is no quota, {error}; expected for example 100/1m burst 20"))
     });
     Some((table.tell(quota)?, place))
 }
@@ -97,7 +97,7 @@ fn fixed_window(table: &Table<'_>) -> Option<Algorithm> {
     table.set("anchor", &mut anchor, |place| match place.text()?.as_str() {
         "epoch" => Ok(Anchor::Epoch),
         "first-request" => Ok(Anchor::FirstRequest),
-        _ => Err(place.wrong("right would be epoch or first-request")),
+        _ => Err(place.wrong("expected epoch or first-request")),
     });
     Some(FixedWindow::new(quota(table)?.0, anchor).into())
 }
@@ -141,9 +141,9 @@ fn duration(table: &Table<'_>, name: &'static str) -> Option<Duration> {
 /// What to do when the store fails, and whether to say so instead of answering.
 pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
     let mut at_most = Duration::from_secs(30);
-    table.set("allow_at_most", &mut at_most, Place::duration);
+    table.set("allow_at_most", &mut at_most, ConfigValue::duration);
     let mut shares = 1;
-    table.set("shares", &mut shares, Place::number);
+    table.set("shares", &mut shares, ConfigValue::number);
     let mut mode = (OnStoreError::Deny, false);
     table.set("on_store_error", &mut mode, |place| match place.text()?.as_str() {
         "deny" => Ok((OnStoreError::Deny, false)),
@@ -151,24 +151,24 @@ pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
         "local" => Ok((OnStoreError::Local { shares }, false)),
         "allow_then_local" => Ok((OnStoreError::AllowThenLocal { at_most, shares }, false)),
         "unavailable" => Ok((OnStoreError::Deny, true)),
-        _ => Err(place.wrong("right would be allow, allow_then_local, deny, local or unavailable")),
+        _ => Err(place.wrong("expected allow, allow_then_local, deny, local or unavailable")),
     });
     mode
 }
 
 fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
     let mut terms = ReservationTerms::default();
-    table.set("reservation_ttl", &mut terms.ttl, Place::duration);
+    table.set("reservation_ttl", &mut terms.ttl, ConfigValue::duration);
     table.set("on_expiry", &mut terms.on_expiry, |place| match place.text()?.as_str() {
         "return" => Ok(OnExpiry::Return),
         "keep" => Ok(OnExpiry::Keep),
-        _ => Err(place.wrong("right would be return or keep")),
+        _ => Err(place.wrong("expected return or keep")),
     });
     terms
 }
 
 fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
-    let read = |place: &Place<'_>| {
+    let read = |place: &ConfigValue<'_>| {
         let table = place.tell(place.table())?;
         let key = table.tell(table.need("key").and_then(|place| place.text()));
         let algorithm = algorithm_or_noted(&table);
@@ -183,7 +183,7 @@ fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
 pub(super) fn lists(table: &Table<'_>) -> Lists {
     let list = |name| {
         let mut texts = Vec::new();
-        table.set(name, &mut texts, Place::texts);
+        table.set(name, &mut texts, ConfigValue::texts);
         texts.iter().map(String::as_str).collect()
     };
     Lists { unlimited: list("unlimited"), banned: list("banned") }
@@ -198,7 +198,7 @@ fn gate_key(table: &Table<'_>) -> GateKey {
             Some(("header", name)) if !name.trim().is_empty() => {
                 Ok(GateKey::Header(name.trim().to_ascii_lowercase()))
             }
-            _ => Err(place.wrong("right would be address or header:x-api-key")),
+            _ => Err(place.wrong("expected address or header:x-api-key")),
         }
     });
     key

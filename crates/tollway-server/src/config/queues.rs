@@ -24,7 +24,7 @@ use tollway_queue::{Limit, QueueName, QueueSettings};
 
 use super::error::ConfigError;
 use super::names::Names;
-use super::reader::{Place, Table};
+use super::reader::{ConfigValue, Table};
 use crate::queues::{PlannedQueue, QueuePlan};
 
 /// Adds what a file says about queues to `plan`; `names` are those of the queues so far.
@@ -49,7 +49,7 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
 }
 
 /// A limit that queues share; `None` if something is wrong with it, which is noted.
-fn shared_limit(place: &Place<'_>) -> Result<Option<(QueueName, Limit)>, ConfigError> {
+fn shared_limit(place: &ConfigValue<'_>) -> Result<Option<(QueueName, Limit)>, ConfigError> {
     let table = place.table()?;
     // Both are looked at before either fails: each may be wrong.
     let (name, limit) = (table.need("name"), table.need("limit"));
@@ -59,30 +59,30 @@ fn shared_limit(place: &Place<'_>) -> Result<Option<(QueueName, Limit)>, ConfigE
     Ok(name.zip(limit))
 }
 
-fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
+fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {
     let table = place.table()?;
     let name = table.tell(table.need("name").and_then(|place| place.parsed()));
     let mut settings = QueueSettings::default();
-    let limits = |place: &Place<'_>| place.all(Place::parsed);
+    let limits = |place: &ConfigValue<'_>| place.all(ConfigValue::parsed);
     table.set("group_limits", &mut settings.group_limits, limits);
     table.set("queue_limits", &mut settings.queue_limits, limits);
-    table.set("shared", &mut settings.shared, |place| place.all(Place::parsed));
-    table.set("lease", &mut settings.lease, Place::duration);
-    table.set("attempts", &mut settings.attempts_max, Place::number);
-    table.set("backoff", &mut settings.backoff.first, Place::duration);
-    table.set("backoff_max", &mut settings.backoff.max, Place::duration);
-    table.set("response_max", &mut settings.response_max, Place::duration);
-    table.set("key_window", &mut settings.key_window, Place::duration);
-    table.set("keys_max", &mut settings.keys_max, Place::number);
-    table.set("payload_bytes", &mut settings.payload_max, Place::number);
-    table.set("jobs_max", &mut settings.jobs_max, Place::number);
-    table.set("bytes_max", &mut settings.bytes_max, Place::number);
-    table.set("groups_max", &mut settings.groups_max, Place::number);
+    table.set("shared", &mut settings.shared, |place| place.all(ConfigValue::parsed));
+    table.set("lease", &mut settings.lease, ConfigValue::duration);
+    table.set("attempts", &mut settings.attempts_max, ConfigValue::number);
+    table.set("backoff", &mut settings.backoff.first, ConfigValue::duration);
+    table.set("backoff_max", &mut settings.backoff.max, ConfigValue::duration);
+    table.set("response_max", &mut settings.response_max, ConfigValue::duration);
+    table.set("key_window", &mut settings.key_window, ConfigValue::duration);
+    table.set("keys_max", &mut settings.keys_max, ConfigValue::number);
+    table.set("payload_bytes", &mut settings.payload_max, ConfigValue::number);
+    table.set("jobs_max", &mut settings.jobs_max, ConfigValue::number);
+    table.set("bytes_max", &mut settings.bytes_max, ConfigValue::number);
+    table.set("groups_max", &mut settings.groups_max, ConfigValue::number);
     let retention = &mut settings.retention;
-    table.set("keep_done", &mut retention.done_age, Place::duration);
-    table.set("keep_done_max", &mut retention.done_max, Place::number);
-    table.set("keep_dead", &mut retention.dead_age, Place::duration);
-    table.set("keep_dead_max", &mut retention.dead_max, Place::number);
+    table.set("keep_done", &mut retention.done_age, ConfigValue::duration);
+    table.set("keep_done_max", &mut retention.done_max, ConfigValue::number);
+    table.set("keep_dead", &mut retention.dead_age, ConfigValue::duration);
+    table.set("keep_dead_max", &mut retention.dead_max, ConfigValue::number);
     let mut push = None;
     table.set("push", &mut push, |place| push_target(place).map(Some));
     if let Some(target) = &mut push {
@@ -95,20 +95,20 @@ fn queue(place: &Place<'_>) -> Result<PlannedQueue, ConfigError> {
 }
 
 /// The certificates in a file.
-fn roots(place: &Place<'_>) -> Result<String, ConfigError> {
+fn roots(place: &ConfigValue<'_>) -> Result<String, ConfigError> {
     let path = place.text()?;
     std::fs::read_to_string(&path)
         .map_err(|error| place.wrong(format!("{path} cannot be read: {error}")))
 }
 
-fn push_target(place: &Place<'_>) -> Result<PushTarget, ConfigError> {
+fn push_target(place: &ConfigValue<'_>) -> Result<PushTarget, ConfigError> {
     let table = place.table()?;
     let url = table.tell(table.need("url").and_then(|place| place.text()));
     let mut target = PushTarget::new(url.clone().unwrap_or_default());
-    table.set("timeout", &mut target.timeout, Place::duration);
-    table.set("concurrency", &mut target.concurrency, Place::number);
-    table.set("content_type", &mut target.content_type, Place::text);
-    table.set("keep_result", &mut target.keep_result, Place::boolean);
+    table.set("timeout", &mut target.timeout, ConfigValue::duration);
+    table.set("concurrency", &mut target.concurrency, ConfigValue::number);
+    table.set("content_type", &mut target.content_type, ConfigValue::text);
+    table.set("keep_result", &mut target.keep_result, ConfigValue::boolean);
     table.set("profile", &mut target.profile, |place| place.text().map(Some));
     table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some));
     table.finish();

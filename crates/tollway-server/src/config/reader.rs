@@ -26,7 +26,7 @@ pub(super) struct Source<'a> {
 
 /// A place in a file: a value and the path that leads to it.
 #[derive(Clone, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct ConfigValue<'a> {
     source: Source<'a>,
     node: &'a Node,
     path: String,
@@ -36,12 +36,12 @@ pub(super) struct Place<'a> {
 /// others.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
-    place: Place<'a>,
+    place: ConfigValue<'a>,
     entries: &'a [(String, Node)],
     known: RefCell<Vec<&'static str>>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ConfigValue<'a> {
     /// The whole file.
     pub(super) const fn root(source: Source<'a>, node: &'a Node) -> Self {
         Self { source, node, path: String::new() }
@@ -107,7 +107,7 @@ impl<'a> Place<'a> {
     pub(super) fn duration(&self) -> Result<Duration, ConfigError> {
         let text = self.text()?;
         parse_duration(&text)
-            .map_err(|error| self.wrong(format!("{error}; right would be 10s or 1h30m")))
+            .map_err(|error| self.wrong(format!("{error}; expected for example 10s or 1h30m")))
     }
 
     /// Anything that reads from text.
@@ -171,14 +171,14 @@ impl<'a> Place<'a> {
 
 impl<'a> Table<'a> {
     /// The field, if it is there and says something.
-    pub(super) fn get(&self, name: &'static str) -> Option<Place<'a>> {
+    pub(super) fn get(&self, name: &'static str) -> Option<ConfigValue<'a>> {
         self.knows(&[name]);
         let (_, node) = self.entries.iter().find(|(key, _)| key == name)?;
         (node.value != Value::Null).then(|| self.at(name, node))
     }
 
     /// The field, which must be there.
-    pub(super) fn need(&self, name: &'static str) -> Result<Place<'a>, ConfigError> {
+    pub(super) fn need(&self, name: &'static str) -> Result<ConfigValue<'a>, ConfigError> {
         if let Some(place) = self.get(name) {
             return Ok(place);
         }
@@ -223,7 +223,7 @@ impl<'a> Table<'a> {
     }
 
     /// The places of a list; none if the field is not there.
-    pub(super) fn each(&self, name: &'static str) -> Vec<Place<'a>> {
+    pub(super) fn each(&self, name: &'static str) -> Vec<ConfigValue<'a>> {
         self.get(name).and_then(|place| self.tell(place.list())).unwrap_or_default()
     }
 
@@ -232,7 +232,7 @@ impl<'a> Table<'a> {
         &self,
         name: &'static str,
         value: &mut T,
-        read: impl FnOnce(&Place<'a>) -> Result<T, ConfigError>,
+        read: impl FnOnce(&ConfigValue<'a>) -> Result<T, ConfigError>,
     ) {
         if let Some(read) = self.get(name).and_then(|place| self.tell(read(&place))) {
             *value = read;
@@ -272,10 +272,10 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn at(&self, name: &str, node: &'a Node) -> Place<'a> {
+    fn at(&self, name: &str, node: &'a Node) -> ConfigValue<'a> {
         let dot = if self.place.path.is_empty() { "" } else { "." };
         let path = format!("{}{dot}{name}", self.place.path);
-        Place { source: self.place.source, node, path }
+        ConfigValue { source: self.place.source, node, path }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::reader::Place;
+use super::reader::ConfigValue;
 
 const STORES: &str = "memory, redis://host, redis+unix:///path, redis+sentinel://host/name or \
                       redis+cluster://host (rediss for TLS), tollway://host, tollways://host or \
@@ -61,7 +61,7 @@ pub(super) fn check_queue_file(text: &str) -> Result<(), String> {
 /// Reads a field that names a store, and says with its line what is wrong with it.
 pub(super) fn place_of(
     check: fn(&str) -> Result<(), String>,
-) -> impl Fn(&Place<'_>) -> Result<Option<String>, ConfigError> {
+) -> impl Fn(&ConfigValue<'_>) -> Result<Option<String>, ConfigError> {
     move |place| {
         let text = place.text()?;
         check(&text).map_err(|problem| place.wrong(problem))?;
@@ -83,8 +83,8 @@ fn unsupported(url: &str, right: &str) -> String {
     let is_scheme =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
     match url.split_once("://").filter(|(scheme, _)| scheme.len() <= 32 && is_scheme(scheme)) {
-        Some((scheme, _)) => format!("{scheme}:// is not supported; right would be {right}"),
-        None => format!("names no store; right would be {right}"),
+        Some((scheme, _)) => format!("{scheme}:// is not supported; expected {right}"),
+        None => format!("names no store; expected {right}"),
     }
 }
 
@@ -111,6 +111,6 @@ mod tests {
         }
         assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("does not read"));
         let told = check_store("memcached://x").unwrap_err();
-        assert!(told.starts_with("memcached:// is not supported; right would be memory, redis://"));
+        assert!(told.starts_with("memcached:// is not supported; expected memory, redis://"));
     }
 }

@@ -35,9 +35,9 @@ fn what_happens_when_memory_is_full_is_settable_and_a_flag_beats_the_file() {
     assert_eq!(when_full("when_full = \"forget\"", None).unwrap(), WhenFull::Forget);
     assert_eq!(when_full("when_full = \"forget\"", Some("deny")).unwrap(), WhenFull::Deny);
     let wrong = when_full("when_full = \"evict\"", None).unwrap_err().to_string();
-    assert_eq!(wrong, "a.toml:1: when_full: right would be deny or forget");
+    assert_eq!(wrong, "a.toml:1: when_full: expected deny or forget");
     let wrong = when_full("", Some("evict")).unwrap_err().to_string();
-    assert!(wrong.contains("when_full: right would be deny or forget"), "{wrong}");
+    assert!(wrong.contains("when_full: expected deny or forget"), "{wrong}");
     let lookup = |name: &str| (name == "TOLLWAY_WHEN_FULL").then(|| "forget".to_owned());
     let overrides = Overrides::from_env(lookup).unwrap();
     assert_eq!(load_with("a.toml", "", &overrides).unwrap().when_full, WhenFull::Forget);
@@ -94,7 +94,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
             "a.toml",
             "[[policies]]\nname = \"api\"\nquota = \"100/1x\"\n",
             "a.toml:3: policies[0].quota: \"100/1x\" is no quota, at character 6: expected a unit: \
-             ns, us, ms, s, m, h, d or w; right would be 100/1m burst 20",
+             ns, us, ms, s, m, h, d or w; expected for example 100/1m burst 20",
         ),
         (
             "a.yaml",
@@ -117,15 +117,15 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "a.toml",
             "log = \"text\"\n[listen]\nhttp = \"127.=.0.1:80\"\n",
-            "a.toml:3: listen.http: \"127.=.0.1:80\" is no place to listen; right would be \
+            "a.toml:3: listen.http: \"127.=.0.1:80\" is no place to listen; expected \
              127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock",
         ),
-        ("a.toml", "log = \"xml\"\n", "a.toml:1: log: right would be text or json"),
+        ("a.toml", "log = \"xml\"\n", "a.toml:1: log: expected text or json"),
         (
             "a.toml",
             "[limits]\nslow_client = 10\n",
             "a.toml:2: limits.slow_client: at character 3: expected a unit: ns, us, ms, s, m, h, d \
-             or w; right would be 10s or 1h30m",
+             or w; expected for example 10s or 1h30m",
         ),
         (
             "a.toml",
@@ -135,7 +135,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "e.yaml",
             "domain: d\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: fortnight\n      requests_per_unit: 5\n",
-            "e.yaml:5: descriptors[0].rate_limit.unit: right would be second, minute, hour, day, \
+            "e.yaml:5: descriptors[0].rate_limit.unit: expected second, minute, hour, day, \
              week, month or year",
         ),
         (
@@ -379,7 +379,7 @@ fn reading_costs_in_proportion_to_the_file() {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(500))]
+    #![proptest_config(crate::testing::proptests::cases(500))]
 
     #[test]
     fn random_and_mangled_files_are_refused_or_read_but_never_panic(

@@ -7,7 +7,7 @@ use serde_saphyr::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
-use super::lines::Lines;
+use super::line_starts::LineStarts;
 
 /// The largest file that is read.
 pub(super) const FILE_BYTES_MAX: usize = 8 << 20;
@@ -50,7 +50,7 @@ fn error(source: &str, line: usize, problem: String) -> ConfigError {
 }
 
 fn parse_toml(source: &str, text: &str) -> Result<Node, ConfigError> {
-    let lines = Lines::of(text);
+    let lines = LineStarts::of(text);
     let table = DeTable::parse(text).map_err(|toml| {
         let at = toml.span().map_or(0, |span| span.start);
         error(source, lines.line(at), format!("not valid TOML: {}", toml.message()))
@@ -58,7 +58,7 @@ fn parse_toml(source: &str, text: &str) -> Result<Node, ConfigError> {
     Ok(from_toml_table(table.get_ref(), table.span().start, &lines))
 }
 
-fn from_toml_table(table: &DeTable<'_>, at: usize, lines: &Lines) -> Node {
+fn from_toml_table(table: &DeTable<'_>, at: usize, lines: &LineStarts) -> Node {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
@@ -68,7 +68,7 @@ fn from_toml_table(table: &DeTable<'_>, at: usize, lines: &Lines) -> Node {
     Node { line: lines.line(at), value: Value::Table(entries.into_iter().map(entry).collect()) }
 }
 
-fn from_toml(value: &toml::Spanned<DeValue<'_>>, lines: &Lines) -> Node {
+fn from_toml(value: &toml::Spanned<DeValue<'_>>, lines: &LineStarts) -> Node {
     let at = value.span().start;
     let number = |digits: &str, radix| i128::from_str_radix(digits, radix).ok();
     let value = match value.get_ref() {

@@ -3,7 +3,7 @@
 //! The script and the style sheet are generated from `dashboard/src` and committed, because whoever
 //! builds Tollway has Rust and nothing else; a test builds them again and compares.
 
-use crate::http::{Reply, Request};
+use crate::http::{Call, Trouble};
 
 struct Asset {
     path: &'static str,
@@ -20,15 +20,11 @@ include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Whether there is a file at this path.
-pub(super) fn has(path: &str) -> bool {
-    ASSETS.iter().any(|asset| asset.path == path)
-}
-
-/// Replies with the file at this path.
-pub(super) fn answer(path: &str, request: &Request<'_>, reply: &mut Reply) {
-    let Some(asset) = ASSETS.iter().find(|asset| asset.path == path) else { return };
-    let mut field = |name, value: &str| reply.fields.push((name, value.to_owned()));
+/// Replies with the file at the path.
+pub(crate) fn answer(call: Call<'_>) -> Result<(), Trouble> {
+    let asset = ASSETS.iter().find(|asset| asset.path == call.request.path);
+    let asset = asset.ok_or(Trouble::NotFound)?;
+    let mut field = |name, value: &str| call.reply.fields.push((name, value.to_owned()));
     field("ETag", asset.etag);
     // Asked again each time, answered in one line: a new version is seen at once.
     field("Cache-Control", "no-cache");
@@ -38,15 +34,16 @@ pub(super) fn answer(path: &str, request: &Request<'_>, reply: &mut Reply) {
     field("Referrer-Policy", "no-referrer");
     field("Cross-Origin-Opener-Policy", "same-origin");
     field("Cross-Origin-Resource-Policy", "same-origin");
-    reply.content_type = asset.content_type;
-    if is_among(request.fields.field("if-none-match"), asset.etag) {
-        reply.status = 304;
-    } else if is_among(request.fields.field("accept-encoding"), "gzip") {
-        reply.fields.push(("Content-Encoding", "gzip".to_owned()));
-        reply.set_constant(asset.gzipped);
+    call.reply.content_type = asset.content_type;
+    if is_among(call.request.fields.field("if-none-match"), asset.etag) {
+        call.reply.status = 304;
+    } else if is_among(call.request.fields.field("accept-encoding"), "gzip") {
+        call.reply.fields.push(("Content-Encoding", "gzip".to_owned()));
+        call.reply.set_constant(asset.gzipped);
     } else {
-        reply.set_constant(asset.plain);
+        call.reply.set_constant(asset.plain);
     }
+    Ok(())
 }
 
 fn is_among(field: Option<&[u8]>, wanted: &str) -> bool {
@@ -63,7 +60,11 @@ mod tests {
     fn the_page_with_all_it_needs_is_small() {
         let compressed: usize = ASSETS.iter().map(|asset| asset.gzipped.len()).sum();
         assert!(compressed < 150_000, "{compressed} bytes");
-        assert!(["/", "/dashboard/app.js", "/dashboard/app.css"].into_iter().all(has));
+        assert!(
+            ["/", "/dashboard/app.js", "/dashboard/app.css"]
+                .into_iter()
+                .all(|path| ASSETS.iter().any(|asset| asset.path == path))
+        );
     }
 
     #[test]

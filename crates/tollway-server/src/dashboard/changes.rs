@@ -1,17 +1,16 @@
 //! `POST /dashboard/reset`, `/ban` and `/quota`: what an administrator changes about one key.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tollway_core::{Cost, Key, Quota};
 use tracing::info;
 
-use super::describe;
 use super::keys::bytes_of;
+use super::{describe, reply};
 use crate::auth::Role;
-use crate::http::{Request, Trouble, read};
-use crate::operator_changes::NoRoom;
-use crate::rules::{AskError, Rules};
-use crate::worker::Worker;
+use crate::http::{Call, Trouble, unaskable};
+use crate::operator_changes::{NoRoom, OperatorChanges};
+use crate::rules::Rules;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,77 +35,72 @@ struct OwnQuota {
     quota: Option<String>,
 }
 
-/// Makes the change that the path names.
-pub(super) async fn change(
-    worker: &Worker,
-    path: &str,
-    request: &Request<'_>,
-) -> Result<Value, Trouble> {
+/// Whether the caller may change anything.
+fn permit(call: &Call<'_>) -> Result<(), Trouble> {
     // Open to everybody on this machine is open to every page in a browser on it.
-    let auth = worker.service.auth();
+    let auth = call.service().auth();
     if auth.is_open() {
         return Err(Trouble::NoToken);
     }
     // Again, by these tokens: since the request was permitted the service may have ceased to be open.
-    if auth.role_of_field(request.fields.field("authorization")) != Some(Role::Admin) {
-        return Err(Trouble::Forbidden);
-    }
-    drop(auth);
-    match path {
-        "/dashboard/reset" => reset(worker, read(request.body)?).await,
-        "/dashboard/ban" => ban(worker, &read(request.body)?),
-        _ => own_quota(worker, &read(request.body)?),
+    match auth.role_of_field(call.request.fields.field("authorization")) {
+        Some(Role::Admin) => Ok(()),
+        _ => Err(Trouble::Forbidden),
     }
 }
 
-async fn reset(worker: &Worker, body: Reset) -> Result<Value, Trouble> {
+/// `POST /dashboard/reset`.
+pub(crate) async fn reset(call: Call<'_>) -> Result<(), Trouble> {
+    permit(&call)?;
+    let body: Reset = call.body()?;
     let key = bytes_of(&body.key_hex)?;
-    let rules = worker.service.enforcer().rules();
-    let ask =
-        rules.ask_named(body.policy.as_bytes(), &key, Cost::ONE).map_err(|error| match error {
-            AskError::UnknownPolicy => Trouble::UnknownPolicy(body.policy.clone()),
-            AskError::Key(error) => Trouble::Bad(error.to_string()),
-        })?;
-    worker.decider(&rules).reset(&ask).await?;
+    let rules = call.service().enforcer.rules();
+    let ask = rules
+        .ask_named(body.policy.as_bytes(), &key, Cost::ONE)
+        .map_err(|error| unaskable(&body.policy, error))?;
+    call.worker.decider(&rules).reset(&ask).await?;
     info!(policy = body.policy, "a key was reset from the dashboard");
-    Ok(json!({"reset": true}))
+    reply(call, &json!({"reset": true}))
 }
 
-fn ban(worker: &Worker, body: &Ban) -> Result<Value, Trouble> {
-    let key = bytes_of(&body.key_hex)?;
-    Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    worker
-        .service
-        .enforcer()
-        .amend(|amendments| amendments.ban(&key, body.banned))
-        .map_err(no_room)?;
+/// `POST /dashboard/ban`.
+pub(crate) fn ban(call: Call<'_>) -> Result<(), Trouble> {
+    permit(&call)?;
+    let body: Ban = call.body()?;
+    change(&call, &body.key_hex, |changes, key| changes.ban(key, body.banned))?;
     info!(banned = body.banned, "a key was banned or let in from the dashboard");
-    Ok(json!({"banned": body.banned}))
+    reply(call, &json!({"banned": body.banned}))
 }
 
-fn own_quota(worker: &Worker, body: &OwnQuota) -> Result<Value, Trouble> {
-    let key = bytes_of(&body.key_hex)?;
-    Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let rules = worker.service.enforcer().rules();
+/// `POST /dashboard/quota`.
+pub(crate) fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
+    permit(&call)?;
+    let body: OwnQuota = call.body()?;
+    let rules = call.service().enforcer.rules();
     let own = match &body.quota {
         Some(text) => Some(own_policy(&rules, &body.policy, text)?),
         None => None,
     };
-    let change = |amendments: &mut crate::operator_changes::OperatorChanges| {
-        amendments.own(&key, &body.policy, own.clone())
-    };
-    worker.service.enforcer().amend(change).map_err(no_room)?;
+    change(&call, &body.key_hex, |changes, key| changes.own(key, &body.policy, own.clone()))?;
     info!(policy = body.policy, quota = body.quota, "a key's quota was set from the dashboard");
-    Ok(json!({"quota": own.map(|policy| describe::quota(policy.algorithm()))}))
+    reply(call, &json!({"quota": own.map(|policy| describe::quota(policy.algorithm()))}))
+}
+
+/// Changes what holds for one key.
+fn change(
+    call: &Call<'_>,
+    key_hex: &str,
+    change: impl FnOnce(&mut OperatorChanges, &[u8]) -> Result<(), NoRoom>,
+) -> Result<(), Trouble> {
+    let key = bytes_of(key_hex)?;
+    Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
+    let no_room = |_| Trouble::bad("too many keys are amended: put some into the configuration");
+    call.service().enforcer.amend(|changes| change(changes, &key)).map_err(no_room)
 }
 
 fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollway_core::Policy, Trouble> {
     let unknown = || Trouble::UnknownPolicy(name.to_owned());
     let policy = rules.policy(name).ok_or_else(unknown)?;
-    let quota: Quota = text.parse().map_err(|error| Trouble::Bad(format!("the quota: {error}")))?;
+    let quota: Quota = text.parse().map_err(|error| Trouble::bad(format!("quota: {error}")))?;
     describe::with_quota(policy, quota).map_err(Trouble::Bad)
-}
-
-fn no_room(_: NoRoom) -> Trouble {
-    Trouble::Bad("too many keys are amended: put some into the configuration".to_owned())
 }

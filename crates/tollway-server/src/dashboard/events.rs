@@ -59,7 +59,7 @@ struct Viewer(Arc<Service>);
 
 impl Viewer {
     fn enter(service: &Arc<Service>) -> Option<Self> {
-        let viewers = &service.dashboard().viewers;
+        let viewers = &service.dashboard.viewers;
         let entered = viewers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |viewers| {
             (viewers < VIEWERS_MAX).then_some(viewers + 1)
         });
@@ -69,14 +69,14 @@ impl Viewer {
 
 impl Drop for Viewer {
     fn drop(&mut self) {
-        self.0.dashboard().viewers.fetch_sub(1, Ordering::Relaxed);
+        self.0.dashboard.viewers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 async fn feed(viewer: Viewer, sender: mpsc::Sender<Bytes>, role: Role, auth: Arc<Auth>) {
     let service = &viewer.0;
     let patience = service.settings().limits.slow_client_after;
-    let mut ticks = service.dashboard().ticks.subscribe();
+    let mut ticks = service.dashboard.ticks.subscribe();
     // A service that had stopped by now will not tell it again.
     if ticks.borrow().last {
         return;

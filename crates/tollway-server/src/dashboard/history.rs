@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::metrics::Histogram;
+use crate::metrics::{BUCKETS, Bounds as _, DecisionBounds};
 
 /// Points kept: five minutes of seconds.
 pub(crate) const POINTS_MAX: usize = 300;
@@ -47,7 +47,7 @@ pub(crate) struct History {
     points: VecDeque<Point>,
     series: BTreeMap<Name, Series>,
     with_points: usize,
-    latency: [u64; Histogram::BUCKETS],
+    latency: [u64; BUCKETS],
 }
 
 impl History {
@@ -56,7 +56,7 @@ impl History {
         &mut self,
         at_ms: u64,
         totals: impl Iterator<Item = (&'a Name, Three)>,
-        latency: [u64; Histogram::BUCKETS],
+        latency: [u64; BUCKETS],
     ) {
         let mut point =
             Point { at_ms, latency_us: quantiles(&self.latency, &latency), ..Point::default() };
@@ -131,8 +131,8 @@ fn push<T>(points: &mut VecDeque<T>, point: T) {
 }
 
 /// Median and 99th percentile, in microseconds, of what a histogram gained.
-fn quantiles(before: &[u64; Histogram::BUCKETS], after: &[u64; Histogram::BUCKETS]) -> [f64; 2] {
-    let mut gained = [0; Histogram::BUCKETS];
+fn quantiles(before: &[u64; BUCKETS], after: &[u64; BUCKETS]) -> [f64; 2] {
+    let mut gained = [0; BUCKETS];
     for (index, gain) in gained.iter_mut().enumerate() {
         *gain = after[index].saturating_sub(before[index]);
     }
@@ -140,12 +140,12 @@ fn quantiles(before: &[u64; Histogram::BUCKETS], after: &[u64; Histogram::BUCKET
 }
 
 /// Within a bucket durations are taken to be spread evenly.
-fn quantile(gained: &[u64; Histogram::BUCKETS], share: f64) -> f64 {
+fn quantile(gained: &[u64; BUCKETS], share: f64) -> f64 {
     let all: u64 = gained.iter().sum();
     let wanted = all as f64 * share;
     let (mut below, mut lower_ns) = (0.0, 0.0);
     for (index, &count) in gained.iter().enumerate() {
-        let upper_ns = Histogram::bound_ns(index).map_or(lower_ns, |nanos| nanos as f64);
+        let upper_ns = DecisionBounds::NS.get(index).map_or(lower_ns, |&nanos| nanos as f64);
         if count > 0 && below + count as f64 >= wanted {
             let within = (wanted - below) / count as f64;
             return (lower_ns + (upper_ns - lower_ns) * within) / 1e3;
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_what_was_gained() {
-        let mut after = [0; Histogram::BUCKETS];
+        let mut after = [0; BUCKETS];
         after[1] = 100;
-        let [median, high] = quantiles(&[0; Histogram::BUCKETS], &after);
+        let [median, high] = quantiles(&[0; BUCKETS], &after);
         assert!((median - 3.0).abs() < 0.1 && (high - 4.96).abs() < 0.1, "{median} {high}");
         assert_eq!(quantiles(&after, &after), [0.0, 0.0]);
     }

@@ -4,12 +4,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollway_core::{Cost, Key, Retry};
 
-use super::describe;
+use super::{describe, reply};
 use crate::decide::Decider;
-use crate::http::{Request, Trouble, read};
+use crate::http::{Call, Trouble};
 use crate::rules::{Rule, Source, Treatment};
 use crate::wait::millis_up;
-use crate::worker::Worker;
 
 const PAGE: usize = 25;
 const PAGE_MAX: usize = 100;
@@ -27,31 +26,32 @@ struct Body {
 }
 
 /// One page of policies with how the key stands under each. Looks, takes nothing.
-pub(super) async fn look_up(worker: &Worker, request: &Request<'_>) -> Result<Value, Trouble> {
-    let body: Body = read(request.body)?;
+pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
+    let body: Body = call.body()?;
     let limit = body.limit.unwrap_or(PAGE).min(PAGE_MAX);
     let bytes = bytes_of(&body.key_hex)?;
-    let key = Key::new(&bytes).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let rules = worker.service.enforcer().rules();
+    let key = Key::new(&bytes).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
+    let rules = call.service().enforcer.rules();
     let wanted = body.q.to_ascii_lowercase();
     let matching = |rule: &&Rule| rule.policy().name().to_ascii_lowercase().contains(&wanted);
     let matched = rules.rules().iter().filter(matching).count();
-    let decider = worker.decider(&rules);
+    let decider = call.worker.decider(&rules);
     let mut standings = Vec::new();
     for rule in rules.rules().iter().filter(matching).skip(body.offset).take(limit) {
         standings.push(standing(&decider, rule, key).await?);
     }
-    Ok(json!({
+    let json = json!({
         "banned": rules.amendments().is_banned(&bytes),
         "matched": matched,
         "offset": body.offset,
         "standings": standings,
-    }))
+    });
+    reply(call, &json)
 }
 
 async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Value, Trouble> {
     let rules = decider.rules();
-    let ask = rules.ask(Source::Rule(rule), key, Cost::ONE);
+    let ask = rules.ask(Source::rule(rule), key, Cost::ONE);
     let amendment = rules.amendments().of(key.as_bytes());
     let own = amendment.and_then(|amendment| amendment.policy(rule.policy().name()));
     // A charge that a peek would deny says when it would be allowed; of several, only the first.
@@ -83,7 +83,7 @@ async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Va
 
 /// The bytes that hexadecimal digits spell.
 pub(super) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
-    let wrong = || Trouble::Bad("key_hex must be pairs of hexadecimal digits".to_owned());
+    let wrong = || Trouble::bad("key_hex must be pairs of hexadecimal digits");
     let pairs = digits.as_bytes().chunks(2);
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
     let byte = |pair: &[u8]| match pair {

@@ -5,24 +5,24 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 
 use super::history::{Name, Series};
-use super::{describe, number, text};
+use super::{describe, reply, text};
 use crate::adhoc::AdHoc;
-use crate::http::{Request, Trouble};
+use crate::http::{Call, Trouble};
 use crate::rules::Rules;
-use crate::service::Service;
 
 const PAGE: usize = 25;
 const PAGE_MAX: usize = 100;
 const OFFSET_MAX: usize = 10_000_000;
 
 /// One page of policies.
-pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Trouble> {
-    let offset = number(request, "offset", 0, OFFSET_MAX)?;
-    let limit = number(request, "limit", PAGE, PAGE_MAX)?;
-    let wanted = text(request, "q")?.unwrap_or_default().to_ascii_lowercase();
-    let exactly = text(request, "policy")?;
-    let rules = service.enforcer().rules();
-    let history = service.dashboard().history();
+pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
+    let service = call.service();
+    let offset = call.query_number("offset", 0, 0..=OFFSET_MAX)?;
+    let limit = call.query_number("limit", PAGE, 0..=PAGE_MAX)?;
+    let wanted = text(&call, "q")?.unwrap_or_default().to_ascii_lowercase();
+    let exactly = text(&call, "policy")?;
+    let rules = service.enforcer.rules();
+    let history = service.dashboard.history();
     let is_shown = |name: &Name, series: &Series| {
         let (domain, policy) = name;
         let in_force = is_in_force(&rules, name);
@@ -33,16 +33,16 @@ pub(super) fn list(service: &Service, request: &Request<'_>) -> Result<Value, Tr
     };
     let mut shown: Vec<(&Name, &Series)> =
         history.series().filter(|(name, series)| is_shown(name, series)).collect();
-    match request.parameter("sort").unwrap_or("name") {
+    match call.request.parameter("sort").unwrap_or("name") {
         "name" | "" => {}
         "allowed" => shown.sort_by_key(|(_, series)| Reverse((series.recent[0], series.totals[0]))),
         "denied" => shown.sort_by_key(|(_, series)| Reverse((series.recent[1], series.totals[1]))),
         "shadow" => shown.sort_by_key(|(_, series)| Reverse((series.recent[2], series.totals[2]))),
-        _ => return Err(Trouble::Bad("sort by name, allowed, denied or shadow".to_owned())),
+        _ => return Err(Trouble::bad("sort must be name, allowed, denied or shadow")),
     }
     let page = shown.iter().skip(offset).take(limit);
     let policies: Vec<Value> = page.map(|(name, series)| row(&rules, name, series)).collect();
-    Ok(json!({"matched": shown.len(), "offset": offset, "policies": policies}))
+    reply(call, &json!({"matched": shown.len(), "offset": offset, "policies": policies}))
 }
 
 fn is_in_force(rules: &Rules, (domain, policy): &Name) -> bool {

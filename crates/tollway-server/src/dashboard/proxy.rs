@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::{Request, Trouble};
+use super::reply;
+use crate::http::{Call, Trouble};
 use crate::http2::LocalExecutor;
-use crate::worker::Worker;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -44,11 +44,11 @@ impl fmt::Debug for ProxyAdmin {
 }
 
 /// `GET /dashboard/upstream`: what the proxy says of its buckets, its paging passed on.
-pub(super) async fn buckets(worker: &Worker, request: &Request<'_>) -> Result<Value, Trouble> {
-    let proxy = worker.service.dashboard().proxy.as_ref().ok_or(Trouble::NotFound)?;
-    let query = request.query.map_or(String::new(), |query| format!("?{query}"));
+pub(crate) async fn buckets(call: Call<'_>) -> Result<(), Trouble> {
+    let proxy = call.service().dashboard.proxy.as_ref().ok_or(Trouble::NotFound)?;
+    let query = call.request.query.map_or(String::new(), |query| format!("?{query}"));
     match timeout(PATIENCE, fetch(proxy, &format!("/admin/buckets{query}"))).await {
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Ok(answer)) => reply(call, &answer),
         // Why is the operator's business and in the log; the page says that it is gone.
         Ok(Err(error)) => {
             tracing::warn!(error, "the proxy's administration does not answer");

@@ -39,16 +39,16 @@ pub(crate) async fn sample(service: Arc<Service>, mut stop: Stop) {
             _ = look.tick() => tick(&service),
         }
     }
-    service.dashboard().ticks.send_modify(|tick| tick.last = true);
+    service.dashboard.ticks.send_modify(|tick| tick.last = true);
 }
 
 fn tick(service: &Service) {
     let totals = totals(service);
-    let mut history = service.dashboard().history();
+    let mut history = service.dashboard.history();
     let at_ms = service.clock().now().as_nanos() / 1_000_000;
     let latency = service.metrics().decision_seconds.counts();
     history.note(at_ms, totals.iter().map(|(name, totals, _)| (name, *totals)), latency);
-    let dashboard = service.dashboard();
+    let dashboard = &service.dashboard;
     if dashboard.viewers.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -56,7 +56,7 @@ fn tick(service: &Service) {
     let mut event = event(service, &history, degraded);
     drop(history);
     let reader = as_event(&event);
-    let (allowed, denied) = service.enforcer().top(TOP_KEYS);
+    let (allowed, denied) = service.enforcer.top(TOP_KEYS);
     event["top"] = json!({"allowed": listed(&allowed), "denied": listed(&denied)});
     let admin = as_event(&event);
     dashboard.ticks.send_modify(|tick| {
@@ -104,13 +104,13 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "connections": connections(service),
         "draining": service.is_draining(),
         "config_error": service.reload_error(),
-        "amended_keys": service.enforcer().rules().amendments().len(),
+        "amended_keys": service.enforcer.rules().amendments().len(),
     })
 }
 
 fn store(service: &Service, degraded: u64) -> Value {
     let errors = service.metrics().store_error_count();
-    match service.enforcer().memory() {
+    match service.enforcer.memory() {
         Some(memory) => {
             let pressure = memory.pressure();
             json!({
@@ -124,7 +124,7 @@ fn store(service: &Service, degraded: u64) -> Value {
             })
         }
         None => {
-            let is_up = service.enforcer().outages().is_up();
+            let is_up = service.enforcer.outages().is_up();
             json!({"kind": "shared", "up": is_up, "errors": errors, "degraded": degraded})
         }
     }

@@ -100,7 +100,7 @@ impl FromStr for UnixSocket {
                 Some(("mode", digits)) => socket.mode = Some(mode(digits)?),
                 Some(("group", group)) if !group.is_empty() => socket.group = Some(group.into()),
                 _ => {
-                    let right = "right would be mode=0660 or group=www-data";
+                    let right = "expected mode=0660 or group=www-data";
                     return Err(format!("{option:?} says nothing about a Unix socket; {right}"));
                 }
             }
@@ -111,7 +111,7 @@ impl FromStr for UnixSocket {
 
 fn mode(digits: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= MODE_MAX);
-    let wrong = || format!("mode={digits:?} is no mode; right would be octal digits as in 0660");
+    let wrong = || format!("mode={digits:?} is no mode; expected octal digits as in 0660");
     mode.filter(|_| digits.bytes().all(|digit| digit.is_ascii_digit())).ok_or_else(wrong)
 }
 
@@ -136,7 +136,7 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let unknown = read("/s?owner=root").unwrap_err();
-        assert!(unknown.contains("right would be mode=0660 or group=www-data"), "{unknown}");
+        assert!(unknown.contains("expected mode=0660 or group=www-data"), "{unknown}");
     }
 
     #[test]

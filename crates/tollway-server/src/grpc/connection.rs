@@ -10,19 +10,19 @@ use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tonic::codegen::Service as _;
+use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::messages::RateLimitResponse;
 use super::reflection::{self, Reflection};
 use super::socket_name::Renamed;
-use super::status::{Code, Status};
 use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::http::Peer;
-use crate::http2::{self, Answered, Holder, Keeping, Manner};
+use crate::http2::{self, Answered, Holder, Keeping, Options};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -40,7 +40,7 @@ type AnswerBody = Either<UnaryBody, tonic::body::Body>;
 
 /// Health and reflection, shared by all connections.
 #[derive(Clone)]
-pub struct Probes {
+pub(crate) struct Probes {
     health: HealthServer<HealthService>,
     reporter: HealthReporter,
     reflection: Reflection,
@@ -48,8 +48,7 @@ pub struct Probes {
 
 impl Probes {
     /// Probes that say nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(PROBE_BYTES_MAX);
@@ -57,12 +56,12 @@ impl Probes {
     }
 
     /// Tells everybody who watches that calls are welcome.
-    pub async fn begin(&self) {
+    pub(crate) async fn begin(&self) {
         self.report(tonic_health::ServingStatus::Serving).await;
     }
 
     /// Tells everybody who watches that calls are no longer wanted.
-    pub async fn drain(&self) {
+    pub(crate) async fn drain(&self) {
         self.report(tonic_health::ServingStatus::NotServing).await;
     }
 
@@ -90,7 +89,7 @@ impl std::fmt::Debug for Probes {
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Rc<Worker>,
     stream: S,
     peer: Peer,
@@ -101,15 +100,15 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let first_by = Instant::now() + worker.service.settings().limits.first_request_after;
-    let manner = Manner { front: Front::Grpc, streams_max: STREAMS_MAX, first_by };
+    let options = Options { front: Front::Grpc, streams_max: STREAMS_MAX, first_by };
     let respond = |request: Request<Incoming>, holder| {
         let (worker, probes) = (Rc::clone(worker), probes.clone());
         async move { answer(&worker, peer.address, probes, request, holder).await }
     };
     if peer.is_unix {
-        return http2::serve(worker, Renamed::new(stream), manner, stop, respond).await;
+        return http2::serve(worker, Renamed::new(stream), options, stop, respond).await;
     }
-    http2::serve(worker, stream, manner, stop, respond).await
+    http2::serve(worker, stream, options, stop, respond).await
 }
 
 async fn answer(
@@ -193,11 +192,11 @@ async fn answer_probe(
         let Ok(response) = probes.health.call(Request::from_parts(head, Full::new(bytes))).await;
         return response.map(Either::Right);
     }
-    let Some(place) = holder.place(PROBE_BYTES_MAX) else {
+    let Some(held) = holder.hold(PROBE_BYTES_MAX) else {
         return refused(http2::Unread::Full.into()).map(Either::Left);
     };
     let response = (probes.reflection)(request).await;
-    response.map(|body| Either::Right(tonic::body::Body::new(Keeping { body, _kept: place })))
+    response.map(|body| Either::Right(tonic::body::Body::new(Keeping { body, _kept: held })))
 }
 
 /// The answer with its place in the room, unless it is short.

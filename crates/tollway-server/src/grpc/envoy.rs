@@ -1,10 +1,11 @@
 //! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`.
 
+use tonic::{Code, Status};
+
 use super::messages::{
     DescriptorStatus, Duration, HeaderValue, RateLimit, RateLimitDescriptor, RateLimitRequest,
     RateLimitResponse,
 };
-use super::status::{Code, Status};
 use crate::rls::{self, Descriptor, Unit};
 use crate::worker::Worker;
 
@@ -65,7 +66,7 @@ fn descriptor(message: &RateLimitDescriptor) -> Result<Descriptor<'_>, Status> {
     let limit = match &message.limit {
         None => None,
         Some(limit) => {
-            let unknown = || Status::new(Code::InvalidArgument, "unknown unit in a limit");
+            let unknown = || Status::new(Code::InvalidArgument, rls::UNIT_EXPECTED);
             let unit = Unit::numbered(limit.unit).ok_or_else(unknown)?;
             Some((limit.requests_per_unit, unit))
         }

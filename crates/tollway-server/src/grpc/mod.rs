@@ -8,11 +8,10 @@ mod envoy;
 pub mod messages;
 mod reflection;
 mod socket_name;
-mod status;
 mod throttlecrab;
 mod unary;
 
-pub use connection::{Probes, serve};
+pub(crate) use connection::{Probes, serve};
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(1_000))]
+    #![proptest_config(crate::testing::proptests::cases(1_000))]
 
     #[test]
     fn mangled_messages_are_answered_or_refused_but_never_panic(

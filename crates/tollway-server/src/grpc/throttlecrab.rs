@@ -1,12 +1,11 @@
 //! `throttlecrab.RateLimiter/Throttle`.
 
+use tollway_core::Decision;
 use tollway_core::fields::seconds_up;
-use tollway_core::{Cost, Decision, Key};
+use tonic::Status;
 
 use super::messages::{ThrottleRequest, ThrottleResponse};
-use super::status::{Code, Status};
-use crate::adhoc::Numbers;
-use crate::rls::Refusal;
+use crate::adhoc::throttle_once;
 use crate::worker::Worker;
 
 /// The path of the method.
@@ -17,22 +16,11 @@ pub(super) async fn throttle(
     worker: &Worker,
     message: &ThrottleRequest,
 ) -> Result<ThrottleResponse, Status> {
-    let invalid = |text: &str| Status::new(Code::InvalidArgument, text);
-    let (burst, count) = (message.max_burst.into(), message.count_per_period.into());
-    let numbers = Numbers::per_seconds(burst, count, message.period.into())
-        .ok_or_else(|| invalid("max_burst, count_per_period and period must be positive"))?;
-    let quantity = u64::try_from(message.quantity);
-    let quantity = quantity.map_err(|_| invalid("quantity cannot be negative"))?;
-    let policy = worker.adhoc.borrow_mut().policy(numbers);
-    let policy = policy.map_err(|error| invalid(&error.to_string()))?;
-    let key = Key::new(message.key.as_bytes()).map_err(|error| invalid(&error.to_string()))?;
-    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let rules = worker.service.enforcer().rules();
-    let decider = worker.decider(&rules);
-    let ask = decider.ask_adhoc(&policy, key, cost);
-    let verdict =
-        decider.check(&[ask]).await.map_err(|error| Status::from(Refusal::Store(error)))?;
-    Ok(response(&verdict.decisions()[0]))
+    let ThrottleRequest { key, max_burst, count_per_period, period, quantity } = message;
+    let numbers = [*max_burst, *count_per_period, *period].map(i64::from);
+    let quantity = if *quantity == 0 { 1 } else { i64::from(*quantity) };
+    let decision = throttle_once(worker, key, numbers, quantity).await.map_err(Status::from)?;
+    Ok(response(&decision))
 }
 
 fn response(decision: &Decision) -> ThrottleResponse {

@@ -13,13 +13,14 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use prost::Message;
+use tollway_core::ErrorKind;
+use tonic::{Code, Status};
 
-use super::status::{Code, Status};
 use crate::http2::{Holder, Unread};
+use crate::rls::Refusal;
 use crate::worker::Worker;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 const PREFIX_BYTES: usize = 5;
@@ -99,6 +100,20 @@ impl From<Unread> for Status {
     }
 }
 
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid(text) => Self::new(Code::InvalidArgument, text),
+            // The service and its store do not fit together.
+            Refusal::Store(error) if error.kind() == ErrorKind::Misuse => {
+                Self::new(Code::Internal, error.to_string())
+            }
+            // The proxy's failure mode decides.
+            Refusal::Store(error) => Self::new(Code::Unavailable, error.to_string()),
+        }
+    }
+}
+
 /// Reads the one frame that a unary request is.
 pub(super) fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Status> {
     let broken = |text: &str| Status::new(Code::InvalidArgument, text);
@@ -116,26 +131,18 @@ pub(super) fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Status> {
 
 /// The answer to a call.
 pub(super) fn respond<M: Message>(outcome: Result<M, Status>) -> Response<UnaryBody> {
-    let mut response = Response::new(UnaryBody::default());
+    let message = match outcome {
+        Ok(message) => message,
+        Err(status) => return status.into_http(),
+    };
+    let length = message.encoded_len();
+    let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
+    data.put_u8(0);
+    data.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    // The buffer grows as needed: encoding into it cannot fail.
+    let _ = message.encode(&mut data);
+    let mut response = Response::new(UnaryBody { data: Some(data.freeze()), is_trailed: true });
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
-    match outcome {
-        Ok(message) => {
-            let length = message.encoded_len();
-            let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
-            data.put_u8(0);
-            data.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-            // The buffer grows as needed: encoding into it cannot fail.
-            let _ = message.encode(&mut data);
-            *response.body_mut() = UnaryBody { data: Some(data.freeze()), is_trailed: true };
-        }
-        Err(status) => {
-            let headers = response.headers_mut();
-            headers.insert(GRPC_STATUS, HeaderValue::from(status.code as u16));
-            if let Ok(message) = HeaderValue::try_from(status.encoded_message()) {
-                headers.insert(GRPC_MESSAGE, message);
-            }
-        }
-    }
     response
 }
 
@@ -146,12 +153,20 @@ mod tests {
 
     #[test]
     fn a_frame_must_be_whole_and_plain() {
-        let decoded = |bytes: &[u8]| decode::<UInt64Value>(bytes).map_err(|status| status.code);
+        let decoded = |bytes: &[u8]| decode::<UInt64Value>(bytes).map_err(|status| status.code());
         assert_eq!(decoded(&[0, 0, 0, 0, 2, 8, 7]), Ok(UInt64Value { value: 7 }));
         assert_eq!(decoded(&[0, 0, 0, 0, 0]), Ok(UInt64Value { value: 0 }));
         assert_eq!(decoded(&[]), Err(Code::InvalidArgument));
         assert_eq!(decoded(&[0, 0, 0, 0, 9, 8, 7]), Err(Code::InvalidArgument));
         assert_eq!(decoded(&[0, 0, 0, 0, 2, 255, 255]), Err(Code::InvalidArgument));
         assert_eq!(decoded(&[1, 0, 0, 0, 2, 8, 7]), Err(Code::Unimplemented));
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        let status = Status::new(Code::Unavailable, "50 % off\né");
+        let response = respond::<UInt64Value>(Err(status));
+        assert_eq!(response.headers()["grpc-status"], "14");
+        assert_eq!(response.headers()["grpc-message"], "50%20%25%20off%0A%C3%A9");
     }
 }

@@ -4,16 +4,14 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tollway_core::Decision;
 use tollway_core::fields::seconds_up;
-use tollway_core::{Cost, Decision, Key, Verdict};
 
-use super::json::{push_number, read};
 use super::problem::Trouble;
-use super::reply::Reply;
-use super::request::Request;
-use crate::adhoc::Numbers;
-use crate::rls::{self, Descriptor, Refusal, Unit};
-use crate::worker::Worker;
+use super::request::Call;
+use super::verdict::push_number;
+use crate::adhoc::throttle_once;
+use crate::rls::{self, Descriptor, Unit};
 
 #[derive(Deserialize)]
 struct ThrottleBody<'a> {
@@ -26,32 +24,12 @@ struct ThrottleBody<'a> {
 }
 
 /// throttlecrab's `POST /throttle`: 200 even if denied.
-pub(super) async fn throttle(
-    worker: &Worker,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: ThrottleBody<'_> = read(request.body)?;
-    let bad = |text: &str| Trouble::Bad(text.to_owned());
-    let numbers = Numbers::per_seconds(body.max_burst, body.count_per_period, body.period)
-        .ok_or_else(|| bad("max_burst, count_per_period and period must be positive"))?;
-    let quantity = u64::try_from(body.quantity.unwrap_or(1));
-    let quantity = quantity.map_err(|_| bad("quantity cannot be negative"))?;
-    let policy = worker.adhoc.borrow_mut().policy(numbers);
-    let policy = policy.map_err(|error| bad(&error.to_string()))?;
-    let key = Key::new(body.key.as_bytes()).map_err(|error| bad(&error.to_string()))?;
-    let cost = Cost::new(quantity).unwrap_or(Cost::ONE);
-    let rules = worker.service.enforcer().rules();
-    let decider = worker.decider(&rules);
-    let ask = decider.ask_adhoc(&policy, key, cost);
-    let verdict = match quantity {
-        0 => {
-            let peeked = decider.peek(&[ask]).await?;
-            Verdict::one(Decision::Allow(peeked.decisions()[0].snapshot()))
-        }
-        _ => decider.check(&[ask]).await?,
-    };
-    push_throttle(&verdict.decisions()[0], &mut reply.body);
+pub(super) async fn throttle(call: Call<'_>) -> Result<(), Trouble> {
+    let body: ThrottleBody<'_> = call.body()?;
+    let numbers = [body.max_burst, body.count_per_period, body.period];
+    let quantity = body.quantity.unwrap_or(1);
+    let decision = throttle_once(call.worker, &body.key, numbers, quantity).await?;
+    push_throttle(&decision, &mut call.reply.body);
     Ok(())
 }
 
@@ -118,36 +96,27 @@ struct LimitBody<'a> {
 }
 
 /// envoyproxy/ratelimit's `POST /json`: 200, or 429 if over a limit.
-pub(super) async fn json(
-    worker: &Worker,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: RlsBody<'_> = read(request.body)?;
+pub(super) async fn json(mut call: Call<'_>) -> Result<(), Trouble> {
+    let body: RlsBody<'_> = call.body()?;
     let descriptors = body.descriptors.iter().map(descriptor).collect::<Result<_, _>>()?;
     let request = rls::Request { domain: &body.domain, descriptors, hits_addend: body.hits_addend };
-    let answer = rls::decide(worker, &request).await.map_err(|refusal| match refusal {
-        Refusal::Invalid(text) => Trouble::Bad(text),
-        Refusal::Store(error) => Trouble::Store(error),
-    })?;
-    reply.status = if answer.is_over { 429 } else { 200 };
+    let answer = rls::decide(call.worker, &request).await?;
+    call.reply.status = if answer.is_over { 429 } else { 200 };
     let statuses: Vec<Value> = answer.statuses.iter().map(status).collect();
     let mut json = json!({"overallCode": code(answer.is_over), "statuses": statuses});
     if !answer.metadata.is_empty() {
         json["dynamicMetadata"] = Value::Object(answer.metadata);
     }
-    reply.body.extend_from_slice(json.to_string().as_bytes());
-    reply.fields = answer.fields;
-    reply.fields.retain(|(name, _)| *name != "Content-Type");
-    Ok(())
+    call.reply.fields = answer.fields;
+    call.reply.fields.retain(|(name, _)| *name != "Content-Type");
+    call.write(&json)
 }
 
 fn descriptor<'a>(body: &'a DescriptorBody<'_>) -> Result<Descriptor<'a>, Trouble> {
-    let bad = |text: &str| Trouble::Bad(text.to_owned());
     let limit = match &body.limit {
         None => None,
         Some(limit) => {
-            let unit = Unit::named(&limit.unit).ok_or_else(|| bad("unknown unit in a limit"))?;
+            let unit = Unit::named(&limit.unit).ok_or_else(|| Trouble::bad(rls::UNIT_EXPECTED))?;
             Some((limit.requests_per_unit, unit))
         }
     };
@@ -155,7 +124,7 @@ fn descriptor<'a>(body: &'a DescriptorBody<'_>) -> Result<Descriptor<'a>, Troubl
         None => None,
         Some(Number::Plain(hits)) => Some(*hits),
         Some(Number::Text(text)) => {
-            Some(text.parse().map_err(|_| bad("hitsAddend must be a whole number"))?)
+            Some(text.parse().map_err(|_| Trouble::bad("hitsAddend must be a whole number"))?)
         }
     };
     let entries = body.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();

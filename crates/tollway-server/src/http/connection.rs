@@ -16,7 +16,7 @@ use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request, split_target};
 use super::routes::{admit, answer};
-use crate::buffers::{Input, Received, WRITE_BYTES};
+use crate::client_stream::{ClientStream, Input, Received, WRITE_BYTES};
 use crate::dashboard;
 use crate::drain::Stop;
 use crate::metrics::Front;
@@ -31,20 +31,19 @@ const HEADERS_MAX: usize = 64;
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Rc<Worker>,
-    mut stream: S,
+    stream: S,
     peer: Peer,
     mut stop: Stop,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let mut input = worker.new_input();
+    let mut client = ClientStream::new(worker, stream, Front::Http);
     let mut reply = Reply::default();
     loop {
-        let received = worker.receive(&mut stream, &mut input, &mut stop, Front::Http).await?;
-        let mut next = match received {
+        let mut next = match client.receive(&mut stop).await? {
             Received::Bytes => Next::More,
             Received::Over => return Ok(()),
             Received::Stopped => Next::Close,
@@ -52,25 +51,28 @@ where
         };
         // Answers longer than a write are written in parts; what has been read needs no more bytes.
         while next == Next::More || next == Next::Refuse {
-            let mut out = worker.take_output();
+            let mut out = worker.buffers.take_output();
             next = if next == Next::Refuse {
                 refuse(worker, Trouble::Full, &mut reply, &mut out)
             } else {
-                answer_all(worker, peer, &stop, &mut input, &mut reply, &mut out).await
+                answer_all(worker, peer, &stop, &mut client.input, &mut reply, &mut out).await
             };
-            let sent = worker.send(&mut stream, &mut out, Front::Http).await;
-            worker.give_output(out);
+            let sent = client.send(&mut out).await;
+            worker.buffers.give_output(out);
             if !sent? {
                 return Ok(());
             }
         }
-        worker.rest(&mut input);
+        client.give_buffer();
         match next {
             Next::Close => {
-                worker.part(&mut stream, &mut input).await;
+                client.close().await;
                 return Ok(());
             }
-            Next::Fallback => return fallback::serve(worker, stream, input, peer, stop).await,
+            Next::Fallback => {
+                let (stream, input) = client.into_parts();
+                return fallback::serve(worker, stream, input, peer, stop).await;
+            }
             Next::Read | Next::More | Next::Refuse => {}
         }
     }
@@ -127,7 +129,7 @@ async fn answer_all(
         // A request that has been sent already is answered; one more is asked of somebody else.
         let is_stopping = stop.is_stopped() || worker.service.is_draining();
         let is_last = is_stopping && input.bytes().len() == used;
-        worker.write_head(reply, is_last, out);
+        reply.write_head(&worker.date(), is_last, out);
         if head.method != "HEAD" {
             out.extend_from_slice(reply.body());
         }
@@ -146,7 +148,7 @@ async fn answer_all(
 fn refuse(worker: &Worker, trouble: Trouble, reply: &mut Reply, out: &mut Vec<u8>) -> Next {
     worker.service.metrics().front(Front::Http).rejected.add(1);
     trouble.write(reply);
-    worker.write_head(reply, true, out);
+    reply.write_head(&worker.date(), true, out);
     out.extend_from_slice(reply.body());
     Next::Close
 }
@@ -215,7 +217,7 @@ fn plain<'a>(
 }
 
 fn wrong_line<'a>() -> Parsed<'a> {
-    Parsed::Wrong(Trouble::Bad("a line of the head ends without CR".to_owned()))
+    Parsed::Wrong(Trouble::bad("a line of the head ends without CR"))
 }
 
 /// Whether the head goes on, as far as is known and as far as one may.
@@ -274,38 +276,6 @@ fn framing<'a>(headers: &[httparse::Header<'a>]) -> Option<(usize, Option<&'a [u
         }
     }
     Some((length.unwrap_or(0), host.filter(|_| hosts == 1)))
-}
-
-impl Worker {
-    /// Writes the head of a reply.
-    fn write_head(&self, reply: &Reply, is_last: bool, out: &mut Vec<u8>) {
-        let mut number = itoa::Buffer::new();
-        out.extend_from_slice(b"HTTP/1.1 ");
-        out.extend_from_slice(number.format(reply.status).as_bytes());
-        out.push(b' ');
-        let status = http::StatusCode::from_u16(reply.status).ok();
-        let reason = status.and_then(|status| status.canonical_reason()).unwrap_or("Status");
-        out.extend_from_slice(reason.as_bytes());
-        let mut field = |name: &str, value: &str| {
-            out.extend_from_slice(b"\r\n");
-            out.extend_from_slice(name.as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-        };
-        field("content-type", reply.content_type);
-        // Not Modified has no body, and its length would be taken for that of the file.
-        if reply.status != 304 {
-            field("content-length", number.format(reply.body().len()));
-        }
-        field("date", &self.date());
-        for (name, value) in &reply.fields {
-            field(name, value);
-        }
-        if is_last {
-            field("connection", "close");
-        }
-        out.extend_from_slice(b"\r\n\r\n");
-    }
 }
 
 #[cfg(test)]

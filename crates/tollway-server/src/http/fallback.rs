@@ -21,17 +21,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
-use tollway_http::Patient;
+use tollway_http::WriteTimeout;
 
 use super::connection::HEAD_BYTES_MAX;
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request};
 use super::routes::{admit, answer, events};
-use crate::buffers::Input;
+use crate::client_stream::{ClientStream, Input};
 use crate::dashboard;
 use crate::drain::Stop;
-use crate::http2::{self, Answered, Holder, Manner, Unread};
+use crate::http2::{self, Answered, Holder, Options, Unread, pass_writes};
 use crate::metrics::Front;
 use crate::worker::Worker;
 
@@ -55,13 +55,13 @@ where
     // Who has asked before may begin anew: the deadline is counted from here.
     let soon = || Instant::now() + worker.service.settings().limits.first_request_after;
     let first_by = input.first_by().unwrap_or_else(soon);
-    let begun = input.into_bytes();
+    let begun = input.bytes().to_vec();
     let is_http2 = begun.starts_with(PREFACE);
     let stream = Rewound { begun, at: 0, stream };
     if !is_http2 {
         return serve_http1(worker, stream, peer, stop).await;
     }
-    let manner = Manner { front: Front::Http, streams_max: STREAMS_MAX, first_by };
+    let options = Options { front: Front::Http, streams_max: STREAMS_MAX, first_by };
     let respond = |request: http::Request<Incoming>, holder| {
         let worker = Rc::clone(worker);
         async move {
@@ -70,7 +70,7 @@ where
             Answered { response, request: Some(body) }
         }
     };
-    http2::serve(worker, stream, manner, stop, respond).await
+    http2::serve(worker, stream, options, stop, respond).await
 }
 
 async fn serve_http1<S>(
@@ -95,7 +95,7 @@ where
     builder.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
     // A client that has sent everything and says so is answered all the same.
     builder.max_buf_size(HEAD_BYTES_MAX).half_close(true);
-    let stream = TokioIo::new(Patient::new(stream, patience));
+    let stream = TokioIo::new(WriteTimeout::new(stream, patience));
     let mut connection = builder.serve_connection(stream, service);
     let served = tokio::select! {
         served = poll_fn(|context| connection.poll_without_shutdown(context)) => served,
@@ -111,8 +111,8 @@ where
         io::Error::other(error)
     })?;
     // What was sent behind the request is not answered, and must not cost the answer before it.
-    let mut stream = connection.into_parts().io.into_inner();
-    worker.part(&mut stream, &mut worker.new_input()).await;
+    let stream = connection.into_parts().io.into_inner();
+    ClientStream::new(worker, stream, Front::Http).close().await;
     Ok(())
 }
 
@@ -196,7 +196,7 @@ async fn take(
         Unread::TooLong => Trouble::TooLarge,
         Unread::Full => Trouble::Full,
         Unread::Slow => Trouble::Slow,
-        Unread::Broken(why) => Trouble::Bad(format!("the body: {why}")),
+        Unread::Broken(why) => Trouble::bad(format!("the body: {why}")),
     })?;
     answer(worker, &Request { body: &body, ..request }, reply).await;
     Ok(None)
@@ -248,17 +248,17 @@ struct Rewound<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
+        let this = self.get_mut();
         let rest = &this.begun[this.at..];
         if rest.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(context, room);
+            return Pin::new(&mut this.stream).poll_read(context, buffer);
         }
-        let count = rest.len().min(room.remaining());
-        room.put_slice(&rest[..count]);
+        let count = rest.len().min(buffer.remaining());
+        buffer.put_slice(&rest[..count]);
         this.at += count;
         if this.at == this.begun.len() {
             (this.begun, this.at) = (Vec::new(), 0);
@@ -267,23 +267,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
+pass_writes!(Rewound);
 
 #[cfg(test)]
 mod tests {

@@ -5,32 +5,28 @@
 
 use tollway_core::{Cost, Key};
 
-use super::check::{deny_status, write};
+use super::operations::deny_status;
 use super::problem::Trouble;
-use super::reply::Reply;
-use super::request::{Request, decoded};
+use super::request::{Call, Request, decoded};
+use super::verdict::begin_verdict;
 use crate::net::address_key;
 use crate::rules::{GateKey, Rule, Source};
 use crate::worker::Worker;
 
 /// Answers for the policy named in the path.
-pub(super) async fn gate(
-    worker: &Worker,
-    segment: &str,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let status = deny_status(request)?;
-    let rules = worker.service.enforcer().rules();
-    let name = decoded(segment).ok_or(Trouble::NotFound)?;
+pub(super) async fn gate(call: Call<'_>) -> Result<(), Trouble> {
+    let status = deny_status(call.request)?;
+    let rules = call.service().enforcer.rules();
+    let name = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?;
     let rule = rules.rule(&name);
     let rule = rule.ok_or_else(|| Trouble::UnknownPolicy(name.clone().into_owned()))?;
-    let key = key(worker, rule, request)?;
-    let key = Key::new(&key).map_err(|error| Trouble::Bad(error.to_string()))?;
-    let asks = [rules.ask(Source::Rule(rule), key, Cost::ONE)];
-    let decider = worker.decider(&rules);
+    let key = key(call.worker, rule, call.request)?;
+    let key = Key::new(&key).map_err(|error| Trouble::bad(format!("the key: {error}")))?;
+    let asks = [rules.ask(Source::rule(rule), key, Cost::ONE)];
+    let decider = call.worker.decider(&rules);
     let verdict = decider.check(&asks).await?;
-    write(&decider, &asks, &verdict, status, reply);
+    begin_verdict(&decider, &asks, &verdict, status, call.reply);
+    call.reply.body.push(b'}');
     Ok(())
 }
 
@@ -38,10 +34,10 @@ fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, T
     match &rule.options().gate_key {
         GateKey::Header(name) => match request.fields.lines(name)[..] {
             [value] => Ok(value.to_vec()),
-            [] => Err(Trouble::Bad(format!("the header field {name} is missing"))),
+            [] => Err(Trouble::bad(format!("the header field {name} is missing"))),
             // Which of them counts behind us is not known: a made-up one beside the real one would
             // be a new key per request.
-            _ => Err(Trouble::Bad(format!("the header field {name} stands more than once"))),
+            _ => Err(Trouble::bad(format!("the header field {name} stands more than once"))),
         },
         GateKey::Address => {
             let settings = worker.service.settings();

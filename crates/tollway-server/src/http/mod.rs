@@ -9,12 +9,11 @@
 //! several pipelined ones in one write. Anything else (HTTP/2, chunked bodies, `Expect`, `Upgrade`)
 //! goes to hyper together with the bytes read so far; both ways meet in [`answer`].
 
-mod check;
 mod compat;
 mod connection;
 mod fallback;
 mod gate;
-pub mod json;
+mod operations;
 mod ops;
 mod pages;
 mod problem;
@@ -22,16 +21,14 @@ mod queues;
 mod reply;
 mod request;
 mod routes;
-mod settle;
-mod verbs;
+mod verdict;
 
-pub use connection::serve;
-pub(crate) use json::read;
+pub(crate) use connection::serve;
+pub(crate) use operations::unaskable;
 pub(crate) use problem::Trouble;
-pub use reply::Reply;
-pub(crate) use request::decoded;
-pub use request::{Fields, Peer, Request};
-pub use routes::answer;
+pub(crate) use reply::Reply;
+pub(crate) use request::{Call, Peer, Request};
+pub(crate) use routes::{answer, decision_paths};
 
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::reply::Reply;
 use tollway_core::fields::{Problem, seconds_up};
 use tollway_core::{ErrorKind, StoreError};
+
+use super::reply::Reply;
+use crate::rls::Refusal;
 
 /// Why a request has no ordinary answer.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ pub(crate) enum Trouble {
     /// A policy that does not exist.
     UnknownPolicy(String),
     /// Another method is needed.
-    Method(&'static str),
+    Method(String),
     /// The body is too long.
     TooLarge,
     /// The client took too long.
@@ -54,6 +56,15 @@ pub(crate) enum Trouble {
     Reload(String),
     /// A queue could not do it.
     Queue(tollway_queue::Error),
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid(text) => Self::Bad(text),
+            Refusal::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 impl From<StoreError> for Trouble {
@@ -69,20 +80,25 @@ impl From<tollway_queue::Error> for Trouble {
 }
 
 /// The status for a queue's error.
-fn queue_status(error: &tollway_queue::Error) -> (u16, &'static str) {
+fn queue_status(error: &tollway_queue::Error) -> u16 {
     use tollway_queue::ErrorKind as Kind;
     match error.kind() {
-        Kind::UnknownQueue | Kind::NotFound => (404, "Not Found"),
-        Kind::LeaseLost => (409, "Conflict"),
-        Kind::Invalid | Kind::Misuse => (400, "Bad Request"),
-        Kind::Full | Kind::Unavailable => (503, "Service Unavailable"),
-        Kind::NoSpace => (507, "Insufficient Storage"),
-        Kind::Unknown => (504, "Gateway Timeout"),
-        _ => (500, "Internal Server Error"),
+        Kind::UnknownQueue | Kind::NotFound => 404,
+        Kind::LeaseLost => 409,
+        Kind::Invalid | Kind::Misuse => 400,
+        Kind::Full | Kind::Unavailable => 503,
+        Kind::NoSpace => 507,
+        Kind::Unknown => 504,
+        _ => 500,
     }
 }
 
 impl Trouble {
+    /// The request is malformed: the text names the field and what was expected.
+    pub(crate) fn bad(text: impl Into<String>) -> Self {
+        Self::Bad(text.into())
+    }
+
     /// Makes this the reply.
     pub(super) fn write(self, reply: &mut Reply) {
         reply.clear();
@@ -96,7 +112,7 @@ impl Trouble {
             Self::Queue(error) if error.kind() == tollway_queue::ErrorKind::Unavailable => {
                 reply.fields.push(("Retry-After", "1".to_owned()));
             }
-            Self::Method(allow) => reply.fields.push(("Allow", (*allow).to_owned())),
+            Self::Method(allow) => reply.fields.push(("Allow", allow.clone())),
             _ => {}
         }
         reply.write_json(&self.body());
@@ -115,53 +131,45 @@ impl Trouble {
         json!({"type": "about:blank", "title": title, "status": status, "detail": detail})
     }
 
+    /// The status, its usual title, and what to say.
     fn parts(&self) -> (u16, &'static str, String) {
-        match self {
-            Self::Bad(detail) => (400, "Bad Request", detail.clone()),
-            Self::Unauthorized => (401, "Unauthorized", "a bearer token is needed".to_owned()),
+        let (status, detail) = match self {
+            Self::Bad(detail) => (400, detail.clone()),
+            Self::Unauthorized => (401, "a bearer token is needed".to_owned()),
             Self::WrongTokens { .. } => {
-                let detail = "too many wrong tokens came from this address".to_owned();
-                (429, "Too Many Requests", detail)
+                (429, "too many wrong tokens came from this address".to_owned())
             }
-            Self::Forbidden => (403, "Forbidden", "this token does not permit it".to_owned()),
-            Self::NoToken => {
-                (403, "Forbidden", "changes need a token: serve with TOLLWAY_TOKEN".to_owned())
-            }
-            Self::TooMany => (503, "Service Unavailable", "too many are watching".to_owned()),
-            Self::Full => {
-                (503, "Service Unavailable", "too much is held for unfinished requests".to_owned())
-            }
-            Self::NoHost => (400, "Bad Request", "exactly one Host is needed".to_owned()),
-            Self::UnknownHost(host) => (403, "Forbidden", unknown_host(host)),
+            Self::Forbidden => (403, "this token does not permit it".to_owned()),
+            Self::NoToken => (403, "changes need a token: serve with TOLLWAY_TOKEN".to_owned()),
+            Self::TooMany => (503, "too many are watching".to_owned()),
+            Self::Full => (503, "too much is held for unfinished requests".to_owned()),
+            Self::NoHost => (400, "exactly one Host is needed".to_owned()),
+            Self::UnknownHost(host) => (403, unknown_host(host)),
             Self::ForeignPage => (
                 403,
-                "Forbidden",
                 "a page of another site sent this: without a token such a page may not ask"
                     .to_owned(),
             ),
             Self::MediaType => (
                 415,
-                "Unsupported Media Type",
                 "the body must be sent as Content-Type: application/json (curl --json, or -H)"
                     .to_owned(),
             ),
-            Self::Gateway => (502, "Bad Gateway", "the proxy does not answer".to_owned()),
-            Self::NotFound => (404, "Not Found", "see /openapi.json for what there is".to_owned()),
-            Self::UnknownPolicy(name) => (404, "Not Found", format!("no policy is named {name:?}")),
-            Self::Method(allow) => (405, "Method Not Allowed", format!("right would be {allow}")),
-            Self::TooLarge => (413, "Content Too Large", "the body is too long".to_owned()),
-            Self::Slow => (408, "Request Timeout", "the request took too long".to_owned()),
+            Self::Gateway => (502, "the proxy does not answer".to_owned()),
+            Self::NotFound => (404, "see /openapi.json for what there is".to_owned()),
+            Self::UnknownPolicy(name) => (404, format!("no policy is named {name:?}")),
+            Self::Method(allow) => (405, format!("the method must be one of: {allow}")),
+            Self::TooLarge => (413, "the body is too long".to_owned()),
+            Self::Slow => (408, "the request took too long".to_owned()),
             // Nothing is short of capacity: the service and its store do not fit together.
-            Self::Store(error) if error.kind() == ErrorKind::Misuse => {
-                (500, "Internal Server Error", error.to_string())
-            }
-            Self::Store(error) => (503, "Service Unavailable", error.to_string()),
-            Self::Reload(detail) => (409, "Conflict", detail.clone()),
-            Self::Queue(error) => {
-                let (status, title) = queue_status(error);
-                (status, title, error.to_string())
-            }
-        }
+            Self::Store(error) if error.kind() == ErrorKind::Misuse => (500, error.to_string()),
+            Self::Store(error) => (503, error.to_string()),
+            Self::Reload(detail) => (409, detail.clone()),
+            Self::Queue(error) => (queue_status(error), error.to_string()),
+        };
+        let title = http::StatusCode::from_u16(status).ok();
+        let title = title.and_then(|status| status.canonical_reason()).unwrap_or("Error");
+        (status, title, detail)
     }
 }
 

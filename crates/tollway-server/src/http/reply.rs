@@ -7,7 +7,7 @@ use crate::rules::Ask;
 
 /// A reply.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// The status code.
     pub status: u16,
     /// The media type of the body.
@@ -26,7 +26,7 @@ pub(super) const JSON: &str = "application/json";
 
 impl Reply {
     /// Empties the reply for the next request; its memory stays.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.status = 200;
         self.content_type = JSON;
         self.fields.clear();
@@ -35,14 +35,43 @@ impl Reply {
     }
 
     /// The body.
-    #[must_use]
-    pub fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         self.constant.unwrap_or(&self.body)
     }
 
     /// Makes a part of the binary the body.
     pub(crate) const fn set_constant(&mut self, body: &'static [u8]) {
         self.constant = Some(body);
+    }
+
+    /// Writes the head of an HTTP/1.1 response.
+    pub(super) fn write_head(&self, date: &str, is_last: bool, out: &mut Vec<u8>) {
+        let mut number = itoa::Buffer::new();
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(number.format(self.status).as_bytes());
+        out.push(b' ');
+        let status = http::StatusCode::from_u16(self.status).ok();
+        let reason = status.and_then(|status| status.canonical_reason()).unwrap_or("Status");
+        out.extend_from_slice(reason.as_bytes());
+        let mut field = |name: &str, value: &str| {
+            out.extend_from_slice(b"\r\n");
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+        };
+        field("content-type", self.content_type);
+        // Not Modified has no body, and its length would be taken for that of the file.
+        if self.status != 304 {
+            field("content-length", number.format(self.body().len()));
+        }
+        field("date", date);
+        for (name, value) in &self.fields {
+            field(name, value);
+        }
+        if is_last {
+            field("connection", "close");
+        }
+        out.extend_from_slice(b"\r\n\r\n");
     }
 
     /// Takes the body, as bytes that may be sent later; whether they are a part of the binary.
@@ -60,7 +89,7 @@ impl Reply {
 
     /// Adds the rate-limit header fields of a verdict on `asks`. What cannot deny is left out: a
     /// client that heeds the fields would wait for it.
-    pub fn add_limits(
+    pub(crate) fn add_limits(
         &mut self,
         dialect: Dialect,
         asks: &[Ask<'_>],

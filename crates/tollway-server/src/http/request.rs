@@ -1,11 +1,21 @@
-//! A request, wherever it was read from.
+//! A request, wherever it was read from, and the call of whatever answers it.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::problem::Trouble;
+use super::reply::Reply;
+use crate::auth::Role;
+use crate::service::Service;
+use crate::worker::Worker;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its address; loopback for a Unix socket.
     pub address: IpAddr,
     /// Whether it came by a Unix socket, which no web page can reach.
@@ -14,18 +24,17 @@ pub struct Peer {
 
 impl Peer {
     /// Somebody at an address.
-    #[must_use]
-    pub const fn at(address: IpAddr) -> Self {
+    pub(crate) const fn at(address: IpAddr) -> Self {
         Self { address, is_unix: false }
     }
 
     /// Somebody on a Unix socket.
-    pub const UNIX: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), is_unix: true };
+    pub(crate) const UNIX: Self = Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), is_unix: true };
 }
 
 /// A request whose body is all there.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The method.
     pub method: &'a str,
     /// The path, without the query.
@@ -42,8 +51,69 @@ pub struct Request<'a> {
     pub peer: Peer,
 }
 
+/// A request that is being answered.
+pub(crate) struct Call<'a> {
+    /// The worker of its connection.
+    pub worker: &'a Worker,
+    /// What is asked.
+    pub request: &'a Request<'a>,
+    /// What stands in the path in place of its route's parameters, in order.
+    pub parameters: [&'a str; 2],
+    /// What is answered.
+    pub reply: &'a mut Reply,
+}
+
+impl<'a> Call<'a> {
+    /// The service that is asked.
+    pub(crate) fn service(&self) -> &'a Arc<Service> {
+        &self.worker.service
+    }
+
+    /// The body, read as JSON.
+    pub(crate) fn body<T: Deserialize<'a>>(&self) -> Result<T, Trouble> {
+        read(self.request.body)
+    }
+
+    /// The body, read as JSON; `{}` if there is none.
+    pub(crate) fn body_or_empty<T: Deserialize<'a>>(&self) -> Result<T, Trouble> {
+        read(if self.request.body.is_empty() { b"{}" } else { self.request.body })
+    }
+
+    /// The role of whoever asks.
+    pub(crate) fn role(&self) -> Option<Role> {
+        self.service().auth().role_of_field(self.request.fields.field("authorization"))
+    }
+
+    /// The value of a parameter of the query with its escapes decoded.
+    pub(crate) fn query_text(&self, name: &str) -> Result<Option<String>, Trouble> {
+        let Some(raw) = self.request.parameter(name) else { return Ok(None) };
+        let spaced = raw.replace('+', " ");
+        let wrong = || Trouble::bad(format!("{name} must be percent-encoded UTF-8"));
+        decoded(&spaced).map(|text| Some(text.into_owned())).ok_or_else(wrong)
+    }
+
+    /// A number in the query within `bounds`; `default` if it is not there.
+    pub(crate) fn query_number(
+        &self,
+        name: &str,
+        default: usize,
+        bounds: std::ops::RangeInclusive<usize>,
+    ) -> Result<usize, Trouble> {
+        let Some(raw) = self.request.parameter(name) else { return Ok(default) };
+        let number = raw.parse().ok().filter(|number| bounds.contains(number));
+        let (least, most) = (bounds.start(), bounds.end());
+        number.ok_or_else(|| Trouble::bad(format!("{name} must be {least} to {most}")))
+    }
+
+    /// Makes `json` the body of the reply.
+    pub(crate) fn write(&mut self, json: &Value) -> Result<(), Trouble> {
+        self.reply.write_json(json);
+        Ok(())
+    }
+}
+
 /// Header fields by name.
-pub trait Fields {
+pub(crate) trait Fields {
     /// The first value of the field of this lower-case name.
     fn field(&self, name: &str) -> Option<&[u8]>;
 
@@ -74,11 +144,14 @@ impl Fields for &[httparse::Header<'_>] {
 
 impl<'a> Request<'a> {
     /// The value of a parameter of the query, percent-decoding left out.
-    #[must_use]
-    pub fn parameter(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&'a str> {
         let pairs = self.query?.split('&');
         pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v)
     }
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Trouble> {
+    serde_json::from_slice(body).map_err(|error| Trouble::bad(format!("the body: {error}")))
 }
 
 /// A path segment with its percent-escapes decoded; `None` if they are broken.

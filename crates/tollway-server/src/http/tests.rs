@@ -3,22 +3,9 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Peer, Reply, Request, answer};
+use super::{Peer, Reply, Request, answer, decision_paths};
 use crate::service::tests::service;
 use crate::worker::Worker;
-
-const PATHS: [&str; 10] = [
-    "/v1/check",
-    "/v1/peek",
-    "/v1/check-batch",
-    "/v1/take",
-    "/v1/refund",
-    "/v1/reserve",
-    "/v1/commit",
-    "/v1/cancel",
-    "/throttle",
-    "/json",
-];
 
 const BODIES: [&str; 5] = [
     r#"{"policy":"api","key":"ada","cost":2}"#,
@@ -53,11 +40,11 @@ fn left(worker: &Worker) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(1_500))]
+    #![proptest_config(crate::testing::proptests::cases(1_500))]
 
     #[test]
     fn mangled_bodies_are_answered_in_json_and_charge_nothing_unless_they_are_valid(
-        path in prop::sample::select(&PATHS[..]),
+        path in prop::sample::select(decision_paths().collect::<Vec<_>>()),
         body in prop::sample::select(&BODIES[..]),
         at in any::<prop::sample::Index>(),
         noise in prop::collection::vec(any::<u8>(), 0..6),
@@ -122,7 +109,7 @@ async fn exchanged(worker: &Rc<Worker>, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(100))]
+    #![proptest_config(crate::testing::proptests::cases(100))]
 
     #[test]
     fn a_pipeline_cut_anywhere_is_answered_as_its_requests_one_by_one(

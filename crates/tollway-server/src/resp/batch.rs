@@ -10,51 +10,29 @@
 
 use std::rc::Rc;
 
-use tollway_core::{Charge, Cost, Key, Policy};
+use tollway_core::{Cost, Key, Policy};
 
-use super::check::{self, Asked, Kind};
 use super::encode::Encoder;
+use super::operations::{self, encode_verdict, failure, verb_named};
 use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
-use super::throttle::{Dialect, Plan};
-use super::transaction::{Transaction, Verb};
-use super::{settle, verbs};
+use super::throttle::ThrottleCommand;
+use super::transaction::{Transaction, TransactionCommand};
 use crate::auth::Role;
-use crate::buffers::WRITE_BYTES;
+use crate::client_stream::WRITE_BYTES;
 use crate::decide::{Decided, Decider};
+use crate::operation::Verb;
 use crate::rules::{Ask, Rules};
 use crate::wait::Unit;
 use crate::worker::Worker;
 
 /// One check of a run.
 #[derive(Debug)]
-pub(super) struct Item<'a> {
-    /// The form of the answer.
-    pub reply: Reply,
-    /// Where the policy comes from.
-    pub source: Source<'a>,
-    /// Who asks.
-    pub key: Key<'a>,
-    /// How much.
-    pub cost: Cost,
-}
-
-/// The form of an answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Reply {
-    /// Five integers.
-    Throttle(Dialect),
-    /// `TOLL.CHECK`'s, times in this unit.
-    Toll(Unit),
-}
-
-/// Where a policy comes from.
-#[derive(Debug)]
-pub(super) enum Source<'a> {
-    /// From the request.
-    AdHoc(Rc<Policy>),
-    /// From the rules, treatment included.
-    Named(Ask<'a>),
+pub(super) enum PendingCheck<'a> {
+    /// `TOLL.CHECK` of one charge, times to be told in this unit.
+    Named(Ask<'a>, Unit),
+    /// A throttle command. Its policy is held here until the run is decided.
+    AdHoc { command: ThrottleCommand, policy: Rc<Policy>, key: Key<'a>, cost: Cost },
 }
 
 /// How far a batch came.
@@ -68,30 +46,28 @@ pub(super) struct Progress {
     pub broken: Option<ProtocolError>,
 }
 
-impl Item<'_> {
+impl PendingCheck<'_> {
     /// What to ask of the store.
-    pub(super) fn ask<'b>(&'b self, decider: &'b Decider<'_>) -> Ask<'b> {
-        match &self.source {
-            Source::Named(ask) => *ask,
-            Source::AdHoc(policy) => decider.ask_adhoc(policy, self.key, self.cost),
+    fn ask<'b>(&'b self, decider: &'b Decider<'_>) -> Ask<'b> {
+        match self {
+            Self::Named(ask, _) => *ask,
+            Self::AdHoc { policy, key, cost, .. } => decider.ask_adhoc(policy, *key, *cost),
         }
     }
-}
 
-impl Item<'_> {
     /// Writes the reply.
     fn encode(&self, ask: &Ask<'_>, answer: &Decided, encoder: &mut Encoder<'_>) {
-        match (self.reply, answer) {
-            (Reply::Throttle(dialect), Ok(verdict)) => {
-                dialect.encode(&verdict.decisions()[0], encoder);
+        match (self, answer) {
+            (Self::AdHoc { command, .. }, Ok(verdict)) => {
+                command.encode(&verdict.decisions()[0], encoder);
             }
-            (Reply::Throttle(dialect), Err(error)) => {
-                encoder.error(&dialect.error(&error.to_string()));
+            (Self::AdHoc { command, .. }, Err(error)) => {
+                encoder.error(&command.error(&error.to_string()));
             }
-            (Reply::Toll(unit), Ok(verdict)) => {
-                check::encode(verdict, std::slice::from_ref(ask), unit, encoder);
+            (Self::Named(_, unit), Ok(verdict)) => {
+                encode_verdict(verdict, std::slice::from_ref(ask), *unit, encoder);
             }
-            (Reply::Toll(_), Err(error)) => encoder.error(&check::failure(error)),
+            (Self::Named(..), Err(error)) => encoder.error(&failure(error)),
         }
     }
 }
@@ -106,7 +82,7 @@ pub(super) async fn answer(
     let limits = &worker.service.settings().limits;
     let known = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
     let stranger = known.for_a_stranger();
-    let rules = worker.service.enforcer().rules_at_hand();
+    let rules = worker.service.enforcer.rules_at_hand();
     let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
     let mut progress = Progress { used: 0, more: true, broken: None };
     let mut args = Vec::with_capacity(8);
@@ -146,7 +122,7 @@ pub(super) async fn answer(
 struct Batch<'a> {
     worker: &'a Worker,
     rules: &'a Rules,
-    run: Vec<Item<'a>>,
+    run: Vec<PendingCheck<'a>>,
     answers: Vec<Decided>,
 }
 
@@ -172,68 +148,73 @@ impl<'a> Batch<'a> {
         session: &mut Session,
         out: &mut Vec<u8>,
     ) {
-        if let Some(dialect) = Dialect::named(name)
+        if let Some(command) = ThrottleCommand::named(name)
             && session.may(Role::Check)
         {
-            return self.throttle(dialect, args, session, out).await;
+            return self.throttle(command, args, session, out).await;
         }
-        if let Some(kind) = Kind::named(name)
-            && session.may(kind.role())
+        if let Some(verb) = verb_named(name)
+            && session.may(verb.role())
         {
-            return self.toll(kind, args, session, out).await;
+            return self.operate(verb, args, session, out).await;
         }
         self.flush(session, out).await;
-        self.alone(name, args, session, out).await;
+        self.alone(name, args, session, out);
     }
 
     async fn throttle(
         &mut self,
-        dialect: Dialect,
+        command: ThrottleCommand,
         args: &[&'a [u8]],
         session: &Session,
         out: &mut Vec<u8>,
     ) {
-        let plan = dialect.plan(args, self.worker);
-        if let Ok(Plan::Check(item)) = plan {
-            return self.run.push(item);
-        }
+        let parsed = match command.parse(args, self.worker) {
+            Ok((Verb::Check, check)) => return self.run.push(check),
+            parsed => parsed,
+        };
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
-        let (item, is_refund) = match plan {
+        let (verb, check) = match parsed {
+            Ok(parsed) => parsed,
             Err(text) => return self.refuse(&text, &mut encoder),
-            Ok(Plan::Refund(item)) => (item, true),
-            Ok(Plan::Peek(item) | Plan::Check(item)) => (item, false),
         };
         let decider = self.decider();
-        let asks = [item.ask(&decider)];
-        let answer = if is_refund {
-            decider.refund(&asks[0]).await
-        } else {
-            decider.peek(&asks).await.map(|verdict| verdict.decisions()[0].snapshot())
+        let ask = check.ask(&decider);
+        let answer = match verb {
+            Verb::Refund => decider.refund(&ask).await,
+            _ => decider.peek(&[ask]).await.map(|verdict| verdict.decisions()[0].snapshot()),
         };
         match answer {
-            Ok(snapshot) => {
-                dialect.encode_snapshot(snapshot, asks[0].charge.policy, &mut encoder);
-            }
-            Err(error) => encoder.error(&dialect.error(&error.to_string())),
+            Ok(snapshot) => command.encode_snapshot(snapshot, ask.charge.policy, &mut encoder),
+            Err(error) => encoder.error(&command.error(&error.to_string())),
         }
     }
 
-    async fn toll(&mut self, kind: Kind, args: &[&'a [u8]], session: &Session, out: &mut Vec<u8>) {
-        let charges_max = self.worker.service.settings().limits.charges_max;
-        let asked = check::asks(&args[1..], self.rules, charges_max);
-        if let (Kind::Check, Ok(Asked { asks, unit })) = (kind, &asked)
-            && let [ask] = asks[..]
+    async fn operate(
+        &mut self,
+        verb: Verb,
+        args: &[&'a [u8]],
+        session: &Session,
+        out: &mut Vec<u8>,
+    ) {
+        let limits = &self.worker.service.settings().limits;
+        let parsed = operations::parse(verb, &args[1..], self.rules, limits);
+        if let (Verb::Check, Ok((operation, unit))) = (verb, &parsed)
+            && let [ask] = operation.asks[..]
         {
-            let Charge { key, cost, .. } = ask.charge;
-            let (reply, source) = (Reply::Toll(*unit), Source::Named(ask));
-            return self.run.push(Item { reply, source, key, cost });
+            return self.run.push(PendingCheck::Named(ask, *unit));
         }
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
-        match asked {
-            Ok(asked) => kind.apply(&asked, &self.decider(), &mut encoder).await,
-            Err(text) => self.refuse(&text, &mut encoder),
+        let (operation, unit) = match parsed {
+            Ok(parsed) => parsed,
+            Err(text) => return self.refuse(&text, &mut encoder),
+        };
+        match operation.perform(&self.decider()).await {
+            Ok(outcome) => operations::encode(&outcome, &operation.asks, unit, &mut encoder),
+            // Not refused: the command was right, and the store's failure is counted as such.
+            Err(error) => encoder.error(&failure(&error)),
         }
     }
 
@@ -241,17 +222,21 @@ impl<'a> Batch<'a> {
     async fn put_by(&mut self, args: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
         // What came before `MULTI` in the same pipeline is answered before it.
         self.flush(session, out).await;
-        let verb = args.first().and_then(|name| Verb::named(name));
+        let command = args.first().and_then(|name| TransactionCommand::named(name));
         let mut encoder = Encoder::new(out, session.version());
-        let refused = match verb {
-            Some(Verb::Exec) => return self.exec(session, out).await,
-            Some(Verb::Discard) => {
+        let refused = match command {
+            Some(TransactionCommand::Exec) => return self.exec(session, out).await,
+            Some(TransactionCommand::Discard) => {
                 session.take_transaction();
                 return encoder.simple("OK");
             }
-            Some(Verb::Multi) => Err("ERR MULTI calls can not be nested".to_owned()),
-            Some(Verb::Watch) => Err("ERR WATCH inside MULTI is not allowed".to_owned()),
-            Some(Verb::Unwatch) | None => session.put_by(args, self.worker, self.rules),
+            Some(TransactionCommand::Multi) => Err("ERR MULTI calls can not be nested".to_owned()),
+            Some(TransactionCommand::Watch) => {
+                Err("ERR WATCH inside MULTI is not allowed".to_owned())
+            }
+            Some(TransactionCommand::Unwatch) | None => {
+                session.put_by(args, self.worker, self.rules)
+            }
         };
         match refused {
             Ok(()) => encoder.simple("QUEUED"),
@@ -277,55 +262,44 @@ impl<'a> Batch<'a> {
     }
 
     /// Answers what is about transactions outside of one.
-    fn outside(&self, verb: Verb, session: &mut Session, encoder: &mut Encoder<'_>) {
+    fn outside(
+        &self,
+        command: TransactionCommand,
+        session: &mut Session,
+        encoder: &mut Encoder<'_>,
+    ) {
         if let Some(text) = session.refusal(Role::Read) {
             return self.refuse(text, encoder);
         }
-        match verb {
-            Verb::Multi => {
+        match command {
+            TransactionCommand::Multi => {
                 session.begin_transaction();
                 encoder.simple("OK");
             }
-            Verb::Unwatch => encoder.simple("OK"),
-            Verb::Exec => self.refuse("ERR EXEC without MULTI", encoder),
-            Verb::Discard => self.refuse("ERR DISCARD without MULTI", encoder),
-            Verb::Watch => {
+            TransactionCommand::Unwatch => encoder.simple("OK"),
+            TransactionCommand::Exec => self.refuse("ERR EXEC without MULTI", encoder),
+            TransactionCommand::Discard => self.refuse("ERR DISCARD without MULTI", encoder),
+            TransactionCommand::Watch => {
                 let why = "nothing here is read, compared and written";
                 self.refuse(&format!("ERR WATCH is not supported: {why}"), encoder);
             }
         }
     }
 
-    /// Commands that are never part of a run.
-    async fn alone(
-        &mut self,
-        name: &[u8],
-        args: &[&'a [u8]],
-        session: &mut Session,
-        out: &mut Vec<u8>,
-    ) {
+    /// Commands that ask nothing of the store, and those that are unknown or not permitted.
+    fn alone(&self, name: &[u8], args: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
         if session.is_command(name) {
             return session.apply(name, args, self.worker, out);
         }
         let mut encoder = Encoder::new(out, session.version());
-        if let Some(verb) = Verb::named(name) {
-            return self.outside(verb, session, &mut encoder);
+        if let Some(command) = TransactionCommand::named(name) {
+            return self.outside(command, session, &mut encoder);
         }
-        let verb = verbs::Command::named(name);
         // An unknown command is told as such only to those who may ask.
-        let role = verb.map_or(Role::Check, verbs::Command::role);
-        if let Some(text) = session.refusal(role) {
-            return self.refuse(text, &mut encoder);
-        }
-        let outcome = if let Some(command) = settle::Command::named(name) {
-            command.apply(args, &self.decider(), &mut encoder).await
-        } else if let Some(command) = verb {
-            command.apply(args, &self.decider(), &mut encoder).await
-        } else {
-            Err(unknown(name))
-        };
-        if let Err(text) = outcome {
-            self.refuse(&text, &mut encoder);
+        let role = verb_named(name).map_or(Role::Check, Verb::role);
+        match session.refusal(role) {
+            Some(text) => self.refuse(text, &mut encoder),
+            None => self.refuse(&unknown(name), &mut encoder),
         }
     }
 

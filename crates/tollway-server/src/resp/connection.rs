@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::batch;
 use super::encode::{Encoder, Version};
 use super::session::Session;
-use crate::buffers::{Input, Received};
+use crate::client_stream::{ClientStream, Received};
 use crate::drain::Stop;
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -18,9 +18,9 @@ use crate::worker::Worker;
 /// # Errors
 ///
 /// If the stream fails.
-pub async fn serve<S>(
+pub(crate) async fn serve<S>(
     worker: &Worker,
-    mut stream: S,
+    stream: S,
     (id, peer): (u64, IpAddr),
     mut stop: Stop,
 ) -> io::Result<()>
@@ -28,71 +28,67 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut session = Session::new(id, peer, worker);
-    let mut input = worker.new_input();
+    let mut client = ClientStream::new(worker, stream, Front::Resp);
     loop {
-        let received = worker.receive(&mut stream, &mut input, &mut stop, Front::Resp).await?;
-        let goes_on = match received {
+        let goes_on = match client.receive(&mut stop).await? {
             Received::Over => return Ok(()),
             Received::Stopped => Ok(false),
             received => {
                 session.keep_up(worker);
-                let mut out = worker.take_output();
+                let mut out = worker.buffers.take_output();
                 let goes_on = if received == Received::Full {
-                    refuse(worker, &mut stream, &mut out).await
+                    refuse(worker, &mut client, &mut out).await
                 } else {
-                    answer(worker, &mut session, &mut stream, &mut input, &mut out).await
+                    answer(worker, &mut session, &mut client, &mut out).await
                 };
-                worker.give_output(out);
+                worker.buffers.give_output(out);
                 goes_on
             }
         };
-        worker.rest(&mut input);
+        client.give_buffer();
         if !goes_on? {
-            worker.part(&mut stream, &mut input).await;
+            client.close().await;
             return Ok(());
         }
     }
 }
 
 /// Tells a client that there is no room for the rest of its command.
-async fn refuse<S>(worker: &Worker, stream: &mut S, out: &mut Vec<u8>) -> io::Result<bool>
-where
-    S: AsyncWrite + Unpin,
-{
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
+    worker: &Worker,
+    client: &mut ClientStream<'_, S>,
+    out: &mut Vec<u8>,
+) -> io::Result<bool> {
     worker.service.metrics().front(Front::Resp).rejected.add(1);
     Encoder::new(out, Version::Two).error("ERR too much is held for unfinished commands");
-    worker.send(stream, out, Front::Resp).await?;
+    client.send(out).await?;
     Ok(false)
 }
 
 /// Answers everything that has been read; whether the connection goes on.
-async fn answer<S>(
+async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     worker: &Worker,
     session: &mut Session,
-    stream: &mut S,
-    input: &mut Input,
+    client: &mut ClientStream<'_, S>,
     out: &mut Vec<u8>,
-) -> io::Result<bool>
-where
-    S: AsyncWrite + Unpin,
-{
+) -> io::Result<bool> {
     loop {
-        let progress = batch::answer(worker, session, input.bytes(), out).await;
-        input.consume(progress.used);
+        let progress = batch::answer(worker, session, client.input.bytes(), out).await;
+        client.input.consume(progress.used);
         if progress.used > 0 && session.is_known() {
-            input.has_asked();
+            client.input.has_asked();
         }
         if let Some(error) = progress.broken {
             worker.service.metrics().front(Front::Resp).rejected.add(1);
             Encoder::new(out, Version::Two).error(&format!("ERR {error}"));
         }
-        if !worker.send(stream, out, Front::Resp).await? {
+        if !client.send(out).await? {
             return Ok(false);
         }
         if progress.broken.is_some() || session.is_closing() {
             return Ok(false);
         }
-        if !progress.more || input.is_empty() {
+        if !progress.more || client.input.is_empty() {
             return Ok(true);
         }
     }

@@ -2,7 +2,7 @@
 
 /// The protocol version of a connection: 2 unless `HELLO 3` was said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
+pub(crate) enum Version {
     /// RESP2: five types.
     #[default]
     Two,
@@ -12,30 +12,29 @@ pub enum Version {
 
 /// Appends replies to a connection's output.
 #[derive(Debug)]
-pub struct Encoder<'a> {
+pub(crate) struct Encoder<'a> {
     out: &'a mut Vec<u8>,
     version: Version,
 }
 
 impl<'a> Encoder<'a> {
     /// An encoder that appends to `out`.
-    pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
+    pub(crate) fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
         Self { out, version }
     }
 
     /// The protocol version spoken.
-    #[must_use]
-    pub const fn version(&self) -> Version {
+    pub(crate) const fn version(&self) -> Version {
         self.version
     }
 
     /// `+text`
-    pub fn simple(&mut self, text: &str) {
+    pub(crate) fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
     /// `-text`; line breaks in it become spaces, since they would end the reply.
-    pub fn error(&mut self, text: &str) {
+    pub(crate) fn error(&mut self, text: &str) {
         self.out.push(b'-');
         let flat = |byte: u8| if byte == b'\r' || byte == b'\n' { b' ' } else { byte };
         self.out.extend(text.bytes().map(flat));
@@ -44,30 +43,30 @@ impl<'a> Encoder<'a> {
 
     /// `:number`
     #[inline]
-    pub fn integer(&mut self, number: i64) {
+    pub(crate) fn integer(&mut self, number: i64) {
         self.number(b':', number);
     }
 
     /// A count or a time, at most [`i64::MAX`].
     #[inline]
-    pub fn unsigned(&mut self, number: u64) {
+    pub(crate) fn unsigned(&mut self, number: u64) {
         self.integer(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
     /// `$len`, then the bytes.
-    pub fn bulk(&mut self, bytes: &[u8]) {
+    pub(crate) fn bulk(&mut self, bytes: &[u8]) {
         self.count(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
     /// The start of an array; `len` replies must follow.
-    pub fn array(&mut self, len: usize) {
+    pub(crate) fn array(&mut self, len: usize) {
         self.count(b'*', len);
     }
 
     /// The start of a map; `len` pairs of replies must follow. A flat array in RESP2.
-    pub fn map(&mut self, len: usize) {
+    pub(crate) fn map(&mut self, len: usize) {
         match self.version {
             Version::Two => self.count(b'*', len * 2),
             Version::Three => self.count(b'%', len),
@@ -75,7 +74,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// Nothing.
-    pub fn null(&mut self) {
+    pub(crate) fn null(&mut self) {
         self.out.extend_from_slice(match self.version {
             Version::Two => b"$-1\r\n",
             Version::Three => b"_\r\n",
@@ -84,7 +83,7 @@ impl<'a> Encoder<'a> {
 
     /// Five integers: the answer of the throttle commands, written as one piece.
     #[inline]
-    pub fn five(&mut self, numbers: [i64; 5]) {
+    pub(crate) fn five(&mut self, numbers: [i64; 5]) {
         self.out.reserve(5 * 24);
         self.out.extend_from_slice(b"*5\r\n");
         for number in numbers {

@@ -10,17 +10,15 @@
 //! because no one knows where the next command would start.
 
 mod batch;
-mod check;
 mod connection;
-pub mod encode;
-pub mod parse;
+pub(crate) mod encode;
+mod operations;
+pub(crate) mod parse;
 mod session;
-mod settle;
 mod throttle;
 mod transaction;
-mod verbs;
 
-pub use connection::serve;
+pub(crate) use connection::serve;
 
 #[cfg(test)]
 mod tests;

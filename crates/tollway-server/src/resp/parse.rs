@@ -15,7 +15,7 @@
 
 /// How much one command may ask of the parser.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// The longest command in bytes, framing included.
     pub frame_bytes_max: usize,
     /// The most arguments of one command.
@@ -30,8 +30,7 @@ impl Default for Bounds {
 
 impl Bounds {
     /// For somebody who has shown no token where one is needed: enough to show it, as Redis has it.
-    #[must_use]
-    pub fn for_a_stranger(&self) -> Self {
+    pub(crate) fn for_a_stranger(&self) -> Self {
         let frame_bytes_max = self.frame_bytes_max.min(STRANGER_BYTES_MAX);
         Self { frame_bytes_max, args_max: self.args_max.min(STRANGER_ARGS_MAX) }
     }
@@ -42,7 +41,7 @@ const STRANGER_ARGS_MAX: usize = 10;
 
 /// What the bytes at the start of the input are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub(crate) enum Frame {
     /// A command, its arguments now in the list; none for an empty line or array.
     Command {
         /// Bytes that it took.
@@ -54,7 +53,7 @@ pub enum Frame {
 
 /// Why bytes are not RESP; the text is Redis's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProtocolError {
+pub(crate) enum ProtocolError {
     /// The count of an array is not a number, or too large.
     ArrayLength,
     /// The length of a bulk string is not a number, or too large.
@@ -98,7 +97,7 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 /// # Errors
 ///
 /// If the bytes cannot become a command whatever follows.
-pub fn parse<'a>(
+pub(crate) fn parse<'a>(
     input: &'a [u8],
     bounds: &Bounds,
     args: &mut Vec<&'a [u8]>,
@@ -173,8 +172,7 @@ fn length(
 const LENGTH_LINE_MAX: usize = 22;
 
 /// An integer as Redis reads it: no plus sign, no leading zeros, no spaces.
-#[must_use]
-pub fn integer(text: &[u8]) -> Option<i64> {
+pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),
@@ -198,8 +196,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 }
 
 /// A number of units: digits without sign or leading zeros.
-#[must_use]
-pub fn unsigned(text: &[u8]) -> Option<u64> {
+pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
     let is_plain = text == b"0" || (!text.starts_with(b"0") && text.iter().all(u8::is_ascii_digit));
     is_plain.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
@@ -259,5 +256,7 @@ fn inline_argument(text: &[u8]) -> Result<(&[u8], &[u8]), ProtocolError> {
     Ok((&inner[..end], after))
 }
 
+#[cfg(test)]
+mod oracle;
 #[cfg(test)]
 mod tests;

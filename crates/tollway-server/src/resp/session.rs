@@ -335,7 +335,7 @@ fn command_entry(entry: &(&str, i64, &str, [i64; 3]), encoder: &mut Encoder<'_>)
 
 fn info(worker: &Worker) -> String {
     let service = &worker.service;
-    let keys = service.enforcer().memory().map_or(0, |memory| memory.pressure().used);
+    let keys = service.enforcer.memory().map_or(0, |memory| memory.pressure().used);
     format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\ntollway_version:{VERSION}\r\n\
          redis_mode:standalone\r\nprocess_id:{}\r\nloading:0\r\n\
@@ -343,4 +343,18 @@ fn info(worker: &Worker) -> String {
          # Keyspace\r\ndb0:keys={keys},expires={keys},avg_ttl=0\r\n",
         std::process::id()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Verb;
+
+    #[test]
+    fn every_verb_is_told_to_clients_that_route_by_keys() {
+        for (_, name, _) in Verb::TABLE {
+            let name = format!("toll.{name}");
+            assert!(TABLE.iter().any(|entry| entry.0 == name), "{name}");
+        }
+    }
 }

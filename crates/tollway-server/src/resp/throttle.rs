@@ -14,15 +14,16 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Cost, Decision, Key, Policy, Retry, Snapshot};
 
-use super::batch::{Item, Reply, Source};
+use super::batch::PendingCheck;
 use super::encode::Encoder;
 use super::parse::integer;
 use crate::adhoc::Numbers;
+use crate::operation::Verb;
 use crate::worker::Worker;
 
 /// Which of the commands was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum ThrottleCommand {
     /// redis-cell's.
     Cell,
     /// throttlecrab's.
@@ -31,18 +32,7 @@ pub(super) enum Dialect {
     Gcra,
 }
 
-/// What a throttle command asks.
-#[derive(Debug)]
-pub(super) enum Plan<'a> {
-    /// Take units.
-    Check(Item<'a>),
-    /// Look.
-    Peek(Item<'a>),
-    /// Give units back.
-    Refund(Item<'a>),
-}
-
-impl Dialect {
+impl ThrottleCommand {
     /// The command of this name.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
         match name.len() {
@@ -53,8 +43,12 @@ impl Dialect {
         }
     }
 
-    /// What the arguments ask, or the text of the error.
-    pub(super) fn plan<'a>(self, args: &[&'a [u8]], worker: &Worker) -> Result<Plan<'a>, String> {
+    /// What the arguments ask (to check, to peek or to refund), or the text of the error.
+    pub(super) fn parse<'a>(
+        self,
+        args: &[&'a [u8]],
+        worker: &Worker,
+    ) -> Result<(Verb, PendingCheck<'a>), String> {
         let (key, numbers, quantity) = match self {
             Self::Cell => cell_arguments(args)?,
             Self::Crab => crab_arguments(args)?,
@@ -64,12 +58,12 @@ impl Dialect {
         let policy = worker.adhoc.borrow_mut().policy(numbers);
         let policy: Rc<Policy> = policy.map_err(|error| self.error(&error.to_string()))?;
         let cost = Cost::new(quantity.unsigned_abs()).unwrap_or(Cost::ONE);
-        let item = Item { reply: Reply::Throttle(self), source: Source::AdHoc(policy), key, cost };
-        Ok(match quantity {
-            0 => Plan::Peek(item),
-            1.. => Plan::Check(item),
-            _ => Plan::Refund(item),
-        })
+        let verb = match quantity {
+            0 => Verb::Peek,
+            1.. => Verb::Check,
+            _ => Verb::Refund,
+        };
+        Ok((verb, PendingCheck::AdHoc { command: self, policy, key, cost }))
     }
 
     /// The answer to a check.
@@ -121,7 +115,7 @@ impl Dialect {
 type Arguments<'a> = (&'a [u8], Numbers, i64);
 
 fn cell_arguments<'a>(args: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
-    let cell = |text: String| Dialect::Cell.error(&text);
+    let cell = |text: String| ThrottleCommand::Cell.error(&text);
     let (&[_, key, max_burst, count, period], quantity) = split(args) else {
         let usage = "<key> <max_burst> <count per period> <period> [<quantity>]";
         return Err(cell(format!("Usage: CL.THROTTLE {usage}")));

@@ -13,13 +13,12 @@
 //! rest. Charges that belong together are one `TOLL.CHECK`. `WATCH` is refused, since there is nothing
 //! here that a client reads, compares and writes.
 
-use tollway_http::Place;
+use tollway_http::RoomGuard;
 
 use super::batch::unknown;
-use super::check::asks;
+use super::operations::{self, verb_named};
 use super::session::Session;
-use super::throttle::Dialect;
-use super::{check, settle, verbs};
+use super::throttle::ThrottleCommand;
 use crate::auth::Role;
 use crate::rules::Rules;
 use crate::worker::Worker;
@@ -33,14 +32,14 @@ pub(super) struct Transaction {
     commands: Vec<Vec<Box<[u8]>>>,
     bytes: usize,
     /// Their part of what all connections may hold.
-    place: Option<Place>,
+    held: Option<RoomGuard>,
     /// Whether one of them was refused.
     aborted: bool,
 }
 
-/// What is about a transaction itself.
+/// A command about a transaction itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum TransactionCommand {
     /// `MULTI`.
     Multi,
     /// `EXEC`.
@@ -53,18 +52,18 @@ pub(super) enum Verb {
     Unwatch,
 }
 
-impl Verb {
+impl TransactionCommand {
     /// The command of this name.
     pub(super) fn named(name: &[u8]) -> Option<Self> {
-        let is = |command: &[u8]| name.eq_ignore_ascii_case(command);
-        match () {
-            () if is(b"MULTI") => Some(Self::Multi),
-            () if is(b"EXEC") => Some(Self::Exec),
-            () if is(b"DISCARD") => Some(Self::Discard),
-            () if is(b"WATCH") => Some(Self::Watch),
-            () if is(b"UNWATCH") => Some(Self::Unwatch),
-            () => None,
-        }
+        const NAMES: [(&str, TransactionCommand); 5] = [
+            ("MULTI", TransactionCommand::Multi),
+            ("EXEC", TransactionCommand::Exec),
+            ("DISCARD", TransactionCommand::Discard),
+            ("WATCH", TransactionCommand::Watch),
+            ("UNWATCH", TransactionCommand::Unwatch),
+        ];
+        let found = NAMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()));
+        found.map(|(_, command)| *command)
     }
 }
 
@@ -100,11 +99,11 @@ impl Transaction {
     }
 
     fn hold(&mut self, bytes: usize, worker: &Worker) -> bool {
-        match &self.place {
-            Some(place) => place.extend(bytes as u64),
+        match &self.held {
+            Some(held) => held.extend(bytes as u64),
             None => {
-                self.place = worker.service.room().enter(bytes as u64);
-                self.place.is_some()
+                self.held = worker.service.room().enter(bytes as u64);
+                self.held.is_some()
             }
         }
     }
@@ -118,26 +117,21 @@ impl Transaction {
 /// Why a command cannot be part of a transaction, if it cannot.
 fn refusal(args: &[&[u8]], session: &Session, worker: &Worker, rules: &Rules) -> Option<String> {
     let (&name, rest) = args.split_first()?;
-    let charges_max = worker.service.settings().limits.charges_max;
     let not_permitted = |role| session.refusal(role).map(str::to_owned);
-    if let Some(dialect) = Dialect::named(name) {
-        return not_permitted(Role::Check).or_else(|| dialect.plan(args, worker).err());
+    if let Some(command) = ThrottleCommand::named(name) {
+        return not_permitted(Role::Check).or_else(|| command.parse(args, worker).err());
     }
-    if let Some(kind) = check::Kind::named(name) {
-        return not_permitted(kind.role()).or_else(|| asks(rest, rules, charges_max).err());
-    }
-    if let Some(command) = settle::Command::named(name) {
-        let wrong = || command.wrong(args, rules, charges_max);
-        return not_permitted(Role::Check).or_else(wrong);
-    }
-    if let Some(command) = verbs::Command::named(name) {
-        return not_permitted(command.role()).or_else(|| asks(rest, rules, 1).err());
+    if let Some(verb) = verb_named(name) {
+        let limits = &worker.service.settings().limits;
+        let wrong = || operations::parse(verb, rest, rules, limits).err();
+        return not_permitted(verb.role()).or_else(wrong);
     }
     // These change how the replies that follow are to be read.
     let changes_session = [&b"HELLO"[..], b"AUTH"];
     if changes_session.iter().any(|command| name.eq_ignore_ascii_case(command)) {
         return Some("ERR Command not allowed inside a transaction".to_owned());
     }
-    let is_known = session.is_command(name) || Verb::named(name) == Some(Verb::Unwatch);
+    let is_known = session.is_command(name)
+        || TransactionCommand::named(name) == Some(TransactionCommand::Unwatch);
     (!is_known).then(|| unknown(name))
 }

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 
 /// A unit of time, by its number on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
+pub(crate) enum Unit {
     /// None that has a name.
     #[default]
     Unknown = 0,
@@ -30,52 +30,45 @@ pub enum Unit {
     Week = 7,
 }
 
+/// What to say of a unit that is none of these.
+pub(crate) const UNIT_EXPECTED: &str =
+    "unit must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR";
+
 impl Unit {
-    /// Every unit that has a length.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+    /// Every unit that has a length, with its name in proto3 JSON and its seconds.
+    const TABLE: [(Self, &'static str, u64); 7] = [
+        (Self::Second, "SECOND", 1),
+        (Self::Minute, "MINUTE", 60),
+        (Self::Hour, "HOUR", 3_600),
+        (Self::Day, "DAY", 86_400),
+        (Self::Week, "WEEK", 7 * 86_400),
+        (Self::Month, "MONTH", 30 * 86_400),
+        (Self::Year, "YEAR", 365 * 86_400),
+    ];
 
     /// The unit of this number.
-    #[must_use]
-    pub fn numbered(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    pub(crate) fn numbered(number: i32) -> Option<Self> {
+        Self::TABLE.into_iter().map(|row| row.0).find(|unit| *unit as i32 == number)
     }
 
     /// The unit of this name, in any case.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let found = Self::TABLE.into_iter().find(|row| row.1.eq_ignore_ascii_case(name));
+        found.map(|row| row.0)
     }
 
     /// The name in proto3 JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "UNKNOWN",
-            Self::Second => "SECOND",
-            Self::Minute => "MINUTE",
-            Self::Hour => "HOUR",
-            Self::Day => "DAY",
-            Self::Week => "WEEK",
-            Self::Month => "MONTH",
-            Self::Year => "YEAR",
-        }
+    pub(crate) fn name(self) -> &'static str {
+        self.row().map_or("UNKNOWN", |row| row.1)
     }
 
     /// How long it is; zero if unknown.
-    #[must_use]
-    pub const fn duration(self) -> Duration {
-        const DAY: u64 = 86_400;
-        Duration::from_secs(match self {
-            Self::Unknown => 0,
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
-        })
+    fn duration(self) -> Duration {
+        self.row().map_or(Duration::ZERO, |row| Duration::from_secs(row.2))
+    }
+
+    fn row(self) -> Option<(Self, &'static str, u64)> {
+        Self::TABLE.into_iter().find(|row| row.0 == self)
     }
 }
 
@@ -84,7 +77,7 @@ impl Unit {
 /// # Errors
 ///
 /// If the numbers make no quota.
-pub fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
+pub(crate) fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Policy, QuotaError> {
     // A limit of zero denies everything; the policy stands in for what is then never asked.
     let quota = Quota::new(u64::from(requests.max(1)), unit.duration())?;
     let window = FixedWindow::new(quota, Anchor::Epoch);
@@ -103,17 +96,15 @@ pub(super) fn overridden(
 }
 
 /// A policy's units and the unit of its window; [`Unit::Unknown`] if its window is none of them.
-#[must_use]
-pub fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
+pub(crate) fn unit_and_requests(policy: &Policy) -> (u32, Unit) {
     let algorithm = policy.algorithm();
     let (units, window) = algorithm.window().unwrap_or((algorithm.limit(), Duration::ZERO));
-    let unit = Unit::ALL.into_iter().find(|unit| unit.duration() == window);
+    let unit = Unit::TABLE.into_iter().map(|row| row.0).find(|unit| unit.duration() == window);
     (u32::try_from(units).unwrap_or(u32::MAX), unit.unwrap_or_default())
 }
 
 /// A name that a header field can carry, made of any text.
-#[must_use]
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let keep = |char: char| {
         if matches!(char, ' '..='~') && char != '"' && char != '\\' { char } else { '_' }
     };

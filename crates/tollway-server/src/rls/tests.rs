@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use tollway_core::{
-    Answer as StoreAnswer, Charge, Grant, ReservationId, Reserved, Settlement, Snapshot, Store,
-    Timestamp, Verdict, VirtualClock,
+    Answer, Charge, Grant, ReservationId, Reserved, Settlement, Snapshot, Store, Timestamp,
+    Verdict, VirtualClock,
 };
 use tollway_memory::{Capacity, MemoryStore};
 
@@ -33,42 +33,37 @@ impl Reloaded {
 }
 
 impl Store for Reloaded {
-    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> StoreAnswer<Verdict> {
+    fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         self.reload();
         Store::check(&self.memory, charges, now)
     }
 
-    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> StoreAnswer<Verdict> {
+    fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         self.reload();
         Store::peek(&self.memory, charges, now)
     }
 
-    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> StoreAnswer<Grant> {
+    fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
         Store::take(&self.memory, charge, now)
     }
 
-    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> StoreAnswer<Snapshot> {
+    fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
         Store::refund(&self.memory, charge, now)
     }
 
-    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> StoreAnswer<()> {
+    fn reset(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<()> {
         Store::reset(&self.memory, charge, now)
     }
 
-    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> StoreAnswer<Reserved> {
+    fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Reserved> {
         Store::reserve(&self.memory, charges, now)
     }
 
-    fn commit(
-        &self,
-        reservation: ReservationId,
-        costs: &[u64],
-        now: Timestamp,
-    ) -> StoreAnswer<Settlement> {
-        Store::commit(&self.memory, reservation, costs, now)
+    fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Answer<Settlement> {
+        Store::commit(&self.memory, id, costs, now)
     }
 
-    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> StoreAnswer<Settlement> {
+    fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {
         Store::cancel(&self.memory, reservation, now)
     }
 

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use prost_types::value::Kind;
-use tollway_server::grpc::messages::{
+use tollway_server::testing::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     ThrottleRequest, ThrottleResponse, UInt64Value,
 };

@@ -12,14 +12,10 @@ use std::time::Duration;
 use tollway_core::{Policy, Settlement, Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::Listen;
-use tollway_server::descriptors::{Domain, Limit, Node};
-use tollway_server::endpoint::Endpoint;
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::Metrics;
-use tollway_server::rules::{Lists, Rule, RuleOptions, Rules};
-use tollway_server::server::Server;
-use tollway_server::service::Service;
-use tollway_server::settings::Settings;
+use tollway_server::{
+    Backing, Domain, Endpoint, Limit, Lists, Metrics, Node, Rule, RuleOptions, Rules, Server,
+    Service, Settings,
+};
 use tollway_testkit::conformance::{
     Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,
 };
@@ -69,19 +65,19 @@ struct Fronted<C> {
     clock: Arc<VirtualClock>,
     connect: fn(&Running) -> C,
     client: Option<(C, Running)>,
-    reservations: HashMap<String, String>,
+    reservations: Reservations,
     capabilities: Capabilities,
     /// Which scenarios the front can be asked, said once more and independently: what is skipped
     /// by mistake must not go unnoticed.
     plays: fn(&Scenario) -> bool,
 }
 
+/// What the front under test called the reservations, by their labels.
+type Reservations = HashMap<String, String>;
+type Answered = Result<Outcome, Failure>;
+
 trait Client {
-    fn ask(
-        &mut self,
-        operation: &Operation,
-        reservations: &mut HashMap<String, String>,
-    ) -> Result<Outcome, Failure>;
+    fn ask(&mut self, operation: &Operation, reservations: &mut Reservations) -> Answered;
 }
 
 impl<C: Client> Fronted<C> {
@@ -123,7 +119,7 @@ impl<C: Client> Subject for Fronted<C> {
         Ok(())
     }
 
-    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Result<Outcome, Failure> {
+    fn apply(&mut self, at: Timestamp, operation: &Operation) -> Answered {
         self.clock.set(at);
         let (client, _) = self.client.as_mut().ok_or("not begun")?;
         client.ask(operation, &mut self.reservations)
@@ -131,7 +127,7 @@ impl<C: Client> Subject for Fronted<C> {
 }
 
 /// The name of a reservation; one that nobody was given if it was never made.
-fn reservation(reservations: &HashMap<String, String>, label: &str) -> String {
+fn reservation(reservations: &Reservations, label: &str) -> String {
     reservations.get(label).cloned().unwrap_or_else(|| "0".repeat(32))
 }
 

@@ -5,11 +5,8 @@ use tokio::runtime::Runtime;
 use tollway_core::{Store, Timestamp, VirtualClock};
 use tollway_redis::{RemoteSettings, RemoteStore};
 use tollway_server::config::{Config, Overrides};
-use tollway_server::enforcer::Backing;
-use tollway_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
-use tollway_server::metrics::Metrics;
-use tollway_server::server::Server;
-use tollway_server::service::Service;
+use tollway_server::testing::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+use tollway_server::{Backing, Metrics, Server, Service};
 
 use crate::harness::{Http, Running, running, start};
 

@@ -8,11 +8,7 @@ use std::time::{Duration, Instant};
 use tollway_core::{Clock, Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::{Config, Overrides};
-use tollway_server::endpoint::Endpoint;
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::{Front, Metrics};
-use tollway_server::server::Server;
-use tollway_server::service::{Origin, Service};
+use tollway_server::{Backing, Endpoint, Front, Metrics, Origin, Server, Service};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tollway_server::service::Service;
+use tollway_server::Service;
 
 use crate::harness::{Http, PATIENCE, eventually, start};
 

@@ -9,12 +9,7 @@ use std::time::Duration;
 use tollway_core::{Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::{Config, Drain, Overrides};
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::Metrics;
-use tollway_server::queues::Queues;
-use tollway_server::reload::{reload, reload_certificates};
-use tollway_server::server::Server;
-use tollway_server::service::Service;
+use tollway_server::{Backing, Metrics, Queues, Server, Service, reload, reload_certificates};
 
 use crate::harness::{Folder, Http, PATIENCE, output, start, start_with, tool, tools};
 
@@ -510,7 +505,7 @@ fn a_drain_ends_the_wait_for_a_job() {
     let config = Config::from_texts(&texts, &overrides, &metrics).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let queues = runtime.block_on(async {
-        let backend = tollway_server::queues::open(None, false).await.unwrap();
+        let backend = tollway_server::open_queue_store(None, false).await.unwrap();
         Queues::start(backend, clock(), &config.queues).await.unwrap()
     });
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));

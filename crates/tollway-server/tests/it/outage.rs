@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tollway_redis::{RedisStore, Settings};
-use tollway_server::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+use tollway_server::testing::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tollway_testkit::servers::{Engine, Server};
 
 use crate::failures::on;
@@ -125,7 +125,7 @@ fn answers_without_the_store_say_so_and_are_counted_by_kind() {
     let answer = grpc.should_rate_limit(request).unwrap();
     let body: Value = serde_json::from_slice(&answer.raw_body).unwrap();
     assert_eq!((answer.overall_code, &body["title"]), (2, &json!("Temporary Reduced Capacity")));
-    let has_field = |field: &tollway_server::grpc::messages::HeaderValue| {
+    let has_field = |field: &tollway_server::testing::messages::HeaderValue| {
         (&*field.key, &*field.value) == ("tollway-degraded", "deny")
     };
     assert!(answer.response_headers_to_add.iter().any(has_field), "{answer:?}");

@@ -6,11 +6,8 @@ use serde_json::Value;
 use tollway_core::{Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::{Config, Overrides};
-use tollway_server::enforcer::Backing;
-use tollway_server::metrics::Metrics;
-use tollway_server::server::Server;
-use tollway_server::service::Service;
-use tollway_server::traces::{Collector, Traces};
+use tollway_server::{Backing, Metrics, Server, Service};
+use tollway_server::{Collector, Traces};
 
 use crate::harness::{Http, PATIENCE, Running, running};
 

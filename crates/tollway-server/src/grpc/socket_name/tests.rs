@@ -91,7 +91,7 @@ fn every_way_to_write_the_name_is_known() {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(300))]
+    #![proptest_config(crate::testing::proptests::cases(300))]
 
     #[test]
     fn cuts_change_nothing(cuts in prop::collection::vec(any::<usize>(), 0..12)) {

@@ -2,25 +2,18 @@
 
 use serde::Deserialize;
 use serde_json::json;
-use tollway_queue::{BATCH_MAX, Cancelled, JobId, NewJob, Queue};
+use tollway_queue::{BATCH_MAX, Cancelled, JobId, NewJob};
 
-use super::super::json::read;
 use super::super::problem::Trouble;
-use super::super::reply::Reply;
-use super::super::request::Request;
-use super::wire::{JobBody, enqueued, missing};
+use super::super::request::Call;
+use super::wire::{JobBody, SignedQueue, enqueued, missing};
 
 /// `POST {queue}/jobs`: 201, or 200 if an earlier job had the same key.
-pub(super) async fn enqueue(
-    queue: &Queue,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: JobBody<'_> = read(request.body)?;
+pub(crate) async fn enqueue(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let body: JobBody<'_> = call.body()?;
     let answer = queue.enqueue(body.job()?).await?;
-    reply.status = if answer.duplicate { 200 } else { 201 };
-    reply.write_json(&enqueued(&answer));
-    Ok(())
+    call.reply.status = if answer.duplicate { 200 } else { 201 };
+    call.write(&enqueued(&answer))
 }
 
 #[derive(Deserialize)]
@@ -31,33 +24,28 @@ struct BatchBody<'a> {
 }
 
 /// `POST {queue}/jobs/batch`: all or none.
-pub(super) async fn enqueue_batch(
-    queue: &Queue,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: BatchBody<'_> = read(request.body)?;
+pub(crate) async fn enqueue_batch(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let body: BatchBody<'_> = call.body()?;
     if body.jobs.len() > BATCH_MAX {
-        return Err(Trouble::Bad(format!("more than {BATCH_MAX} jobs in one batch")));
+        let found = body.jobs.len();
+        return Err(Trouble::bad(format!("jobs must be at most {BATCH_MAX}, not {found}")));
     }
     let jobs: Vec<NewJob> = body.jobs.into_iter().map(JobBody::job).collect::<Result<_, _>>()?;
     let answers = queue.enqueue_all(jobs).await?;
-    reply.status = 201;
-    reply.write_json(&json!({"jobs": answers.iter().map(enqueued).collect::<Vec<_>>()}));
-    Ok(())
+    call.reply.status = 201;
+    call.write(&json!({"jobs": answers.iter().map(enqueued).collect::<Vec<_>>()}))
 }
 
 /// `DELETE {queue}/jobs/{id}`: gone, or its worker is asked to stop (202).
-pub(super) async fn cancel(queue: &Queue, id: &str, reply: &mut Reply) -> Result<(), Trouble> {
-    let id: JobId = id.parse()?;
+pub(crate) async fn cancel(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let id: JobId = call.parameters[1].parse()?;
     let cancelled = match queue.cancel(id).await? {
         Cancelled::Removed => "removed",
         Cancelled::Requested => {
-            reply.status = 202;
+            call.reply.status = 202;
             "requested"
         }
         Cancelled::NotFound => return Err(missing(format!("no job {id} to cancel"))),
     };
-    reply.write_json(&json!({"id": id.0, "cancelled": cancelled}));
-    Ok(())
+    call.write(&json!({"id": id.0, "cancelled": cancelled}))
 }

@@ -12,39 +12,17 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollway_core::fields::Lines;
 use tollway_queue::{
-    BATCH_MAX, Beat, LeaseToken, Outcome, Progress, Queue, QueueSettings, Settled, feedback,
+    BATCH_MAX, Beat, LeaseToken, Outcome, Progress, QueueSettings, Settled, feedback,
 };
 
-use super::super::json::read;
 use super::super::problem::Trouble;
-use super::super::reply::Reply;
-use super::super::request::Request;
-use super::wire::{Leasing, bytes, invalid, lost_lease, ms};
+use super::super::request::Call;
+use super::wire::{SignedQueue, bytes, invalid, lost_lease, ms};
 use crate::lease_token::Shown;
-use crate::worker::Worker;
 
 /// The longest that a lease call waits.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const WORKER_LEN_MAX: usize = 128;
-
-/// Answers for a verb of one word.
-pub(super) async fn route(
-    worker: &Worker,
-    queue: &Queue,
-    verb: &str,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let signer = worker.service.queues().ok_or(Trouble::NotFound)?.signer()?;
-    let leasing = &Leasing { queue, signer: &signer };
-    match verb {
-        "lease" => lease(worker, leasing, request, reply).await,
-        "heartbeat" => heartbeat(leasing, request, reply).await,
-        "progress" => progress(leasing, request, reply).await,
-        "ack" | "fail" | "retry-later" | "release" => settle(leasing, verb, request, reply).await,
-        _ => Err(Trouble::NotFound),
-    }
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,34 +39,30 @@ const fn one() -> usize {
     1
 }
 
-async fn lease(
-    worker: &Worker,
-    leasing: &Leasing<'_>,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: LeaseBody = if request.body.is_empty() { read(b"{}")? } else { read(request.body)? };
+/// `POST {queue}/lease`.
+pub(crate) async fn lease(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let body: LeaseBody = call.body_or_empty()?;
     if body.max == 0 || body.max > BATCH_MAX {
-        return Err(Trouble::Bad(format!("max must be 1 to {BATCH_MAX}")));
+        return Err(Trouble::bad(format!("max must be 1 to {BATCH_MAX}")));
     }
     if body.worker.len() > WORKER_LEN_MAX {
-        return Err(Trouble::Bad(format!("a worker's name is at most {WORKER_LEN_MAX} bytes")));
+        return Err(Trouble::bad(format!("worker must be at most {WORKER_LEN_MAX} bytes")));
     }
-    let (queue, wait) = (leasing.queue, Duration::from_millis(body.wait_ms).min(WAIT_MAX));
+    let wait = Duration::from_millis(body.wait_ms).min(WAIT_MAX);
     let leases = if wait.is_zero() {
         queue.lease(body.max, &body.worker).await?.leases
     } else {
+        let service = call.service();
         let give_up = async {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = worker.service.waits_over() => {}
+                () = service.waits_over() => {}
             }
         };
         queue.wait_for_leases_until(body.max, &body.worker, give_up).await?
     };
-    let leases: Vec<Value> = leases.iter().map(|lease| leasing.lease(lease)).collect();
-    reply.write_json(&json!({"leases": leases}));
-    Ok(())
+    let leases: Vec<Value> = leases.iter().map(|lease| queue.shown(lease)).collect();
+    call.write(&json!({"leases": leases}))
 }
 
 #[derive(Deserialize)]
@@ -103,19 +77,14 @@ struct TokenBody {
     token: String,
 }
 
-async fn heartbeat(
-    leasing: &Leasing<'_>,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: BeatsBody = read(request.body)?;
-    if body.leases.len() > BATCH_MAX {
-        return Err(Trouble::Bad(format!("more than {BATCH_MAX} leases in one call")));
-    }
-    let shown = body.leases.iter().map(|body| leasing.read(&body.token));
+/// `POST {queue}/heartbeat`.
+pub(crate) async fn heartbeat(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let body: BeatsBody = call.body()?;
+    not_too_many(body.leases.len())?;
+    let shown = body.leases.iter().map(|body| queue.read(&body.token));
     let shown = shown.collect::<Result<Vec<Shown>, Trouble>>()?;
     let tokens: Vec<LeaseToken> = shown.iter().map(|shown| shown.lease()).collect();
-    let beats = leasing.queue.heartbeat(&tokens).await?;
+    let beats = queue.heartbeat(&tokens).await?;
     let beat = |(shown, beat): (&Shown, Beat)| {
         let (state, until) = match beat {
             Beat::Until(until) => ("held", Some(ms(until))),
@@ -126,8 +95,14 @@ async fn heartbeat(
         json!({"id": id.0, "attempt": attempt, "lease": state, "expires_at_ms": until})
     };
     let beats: Vec<Value> = shown.iter().zip(beats).map(beat).collect();
-    reply.write_json(&json!({"leases": beats}));
-    Ok(())
+    call.write(&json!({"leases": beats}))
+}
+
+fn not_too_many(leases: usize) -> Result<(), Trouble> {
+    match leases <= BATCH_MAX {
+        true => Ok(()),
+        false => Err(Trouble::bad(format!("leases must be at most {BATCH_MAX}, not {leases}"))),
+    }
 }
 
 #[derive(Deserialize)]
@@ -138,19 +113,15 @@ struct ProgressBody {
     total: u64,
 }
 
-async fn progress(
-    leasing: &Leasing<'_>,
-    request: &Request<'_>,
-    reply: &mut Reply,
-) -> Result<(), Trouble> {
-    let body: ProgressBody = read(request.body)?;
-    let shown = leasing.read(&body.token)?;
+/// `POST {queue}/progress`.
+pub(crate) async fn progress(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let body: ProgressBody = call.body()?;
+    let shown = queue.read(&body.token)?;
     let progress = Progress { done: body.done, total: body.total };
-    if !leasing.queue.progress(shown.lease(), progress).await? {
+    if !queue.progress(shown.lease(), progress).await? {
         return Err(lost_lease(shown.named));
     }
-    reply.write_json(&json!({"id": shown.named.id.0, "attempt": shown.named.attempt}));
-    Ok(())
+    call.write(&json!({"id": shown.named.id.0, "attempt": shown.named.attempt}))
 }
 
 /// What came of one lease; or with `leases` of several, each told by itself.
@@ -171,33 +142,42 @@ struct OutcomeBody<'a> {
     status: Option<u16>,
 }
 
+/// What a worker says of a lease, which is the path that it asks.
+#[derive(Clone, Copy)]
+pub(crate) enum Report {
+    Ack,
+    Fail,
+    RetryLater,
+    Release,
+}
+
 impl OutcomeBody<'_> {
-    fn shown(&self, leasing: &Leasing<'_>) -> Result<Shown, Trouble> {
+    fn shown(&self, queue: &SignedQueue) -> Result<Shown, Trouble> {
         match (&self.token, &self.leases) {
-            (Some(token), None) => leasing.read(token),
-            _ => Err(Trouble::Bad("give the lease's token, or leases with theirs".to_owned())),
+            (Some(token), None) => queue.read(token),
+            _ => Err(Trouble::bad("give the lease's token, or leases with theirs")),
         }
     }
 
-    fn outcome(&self, verb: &str, queue: &Queue) -> Result<Outcome, Trouble> {
-        Ok(match verb {
-            "ack" => {
+    fn outcome(&self, report: Report, queue: &SignedQueue) -> Result<Outcome, Trouble> {
+        Ok(match report {
+            Report::Ack => {
                 let result = bytes(self.result, self.result_base64.as_deref(), "result")?;
                 bounded(result.as_ref())?;
                 Outcome::Done { result }
             }
-            "fail" => Outcome::Failed {
+            Report::Fail => Outcome::Failed {
                 reason: self.reason.clone().unwrap_or_default(),
                 retry: self.retry.unwrap_or(true),
             },
-            "retry-later" => Outcome::Limited { wait: self.wait(queue)? },
-            _ => Outcome::Released,
+            Report::RetryLater => Outcome::Limited { wait: self.wait(queue)? },
+            Report::Release => Outcome::Released,
         })
     }
 
     /// How long the group waits: as told, or as the upstream's header fields say, read by a
     /// profile if one is named.
-    fn wait(&self, queue: &Queue) -> Result<Duration, Trouble> {
+    fn wait(&self, queue: &SignedQueue) -> Result<Duration, Trouble> {
         match (self.wait_ms, &self.headers) {
             (Some(wait_ms), None) => Ok(Duration::from_millis(wait_ms).min(Outcome::LIMITED_MAX)),
             (None, Some(headers)) => {
@@ -211,7 +191,7 @@ impl OutcomeBody<'_> {
                     Some(name) => Ok(feedback::wait_by_profile(name, status, &lines, queue.now())?),
                 }
             }
-            _ => Err(Trouble::Bad("give wait_ms, or the headers of the answer".to_owned())),
+            _ => Err(Trouble::bad("give wait_ms, or the headers of the answer")),
         }
     }
 }
@@ -224,42 +204,39 @@ fn bounded(result: Option<&Bytes>) -> Result<(), Trouble> {
     Ok(())
 }
 
-async fn settle(
-    leasing: &Leasing<'_>,
-    verb: &str,
-    request: &Request<'_>,
-    reply: &mut Reply,
+/// `POST {queue}/ack`, `/fail`, `/retry-later` and `/release`.
+pub(crate) async fn settle(
+    mut call: Call<'_>,
+    queue: &SignedQueue,
+    report: Report,
 ) -> Result<(), Trouble> {
-    let mut body: OutcomeBody<'_> = read(request.body)?;
+    let mut body: OutcomeBody<'_> = call.body()?;
     let (bodies, is_alone) = match body.leases.take() {
         None => (vec![body], true),
         Some(_) if body.token.is_some() => {
-            return Err(Trouble::Bad("give token or leases, not both".to_owned()));
+            return Err(Trouble::bad("give token or leases, not both"));
         }
         Some(bodies) => (bodies, false),
     };
-    if bodies.len() > BATCH_MAX {
-        return Err(Trouble::Bad(format!("more than {BATCH_MAX} leases in one call")));
-    }
-    let shown = bodies.iter().map(|body| body.shown(leasing));
+    not_too_many(bodies.len())?;
+    let shown = bodies.iter().map(|body| body.shown(queue));
     let shown = shown.collect::<Result<Vec<Shown>, Trouble>>()?;
     let outcomes = shown
         .iter()
         .zip(&bodies)
-        .map(|(shown, body)| Ok((shown.lease(), body.outcome(verb, leasing.queue)?)))
+        .map(|(shown, body)| Ok((shown.lease(), body.outcome(report, queue)?)))
         .collect::<Result<Vec<_>, Trouble>>()?;
-    let settled = leasing.queue.settle(outcomes).await?;
+    let settled = queue.settle(outcomes).await?;
     let mut answers: Vec<Value> = shown
         .iter()
         .zip(&settled)
         .map(|(shown, settled)| settled_json(shown.named, *settled))
         .collect();
     match (is_alone, &settled[..]) {
-        (true, [Settled::Lost]) => return Err(lost_lease(shown[0].named)),
-        (true, [_]) => reply.write_json(&answers.remove(0)),
-        _ => reply.write_json(&json!({"leases": answers})),
+        (true, [Settled::Lost]) => Err(lost_lease(shown[0].named)),
+        (true, [_]) => call.write(&answers.remove(0)),
+        _ => call.write(&json!({"leases": answers})),
     }
-    Ok(())
 }
 
 fn settled_json(token: LeaseToken, settled: Settled) -> Value {

@@ -3,6 +3,7 @@
 //! A payload that is text is stored as its bytes, any other JSON as its own text; bytes that are no
 //! text travel as `payload_base64`, in both directions. Results likewise.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -66,21 +67,29 @@ impl JobBody<'_> {
 
 /// A queue, and what reads and writes the tokens of its leases.
 #[derive(Debug)]
-pub(super) struct Leasing<'a> {
-    pub queue: &'a Queue,
-    pub signer: &'a Signer,
+pub(crate) struct SignedQueue {
+    pub queue: Queue,
+    pub signer: Signer,
 }
 
-impl Leasing<'_> {
+impl Deref for SignedQueue {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl SignedQueue {
     /// The lease that a client names.
     pub(super) fn read(&self, token: &str) -> Result<lease_token::Shown, Trouble> {
-        let wrong = || Trouble::Bad("token: not the token of a lease".to_owned());
-        self.signer.read(self.queue.name(), token).ok_or_else(wrong)
+        let wrong = || Trouble::bad("token: not the token of a lease");
+        self.signer.read(self.name(), token).ok_or_else(wrong)
     }
 
     /// A lease as its worker is given it.
-    pub(super) fn lease(&self, lease: &Lease) -> Value {
-        let token = self.signer.token(self.queue.name(), lease.token());
+    pub(super) fn shown(&self, lease: &Lease) -> Value {
+        let token = self.signer.token(self.name(), lease.token());
         let mut value = json!({
             "id": lease.id.0, "attempt": lease.attempt, "token": token,
             "failures": lease.failures, "group": lease.group.as_str(),

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::oracle::oracle;
 use super::*;
 
 fn parsed(input: &[u8]) -> Result<(Vec<&[u8]>, Frame), ProtocolError> {
@@ -102,20 +103,8 @@ fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What the `redis-protocol` crate makes of the same bytes, where both must agree.
-fn oracle(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
-    use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
-    let (frame, used) = decode(input).ok()??;
-    let OwnedFrame::Array(frames) = frame else { return None };
-    let bulk = |frame| match frame {
-        OwnedFrame::BulkString(bytes) => Some(bytes),
-        _ => None,
-    };
-    Some((frames.into_iter().map(bulk).collect::<Option<_>>()?, used))
-}
-
 proptest! {
-    #![proptest_config(crate::fuzzing::cases(2_000))]
+    #![proptest_config(crate::testing::proptests::cases(2_000))]
 
     #[test]
     fn what_a_client_encodes_is_what_we_read(

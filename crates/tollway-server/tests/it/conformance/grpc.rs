@@ -1,16 +1,15 @@
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::{Mode, Policy};
-use tollway_server::grpc::messages::{
+use tollway_server::testing::messages::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UInt64Value,
 };
 use tollway_testkit::conformance::{
-    Ask, Capabilities, Failure, Figure, Figures, Operation, Outcome, Scenario, Verb,
+    Ask, Capabilities, Figure, Figures, Operation, Outcome, Scenario, Verb,
 };
 
-use super::{Client, Fronted};
+use super::{Answered, Client, Fronted, Reservations};
 use crate::clients::Grpc;
 use crate::harness::Running;
 
@@ -24,11 +23,7 @@ const RLS_CAPABILITIES: Capabilities = Capabilities {
 };
 
 impl Client for Grpc {
-    fn ask(
-        &mut self,
-        operation: &Operation,
-        _: &mut HashMap<String, String>,
-    ) -> Result<Outcome, Failure> {
+    fn ask(&mut self, operation: &Operation, _: &mut Reservations) -> Answered {
         let (asks, is_negative_hits) = match operation {
             Operation::Check(asks) => (&asks[..], false),
             Operation::Refund(ask) => (std::slice::from_ref(ask), true),

@@ -1,11 +1,10 @@
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollway_core::Mode;
 use tollway_testkit::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
 
-use super::{CAPABILITIES, Client, Fronted, reservation, settled};
+use super::{Answered, CAPABILITIES, Client, Fronted, Reservations, reservation, settled};
 use crate::harness::{Http, Running};
 
 struct OverHttp(Http);
@@ -55,11 +54,7 @@ fn read_verdict(json: &Value) -> Outcome {
 }
 
 impl Client for OverHttp {
-    fn ask(
-        &mut self,
-        operation: &Operation,
-        reservations: &mut HashMap<String, String>,
-    ) -> Result<Outcome, Failure> {
+    fn ask(&mut self, operation: &Operation, reservations: &mut Reservations) -> Answered {
         Ok(match operation {
             Operation::Check(asks) => read_verdict(&self.post("/v1/check", &charges(asks))?),
             Operation::Peek(asks) => read_verdict(&self.post("/v1/peek", &charges(asks))?),

@@ -1,10 +1,9 @@
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tollway_core::Mode;
 use tollway_testkit::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
 
-use super::{CAPABILITIES, Client, Fronted, reservation, settled};
+use super::{Answered, CAPABILITIES, Client, Fronted, Reservations, reservation, settled};
 use crate::harness::Running;
 
 struct OverResp(redis::Connection);
@@ -48,11 +47,7 @@ fn resp_verdict(value: redis::Value) -> Result<Outcome, Failure> {
 }
 
 impl Client for OverResp {
-    fn ask(
-        &mut self,
-        operation: &Operation,
-        reservations: &mut HashMap<String, String>,
-    ) -> Result<Outcome, Failure> {
+    fn ask(&mut self, operation: &Operation, reservations: &mut Reservations) -> Answered {
         Ok(match operation {
             Operation::Check(asks) => resp_verdict(self.send("TOLL.CHECK", asks)?)?,
             Operation::Peek(asks) => resp_verdict(self.send("TOLL.PEEK", asks)?)?,

@@ -1,7 +1,7 @@
 //! Connections of clients that may not stop reading: what is sent to them is taken in time.
 //!
 //! A body is not asked for more while its client reads nothing, so no timer of the body's runs out:
-//! without this, whoever asks and never reads would keep what was answered for ever. [`Patient`]
+//! without this, whoever asks and never reads would keep what was answered for ever. [`WriteTimeout`]
 //! sees a client that takes no bytes at all; [`Answers`] one that takes all but those of a stream of
 //! HTTP/2, whose window it keeps shut, and answers pings meanwhile. Either costs the whole
 //! connection: a stream that is not asked for more cannot be told to end.
@@ -32,13 +32,13 @@ use tokio::time::Sleep;
 
 /// A connection that fails when the client takes nothing for too long.
 #[derive(Debug)]
-pub struct Patient<S> {
+pub struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeout<S> {
     /// A connection whose client must take something within every `timeout`.
     pub const fn new(stream: S, timeout: Duration) -> Self {
         Self { stream, timeout, stalled: None }
@@ -61,7 +61,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -71,7 +71,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -7,9 +7,9 @@ use super::work;
 
 /// Where the lines of a text begin.
 #[derive(Debug)]
-pub(super) struct Lines(Vec<usize>);
+pub(super) struct LineStarts(Vec<usize>);
 
-impl Lines {
+impl LineStarts {
     /// Looks at the whole text once.
     pub(super) fn of(text: &str) -> Self {
         work::done(text.len());
@@ -30,9 +30,9 @@ mod tests {
 
     #[test]
     fn a_byte_stands_on_the_line_that_began_last() {
-        let lines = Lines::of("ab\n\nc");
+        let lines = LineStarts::of("ab\n\nc");
         let found: Vec<usize> = (0..7).map(|at| lines.line(at)).collect();
         assert_eq!(found, [1, 1, 1, 2, 3, 3, 3]);
-        assert_eq!((Lines::of("").line(0), Lines::of("\n").line(1)), (1, 2));
+        assert_eq!((LineStarts::of("").line(0), LineStarts::of("\n").line(1)), (1, 2));
     }
 }

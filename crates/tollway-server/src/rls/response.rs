@@ -1,4 +1,4 @@
-//! The answer: one status per descriptor, in order, and what clients of the proxy are told.
+//! The response: one status per descriptor, in order, and what clients of the proxy are told.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::decide::Decider;
 use crate::fallback::Fallback;
 use crate::rules::Ask;
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub(crate) struct Response {
     /// Whether the request is over a limit.
     pub is_over: bool,
     /// One status per descriptor, in order.
@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// What became of one descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub(crate) struct Status {
     /// Whether it is over its limit.
     pub is_over: bool,
     /// Its limit: units, unit, name; `None` if it has none.
@@ -45,7 +45,7 @@ pub(super) fn assemble(
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
     judged: &Judged,
-) -> Answer {
+) -> Response {
     let statuses: Vec<Status> = cases
         .iter()
         .zip(asks)
@@ -56,9 +56,9 @@ pub(super) fn assemble(
     let passed = cases.iter().zip(&statuses).filter(|(_, status)| !status.is_over);
     let metadata = passed.filter_map(|(case, _)| case.limit).flat_map(|limit| &limit.metadata);
     let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut answer = Answer { is_over, statuses, metadata, ..Answer::default() };
-    tell_client(decider, cases, asks, judged, &mut answer);
-    answer
+    let mut response = Response { is_over, statuses, metadata, ..Response::default() };
+    tell_client(decider, cases, asks, judged, &mut response);
+    response
 }
 
 /// Over if a limit outside quota mode is, or if all of those in quota mode are.
@@ -102,7 +102,7 @@ fn tell_client(
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
     judged: &Judged,
-    answer: &mut Answer,
+    response: &mut Response,
 ) {
     let all_shadow = decider.rules().is_shadow();
     let told: Vec<(&Policy, Decision)> = cases
@@ -115,25 +115,26 @@ fn tell_client(
     let standings: Vec<Standing<'_>> =
         told.iter().map(|(policy, decision)| Standing::new(policy, decision.snapshot())).collect();
     let denials = told.iter().enumerate().filter_map(|(at, (_, d))| Some((at, d.retry()?)));
-    let longest = denials.max_by_key(|(_, retry)| *retry).filter(|_| answer.is_over);
+    let longest = denials.max_by_key(|(_, retry)| *retry).filter(|_| response.is_over);
     let denied = longest.map(|(by, retry)| Denied { by, retry: Retry::after(retry) });
     let epoch = Duration::from_nanos(decider.now().as_nanos());
     let report = Report { standings: &standings, denied, epoch };
     decider.settings.dialect.emit(&report, &mut String::new(), |field, value| {
-        answer.fields.push((field.name(), value.to_owned()));
+        response.fields.push((field.name(), value.to_owned()));
     });
-    if answer.is_over {
+    if response.is_over {
         let violated = || told.iter().filter(|(_, decision)| !decision.is_allowed());
         let names = violated().map(|(policy, _)| policy.name());
         let first = violated().next().filter(|_| judged.degraded);
-        answer.body = Some(match first.map(|(policy, decision)| Fallback::by(policy, decision)) {
-            None => Problem::QuotaExceeded.body(429, names),
-            Some(fallback) => {
-                answer.fields.push((Fallback::FIELD, fallback.name().to_owned()));
-                let (problem, detail) = fallback.problem();
-                problem.detailed(429, names, detail)
-            }
-        });
-        answer.fields.push(("Content-Type", Problem::CONTENT_TYPE.to_owned()));
+        response.body =
+            Some(match first.map(|(policy, decision)| Fallback::by(policy, decision)) {
+                None => Problem::QuotaExceeded.body(429, names),
+                Some(fallback) => {
+                    response.fields.push((Fallback::FIELD, fallback.name().to_owned()));
+                    let (problem, detail) = fallback.problem();
+                    problem.detailed(429, names, detail)
+                }
+            });
+        response.fields.push(("Content-Type", Problem::CONTENT_TYPE.to_owned()));
     }
 }
