@@ -8,8 +8,9 @@
 
 pub mod feedback;
 
-mod answer;
 mod backend;
+mod call;
+mod command;
 mod cron;
 mod embedded;
 mod error;
@@ -27,8 +28,9 @@ mod settings;
 mod stats;
 mod worker;
 
-pub use answer::Answer;
 pub use backend::{BATCH_MAX, Backend, Health, PAGE_BYTES, Wake};
+pub use call::Call;
+pub use command::{Command, Operation, Reply};
 pub use cron::Cron;
 pub use embedded::Embedded;
 #[cfg(feature = "redb")]

@@ -71,8 +71,8 @@ pub(crate) struct Schedule {
     pub(crate) latest: Timestamp,
     /// What is to be written down.
     pub(crate) changes: Vec<Change>,
-    /// Queues whose next start has become earlier.
-    pub(crate) woken: Vec<(QueueName, Wake)>,
+    /// Queues whose next start has become earlier; `None` for those that are gone.
+    pub(crate) woken: Vec<(QueueName, Option<Wake>)>,
     /// What wakes are counted from: more than any that was told before a restart.
     pub(crate) seen: u64,
 }
@@ -99,7 +99,6 @@ impl Schedule {
         settings: QueueSettings,
         now: Timestamp,
     ) -> Result<(), Error> {
-        settings.validate()?;
         if let Some(missing) = settings.shared.iter().find(|name| !self.shared.contains_key(*name))
         {
             return Err(Error::new(ErrorKind::NotFound, format!("no shared limit {missing}")));
@@ -133,6 +132,7 @@ impl Schedule {
         let (Ok(()), Some(number)) = (released, self.names.remove(name)) else { return false };
         self.queues.remove(&number);
         self.changes.push(Change::QueueGone(number));
+        self.woken.push((name.clone(), None));
         true
     }
 
@@ -181,7 +181,7 @@ impl Schedule {
             now,
             latest: self.latest,
             queue: number,
-            refits: self.refits,
+            refits: &mut self.refits,
             next_id: &mut self.next_id,
             shared: &mut self.shared,
             sharers,
@@ -214,6 +214,10 @@ impl Schedule {
             }
         }
         sharers
+    }
+
+    pub(crate) fn queue(&self, name: &QueueName) -> Result<&Queue, Error> {
+        Ok(&self.queues[&self.number(name)?])
     }
 
     pub(crate) fn number(&self, name: &QueueName) -> Result<u32, Error> {
@@ -252,7 +256,7 @@ impl Schedule {
         queue.wake.next = next;
         if earlier {
             queue.wake.seen = queue.wake.seen.max(self.seen) + 1;
-            self.woken.push((name.clone(), queue.wake));
+            self.woken.push((name.clone(), Some(queue.wake)));
         }
     }
 

@@ -11,8 +11,8 @@ use redis::Value;
 use tollway_core::fixed_window::Anchor;
 use tollway_core::{Algorithm, Cost, State, Timestamp};
 
-use super::pack::{Reader, kind_of, moment, unpack_limits};
-use super::read::{bytes, damaged, list, number, unsigned};
+use super::decode::{bytes, damaged, list, number, unsigned};
+use super::encode::{Reader, kind_of, moment, unpack_limits};
 use crate::error::Error;
 use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all, window_start};
 use crate::{Estimate, Limit, QueueSettings};
@@ -95,7 +95,7 @@ fn gates_of(state: &Value, limits: &[Limit]) -> Result<Vec<Gate>, Error> {
 }
 
 /// What was told of one group.
-pub(super) struct Told<'s> {
+pub(super) struct GroupTold<'s> {
     setting: &'s Setting,
     gates: Vec<Gate>,
     limits: Cow<'s, [Limit]>,
@@ -106,7 +106,7 @@ pub(super) struct Told<'s> {
     paused: bool,
 }
 
-impl<'s> Told<'s> {
+impl<'s> GroupTold<'s> {
     /// Reads `{ name, state, units in all, paused, own limits }`.
     pub(super) fn read(parts: &[Value], setting: &'s Setting) -> Result<Self, Error> {
         let [_name, state, units, paused, own] = parts else { return Err(damaged()) };

@@ -100,7 +100,7 @@ impl Queue {
                 expires_at,
                 progress: None,
                 cancelled: false,
-                refits: Some(scope.refits),
+                refits: Some(*scope.refits),
             },
         );
         self.totals.leased += 1;

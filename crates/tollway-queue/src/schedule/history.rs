@@ -10,6 +10,7 @@ use tollway_core::Timestamp;
 use super::change::Change;
 use super::id_hash::IdHash;
 use super::queue::{Entry, Queue, Scope};
+use crate::error::{Error, ErrorKind};
 use crate::{Group, Recurring, Start};
 
 /// What a queue keeps beside its jobs.
@@ -67,6 +68,11 @@ impl History {
         self.dead_order.remove(&(over.at, id));
         self.dead_bytes -= u64::from(over.entry.payload_len);
         Some(over)
+    }
+
+    /// Every recurring job, in order of names.
+    pub(crate) fn recurring(&self) -> Vec<Recurring> {
+        self.recurring.values().map(|(recurring, _)| recurring.clone()).collect()
     }
 
     pub(crate) fn next_recurring(&self) -> Option<Timestamp> {
@@ -139,12 +145,22 @@ impl Queue {
     }
 
     /// Makes or replaces a recurring job.
-    pub(crate) fn put_recurring(&mut self, recurring: Recurring, scope: &mut Scope<'_>) -> bool {
-        let Some(next) = recurring.rhythm.next_after(scope.now) else { return false };
+    pub(crate) fn put_recurring(
+        &mut self,
+        recurring: Recurring,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        self.settings.check_bytes("payload", recurring.job.payload.len())?;
+        let known = self.history.recurring.contains_key(&recurring.name);
+        if !known && self.history.recurring.len() >= Recurring::COUNT_MAX {
+            return Err(Error::new(ErrorKind::Full, "a queue has at most 10000 recurring jobs"));
+        }
+        // Once more, since the schedule's time may be ahead of the caller's.
+        let next = recurring.next_after(scope.now)?;
         let name = recurring.name.clone();
         self.history.put_recurring(recurring, next);
         scope.changes.push(Change::Recurring { queue: scope.queue, name });
-        true
+        Ok(())
     }
 
     pub(crate) fn remove_recurring(&mut self, name: &str, scope: &mut Scope<'_>) -> bool {

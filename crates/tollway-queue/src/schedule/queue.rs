@@ -26,7 +26,8 @@ use super::ranks::{Place, Ranks};
 use super::response::Response;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Progress, Start};
-use crate::{Enqueued, Group, Limit, QueueName, QueueSettings, Totals, Wake};
+use crate::settings::longest_result;
+use crate::{Enqueued, Group, Limit, Operation, QueueName, QueueSettings, Reply, Totals, Wake};
 
 /// What an operation works with besides the queue.
 pub(crate) struct Scope<'a> {
@@ -36,7 +37,7 @@ pub(crate) struct Scope<'a> {
     pub(crate) latest: Timestamp,
     pub(crate) queue: u32,
     /// How often limits were changed: what passed before cannot be given back.
-    pub(crate) refits: u64,
+    pub(crate) refits: &'a mut u64,
     pub(crate) next_id: &'a mut u64,
     pub(crate) shared: &'a mut BTreeMap<QueueName, (Limit, Gate)>,
     pub(crate) sharers: Sharers,
@@ -191,6 +192,92 @@ impl Queue {
         self.settle_down(number, scope.now);
     }
 
+    /// Carries out an operation that needs nothing but the queue and the time.
+    pub(crate) fn run(
+        &mut self,
+        operation: Operation,
+        scope: &mut Scope<'_>,
+    ) -> Result<Reply, Error> {
+        Ok(match operation {
+            Operation::Enqueue(jobs) => self.enqueue(jobs, scope)?.into(),
+            Operation::Heartbeat(tokens) => {
+                let beat = |token| self.heartbeat(token, scope);
+                tokens.into_iter().map(beat).collect::<Vec<_>>().into()
+            }
+            Operation::Settle(outcomes) => {
+                self.settings.check_bytes("result", longest_result(&outcomes))?;
+                let settle = |(token, outcome)| self.settle(token, outcome, scope);
+                outcomes.into_iter().map(settle).collect::<Vec<_>>().into()
+            }
+            Operation::Progress(token, progress) => self.progress(token, progress).into(),
+            Operation::Cancel(id) => self.cancel(id, scope).into(),
+            Operation::Job(id) => self.job(id, scope).into(),
+            Operation::Peek { group, max } => self.peek(&group, max, scope).into(),
+            Operation::Stats { after, max } => self.stats(after.as_ref(), max, scope.now).into(),
+            Operation::Pause { group, paused } => self.pause(group, paused, scope)?.into(),
+            Operation::SetLimits { group, limits } => {
+                self.set_limits(&group, limits, scope)?.into()
+            }
+            Operation::Dead { after, max } => self.dead(after, max, scope).into(),
+            Operation::Revive(id) => self.revive(id, scope).into(),
+            Operation::PutRecurring(recurring) => self.put_recurring(*recurring, scope)?.into(),
+            Operation::RemoveRecurring(name) => self.remove_recurring(&name, scope).into(),
+            Operation::Put(_)
+            | Operation::Remove
+            | Operation::Lease { .. }
+            | Operation::Wake
+            | Operation::Recurring => {
+                return Err(Error::new(ErrorKind::Misuse, "this is not done by a queue alone"));
+            }
+        })
+    }
+
+    fn pause(
+        &mut self,
+        group: Option<Group>,
+        paused: bool,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        let Some(name) = group else {
+            self.paused = paused;
+            scope.changes.push(Change::Queue(scope.queue));
+            return Ok(());
+        };
+        if !paused && self.groups.find(name.as_str()).is_none() {
+            return Ok(());
+        }
+        let number = self.group_to_change(&name)?;
+        self.groups.get_mut(number).paused = paused;
+        scope.group_changed(&name);
+        self.settle_down(number, scope.now);
+        Ok(())
+    }
+
+    fn set_limits(
+        &mut self,
+        name: &Group,
+        limits: Option<Vec<Limit>>,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        *scope.refits += 1;
+        if limits.is_none() && self.groups.find(name.as_str()).is_none() {
+            return Ok(());
+        }
+        let number = self.group_to_change(name)?;
+        self.groups.get_mut(number).own_limits = limits.map(Vec::into_boxed_slice);
+        self.refit_group(number, scope);
+        Ok(())
+    }
+
+    /// The number of a group that is to be paused or limited, which is made if there is room.
+    fn group_to_change(&mut self, name: &Group) -> Result<u32, Error> {
+        let known = self.groups.find(name.as_str()).is_some();
+        if !known && self.groups.len() >= self.settings.groups_max as usize {
+            return Err(Error::new(ErrorKind::Full, "the queue may have no more groups"));
+        }
+        Ok(self.groups.number(name))
+    }
+
     /// Enqueues all jobs or none.
     pub(crate) fn enqueue(
         &mut self,
@@ -198,7 +285,8 @@ impl Queue {
         scope: &mut Scope<'_>,
     ) -> Result<Vec<Enqueued>, Error> {
         self.check_room(&jobs)?;
-        jobs.iter().try_for_each(|job| job.check(&self.settings, scope.now))?;
+        let payload = |job: &NewJob| self.settings.check_bytes("payload", job.payload.len());
+        jobs.iter().try_for_each(payload)?;
         Ok(jobs.into_iter().map(|job| self.enqueue_one(job, scope)).collect())
     }
 

@@ -36,7 +36,7 @@ impl Queue {
             }
             Outcome::Limited { wait } => {
                 self.totals.limited += 1;
-                let until = scope.now.after(wait.min(Outcome::LIMITED_MAX));
+                let until = scope.now.after(wait);
                 let number = self.jobs[&id].group;
                 let group = self.groups.get_mut(number);
                 group.blocked_until = group.blocked_until.max(until);
@@ -110,7 +110,7 @@ impl Queue {
     /// Gives the units of a job back that was refused or never tried, and puts it where it was.
     fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
         let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);
-        let known = running.refits == Some(scope.refits);
+        let known = running.refits == Some(*scope.refits);
         let (passed_at, now) = (known.then_some(running.leased_at), scope.now);
         let group = self.groups.get_mut(number);
         group.refund(&self.settings.group_limits, id, weight, passed_at, now);
@@ -205,13 +205,8 @@ impl Queue {
         Settled::Waiting { from }
     }
 
-    fn bury(&mut self, id: u64, mut reason: String, scope: &mut Scope<'_>) -> Settled {
+    fn bury(&mut self, id: u64, reason: String, scope: &mut Scope<'_>) -> Settled {
         self.totals.dead += 1;
-        let mut end = reason.len().min(Outcome::REASON_LEN_MAX);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        reason.truncate(end);
         if let Some(over) = self.end(id, reason, scope) {
             self.history.remember_dead(id, over);
             scope.changes.push(Change::Dead { queue: scope.queue, id });

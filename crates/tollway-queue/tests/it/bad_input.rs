@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollway_queue::{Backend, Embedded, ErrorKind, JobId, LeaseToken, Outcome, QueueSettings};
+use tollway_queue::{Embedded, ErrorKind, JobId, LeaseToken, Outcome, QueueSettings};
 
-use crate::world::{START, get, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, get, job, now_or_soon, queue};
 
 fn queues() -> Embedded {
     let queues = Embedded::memory();

@@ -16,7 +16,7 @@ use tollway_queue::{
     QueueSettings,
 };
 
-use crate::world::{START, after, get, group, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
 pub(crate) use disk::{Disk, Fault};
 
 /// A path for one test, removed with it.

@@ -11,7 +11,7 @@ use super::rows::{
     FORMAT, read_job, read_result, write_done, write_gate, write_gates, write_job, write_move,
     write_recurring, write_settings,
 };
-use crate::embedded::workspace::RowStore;
+use crate::embedded::row_store::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, Schedule};
 use crate::{Group, QueueName};
@@ -20,7 +20,7 @@ use crate::{Group, QueueName};
 pub(super) const SECRET: &str = "secret";
 
 /// One commit that is being made.
-pub(super) struct FileVault<'d> {
+pub(super) struct FileRows<'d> {
     journal: &'d mut Journal,
     tables: Tables<'d>,
     late: Late,
@@ -40,7 +40,7 @@ struct Late {
     groups: BTreeSet<(u32, Group)>,
 }
 
-impl<'d> FileVault<'d> {
+impl<'d> FileRows<'d> {
     pub(super) fn new(database: &'d Database, journal: &'d mut Journal) -> Self {
         Self {
             journal,
@@ -221,7 +221,7 @@ impl<'d> FileVault<'d> {
     }
 }
 
-impl RowStore for FileVault<'_> {
+impl RowStore for FileRows<'_> {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         let mut changes = std::mem::take(&mut schedule.changes);
         self.written |= !changes.is_empty();

@@ -147,16 +147,8 @@ pub(super) fn outcome(of: LeaseToken, outcome: &Outcome) -> [Vec<u8>; 2] {
         Outcome::Done { result } => {
             (1, false, 0.0, result.is_some(), result.as_deref().unwrap_or_default())
         }
-        Outcome::Failed { reason, retry } => {
-            let mut end = reason.len().min(Outcome::REASON_LEN_MAX);
-            while !reason.is_char_boundary(end) {
-                end -= 1;
-            }
-            (2, *retry, 0.0, false, &reason.as_bytes()[..end])
-        }
-        Outcome::Limited { wait } => {
-            (3, true, micros((*wait).min(Outcome::LIMITED_MAX)), false, b"")
-        }
+        Outcome::Failed { reason, retry } => (2, *retry, 0.0, false, reason.as_bytes()),
+        Outcome::Limited { wait } => (3, true, micros(*wait), false, b""),
         Outcome::Released => (4, true, 0.0, false, b""),
     };
     out.extend_from_slice(&[code, u8::from(retry)]);

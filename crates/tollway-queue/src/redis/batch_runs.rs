@@ -8,21 +8,23 @@ use std::sync::{Arc, Weak};
 use redis::Value;
 use tollway_core::Timestamp;
 
-use super::estimate::{Frame, Setting, Told};
-use super::pack::{self, Reader, START_BYTES, unpack_settings};
-use super::read::{bytes, damaged, list, number, settled, text, unsigned};
+use super::decode::{bytes, damaged, list, number, settled, text, unsigned};
+use super::encode::{self, Reader, START_BYTES};
+use super::estimate::{Frame, GroupTold, Setting};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Inner, QueueContext};
 use crate::error::{Error, ErrorKind};
-use crate::{Enqueued, JobId, QueueSettings, Settled};
+use crate::{Enqueued, JobId, Reply};
 
-type Answering<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R, Error>>, Error>> + Send>>;
+/// What the calls of a batch are replied, or why none of them is.
+type Replies = Result<Vec<Result<Reply, Error>>, Error>;
+type Replying = Pin<Box<dyn Future<Output = Replies> + Send>>;
 
 /// Answers batches of calls that enqueue.
 pub(super) fn enqueue_all(
     inner: &Arc<Inner>,
     context: Weak<QueueContext>,
-) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Answering<Vec<Enqueued>> + Send + Sync + use<> {
+) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
         let (inner, context) = (inner.upgrade(), context.upgrade());
@@ -37,7 +39,7 @@ pub(super) fn enqueue_all(
 pub(super) fn settle_all(
     inner: &Arc<Inner>,
     base: Vec<u8>,
-) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Answering<Vec<Settled>> + Send + Sync + use<> {
+) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
         let (inner, base) = (inner.upgrade(), base.clone());
@@ -58,9 +60,9 @@ pub(super) async fn enqueue(
     context: &Arc<QueueContext>,
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
-) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
+) -> Replies {
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
-    let arguments = pack::calls(calls);
+    let arguments = encode::calls(calls);
     let answer = list(inner.change(&ENQUEUE, &context.base, now, arguments).await?)?;
     let [frame, groups, special, calls, names] =
         <[Value; 5]>::try_from(answer).map_err(|_| damaged())?;
@@ -70,10 +72,12 @@ pub(super) async fn enqueue(
     let mut told = told(list(groups)?, list(special)?, names, &setting)?;
     if is_row {
         let mut ids = unsigned(&calls)?..;
-        return Ok(asked.iter().map(|jobs| Ok(read_row(&mut ids, &mut told, jobs))).collect());
+        let row = |jobs: &Vec<Asked>| Ok(read_row(&mut ids, &mut told, jobs).into());
+        return Ok(asked.iter().map(row).collect());
     }
     let calls = list(calls)?;
-    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+    let read = |(call, jobs): (&Value, Vec<Asked>)| read_call(call, &told, &jobs).map(Reply::from);
+    Ok(calls.iter().zip(asked).map(read).collect())
 }
 
 /// The groups of jobs in the order in which they appear, and how many jobs are new in each.
@@ -107,14 +111,14 @@ fn told<'s>(
         let ahead = number(&group[1])?;
         let paused = special.next().unwrap_or(Value::Int(0));
         let own = special.next().unwrap_or(Value::BulkString(Vec::new()));
-        let group = Told::of(bytes(&group[0])?, ahead + new, &paused, &own, setting)?;
+        let group = GroupTold::of(bytes(&group[0])?, ahead + new, &paused, &own, setting)?;
         told.insert(name, (group, ahead));
     }
     Ok(told)
 }
 
 /// What was told of each group, and the units ahead of the next job that is read of it.
-type Groups<'s> = HashMap<String, (Told<'s>, i64)>;
+type Groups<'s> = HashMap<String, (GroupTold<'s>, i64)>;
 
 /// What was asked for, as far as its answer depends on it.
 struct Asked {
@@ -124,7 +128,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The jobs of a call that [`pack::call`] packed.
+    /// The jobs of a call that [`encode::call`] packed.
     fn of_call(call: &[Vec<u8>]) -> Vec<Self> {
         let Some((starts, jobs)) = call.split_first() else { return Vec::new() };
         let starts = starts.chunks_exact(START_BYTES).map(|start| start[0] != 0);
@@ -133,7 +137,7 @@ impl Asked {
     }
 
     fn of(job: &[u8], starts_later: bool) -> Self {
-        let (weight, group) = pack::of_job(job).unwrap_or((1, ""));
+        let (weight, group) = encode::of_job(job).unwrap_or((1, ""));
         Self { group: group.to_owned(), weight, starts_later }
     }
 }
@@ -186,37 +190,11 @@ pub(super) async fn settle(
     base: &[u8],
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
-) -> Result<Vec<Result<Vec<Settled>, Error>>, Error> {
+) -> Replies {
     // Each lease takes two arguments.
     let lengths: Vec<usize> = calls.iter().map(|call| call.len() / 2).collect();
     let answer = inner.change(&SETTLE, base, now, calls.into_iter().flatten()).await?;
     let mut all = settled(answer)?.into_iter();
-    Ok(lengths.into_iter().map(|length| Ok(all.by_ref().take(length).collect())).collect())
-}
-
-impl QueueContext {
-    /// What an estimate needs beside a group.
-    pub(super) async fn setting(&self, inner: &Inner, frame: Frame) -> Result<Setting, Error> {
-        let settings = self.settings(inner, frame.version).await?;
-        Setting::new(frame, settings)
-    }
-
-    /// The settings of that version: as read before, or read now.
-    async fn settings(&self, inner: &Inner, version: u64) -> Result<Arc<QueueSettings>, Error> {
-        if let Some((known, settings)) = &*self.lock_settings()
-            && *known == version
-        {
-            return Ok(Arc::clone(settings));
-        }
-        let mut command = redis::cmd("HGET");
-        command.arg([&self.base[..], b"c"].concat()).arg("s");
-        let value = inner.line.ask(&command).await?;
-        let settings = Arc::new(unpack_settings(bytes(&value)?)?);
-        *self.lock_settings() = Some((version, Arc::clone(&settings)));
-        Ok(settings)
-    }
-
-    fn lock_settings(&self) -> std::sync::MutexGuard<'_, Option<(u64, Arc<QueueSettings>)>> {
-        self.settings.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+    let mut take = |length| Ok(all.by_ref().take(length).collect::<Vec<_>>().into());
+    Ok(lengths.into_iter().map(&mut take).collect())
 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use redis::Value;
 use tollway_core::Timestamp;
 
-use super::estimate::Told;
-use super::pack::{Reader, moment};
+use super::encode::{Reader, moment};
+use super::estimate::GroupTold;
 use crate::error::{Error, ErrorKind};
 use crate::{
     Beat, Counts, Group, GroupStats, Job, JobId, JobState, Lease, Progress, Settled, Stats, Totals,
@@ -64,12 +64,13 @@ pub(super) struct Stored {
     pub(super) payload: Bytes,
 }
 
-impl Stored {
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Error> {
-        Self::try_read(&mut Reader(bytes)).ok_or_else(damaged)
-    }
+/// Reads a job as it is stored.
+pub(super) fn stored(bytes: &[u8]) -> Result<Stored, Error> {
+    Stored::read(&mut Reader(bytes)).ok_or_else(damaged)
+}
 
-    fn try_read(read: &mut Reader<'_>) -> Option<Self> {
+impl Stored {
+    fn read(read: &mut Reader<'_>) -> Option<Self> {
         let (enqueued, due) = (read.double()? as u64, read.double()? as u64);
         let (priority, weight) = (read.byte()?, read.number()?);
         let (attempt, failures) = (read.number()?, read.number()?);
@@ -117,18 +118,23 @@ impl Stored {
 }
 
 /// A job that waits, as `told` of its group and the units ahead of it.
-pub(super) fn waiting(id: u64, bytes: &[u8], told: &Told<'_>, ahead: i64) -> Result<Job, Error> {
-    let stored = Stored::read(bytes)?;
-    let (due_at, weight) = (stored.due_at, stored.weight);
+pub(super) fn waiting(
+    id: u64,
+    bytes: &[u8],
+    told: &GroupTold<'_>,
+    ahead: i64,
+) -> Result<Job, Error> {
+    let found = stored(bytes)?;
+    let (due_at, weight) = (found.due_at, found.weight);
     let ready = told.estimate(ahead, weight, due_at);
-    Ok(stored.job(id, JobState::Waiting { due_at, ready }))
+    Ok(found.job(id, JobState::Waiting { due_at, ready }))
 }
 
 /// A job that runs, by the bytes of its lease.
 pub(super) fn running(id: u64, job: &[u8], lease: &[u8]) -> Result<Job, Error> {
-    let stored = Stored::read(job)?;
+    let found = stored(job)?;
     let (attempt, state) = read_lease(&mut Reader(lease)).ok_or_else(damaged)?;
-    Ok(Job { attempt, ..stored.job(id, state) })
+    Ok(Job { attempt, ..found.job(id, state) })
 }
 
 fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
@@ -151,14 +157,14 @@ fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
 pub(super) fn over(id: u64, bytes: &[u8], is_dead: bool) -> Result<Job, Error> {
     let mut read = Reader(bytes);
     let (at, has_result, note) = read_over(&mut read).ok_or_else(damaged)?;
-    let stored = Stored::read(read.0)?;
+    let found = stored(read.0)?;
     let at = moment(at as u64);
     let state = if is_dead {
         JobState::Dead { at, reason: String::from_utf8_lossy(note).into_owned() }
     } else {
         JobState::Done { at, result: has_result.then(|| Bytes::copy_from_slice(note)) }
     };
-    Ok(stored.job(id, state))
+    Ok(found.job(id, state))
 }
 
 fn read_over<'a>(read: &mut Reader<'a>) -> Option<(f64, bool, &'a [u8])> {
