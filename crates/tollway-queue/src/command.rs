@@ -110,7 +110,11 @@ impl Operation {
                 outcomes.iter_mut().for_each(|(_, outcome)| outcome.cut());
             }
             Self::SetLimits { limits: Some(limits), .. } => check_limits("limits", limits)?,
-            Self::PutRecurring(recurring) => recurring.validate(now)?,
+            Self::PutRecurring(recurring) => {
+                recurring.validate()?;
+                recurring.job.check(now)?;
+                recurring.next_after(now)?;
+            }
             _ => {}
         }
         Ok(self)

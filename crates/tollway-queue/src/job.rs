@@ -229,6 +229,14 @@ impl Lease {
     pub const fn token(&self) -> LeaseToken {
         LeaseToken { id: self.id, attempt: self.attempt }
     }
+
+    /// The job that was leased, as it is in `state`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_job(self, state: JobState) -> Job {
+        let Self { id, attempt, failures, group, payload, priority, weight, enqueued_at, .. } =
+            self;
+        Job { id, group, payload, priority, weight, enqueued_at, attempt, failures, state }
+    }
 }
 
 /// What names a lease: a job and the attempt at it.

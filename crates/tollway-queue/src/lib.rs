@@ -9,6 +9,8 @@
 pub mod feedback;
 
 mod backend;
+#[cfg(any(feature = "redb", feature = "redis"))]
+mod bytes_codec;
 mod call;
 mod command;
 mod cron;
@@ -48,7 +50,7 @@ pub use recurring::{Recurring, Rhythm};
 pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
-pub use worker::{Certain, HandlerFn, Summary, Task, Worker, handler_fn};
+pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};
 
 /// The programs of the chapter about this crate are its tests too.
 #[cfg(doctest)]

@@ -212,19 +212,17 @@ impl Inner {
     async fn change(
         &self,
         script: &Script,
-        base: &[u8],
-        now: Timestamp,
+        (base, now): (&[u8], Timestamp),
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
         self.run(script, base, [self.time(now), self.request_id()], arguments).await
     }
 
     /// Runs a script that only looks, or that may as well run twice: its answer is not remembered.
-    async fn look(
+    async fn query(
         &self,
         script: &Script,
-        base: &[u8],
-        now: Timestamp,
+        (base, now): (&[u8], Timestamp),
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
         self.run(script, base, [self.time(now), Vec::new()], arguments).await

@@ -12,6 +12,7 @@ mod change;
 mod dispatch;
 mod estimate;
 mod gate;
+mod gates;
 mod group;
 mod group_order;
 mod history;
@@ -29,18 +30,19 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-pub(crate) use change::Change;
-pub(crate) use dispatch::Grant;
+pub(crate) use change::{Change, QueueChange};
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Bound, Line, wait_for_all};
+pub(crate) use estimate::{Bound, Position, wait_for_all};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redis")]
 pub(crate) use gate::window_start;
 #[cfg(feature = "redb")]
-pub(crate) use history::Over;
+pub(crate) use gates::Gates;
+#[cfg(feature = "redb")]
+pub(crate) use history::EndedJob;
 pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
-pub(crate) use queue::{Entry, Running, Stage, Terms};
+pub(crate) use queue::{Entry, JobOverrides, Running, Stage};
 pub(crate) use queue::{Queue, Scope};
 #[cfg(any(feature = "redb", feature = "redis"))]
 pub(crate) use slots::Slots;
@@ -104,11 +106,11 @@ impl Schedule {
             return Err(Error::new(ErrorKind::NotFound, format!("no shared limit {missing}")));
         }
         self.refits += 1;
-        if let Some(number) = self.names.get(name).copied() {
+        if self.names.contains_key(name) {
             return self.with(name, now, |queue, scope| {
                 queue.release_shared(&settings.shared, scope);
                 queue.change(settings, scope);
-                scope.changes.push(Change::Queue(number));
+                scope.note(QueueChange::Settings);
                 Ok(())
             });
         }
@@ -119,7 +121,7 @@ impl Schedule {
         self.next_queue += 1;
         self.names.insert(name.clone(), number);
         self.queues.insert(number, Queue::new(settings));
-        self.changes.push(Change::Queue(number));
+        self.changes.push(Change::Queue(number, QueueChange::Settings));
         Ok(())
     }
 
@@ -131,7 +133,7 @@ impl Schedule {
         });
         let (Ok(()), Some(number)) = (released, self.names.remove(name)) else { return false };
         self.queues.remove(&number);
-        self.changes.push(Change::QueueGone(number));
+        self.changes.push(Change::Queue(number, QueueChange::Removed));
         self.woken.push((name.clone(), None));
         true
     }

@@ -16,9 +16,8 @@ mod journal;
 mod load;
 mod options;
 mod reserve;
-mod row_bytes;
 mod rows;
-mod trouble;
+mod storage_error;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -39,7 +38,7 @@ use journal::Journal;
 pub use options::FileOptions;
 pub use reserve::Reserve;
 use reserve::Space;
-use trouble::{contained, trouble, uncertain};
+use storage_error::{contained, failed, uncertain};
 
 /// The most calls in one commit.
 const COMMIT_MAX: usize = 4_096;
@@ -121,7 +120,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("tollway-queue".to_owned())
             .spawn(move || thread.run())
-            .map_err(|error| trouble(redb::Error::Io(error)))?;
+            .map_err(|error| failed(redb::Error::Io(error)))?;
         Ok(Self { tasks: Some(tasks), waiting, health, thread: Some(thread) })
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::row_store::RowStore;
 use crate::error::Error;
-use crate::schedule::{Change, IdHash, Schedule};
+use crate::schedule::{Change, IdHash, QueueChange, Schedule};
 
 /// Payloads and results by queue and job.
 #[derive(Debug, Default)]
@@ -23,27 +23,24 @@ struct QueueRows {
 impl RowStore for MemoryRows {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         for change in schedule.changes.drain(..) {
+            let Change::Queue(queue, change) = change else { continue };
             match change {
                 // An empty payload is told by its absence.
-                Change::Job { queue, id, payload } if !payload.is_empty() => {
+                QueueChange::Job(id, payload) if !payload.is_empty() => {
                     self.of(queue).payloads.insert(id, payload);
                 }
-                Change::Gone { queue, id } => {
+                QueueChange::Gone(id) => {
                     let payloads = &mut self.of(queue).payloads;
                     payloads.remove(&id);
                     if payloads.is_empty() {
                         *payloads = HashMap::default();
                     }
                 }
-                Change::Done { queue, id, result: Some(result) } => {
+                QueueChange::Done(id, Some(result)) => {
                     self.of(queue).results.insert(id, result);
                 }
-                Change::DoneGone { queue, id } => {
-                    self.of(queue).results.remove(&id);
-                }
-                Change::QueueGone(queue) => {
-                    self.queues.remove(&queue);
-                }
+                QueueChange::DoneGone(id) => drop(self.of(queue).results.remove(&id)),
+                QueueChange::Removed => drop(self.queues.remove(&queue)),
                 _ => {}
             }
         }

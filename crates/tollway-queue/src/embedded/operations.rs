@@ -4,8 +4,8 @@ use tollway_core::Timestamp;
 
 use super::row_store::RowStore;
 use crate::error::Error;
-use crate::schedule::{Grant, Schedule};
-use crate::{Command, Job, JobId, JobState, Lease, Leased, Operation, QueueName, Reply};
+use crate::schedule::Schedule;
+use crate::{Command, Job, JobState, Leased, Operation, QueueName, Reply, Wake};
 
 /// What a command works on.
 pub(super) struct Workspace<'a> {
@@ -50,28 +50,16 @@ impl Workspace<'_> {
         worker: &str,
         now: Timestamp,
     ) -> Result<Leased, Error> {
-        let number = self.schedule.number(name)?;
-        let grants =
+        let mut leases =
             self.schedule.with(name, now, |queue, scope| Ok(queue.lease(max, worker, scope)))?;
         self.rows.store(self.schedule)?;
-        let leases: Result<Vec<Lease>, Error> =
-            grants.into_iter().map(|grant| self.fill(number, grant)).collect();
-        let wake = self.schedule.queues[&number].wake;
-        Ok(Leased { leases: leases?, next: wake.next, seen: wake.seen })
-    }
-
-    fn fill(&mut self, number: u32, grant: Grant) -> Result<Lease, Error> {
-        Ok(Lease {
-            id: JobId(grant.id),
-            attempt: grant.entry.attempt,
-            failures: grant.entry.failures,
-            group: grant.group,
-            payload: self.rows.payload(number, grant.id)?,
-            priority: grant.entry.priority,
-            weight: grant.entry.weight,
-            enqueued_at: grant.entry.enqueued_at,
-            expires_at: grant.expires_at,
-        })
+        let number = self.schedule.number(name)?;
+        for lease in &mut leases {
+            lease.payload = self.rows.payload(number, lease.id.0)?;
+        }
+        // After the schedule has looked at what is left: when to ask again.
+        let Wake { next, seen } = self.schedule.queues[&number].wake;
+        Ok(Leased { leases, next, seen })
     }
 
     /// Adds the bytes to what the schedule knows of jobs.

@@ -9,10 +9,11 @@ use redis::Value;
 use tollway_core::Timestamp;
 
 use super::decode::{bytes, damaged, list, number, settled, text, unsigned};
-use super::encode::{self, Reader, START_BYTES};
-use super::estimate::{Frame, GroupTold, Setting};
+use super::encode::{self, START_BYTES};
+use super::estimate::{EstimateContext, Frame, GroupTold};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Inner, QueueContext};
+use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{Enqueued, JobId, Reply};
 
@@ -63,7 +64,7 @@ pub(super) async fn enqueue(
 ) -> Replies {
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
     let arguments = encode::calls(calls);
-    let answer = list(inner.change(&ENQUEUE, &context.base, now, arguments).await?)?;
+    let answer = list(inner.change(&ENQUEUE, (&context.base[..], now), arguments).await?)?;
     let [frame, groups, special, calls, names] =
         <[Value; 5]>::try_from(answer).map_err(|_| damaged())?;
     let setting = context.setting(inner, Frame::read(&frame)?).await?;
@@ -103,7 +104,7 @@ fn told<'s>(
     groups: Vec<Value>,
     special: Vec<Value>,
     names: Vec<(String, i64)>,
-    setting: &'s Setting,
+    setting: &'s EstimateContext,
 ) -> Result<Groups<'s>, Error> {
     let mut special = special.into_iter();
     let mut told = HashMap::with_capacity(names.len());
@@ -144,7 +145,7 @@ impl Asked {
 
 fn read_call(call: &Value, told: &Groups<'_>, jobs: &[Asked]) -> Result<Vec<Enqueued>, Error> {
     match bytes(call)? {
-        [b'J', each @ ..] => read_each(&mut Reader(each), told, jobs),
+        [b'J', each @ ..] => read_each(&mut ByteReader(each), told, jobs),
         _ => {
             let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
             let kind = if word == "FULL" { ErrorKind::Full } else { ErrorKind::Invalid };
@@ -169,12 +170,12 @@ fn read_row(ids: &mut RangeFrom<u64>, told: &mut Groups<'_>, jobs: &[Asked]) -> 
 
 /// Jobs of which each is told.
 fn read_each(
-    read: &mut Reader<'_>,
+    read: &mut ByteReader<'_>,
     told: &Groups<'_>,
     jobs: &[Asked],
 ) -> Result<Vec<Enqueued>, Error> {
     let mut one = |job: &Asked| {
-        let (id, duplicate, ahead) = (read.double()? as u64, read.byte()? == 1, read.double()?);
+        let (id, duplicate, ahead) = (read.f64()? as u64, read.u8()? == 1, read.f64()?);
         // Of a duplicate and of a job that starts later the place is not known here.
         let known = told.get(&job.group).filter(|_| !duplicate && !job.starts_later);
         let ready =
@@ -193,7 +194,7 @@ pub(super) async fn settle(
 ) -> Replies {
     // Each lease takes two arguments.
     let lengths: Vec<usize> = calls.iter().map(|call| call.len() / 2).collect();
-    let answer = inner.change(&SETTLE, base, now, calls.into_iter().flatten()).await?;
+    let answer = inner.change(&SETTLE, (base, now), calls.into_iter().flatten()).await?;
     let mut all = settled(answer)?.into_iter();
     let mut take = |length| Ok(all.by_ref().take(length).collect::<Vec<_>>().into());
     Ok(lengths.into_iter().map(&mut take).collect())

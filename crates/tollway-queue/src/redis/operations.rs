@@ -12,13 +12,13 @@ use super::decode::{
 };
 use super::encode::{self, moment, unpack_settings};
 use super::estimate::{Frame, GroupTold};
-use super::script::{BEAT, CONTROL, LEASE, LOOK, PUT};
+use super::script::{CONTROL, HEARTBEAT, LEASE, MANAGE, QUERY};
 use super::{Inner, QueueContext, RedisBackend, batch_runs, recurring};
 use crate::error::{Error, ErrorKind};
 use crate::settings::longest_result;
 use crate::{
-    Backend, Beat, Call, Cancelled, Command, Health, Job, JobId, LeaseToken, Leased, Operation,
-    Outcome, PAGE_BYTES, QueueName, QueueSettings, Reply, Wake,
+    Backend, Beat, Call, Cancelled, Command, Health, Job, JobId, Lease, LeaseToken, Leased,
+    Operation, Outcome, PAGE_BYTES, QueueName, QueueSettings, Reply, Wake,
 };
 
 fn word(text: &str) -> Vec<u8> {
@@ -104,7 +104,7 @@ impl Inner {
             }
             Command::PutShared(name, limit) => {
                 let arguments = [word("shared"), word(name.as_str()), encode::limits(&[limit])];
-                self.look(&PUT, self.base.as_bytes(), now, arguments).await?;
+                self.query(&MANAGE, (self.base.as_bytes(), now), arguments).await?;
                 ().into()
             }
             Command::Queue(queue, operation) => {
@@ -124,9 +124,10 @@ impl Inner {
         let base = &context.base[..];
         let control = async |arguments: &[&[u8]]| {
             let arguments = arguments.iter().map(|argument| argument.to_vec());
-            number(&self.change(&CONTROL, base, now, arguments).await?)
+            number(&self.change(&CONTROL, (base, now), arguments).await?)
         };
-        let look = async |arguments: Vec<Vec<u8>>| self.look(&LOOK, base, now, arguments).await;
+        let query =
+            async |arguments: Vec<Vec<u8>>| self.query(&QUERY, (base, now), arguments).await;
         Ok(match operation {
             Operation::Put(settings) => self.put(queue, base, &settings, now).await?.into(),
             Operation::Remove => {
@@ -146,7 +147,7 @@ impl Inner {
             Operation::Heartbeat(tokens) => {
                 let tokens = tokens.into_iter().map(encode::token);
                 let arguments = std::iter::once(word("beat")).chain(tokens);
-                let mut told = beats(self.look(&BEAT, base, now, arguments).await?)?;
+                let mut told = beats(self.query(&HEARTBEAT, (base, now), arguments).await?)?;
                 for beat in &mut told {
                     if let Beat::Until(until) | Beat::Cancelled(until) = beat {
                         *until = self.by_caller(*until);
@@ -165,7 +166,7 @@ impl Inner {
             }
             Operation::Progress(token, progress) => {
                 let arguments = [word("progress"), encode::progress(token, progress)];
-                let told = beats(self.look(&BEAT, base, now, arguments).await?)?;
+                let told = beats(self.query(&HEARTBEAT, (base, now), arguments).await?)?;
                 told.first().is_some_and(|beat| *beat != Beat::Lost).into()
             }
             Operation::Cancel(id) => match control(&[b"cancel", &decimal(id)]).await? {
@@ -174,18 +175,18 @@ impl Inner {
                 _ => Cancelled::NotFound.into(),
             },
             Operation::Job(id) => {
-                let answer = list(look(vec![word("job"), decimal(id)]).await?)?;
+                let answer = list(query(vec![word("job"), decimal(id)]).await?)?;
                 self.read_job(context, id, answer).await?.into()
             }
             Operation::Peek { group, max } => {
                 let page = [decimal(max), decimal(PAGE_BYTES)];
                 let arguments = [word("peek"), word(group.as_str())].into_iter().chain(page);
-                self.read_line(context, list(look(arguments.collect()).await?)?).await?.into()
+                self.read_line(context, list(query(arguments.collect()).await?)?).await?.into()
             }
             Operation::Stats { after, max } => {
                 let after = after.map_or(String::new(), |group| format!("({group}"));
                 let arguments = vec![word("stats"), after.into_bytes(), decimal(max)];
-                let mut stats = stats(look(arguments).await?, max)?;
+                let mut stats = stats(query(arguments).await?, max)?;
                 stats.next = stats.next.map(|next| self.by_caller(next));
                 stats.into()
             }
@@ -204,7 +205,7 @@ impl Inner {
             Operation::Dead { after, max } => {
                 let after = decimal(after.map_or(0, |id| id.0));
                 let arguments = vec![word("dead"), after, decimal(max), decimal(PAGE_BYTES)];
-                let answer = list(look(arguments).await?)?;
+                let answer = list(query(arguments).await?)?;
                 let read = |pair: &[Value]| over(unsigned(&pair[0])?, bytes(&pair[1])?, true);
                 let pairs = answer.get(1..).unwrap_or_default().chunks_exact(2);
                 pairs.map(read).collect::<Result<Vec<Job>, _>>()?.into()
@@ -223,7 +224,7 @@ impl Inner {
                 (control(&[b"unrecur", name.as_bytes()]).await? == 1).into()
             }
             Operation::Recurring => {
-                recurring::read_all(look(vec![word("recurring")]).await?)?.into()
+                recurring::read_all(query(vec![word("recurring")]).await?)?.into()
             }
         })
     }
@@ -259,7 +260,7 @@ impl Inner {
         let seen = context.watch.seen();
         let asked = Instant::now();
         let arguments = [decimal(max), word(worker), decimal(PAGE_BYTES)];
-        let mut answer = list(self.change(&LEASE, &context.base, now, arguments).await?)?;
+        let mut answer = list(self.change(&LEASE, (&context.base[..], now), arguments).await?)?;
         if answer.len() < 4 {
             return Err(damaged());
         }
@@ -268,13 +269,16 @@ impl Inner {
         self.compare_clocks(now, asked, server);
         let next = moment_of(&answer[1])?.map(|next| self.by_caller(next));
         let expires_at = self.by_caller(moment(unsigned(&answer[3])?));
-        let read =
-            |pair: &[Value]| Ok(stored(bytes(&pair[1])?)?.lease(unsigned(&pair[0])?, expires_at));
+        let read = |pair: &[Value]| {
+            let (lease, _) = stored(unsigned(&pair[0])?, bytes(&pair[1])?)?;
+            // What is stored counts the attempts before this one.
+            Ok(Lease { attempt: lease.attempt + 1, expires_at, ..lease })
+        };
         let leases = jobs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
         Ok((Leased { leases, next, seen }, list(answer.swap_remove(2))?, server))
     }
 
-    /// A job from the answer of `LOOK` about it.
+    /// A job from the answer of `QUERY` about it.
     async fn read_job(
         &self,
         context: &QueueContext,
@@ -300,7 +304,7 @@ impl Inner {
         }
     }
 
-    /// The waiting jobs of a group from the answer of `LOOK` about it.
+    /// The waiting jobs of a group from the answer of `QUERY` about it.
     async fn read_line(
         &self,
         context: &QueueContext,
@@ -328,14 +332,14 @@ impl Inner {
         let shared = settings.shared.iter().map(|name| word(name.as_str()));
         // What time has done, it did under the settings of before.
         let change = std::iter::once(word("reshare")).chain(shared.clone());
-        match self.look(&CONTROL, base, now, change).await {
+        match self.query(&CONTROL, (base, now), change).await {
             Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
             _ => {}
         }
         let packed = encode::settings(settings);
         let has_limits = decimal(u8::from(!settings.queue_limits.is_empty()));
         let put = [word("put"), word(queue.as_str()), packed.clone(), packed, has_limits];
-        self.look(&PUT, base, now, put.into_iter().chain(shared)).await?;
+        self.query(&MANAGE, (base, now), put.into_iter().chain(shared)).await?;
         self.replace(base, now).await
     }
 
@@ -344,7 +348,7 @@ impl Inner {
         let mut was_there = false;
         // What its jobs hold of limits that it shares would be held for ever.
         loop {
-            match self.look(&CONTROL, base, now, [word("release")]).await {
+            match self.query(&CONTROL, (base, now), [word("release")]).await {
                 Ok(more) if number(&more)? == 1 => {}
                 Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
                 _ => break,
@@ -352,7 +356,7 @@ impl Inner {
         }
         loop {
             let arguments = [word("remove"), word(queue.as_str())];
-            let answer = list(self.look(&PUT, base, now, arguments).await?)?;
+            let answer = list(self.query(&MANAGE, (base, now), arguments).await?)?;
             let [was, more] = &answer[..] else { return Err(damaged()) };
             was_there |= number(was)? == 1;
             if number(more)? == 0 {
@@ -382,7 +386,7 @@ impl Inner {
         let mut cursor = b"0".to_vec();
         loop {
             let arguments = [word("replace"), cursor];
-            let answer = self.look(&CONTROL, base, now, arguments).await?;
+            let answer = self.query(&CONTROL, (base, now), arguments).await?;
             cursor = bytes(&answer)?.to_vec();
             if cursor == b"0" {
                 return Ok(());

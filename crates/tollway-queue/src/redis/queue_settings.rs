@@ -11,14 +11,18 @@ use redis::Value;
 
 use super::decode::{bytes, damaged};
 use super::encode::unpack_settings;
-use super::estimate::{Frame, Setting};
+use super::estimate::{EstimateContext, Frame};
 use super::{Inner, QueueContext};
 use crate::QueueSettings;
 use crate::error::Error;
 
 impl QueueContext {
     /// What an estimate needs beside a group.
-    pub(super) async fn setting(&self, inner: &Inner, frame: Frame) -> Result<Setting, Error> {
+    pub(super) async fn setting(
+        &self,
+        inner: &Inner,
+        frame: Frame,
+    ) -> Result<EstimateContext, Error> {
         let lock = || self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().clone().filter(|(version, _)| *version == frame.version);
         let settings = match known {
@@ -29,7 +33,7 @@ impl QueueContext {
                 settings
             }
         };
-        Setting::new(frame, settings)
+        EstimateContext::new(frame, settings)
     }
 
     /// Whether the queue is known to take results of `length`.

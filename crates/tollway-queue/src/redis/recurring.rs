@@ -73,7 +73,7 @@ impl Inner {
             let following = recurring.rhythm.next_after(server).map(micros_at);
             let following = following.map_or(String::new(), |at| at.to_string());
             let arguments = [b"fire".to_vec(), name, due.into_bytes(), following.into_bytes()];
-            self.change(&CONTROL, &context.base, now, arguments).await?;
+            self.change(&CONTROL, (&context.base[..], now), arguments).await?;
         }
         Ok(())
     }

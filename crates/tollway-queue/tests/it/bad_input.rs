@@ -180,7 +180,7 @@ mod file {
         let disk = Disk::new();
         let maker = disk.clone();
         let queues =
-            Embedded::open_with(FileOptions::on(move || Ok(maker.storage()))).expect("opens");
+            Embedded::open_with(FileOptions::on(move || Ok(maker.clone()))).expect("opens");
         get(queues.put_queue(&queue("q"), QueueSettings::default(), START));
         get(queues.enqueue(&queue("q"), vec![job("kept")], START));
         disk.set(Fault::Full);
