@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tollway_core::Timestamp;
+use tollway_core::{Clock, Timestamp};
 use tollway_queue::{
-    Backend, Embedded, FileOptions, Group, NewJob, Outcome, QueueName, QueueSettings,
+    Embedded, FileOptions, Group, NewJob, Outcome, Queue, QueueName, QueueSettings,
 };
 
 const PRODUCERS: usize = 64;
@@ -60,24 +60,33 @@ fn remove(path: &Path) {
     std::fs::remove_file(path).unwrap();
 }
 
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    Timestamp::from_nanos(since.as_nanos() as u64)
+struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Timestamp::from_nanos(since.as_nanos() as u64)
+    }
+}
+
+async fn queue(queues: Embedded, limit: &str) -> Queue {
+    let name = QueueName::new("bench").unwrap();
+    let queue = Queue::new(Arc::new(queues), Arc::new(WallClock), name);
+    queue.put(QueueSettings::with_limit(limit.parse().unwrap())).await.unwrap();
+    queue
 }
 
 /// Jobs that went all the way, in how long, at what processor time.
 async fn throughput(queues: Embedded, length: Duration) -> (u64, Duration, Duration) {
-    let (queues, name) = (Arc::new(queues), QueueName::new("bench").unwrap());
-    let settings = QueueSettings::with_limit("slots 100000/1s".parse().unwrap());
-    queues.put_queue(&name, settings, now()).await.unwrap();
+    let queue = queue(queues, "slots 100000/1s").await;
     let (stop, settled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (start, cpu) = (Instant::now(), cpu_time());
     let mut tasks = Vec::new();
     for producer in 0..PRODUCERS {
-        tasks.push(tokio::spawn(produce(queues.clone(), name.clone(), producer, stop.clone())));
+        tasks.push(tokio::spawn(produce(queue.clone(), producer, stop.clone())));
     }
     for _ in 0..WORKERS {
-        tasks.push(tokio::spawn(work(queues.clone(), name.clone(), settled.clone(), stop.clone())));
+        tasks.push(tokio::spawn(work(queue.clone(), settled.clone(), stop.clone())));
     }
     tokio::time::sleep(length).await;
     let outcome = (settled.load(Ordering::SeqCst), start.elapsed(), cpu_time() - cpu);
@@ -88,35 +97,33 @@ async fn throughput(queues: Embedded, length: Duration) -> (u64, Duration, Durat
     outcome
 }
 
-async fn produce(queues: Arc<Embedded>, name: QueueName, producer: usize, stop: Arc<AtomicBool>) {
+async fn produce(queue: Queue, producer: usize, stop: Arc<AtomicBool>) {
     let payload = bytes::Bytes::from(vec![b'x'; 100]);
     let mut index = producer;
     while !stop.load(Ordering::Relaxed) {
         index += PRODUCERS;
         let group = Group::new(&format!("group {}", index % GROUPS)).unwrap();
-        queues.enqueue(&name, vec![NewJob::new(group, payload.clone())], now()).await.unwrap();
+        queue.enqueue(NewJob::new(group, payload.clone())).await.unwrap();
         // The memory backend answers at once and would never let go of the thread.
         tokio::task::yield_now().await;
     }
 }
 
-async fn work(
-    queues: Arc<Embedded>,
-    name: QueueName,
-    settled: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-) {
+async fn work(queue: Queue, settled: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
-        let leased = queues.lease(&name, 256, "bench", now()).await.unwrap();
+        let leased = queue.lease(256, "bench").await.unwrap();
         if leased.leases.is_empty() {
             let wait = Duration::from_millis(50);
-            drop(tokio::time::timeout(wait, queues.changed(&name, leased.seen)).await);
+            drop(
+                tokio::time::timeout(wait, queue.backend().changed(queue.name(), leased.seen))
+                    .await,
+            );
             continue;
         }
         let done = |lease: &tollway_queue::Lease| (lease.token(), Outcome::Done { result: None });
         let outcomes: Vec<_> = leased.leases.iter().map(done).collect();
         let count = outcomes.len() as u64;
-        queues.settle(&name, outcomes, now()).await.unwrap();
+        queue.settle(outcomes).await.unwrap();
         settled.fetch_add(count, Ordering::SeqCst);
         tokio::task::yield_now().await;
     }
@@ -124,9 +131,7 @@ async fn work(
 
 /// What a million delayed jobs cost.
 async fn delayed(what: &str, queues: Embedded) {
-    let name = QueueName::new("bench").unwrap();
-    let settings = QueueSettings::with_limit("slots 10/10s".parse().unwrap());
-    queues.put_queue(&name, settings, now()).await.unwrap();
+    let queue = queue(queues, "slots 10/10s").await;
     let before = resident_bytes();
     let payload = bytes::Bytes::from(vec![b'x'; 32]);
     for batch in 0..1_000u64 {
@@ -135,13 +140,13 @@ async fn delayed(what: &str, queues: Embedded) {
             let delay = Duration::from_secs(86_400 + batch);
             NewJob::new(group, bytes::Bytes::copy_from_slice(&payload)).after(delay)
         };
-        queues.enqueue(&name, (0..1_000).map(job).collect(), now()).await.unwrap();
+        queue.enqueue_all((0..1_000).map(job).collect()).await.unwrap();
     }
     let bytes = resident_bytes() - before;
-    let leased = queues.lease(&name, 1, "bench", now()).await.unwrap();
+    let leased = queue.lease(1, "bench").await.unwrap();
     assert!(leased.leases.is_empty());
     let cpu = cpu_time();
-    let changed = queues.changed(&name, leased.seen);
+    let changed = queue.backend().changed(queue.name(), leased.seen);
     assert!(tokio::time::timeout(Duration::from_secs(3), changed).await.is_err(), "woken");
     let cpu = cpu_time() - cpu;
     println!("| {what} | {} | {:.1} |", bytes / 1_000_000, cpu.as_secs_f64() * 1e3);

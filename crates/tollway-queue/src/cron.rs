@@ -12,6 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tollway_core::Timestamp;
+use tollway_core::fields::calendar::{days_since_epoch, month_days};
 
 use crate::error::Error;
 
@@ -44,8 +45,9 @@ const MONTHS: [&str; 12] =
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 const MINUTE_NS: u64 = 60 * 1_000_000_000;
 const DAY_MINUTES: u64 = 24 * 60;
-/// Leap days come every four years but for a century's: within eight years every date has come.
-const DAYS_MAX: u64 = 8 * 366 + 1;
+/// Leap days come every four years but for a century's: within eight years every date has come. Two
+/// more, since the search may begin before this year.
+const YEARS_MAX: i64 = 10;
 
 impl Cron {
     /// The longest text.
@@ -56,51 +58,47 @@ impl Cron {
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let minute = moment.as_nanos() / MINUTE_NS + 1;
-        let (today, mut from) = (minute / DAY_MINUTES, minute % DAY_MINUTES);
-        for day in today..today + DAYS_MAX {
-            if self.has_day(day)
-                && let Some(minute) = self.minute_from(from)
-            {
-                let nanos = (day * DAY_MINUTES + minute).checked_mul(MINUTE_NS)?;
-                return Some(Timestamp::from_nanos(nanos));
+        let (today, now) = ((minute / DAY_MINUTES) as i64, minute % DAY_MINUTES);
+        // No year has more than 366 days: this one is today's or one before it.
+        let from_year = 1970 + today / 366;
+        let years = from_year..=from_year + YEARS_MAX;
+        let months = years.flat_map(|year| (1..=12).map(move |month| (year, month)));
+        for (year, month) in months.filter(|(_, month)| has(self.months, *month)) {
+            for date in 1..=month_days(year, month) {
+                let day = days_since_epoch(year, month, date);
+                let from = if day == today { now } else { 0 };
+                if day >= today
+                    && self.has_day(day, date)
+                    && let Some(minute) = self.minute_from(from)
+                {
+                    let nanos = (day as u64 * DAY_MINUTES + minute).checked_mul(MINUTE_NS)?;
+                    return Some(Timestamp::from_nanos(nanos));
+                }
             }
-            from = 0;
         }
         None
     }
 
-    fn has_day(&self, day: u64) -> bool {
-        let (month, of_month) = civil(day);
+    fn has_day(&self, day: i64, date: i64) -> bool {
         // 1970-01-01 was a Thursday.
         let weekday = has(self.weekdays, (day + 4) % 7);
-        let date = has(self.days, of_month);
-        let fits = if self.either_day { date || weekday } else { date && weekday };
-        has(self.months, month) && fits
+        let date = has(self.days, date);
+        if self.either_day { date || weekday } else { date && weekday }
     }
 
     /// The first minute of a day that fits, not before `from`.
     fn minute_from(&self, from: u64) -> Option<u64> {
-        (from / 60..24).filter(|&hour| has(self.hours, hour)).find_map(|hour| {
+        (from / 60..24).filter(|&hour| has(self.hours, hour as i64)).find_map(|hour| {
             let first = if hour == from / 60 { from % 60 } else { 0 };
-            (first..60).find(|&minute| has(self.minutes, minute)).map(|minute| hour * 60 + minute)
+            (first..60)
+                .find(|&minute| has(self.minutes, minute as i64))
+                .map(|minute| hour * 60 + minute)
         })
     }
 }
 
-const fn has(set: u64, value: u64) -> bool {
+const fn has(set: u64, value: i64) -> bool {
     set >> value & 1 == 1
-}
-
-/// Month and day of month of a day since 1970-01-01, by the proleptic Gregorian calendar.
-fn civil(day: u64) -> (u64, u64) {
-    // Years start in March here, so that the leap day is the last of its year.
-    let shifted = day + 719_468;
-    let of_era = shifted % 146_097;
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let march_month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * march_month + 2) / 5 + 1;
-    (if march_month < 10 { march_month + 3 } else { march_month - 9 }, of_month)
 }
 
 impl FromStr for Cron {
@@ -109,13 +107,14 @@ impl FromStr for Cron {
     fn from_str(text: &str) -> Result<Self, Error> {
         let text = text.trim();
         if text.len() > Self::LEN_MAX {
-            return Err(Error::invalid("a calendar is at most 256 bytes long"));
+            let found = format_args!("{} bytes", text.len());
+            return Err(Error::outside("calendar", found, "at most 256 bytes"));
         }
         let fields: Vec<&str> = expand(text).split_ascii_whitespace().collect();
         let [minute, hour, day, month, weekday] = fields[..] else {
-            return Err(Error::invalid(
-                "a calendar has five fields: minute hour day-of-month month day-of-week",
-            ));
+            let found = format_args!("{} fields", fields.len());
+            let expected = "five: minute hour day-of-month month day-of-week";
+            return Err(Error::outside("calendar", found, expected));
         };
         let sunday_twice = set(weekday, 0, 7, &WEEKDAYS, "day of week")?;
         let cron = Self {
@@ -129,7 +128,7 @@ impl FromStr for Cron {
         };
         match cron.next_after(Timestamp::MIN) {
             Some(_) => Ok(cron),
-            None => Err(Error::invalid(format!("no date ever fits {text:?}"))),
+            None => Err(Error::outside("calendar", text, "a date that comes")),
         }
     }
 }
@@ -147,7 +146,7 @@ fn expand(text: &str) -> &str {
 
 /// The values that `field` names, as bits.
 fn set(field: &str, min: u64, max: u64, names: &[&str], what: &str) -> Result<u64, Error> {
-    let wrong = || Error::invalid(format!("{field:?} is no {what}: {min} to {max}"));
+    let wrong = || Error::outside(what, format_args!("{field:?}"), format_args!("{min} to {max}"));
     let mut bits = 0;
     for part in field.split(',') {
         let (range, step) = match part.split_once('/') {

@@ -1,30 +1,33 @@
 //! Queues in this process: in memory, or in a file that survives it.
 //!
 //! ```text
-//!   call -> closure ─┬─ memory: under a lock, at once ─────────────────────────> answer
-//!                    └─ file:   to the one writer thread -> schedule + rows
-//!                                 -> one commit for all that came meanwhile ───> answers
+//!   command ─┬─ memory: under a lock, at once ──────────────────────────> reply
+//!            └─ file:   to the one writer thread -> schedule + rows
+//!                         -> one commit for all that came meanwhile ────> replies
 //! ```
 //!
-//! Both run the same closures on the same [`Schedule`]; the file is the log of truth behind it. An
+//! Both carry out the same commands on the same [`Schedule`] (see `operations`); the file is the log of truth behind it. An
 //! answer is given when what it says is stored. If a commit fails then every call in it fails, and
 //! the schedule is read anew from the file: nothing is acknowledged that is not stored.
 
-mod backend;
 #[cfg(feature = "redb")]
 mod file;
 mod memory;
-mod signals;
-mod workspace;
+mod operations;
+mod row_store;
+mod wakes;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::answer::Answer;
-use crate::error::Error;
+use tollway_core::Timestamp;
+
+use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use memory::MemoryVault;
-use signals::Signals;
-use workspace::{RowStore, Workspace};
+use crate::{Backend, Call, Command, Health, Operation, QueueName, Reply, Wake};
+use memory::MemoryRows;
+use operations::Workspace;
+use row_store::RowStore as _;
+use wakes::Wakes;
 
 #[cfg(feature = "redb")]
 pub use file::{FileOptions, Reserve};
@@ -32,29 +35,32 @@ pub use file::{FileOptions, Reserve};
 /// Queues in this process.
 ///
 /// ```
-/// use tollway_queue::{Backend, Embedded, Group, NewJob, Outcome, QueueName, QueueSettings};
-/// use tollway_core::Timestamp;
-///
+/// use tollway_queue::{Embedded, Group, NewJob, Outcome, Queue, QueueName, QueueSettings};
+/// use std::sync::Arc;
+/// # struct Clock;
+/// # impl tollway_core::Clock for Clock {
+/// #     fn now(&self) -> tollway_core::Timestamp { tollway_core::Timestamp::from_millis(1) }
+/// # }
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let (queues, name) = (Embedded::memory(), QueueName::new("roles")?);
-/// let now = Timestamp::from_millis(1_000);
-/// queues.put_queue(&name, QueueSettings::with_limit("slots 10/10s".parse()?), now).await?;
-/// queues.enqueue(&name, vec![NewJob::new(Group::new("guild 42")?, "add role")], now).await?;
-/// let leased = queues.lease(&name, 1, "worker 1", now).await?;
-/// let done = Outcome::Done { result: None };
-/// queues.settle_one(&name, leased.leases[0].token(), done, now).await?;
+/// # let clock = Arc::new(Clock);
+///
+/// let queue = Queue::new(Arc::new(Embedded::memory()), clock, QueueName::new("roles")?);
+/// queue.put(QueueSettings::with_limit("slots 10/10s".parse()?)).await?;
+/// queue.enqueue(NewJob::new(Group::new("guild 42")?, "add role")).await?;
+/// let leased = queue.lease(1, "worker 1").await?;
+/// queue.settle_one(leased.leases[0].token(), Outcome::Done { result: None }).await?;
 /// # Ok::<(), tollway_queue::Error>(())
 /// # }).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct Embedded {
     runner: Runner,
-    signals: Arc<Signals>,
+    wakes: Arc<Wakes>,
 }
 
 #[derive(Debug)]
 enum Runner {
-    Memory(Mutex<(Schedule, MemoryVault)>),
+    Memory(Mutex<(Schedule, MemoryRows)>),
     #[cfg(feature = "redb")]
     File(file::Writer),
 }
@@ -63,8 +69,8 @@ impl Embedded {
     /// Queues that are gone with the process.
     #[must_use]
     pub fn memory() -> Self {
-        let state = (Schedule::new(), MemoryVault::default());
-        Self { runner: Runner::Memory(Mutex::new(state)), signals: Arc::default() }
+        let state = (Schedule::new(), MemoryRows::default());
+        Self { runner: Runner::Memory(Mutex::new(state)), wakes: Arc::default() }
     }
 
     /// Queues in the file at `path`, which is made if need be.
@@ -85,38 +91,48 @@ impl Embedded {
     /// As [`Self::open`].
     #[cfg(feature = "redb")]
     pub fn open_with(options: FileOptions) -> Result<Self, Error> {
-        let signals = Arc::new(Signals::default());
-        let writer = file::Writer::start(options, signals.clone())?;
-        Ok(Self { runner: Runner::File(writer), signals })
+        let wakes = Arc::new(Wakes::default());
+        let writer = file::Writer::start(options, wakes.clone())?;
+        Ok(Self { runner: Runner::File(writer), wakes })
     }
+}
 
-    /// Runs `operation` and answers when what it changed is stored.
-    fn submit<T: Send + Unpin + 'static>(
-        &self,
-        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
-    ) -> Answer<'_, T> {
-        self.submit_as(false, operation)
-    }
-
-    /// The same; `adds` if it adds jobs, which a full disk refuses.
-    fn submit_as<T: Send + Unpin + 'static>(
-        &self,
-        adds: bool,
-        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
-    ) -> Answer<'_, T> {
+impl Backend for Embedded {
+    fn run(&self, command: Command, now: Timestamp) -> Call<Reply> {
         match &self.runner {
             Runner::Memory(state) => {
-                // Memory that runs out is not told in time to refuse anything.
-                let _ = adds;
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 let (schedule, rows) = &mut *state;
-                let result = operation(&mut Workspace { schedule, rows });
+                let result = Workspace { schedule, rows }.run(command, now);
                 let stored = rows.store(schedule);
-                self.signals.publish(schedule.woken.drain(..));
-                Answer::Ready(stored.and(result))
+                self.wakes.publish(schedule.woken.drain(..));
+                Call::ready(stored.and(result))
             }
             #[cfg(feature = "redb")]
-            Runner::File(writer) => writer.submit(adds, operation),
+            Runner::File(writer) => writer.submit(command, now),
+        }
+    }
+
+    fn changed(&self, queue: &QueueName, seen: u64) -> Call<Wake> {
+        // Listen first, look then: what happens in between is seen by either.
+        let mut receiver = self.wakes.subscribe(queue, Wake { next: None, seen });
+        let current = self.on(queue, Operation::Wake, Timestamp::MIN).read::<Wake>();
+        let gone = format!("the queue {queue} is gone");
+        Call::pending(async move {
+            let current = current.await?;
+            if current.seen > seen {
+                return Ok(current);
+            }
+            let wake = receiver.wait_for(|wake| wake.seen > seen).await;
+            wake.map(|wake| *wake).map_err(|_| Error::new(ErrorKind::UnknownQueue, gone))
+        })
+    }
+
+    fn health(&self) -> Health {
+        match &self.runner {
+            Runner::Memory(_) => Health::default(),
+            #[cfg(feature = "redb")]
+            Runner::File(writer) => writer.health(),
         }
     }
 }

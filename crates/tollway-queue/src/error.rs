@@ -50,9 +50,18 @@ impl Error {
         Self { source: Some(source.into()), ..self }
     }
 
-    /// That a setting or a job is outside its bounds.
+    /// That what was given cannot be used.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// That a field of a setting, a job or a call is outside its bounds.
+    pub(crate) fn outside(
+        field: &str,
+        found: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self::invalid(format!("invalid {field}: found {found}, expected {expected}"))
     }
 
     /// The same error once more, for another call that failed for the same reason.

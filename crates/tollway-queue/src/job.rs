@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tollway_core::Timestamp;
 
 use crate::error::Error;
-use crate::{Group, JobId, QueueSettings};
+use crate::{Group, JobId};
 
 /// A job to be enqueued.
 ///
@@ -148,23 +148,19 @@ impl NewJob {
         Self { backoff: Some(backoff), ..self }
     }
 
-    /// Whether the job is within its bounds and those of its queue.
-    pub(crate) fn check(&self, settings: &QueueSettings, now: Timestamp) -> Result<(), Error> {
-        if self.payload.len() > settings.payload_max as usize {
-            return Err(Error::invalid(format!(
-                "the payload has {} bytes; this queue takes at most {}",
-                self.payload.len(),
-                settings.payload_max
-            )));
-        }
+    /// Whether the job is within the bounds of every queue.
+    pub(crate) fn check(&self, now: Timestamp) -> Result<(), Error> {
         if self.weight == 0 || self.weight > Self::WEIGHT_MAX {
-            return Err(Error::invalid("a job's weight is 1 to 1000000"));
+            return Err(Error::outside("weight", self.weight, "1 to 1000000"));
         }
-        if self.key.as_ref().is_some_and(|key| key.is_empty() || key.len() > Self::KEY_LEN_MAX) {
-            return Err(Error::invalid("an idempotency key is 1 to 256 bytes"));
+        if let Some(key) = &self.key
+            && (key.is_empty() || key.len() > Self::KEY_LEN_MAX)
+        {
+            let found = format_args!("{} bytes", key.len());
+            return Err(Error::outside("idempotency key", found, "1 to 256 bytes"));
         }
         if self.attempts_max == Some(0) {
-            return Err(Error::invalid("attempts_max must be at least 1"));
+            return Err(Error::outside("attempts_max", 0, "at least 1"));
         }
         let delay = match self.start {
             Start::Now => Duration::ZERO,
@@ -172,7 +168,8 @@ impl NewJob {
             Start::At(at) => at.since(now),
         };
         if delay > Self::DELAY_MAX {
-            return Err(Error::invalid("a job starts within ten years"));
+            let found = format_args!("a delay of {} s", delay.as_secs());
+            return Err(Error::outside("start", found, "at most ten years"));
         }
         Ok(())
     }
@@ -232,6 +229,14 @@ impl Lease {
     pub const fn token(&self) -> LeaseToken {
         LeaseToken { id: self.id, attempt: self.attempt }
     }
+
+    /// The job that was leased, as it is in `state`.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_job(self, state: JobState) -> Job {
+        let Self { id, attempt, failures, group, payload, priority, weight, enqueued_at, .. } =
+            self;
+        Job { id, group, payload, priority, weight, enqueued_at, attempt, failures, state }
+    }
 }
 
 /// What names a lease: a job and the attempt at it.
@@ -285,6 +290,22 @@ impl Outcome {
     pub const LIMITED_MAX: Duration = Duration::from_secs(86_400);
     /// The longest reason, in bytes.
     pub const REASON_LEN_MAX: usize = 1_024;
+
+    /// Cuts a reason, and lowers a wait, that is above its bound: a worker that tells more than is
+    /// kept has still done its work.
+    pub(crate) fn cut(&mut self) {
+        match self {
+            Self::Failed { reason, .. } => {
+                let mut end = reason.len().min(Self::REASON_LEN_MAX);
+                while !reason.is_char_boundary(end) {
+                    end -= 1;
+                }
+                reason.truncate(end);
+            }
+            Self::Limited { wait } => *wait = (*wait).min(Self::LIMITED_MAX),
+            Self::Done { .. } | Self::Released => {}
+        }
+    }
 }
 
 /// What became of a lease that was settled.

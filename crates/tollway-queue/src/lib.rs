@@ -8,8 +8,11 @@
 
 pub mod feedback;
 
-mod answer;
 mod backend;
+#[cfg(any(feature = "redb", feature = "redis"))]
+mod bytes_codec;
+mod call;
+mod command;
 mod cron;
 mod embedded;
 mod error;
@@ -27,8 +30,9 @@ mod settings;
 mod stats;
 mod worker;
 
-pub use answer::Answer;
 pub use backend::{BATCH_MAX, Backend, Health, PAGE_BYTES, Wake};
+pub use call::Call;
+pub use command::{Command, Operation, Reply};
 pub use cron::Cron;
 pub use embedded::Embedded;
 #[cfg(feature = "redb")]
@@ -46,4 +50,4 @@ pub use recurring::{Recurring, Rhythm};
 pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
-pub use worker::{Certain, HandlerFn, Summary, Task, Worker, handler_fn};
+pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};

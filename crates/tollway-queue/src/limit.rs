@@ -18,7 +18,7 @@ use crate::error::Error;
 /// |---|---|
 /// | `slots 10/10s` | ten slots, each free again 10 s after the *response* to the call that used it |
 /// | `concurrent 5` | at most five in flight: slots that are free at the response |
-/// | `window 10/10s` | a reservoir of ten per window of the clock, as in the seed |
+/// | `window 10/10s` | a reservoir of ten per window of the clock |
 /// | `gcra 10/1s burst 5`, `sliding 10/10s`, `fixed 10/10s`, `leaky 10 1/1s` | a policy of the core |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -45,6 +45,8 @@ pub enum Limit {
 impl Limit {
     /// The most units of slots and windows.
     pub const UNITS_MAX: u32 = 1_000_000;
+    /// The longest window of slots and windows.
+    pub const WINDOW_MAX: Duration = Duration::from_secs(31 * 86_400);
 
     /// `units` slots that free `window` after the response.
     ///
@@ -52,8 +54,8 @@ impl Limit {
     ///
     /// If `units` is zero or above [`Self::UNITS_MAX`], or the window longer than 31 days.
     pub fn slots(units: u32, window: Duration) -> Result<Self, Error> {
-        bounded(units, window)?;
-        Ok(Self::Slots { units, window })
+        let limit = Self::Slots { units, window };
+        limit.check().map(|()| limit)
     }
 
     /// `units` per window aligned to the epoch.
@@ -62,11 +64,8 @@ impl Limit {
     ///
     /// As [`Self::slots`], or if the window is shorter than a millisecond.
     pub fn window(units: u32, window: Duration) -> Result<Self, Error> {
-        bounded(units, window)?;
-        if window < Duration::from_millis(1) {
-            return Err(Error::invalid("a window is at least 1 ms"));
-        }
-        Ok(Self::Window { units, window })
+        let limit = Self::Window { units, window };
+        limit.check().map(|()| limit)
     }
 
     /// What `algorithm` allows. A bound on calls in flight becomes slots: they are released by the
@@ -84,16 +83,26 @@ impl Limit {
             algorithm => Ok(Self::Policy(algorithm)),
         }
     }
-}
 
-fn bounded(units: u32, window: Duration) -> Result<(), Error> {
-    if units == 0 || units > Limit::UNITS_MAX {
-        return Err(Error::invalid("a limit has 1 to 1000000 units"));
+    /// Whether the limit is within its bounds; its fields are public.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (units, window, window_min) = match *self {
+            Self::Slots { units, window } => (units, window, Duration::ZERO),
+            Self::Window { units, window } => (units, window, Duration::from_millis(1)),
+            Self::Policy(Algorithm::Concurrency(_)) => {
+                return Err(Error::outside("limit", "a concurrency policy", "slots"));
+            }
+            Self::Policy(_) => return Ok(()),
+        };
+        if units == 0 || units > Self::UNITS_MAX {
+            return Err(Error::outside("units of a limit", units, "1 to 1000000"));
+        }
+        if window < window_min || window > Self::WINDOW_MAX {
+            let expected = format_args!("{window_min:?} to 31 days");
+            return Err(Error::outside("window of a limit", format_args!("{window:?}"), expected));
+        }
+        Ok(())
     }
-    if window > Duration::from_secs(31 * 86_400) {
-        return Err(Error::invalid("a limit's window is at most 31 days"));
-    }
-    Ok(())
 }
 
 impl FromStr for Limit {

@@ -22,31 +22,11 @@ impl QueueName {
     pub fn new(text: &str) -> Result<Self, Error> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
         if text.is_empty() || text.len() > Self::LEN_MAX || !text.bytes().all(fits) {
-            return Err(Error::invalid(
-                "a queue's name is 1 to 128 letters, digits, '.', '_', '-' or ':'",
-            ));
+            let found = format_args!("{:?}", text.chars().take(64).collect::<String>());
+            let expected = "1 to 128 letters, digits, '.', '_', '-' or ':'";
+            return Err(Error::outside("queue name", found, expected));
         }
         Ok(Self(text.into()))
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for QueueName {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::new(text)
-    }
-}
-
-impl fmt::Display for QueueName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -66,15 +46,10 @@ impl Group {
     /// If it is longer than [`Self::LEN_MAX`] bytes.
     pub fn new(text: &str) -> Result<Self, Error> {
         if text.len() > Self::LEN_MAX {
-            return Err(Error::invalid("a group's name is at most 256 bytes"));
+            let found = format_args!("{} bytes", text.len());
+            return Err(Error::outside("group", found, "at most 256 bytes"));
         }
         Ok(Self(text.into()))
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -90,26 +65,40 @@ impl std::borrow::Borrow<str> for Group {
     }
 }
 
-impl FromStr for Group {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::new(text)
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Groups are named by strangers: shown escaped, so that a log line stays one line.
         write!(f, "{:?}", &*self.0)
     }
 }
+
+macro_rules! text_of {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                Self::new(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+text_of! { QueueName Group }
 
 /// The number of a job in its queue, given in the order of enqueueing and never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,7 +114,8 @@ impl FromStr for JobId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        text.parse().map(Self).map_err(|_| Error::invalid("a job's id is a whole number"))
+        let outside = |_| Error::outside("job id", format_args!("{text:?}"), "a whole number");
+        text.parse().map(Self).map_err(outside)
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::Duration;
 use tollway_core::{Clock, Timestamp};
 
 use crate::{
-    Answer, Backend, Beat, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease,
-    LeaseToken, Leased, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring,
-    Settled, Stats,
+    Backend, Beat, Call, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease,
+    LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName, QueueSettings,
+    Recurring, Reply, Settled, Stats,
 };
 
 /// A queue by its name.
 ///
-/// Cheap to clone; clones are the same queue. Every method reads the clock once and asks the
-/// backend; what it answers is stored.
+/// Cheap to clone; clones are the same queue. Every method checks its input, reads the clock once
+/// and asks the backend; what it answers is stored. An error of kind [`ErrorKind::Invalid`] names
+/// what is outside its bounds, what was found and what was expected.
 #[derive(Clone)]
 pub struct Queue {
     name: QueueName,
@@ -36,8 +37,12 @@ impl Queue {
     ///
     /// If a setting is out of bounds, or the backend fails.
     pub async fn put(&self, settings: QueueSettings) -> Result<(), Error> {
-        settings.validate()?;
-        self.backend.put_queue(&self.name, settings, self.now()).await
+        self.call(Operation::Put(Box::new(settings))).await
+    }
+
+    /// Forgets the queue and everything in it; whether there was one.
+    pub fn remove(&self) -> Call<bool> {
+        self.call(Operation::Remove)
     }
 
     /// Its name.
@@ -58,6 +63,10 @@ impl Queue {
         self.clock.now()
     }
 
+    fn call<T: TryFrom<Reply, Error = Error>>(&self, operation: Operation) -> Call<T> {
+        self.backend.on(&self.name, operation, self.now()).read()
+    }
+
     /// Enqueues a job.
     ///
     /// # Errors
@@ -65,19 +74,23 @@ impl Queue {
     /// If the job is out of bounds, the queue is full or unknown, or the backend fails. Unless the
     /// error's kind is `Unknown`, nothing was stored; with an idempotency key, simply try again.
     pub async fn enqueue(&self, job: NewJob) -> Result<Enqueued, Error> {
-        let enqueued = self.backend.enqueue(&self.name, vec![job], self.now()).await?;
+        let enqueued = self.enqueue_all(vec![job]).await?;
         let no_answer = || Error::new(ErrorKind::Unknown, "the backend gave no answer for the job");
         enqueued.into_iter().next().ok_or_else(no_answer)
     }
 
-    /// Enqueues all jobs or none; see [`Backend::enqueue`].
-    pub fn enqueue_all(&self, jobs: Vec<NewJob>) -> Answer<'_, Vec<Enqueued>> {
-        self.backend.enqueue(&self.name, jobs, self.now())
+    /// Enqueues all jobs (at most [`crate::BATCH_MAX`]) or none; one answer per job, in order.
+    pub fn enqueue_all(&self, jobs: Vec<NewJob>) -> Call<Vec<Enqueued>> {
+        self.call(Operation::Enqueue(jobs))
     }
 
-    /// Leases what may start now; see [`Backend::lease`].
-    pub fn lease(&self, max: usize, worker: &str) -> Answer<'_, Leased> {
-        self.backend.lease(&self.name, max, worker, self.now())
+    /// Leases up to `max` jobs that may start now, to `worker` (at most
+    /// [`Operation::WORKER_LEN_MAX`] bytes).
+    ///
+    /// Fewer come if fewer may start, if they fill a [page](crate::PAGE_BYTES), and if `max` is
+    /// above [`crate::BATCH_MAX`], which is then meant.
+    pub fn lease(&self, max: usize, worker: &str) -> Call<Leased> {
+        self.call(Operation::Lease { max, worker: worker.to_owned() })
     }
 
     /// Leases up to `max` jobs, waiting for the first of them for at most `patience`.
@@ -87,7 +100,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`Backend::lease`].
+    /// As [`Self::lease`].
     ///
     /// # Cancel safety
     ///
@@ -105,7 +118,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`Backend::lease`].
+    /// As [`Self::lease`].
     pub async fn wait_for_leases_until(
         &self,
         max: usize,
@@ -157,79 +170,96 @@ impl Queue {
         }
     }
 
-    /// Says what came of leases; see [`Backend::settle`].
-    pub fn settle(&self, outcomes: Vec<(LeaseToken, Outcome)>) -> Answer<'_, Vec<Settled>> {
-        self.backend.settle(&self.name, outcomes, self.now())
+    /// Says what came of leases (at most [`crate::BATCH_MAX`]); one answer per outcome, in order.
+    /// May be repeated.
+    pub fn settle(&self, outcomes: Vec<(LeaseToken, Outcome)>) -> Call<Vec<Settled>> {
+        self.call(Operation::Settle(outcomes))
     }
 
-    /// Says what came of one lease; an error if it was over.
-    pub fn settle_one(&self, token: LeaseToken, outcome: Outcome) -> Answer<'_, Settled> {
-        self.backend.settle_one(&self.name, token, outcome, self.now())
+    /// Says what came of one lease.
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`ErrorKind::LeaseLost`] if it was over.
+    pub async fn settle_one(&self, token: LeaseToken, outcome: Outcome) -> Result<Settled, Error> {
+        match self.settle(vec![(token, outcome)]).await?.first() {
+            Some(Settled::Lost) | None => Err(Error::new(
+                ErrorKind::LeaseLost,
+                format!("attempt {} at job {} is over", token.attempt, token.id),
+            )),
+            Some(settled) => Ok(*settled),
+        }
     }
 
-    /// Prolongs leases; see [`Backend::heartbeat`].
-    pub fn heartbeat(&self, tokens: &[LeaseToken]) -> Answer<'_, Vec<Beat>> {
-        self.backend.heartbeat(&self.name, tokens, self.now())
+    /// Prolongs leases (at most [`crate::BATCH_MAX`]) by the queue's lease time; one answer per
+    /// token, in order.
+    pub fn heartbeat(&self, tokens: &[LeaseToken]) -> Call<Vec<Beat>> {
+        self.call(Operation::Heartbeat(tokens.to_vec()))
     }
 
     /// Says how far a running job is; whether its lease still holds.
-    pub fn progress(&self, token: LeaseToken, progress: Progress) -> Answer<'_, bool> {
-        self.backend.progress(&self.name, token, progress, self.now())
+    pub fn progress(&self, token: LeaseToken, progress: Progress) -> Call<bool> {
+        self.call(Operation::Progress(token, progress))
     }
 
     /// Takes a job out of the queue, or asks its worker to stop.
-    pub fn cancel(&self, id: JobId) -> Answer<'_, Cancelled> {
-        self.backend.cancel(&self.name, id, self.now())
+    pub fn cancel(&self, id: JobId) -> Call<Cancelled> {
+        self.call(Operation::Cancel(id))
     }
 
     /// What is known about a job.
-    pub fn job(&self, id: JobId) -> Answer<'_, Option<Job>> {
-        self.backend.job(&self.name, id, self.now())
+    pub fn job(&self, id: JobId) -> Call<Option<Job>> {
+        self.call(Operation::Job(id))
     }
 
-    /// The next jobs of a group, in the order in which they start.
-    pub fn peek(&self, group: &Group, max: usize) -> Answer<'_, Vec<Job>> {
-        self.backend.peek(&self.name, group, max, self.now())
+    /// The next jobs of a group (at most [`crate::BATCH_MAX`], and a [page](crate::PAGE_BYTES) at
+    /// most) in the order in which they start.
+    pub fn peek(&self, group: &Group, max: usize) -> Call<Vec<Job>> {
+        self.call(Operation::Peek { group: group.clone(), max })
     }
 
-    /// The queue's figures and a page of groups; see [`Backend::stats`].
-    pub fn stats(&self, after: Option<&Group>, max: usize) -> Answer<'_, Stats> {
-        self.backend.stats(&self.name, after, max, self.now())
+    /// The queue's figures and a page of at most `max` groups (and at most [`crate::BATCH_MAX`])
+    /// whose names are after `after`.
+    pub fn stats(&self, after: Option<&Group>, max: usize) -> Call<Stats> {
+        self.call(Operation::Stats { after: after.cloned(), max })
     }
 
-    /// Pauses or resumes a group, or the whole queue.
-    pub fn pause(&self, group: Option<&Group>, paused: bool) -> Answer<'_, ()> {
-        self.backend.pause(&self.name, group, paused, self.now())
+    /// Pauses or resumes a group, or the whole queue. What runs is not touched.
+    pub fn pause(&self, group: Option<&Group>, paused: bool) -> Call<()> {
+        self.call(Operation::Pause { group: group.cloned(), paused })
     }
 
-    /// Gives a group limits of its own, or takes them back.
-    pub fn set_limits(&self, group: &Group, limits: Option<Vec<Limit>>) -> Answer<'_, ()> {
-        self.backend.set_limits(&self.name, group, limits, self.now())
+    /// Gives a group limits of its own in place of the queue's `group_limits`; `None` takes them
+    /// back. What is in use stays in use.
+    pub fn set_limits(&self, group: &Group, limits: Option<Vec<Limit>>) -> Call<()> {
+        self.call(Operation::SetLimits { group: group.clone(), limits })
     }
 
-    /// A page of dead letters; see [`Backend::dead`].
-    pub fn dead(&self, after: Option<JobId>, max: usize) -> Answer<'_, Vec<Job>> {
-        self.backend.dead(&self.name, after, max, self.now())
+    /// A [page](crate::PAGE_BYTES) of at most `max` dead letters (and at most
+    /// [`crate::BATCH_MAX`]) whose ids are after `after`, in order of their ids. It may be shorter
+    /// though more are there: the last one is empty.
+    pub fn dead(&self, after: Option<JobId>, max: usize) -> Call<Vec<Job>> {
+        self.call(Operation::Dead { after, max })
     }
 
-    /// Puts a dead letter back into its group; whether there was one.
-    pub fn revive(&self, id: JobId) -> Answer<'_, bool> {
-        self.backend.revive(&self.name, id, self.now())
+    /// Puts a dead letter back into its group, as if it had never failed; whether there was one.
+    pub fn revive(&self, id: JobId) -> Call<bool> {
+        self.call(Operation::Revive(id))
     }
 
-    /// Makes or replaces a recurring job.
-    pub fn put_recurring(&self, recurring: Recurring) -> Answer<'_, ()> {
-        self.backend.put_recurring(&self.name, recurring, self.now())
+    /// Makes a recurring job, or replaces the one of that name.
+    pub fn put_recurring(&self, recurring: Recurring) -> Call<()> {
+        self.call(Operation::PutRecurring(Box::new(recurring)))
     }
 
     /// Ends a recurring job; whether there was one.
-    pub fn remove_recurring(&self, name: &str) -> Answer<'_, bool> {
-        self.backend.remove_recurring(&self.name, name, self.now())
+    pub fn remove_recurring(&self, name: &str) -> Call<bool> {
+        self.call(Operation::RemoveRecurring(name.to_owned()))
     }
 
     /// Every recurring job, in order of names.
-    pub fn recurring(&self) -> Answer<'_, Vec<Recurring>> {
-        self.backend.recurring(&self.name)
+    pub fn recurring(&self) -> Call<Vec<Recurring>> {
+        self.call(Operation::Recurring)
     }
 }
 

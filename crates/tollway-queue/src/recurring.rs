@@ -67,16 +67,22 @@ impl Recurring {
     /// Saying which is not.
     pub fn validate(&self) -> Result<(), Error> {
         if self.name.is_empty() || self.name.len() > Self::NAME_LEN_MAX {
-            return Err(Error::invalid("a recurring job's name is 1 to 128 bytes"));
+            let found = format_args!("{} bytes", self.name.len());
+            return Err(Error::outside("name of a recurring job", found, "1 to 128 bytes"));
         }
-        match self.rhythm {
-            Rhythm::Every(interval) if interval < Duration::from_secs(1) => {
-                Err(Error::invalid("a recurring job's interval is at least a second"))
-            }
-            Rhythm::Every(interval) if interval > NewJob::DELAY_MAX => {
-                Err(Error::invalid("a recurring job's interval is at most ten years"))
-            }
-            _ => Ok(()),
+        if let Rhythm::Every(interval) = self.rhythm
+            && !(Duration::from_secs(1)..=NewJob::DELAY_MAX).contains(&interval)
+        {
+            let found = format_args!("{interval:?}");
+            return Err(Error::outside("interval", found, "1 s to ten years"));
         }
+        Ok(())
+    }
+
+    /// When it comes next after `now`.
+    pub(crate) fn next_after(&self, now: Timestamp) -> Result<Timestamp, Error> {
+        let never =
+            || Error::outside("rhythm", "a time that never comes", "one within eight years");
+        self.rhythm.next_after(now).ok_or_else(never)
     }
 }

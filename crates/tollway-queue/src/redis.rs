@@ -24,16 +24,15 @@
 //! failover but for what the replica had not received. A job is then at worst run again, or enqueued
 //! again by a producer that uses an idempotency key.
 
-mod answers;
-mod backend;
+mod batch_runs;
 mod batching;
-mod calls;
 mod connection;
+mod decode;
+mod encode;
 mod estimate;
-mod pack;
-mod read;
+mod operations;
+mod queue_settings;
 mod recurring;
-mod results;
 mod script;
 mod watch;
 
@@ -49,11 +48,11 @@ use tollway_redis::Primary;
 
 use self::batching::Gather;
 use self::connection::Line;
-use self::pack::micros_at;
+use self::encode::micros_at;
 use self::script::Script;
 use self::watch::Watch;
 use crate::error::{Error, ErrorKind};
-use crate::{Enqueued, QueueName, QueueSettings, Settled};
+use crate::{QueueName, QueueSettings, Reply};
 
 /// What a backend on Redis is told when it is made.
 #[derive(Clone, Debug)]
@@ -112,10 +111,10 @@ struct Inner {
 struct QueueContext {
     /// What the keys of the queue begin with.
     base: Vec<u8>,
-    enqueue: Gather<Vec<Enqueued>>,
-    settle: Gather<Vec<Settled>>,
+    enqueue: Gather<Reply>,
+    settle: Gather<Reply>,
     watch: Arc<Watch>,
-    /// The longest result that it takes, as last read; see `results`.
+    /// The longest result that it takes, as last read.
     result_max: AtomicU32,
     /// Its settings as last read, and their version.
     settings: Mutex<Option<(u64, Arc<QueueSettings>)>>,
@@ -180,8 +179,8 @@ impl Inner {
         let marker = [&base[..], b"m"].concat();
         let watch = Watch::start(&self.runtime, line, marker);
         let context = Arc::new_cyclic(|context: &std::sync::Weak<QueueContext>| QueueContext {
-            enqueue: Gather::start(&self.runtime, answers::enqueue_all(self, context.clone())),
-            settle: Gather::start(&self.runtime, answers::settle_all(self, base.clone())),
+            enqueue: Gather::start(&self.runtime, batch_runs::enqueue_all(self, context.clone())),
+            settle: Gather::start(&self.runtime, batch_runs::settle_all(self, base.clone())),
             base,
             watch,
             result_max: AtomicU32::new(0),
@@ -213,19 +212,17 @@ impl Inner {
     async fn change(
         &self,
         script: &Script,
-        base: &[u8],
-        now: Timestamp,
+        (base, now): (&[u8], Timestamp),
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
         self.run(script, base, [self.time(now), self.request_id()], arguments).await
     }
 
-    /// Runs a script that only looks, or that may as well run twice.
-    async fn look(
+    /// Runs a script that only looks, or that may as well run twice: its answer is not remembered.
+    async fn query(
         &self,
         script: &Script,
-        base: &[u8],
-        now: Timestamp,
+        (base, now): (&[u8], Timestamp),
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
         self.run(script, base, [self.time(now), Vec::new()], arguments).await

@@ -12,6 +12,7 @@ mod change;
 mod dispatch;
 mod estimate;
 mod gate;
+mod gates;
 mod group;
 mod group_order;
 mod history;
@@ -29,18 +30,19 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-pub(crate) use change::Change;
-pub(crate) use dispatch::Grant;
+pub(crate) use change::{Change, QueueChange};
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Bound, Line, wait_for_all};
+pub(crate) use estimate::{Bound, Position, wait_for_all};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redis")]
 pub(crate) use gate::window_start;
 #[cfg(feature = "redb")]
-pub(crate) use history::Over;
+pub(crate) use gates::Gates;
+#[cfg(feature = "redb")]
+pub(crate) use history::EndedJob;
 pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
-pub(crate) use queue::{Entry, Running, Stage, Terms};
+pub(crate) use queue::{Entry, JobOverrides, Running, Stage};
 pub(crate) use queue::{Queue, Scope};
 #[cfg(any(feature = "redb", feature = "redis"))]
 pub(crate) use slots::Slots;
@@ -71,8 +73,8 @@ pub(crate) struct Schedule {
     pub(crate) latest: Timestamp,
     /// What is to be written down.
     pub(crate) changes: Vec<Change>,
-    /// Queues whose next start has become earlier.
-    pub(crate) woken: Vec<(QueueName, Wake)>,
+    /// Queues whose next start has become earlier; `None` for those that are gone.
+    pub(crate) woken: Vec<(QueueName, Option<Wake>)>,
     /// What wakes are counted from: more than any that was told before a restart.
     pub(crate) seen: u64,
 }
@@ -99,17 +101,16 @@ impl Schedule {
         settings: QueueSettings,
         now: Timestamp,
     ) -> Result<(), Error> {
-        settings.validate()?;
         if let Some(missing) = settings.shared.iter().find(|name| !self.shared.contains_key(*name))
         {
             return Err(Error::new(ErrorKind::NotFound, format!("no shared limit {missing}")));
         }
         self.refits += 1;
-        if let Some(number) = self.names.get(name).copied() {
+        if self.names.contains_key(name) {
             return self.with(name, now, |queue, scope| {
                 queue.release_shared(&settings.shared, scope);
                 queue.change(settings, scope);
-                scope.changes.push(Change::Queue(number));
+                scope.note(QueueChange::Settings);
                 Ok(())
             });
         }
@@ -120,7 +121,7 @@ impl Schedule {
         self.next_queue += 1;
         self.names.insert(name.clone(), number);
         self.queues.insert(number, Queue::new(settings));
-        self.changes.push(Change::Queue(number));
+        self.changes.push(Change::Queue(number, QueueChange::Settings));
         Ok(())
     }
 
@@ -132,7 +133,8 @@ impl Schedule {
         });
         let (Ok(()), Some(number)) = (released, self.names.remove(name)) else { return false };
         self.queues.remove(&number);
-        self.changes.push(Change::QueueGone(number));
+        self.changes.push(Change::Queue(number, QueueChange::Removed));
+        self.woken.push((name.clone(), None));
         true
     }
 
@@ -181,7 +183,7 @@ impl Schedule {
             now,
             latest: self.latest,
             queue: number,
-            refits: self.refits,
+            refits: &mut self.refits,
             next_id: &mut self.next_id,
             shared: &mut self.shared,
             sharers,
@@ -214,6 +216,10 @@ impl Schedule {
             }
         }
         sharers
+    }
+
+    pub(crate) fn queue(&self, name: &QueueName) -> Result<&Queue, Error> {
+        Ok(&self.queues[&self.number(name)?])
     }
 
     pub(crate) fn number(&self, name: &QueueName) -> Result<u32, Error> {
@@ -252,7 +258,7 @@ impl Schedule {
         queue.wake.next = next;
         if earlier {
             queue.wake.seen = queue.wake.seen.max(self.seen) + 1;
-            self.woken.push((name.clone(), queue.wake));
+            self.woken.push((name.clone(), Some(queue.wake)));
         }
     }
 

@@ -112,34 +112,32 @@ impl QueueSettings {
     ///
     /// Naming the first setting that is not, and what would be right.
     pub fn validate(&self) -> Result<(), Error> {
-        let refuse = |message: &str| Err(Error::invalid(message));
-        check_limits(&self.group_limits)?;
-        check_limits(&self.queue_limits)?;
+        check_limits("group_limits", &self.group_limits)?;
+        check_limits("queue_limits", &self.queue_limits)?;
         if self.shared.len() > Self::LIMITS_MAX {
-            return refuse("a queue shares at most 8 limits");
+            return Err(Error::outside("shared", self.shared.len(), "at most 8 limits"));
         }
         if self.lease < Duration::from_millis(1) || self.lease > Self::LEASE_MAX {
-            return refuse("a lease lasts 1 ms to 24 hours");
+            return Err(Error::outside("lease", format_args!("{:?}", self.lease), "1 ms to 24 h"));
         }
         if self.attempts_max == 0 {
-            return refuse("attempts_max must be at least 1");
+            return Err(Error::outside("attempts_max", 0, "at least 1"));
         }
         if self.payload_max > Self::PAYLOAD_MAX {
-            return refuse("payload_max is at most 16 MiB");
+            return Err(Error::outside("payload_max", self.payload_max, "at most 16 MiB"));
         }
         if self.response_max > Self::LEASE_MAX {
-            return refuse("response_max is at most 24 hours");
+            let found = format_args!("{:?}", self.response_max);
+            return Err(Error::outside("response_max", found, "at most 24 h"));
         }
         Ok(())
     }
 
-    /// Whether a result of `length` is at most as long as a payload.
-    pub(crate) fn check_result(&self, length: usize) -> Result<(), Error> {
-        if length > self.payload_max as usize {
-            return Err(Error::invalid(format!(
-                "a result is at most as long as a payload: {} bytes",
-                self.payload_max
-            )));
+    /// Whether the queue takes so long a payload, or result: those have the same bound.
+    pub(crate) fn check_bytes(&self, field: &str, found: usize) -> Result<(), Error> {
+        if found > self.payload_max as usize {
+            let expected = format_args!("at most {} bytes (payload_max)", self.payload_max);
+            return Err(Error::outside(field, format_args!("{found} bytes"), expected));
         }
         Ok(())
     }
@@ -154,10 +152,10 @@ pub(crate) fn longest_result(outcomes: &[(LeaseToken, Outcome)]) -> usize {
     outcomes.iter().map(length).max().unwrap_or(0)
 }
 
-/// Whether `limits` are not too many for one group or queue.
-pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), Error> {
+/// Whether `limits` are not too many for one group or queue, and each is a limit.
+pub(crate) fn check_limits(field: &str, limits: &[Limit]) -> Result<(), Error> {
     if limits.len() > QueueSettings::LIMITS_MAX {
-        return Err(Error::invalid("a group or queue has at most 8 limits"));
+        return Err(Error::outside(field, limits.len(), "at most 8 limits"));
     }
-    Ok(())
+    limits.iter().try_for_each(Limit::check)
 }

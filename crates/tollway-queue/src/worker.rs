@@ -97,27 +97,27 @@ where
 {
     type Response = Outcome;
     type Error = Infallible;
-    type Future = Certain<A>;
+    type Future = HandlerFuture<A>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, task: Task) -> Certain<A> {
-        Certain { future: (self.0)(task) }
+    fn call(&mut self, task: Task) -> HandlerFuture<A> {
+        HandlerFuture { future: (self.0)(task) }
     }
 }
 
 pin_project_lite::pin_project! {
     /// The future of a function that cannot fail.
     #[derive(Debug)]
-    pub struct Certain<A> {
+    pub struct HandlerFuture<A> {
         #[pin]
         future: A,
     }
 }
 
-impl<A: Future<Output = Outcome>> Future for Certain<A> {
+impl<A: Future<Output = Outcome>> Future for HandlerFuture<A> {
     type Output = Result<Outcome, Infallible>;
 
     fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -124,7 +124,9 @@ fn instant(
     }
 }
 
-fn month_days(year: i64, month: i64) -> i64 {
+/// How many days a month (1 to 12) has.
+#[must_use]
+pub const fn month_days(year: i64, month: i64) -> i64 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
         2 => 28,
@@ -136,7 +138,8 @@ fn month_days(year: i64, month: i64) -> i64 {
 /// Days from 1970-01-01 in the proleptic Gregorian calendar, for years from 0 on.
 ///
 /// Counting years from March puts the leap day last, so that month lengths need no leap rule.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
+#[must_use]
+pub const fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let from_march = (month + 9) % 12;
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);

@@ -16,9 +16,8 @@ mod journal;
 mod load;
 mod options;
 mod reserve;
-mod row_bytes;
 mod rows;
-mod trouble;
+mod storage_error;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -26,20 +25,20 @@ use std::thread::JoinHandle;
 
 use redb::Database;
 use tokio::sync::oneshot;
+use tollway_core::Timestamp;
 
-use super::signals::Signals;
-use super::workspace::{RowStore, Workspace};
-use crate::answer::Answer;
-use crate::backend::Health;
+use super::operations::Workspace;
+use super::row_store::RowStore as _;
+use super::wakes::Wakes;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use crate::stats::Totals;
-use commit::FileVault;
+use crate::{Call, Command, Health, Reply, Totals};
+use commit::FileRows;
 use journal::Journal;
 pub use options::FileOptions;
 pub use reserve::Reserve;
 use reserve::Space;
-use trouble::{contained, trouble, uncertain};
+use storage_error::{contained, failed, uncertain};
 
 /// The most calls in one commit.
 const COMMIT_MAX: usize = 4_096;
@@ -58,17 +57,22 @@ impl FileOptions {
     }
 }
 
-/// A call on its way to the writer: given a workspace it does its work and says what is to be told after
-/// the commit; given an error it tells that.
-type Run = Box<dyn FnOnce(Result<&mut Workspace<'_>, Error>) -> Option<Tell> + Send>;
-/// A call, and whether it adds jobs: those are refused while there is no space for them.
+/// Who waits for the reply to a command.
+type Caller = oneshot::Sender<Result<Reply, Error>>;
+
+/// A command on its way to the writer.
 struct Task {
-    run: Run,
-    adds: bool,
+    command: Command,
+    now: Timestamp,
+    caller: Caller,
 }
 
-/// What is told after a commit that failed with this, or succeeded.
-type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
+impl Task {
+    fn refuse(self, error: Error) {
+        // Nobody waits any more if this fails.
+        drop(self.caller.send(Err(error)));
+    }
+}
 
 /// The way to the writer thread, which ends when this is dropped.
 #[derive(Debug)]
@@ -88,7 +92,7 @@ struct SharedHealth {
 
 impl Writer {
     /// Opens the file, and starts the thread that writes it.
-    pub(super) fn start(mut options: FileOptions, signals: Arc<Signals>) -> Result<Self, Error> {
+    pub(super) fn start(mut options: FileOptions, wakes: Arc<Wakes>) -> Result<Self, Error> {
         let mut space = Space::new(options.reserve.take());
         let open = options.load().or_else(|error| {
             // A process that was killed on a full disk has left its reserve: it is there for this.
@@ -108,7 +112,7 @@ impl Writer {
             health: Arc::clone(&health),
             seen: 0,
             totals: Vec::new(),
-            signals,
+            wakes,
             inbox,
             waiting: Arc::clone(&waiting),
         };
@@ -116,7 +120,7 @@ impl Writer {
         let thread = std::thread::Builder::new()
             .name("tollway-queue".to_owned())
             .spawn(move || thread.run())
-            .map_err(|error| trouble(redb::Error::Io(error)))?;
+            .map_err(|error| failed(redb::Error::Io(error)))?;
         Ok(Self { tasks: Some(tasks), waiting, health, thread: Some(thread) })
     }
 
@@ -128,35 +132,19 @@ impl Writer {
         }
     }
 
-    /// Hands a call to the thread; `adds` if it adds jobs.
-    pub(super) fn submit<T: Send + Unpin + 'static>(
-        &self,
-        adds: bool,
-        operation: impl FnOnce(&mut Workspace<'_>) -> Result<T, Error> + Send + 'static,
-    ) -> Answer<'_, T> {
+    /// Hands a command to the thread.
+    pub(super) fn submit(&self, command: Command, now: Timestamp) -> Call<Reply> {
         if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
             let message = "65536 calls wait for the queue file already";
-            return Answer::error(Error::new(ErrorKind::Unavailable, message));
+            return Call::ready(Err(Error::new(ErrorKind::Unavailable, message)));
         }
-        let (answer, answered) = oneshot::channel();
-        let run: Run = Box::new(move |workspace| match workspace {
-            Err(error) => {
-                drop(answer.send(Err(error)));
-                None
-            }
-            Ok(workspace) => {
-                let result = operation(workspace);
-                Some(Box::new(move |failed: Option<Error>| {
-                    drop(answer.send(failed.map_or(result, Err)));
-                }))
-            }
-        });
+        let (caller, reply) = oneshot::channel();
+        let task = Task { command, now, caller };
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let sent = self.tasks.as_ref().is_some_and(|tasks| tasks.send(Task { run, adds }).is_ok());
-        if !sent {
-            return Answer::error(stopped());
+        if self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err()) {
+            return Call::ready(Err(stopped()));
         }
-        Answer::pending(async move { answered.await.unwrap_or_else(|_| Err(stopped())) })
+        Call::pending(async move { reply.await.unwrap_or_else(|_| Err(stopped())) })
     }
 }
 
@@ -191,7 +179,7 @@ struct Thread {
     seen: u64,
     /// What each queue had counted before the last commit: the file does not hold it.
     totals: Vec<(u32, Totals)>,
-    signals: Arc<Signals>,
+    wakes: Arc<Wakes>,
     inbox: mpsc::Receiver<Task>,
     waiting: Arc<AtomicUsize>,
 }
@@ -224,30 +212,30 @@ impl Thread {
         self.space.look(false);
         self.tell_health();
         if let Err(error) = self.reopen() {
-            for task in tasks {
-                (task.run)(Err(error.again()));
-            }
-            return;
+            return tasks.into_iter().for_each(|task| task.refuse(error.again()));
         }
         let tasks = if self.space.is_full() { without_additions(tasks) } else { tasks };
         let Some(mut open) = self.open.take() else { return };
         self.totals.clear();
         self.totals
             .extend(open.schedule.queues.iter().map(|(number, queue)| (*number, queue.totals)));
-        let mut tells = Vec::with_capacity(tasks.len());
+        let mut replies = Vec::with_capacity(tasks.len());
         let mut tasks = tasks.into_iter();
         // Inside, so that a database that panics is closed as one that does.
         let outcome = contained(|| {
-            let outcome = open.run(self.options.two_phase, &mut tasks, &mut tells);
+            let outcome = open.run(self.options.two_phase, &mut tasks, &mut replies);
             let woken = std::mem::take(&mut open.schedule.woken);
-            self.seen = woken.iter().map(|(_, wake)| wake.seen).fold(self.seen, u64::max);
+            let seen = woken.iter().flat_map(|(_, wake)| wake).map(|wake| wake.seen);
+            self.seen = seen.fold(self.seen, u64::max);
             outcome.map(|()| (open, woken))
         });
         match outcome {
             Ok((open, woken)) => {
                 self.open = Some(open);
-                self.signals.publish(woken);
-                tells.into_iter().for_each(|tell| tell(None));
+                self.wakes.publish(woken);
+                for (caller, result) in replies {
+                    drop(caller.send(result));
+                }
             }
             Err(error) => {
                 self.health.failed_commits.fetch_add(1, Ordering::Relaxed);
@@ -256,8 +244,10 @@ impl Thread {
                     self.tell_health();
                 }
                 // Those that were not begun are told, too.
-                tasks.for_each(|task| drop((task.run)(Err(error.again()))));
-                tells.into_iter().for_each(|tell| tell(Some(error.again())));
+                tasks.for_each(|task| task.refuse(error.again()));
+                for (caller, _) in replies {
+                    drop(caller.send(Err(error.again())));
+                }
             }
         }
     }
@@ -285,8 +275,9 @@ impl Thread {
 
 /// The tasks that add no jobs; the others are refused.
 fn without_additions(tasks: Vec<Task>) -> Vec<Task> {
-    let (refused, served): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.adds);
-    refused.into_iter().for_each(|task| drop((task.run)(Err(Space::refusal()))));
+    let adds = |task: &Task| task.command.adds_jobs();
+    let (refused, served): (Vec<_>, Vec<_>) = tasks.into_iter().partition(adds);
+    refused.into_iter().for_each(|task| task.refuse(Space::refusal()));
     served
 }
 
@@ -296,12 +287,17 @@ impl Open {
         &mut self,
         two_phase: bool,
         tasks: &mut std::vec::IntoIter<Task>,
-        tells: &mut Vec<Tell>,
+        replies: &mut Vec<(Caller, Result<Reply, Error>)>,
     ) -> Result<(), Error> {
         let Self { database, journal, schedule } = self;
-        let mut rows = FileVault::new(database, journal);
+        let mut rows = FileRows::new(database, journal);
         for task in tasks {
-            tells.extend((task.run)(Ok(&mut Workspace { schedule, rows: &mut rows })));
+            // Noted first: if the database panics, this caller is told of the damage as well.
+            replies.push((task.caller, Err(stopped())));
+            let result = Workspace { schedule, rows: &mut rows }.run(task.command, task.now);
+            if let Some((_, reply)) = replies.last_mut() {
+                *reply = result;
+            }
             rows.store(schedule)?;
             if let Some(error) = rows.failed.take() {
                 return Err(error);

@@ -4,46 +4,43 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::workspace::RowStore;
+use super::row_store::RowStore;
 use crate::error::Error;
-use crate::schedule::{Change, IdHash, Schedule};
+use crate::schedule::{Change, IdHash, QueueChange, Schedule};
 
 /// Payloads and results by queue and job.
 #[derive(Debug, Default)]
-pub(super) struct MemoryVault {
-    queues: HashMap<u32, Shelf, IdHash>,
+pub(super) struct MemoryRows {
+    queues: HashMap<u32, QueueRows, IdHash>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct QueueRows {
     payloads: HashMap<u64, Bytes, IdHash>,
     results: HashMap<u64, Bytes, IdHash>,
 }
 
-impl RowStore for MemoryVault {
+impl RowStore for MemoryRows {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         for change in schedule.changes.drain(..) {
+            let Change::Queue(queue, change) = change else { continue };
             match change {
                 // An empty payload is told by its absence.
-                Change::Job { queue, id, payload } if !payload.is_empty() => {
-                    self.shelf(queue).payloads.insert(id, payload);
+                QueueChange::Job(id, payload) if !payload.is_empty() => {
+                    self.of(queue).payloads.insert(id, payload);
                 }
-                Change::Gone { queue, id } => {
-                    let payloads = &mut self.shelf(queue).payloads;
+                QueueChange::Gone(id) => {
+                    let payloads = &mut self.of(queue).payloads;
                     payloads.remove(&id);
                     if payloads.is_empty() {
                         *payloads = HashMap::default();
                     }
                 }
-                Change::Done { queue, id, result: Some(result) } => {
-                    self.shelf(queue).results.insert(id, result);
+                QueueChange::Done(id, Some(result)) => {
+                    self.of(queue).results.insert(id, result);
                 }
-                Change::DoneGone { queue, id } => {
-                    self.shelf(queue).results.remove(&id);
-                }
-                Change::QueueGone(queue) => {
-                    self.queues.remove(&queue);
-                }
+                QueueChange::DoneGone(id) => drop(self.of(queue).results.remove(&id)),
+                QueueChange::Removed => drop(self.queues.remove(&queue)),
                 _ => {}
             }
         }
@@ -51,16 +48,16 @@ impl RowStore for MemoryVault {
     }
 
     fn payload(&mut self, queue: u32, id: u64) -> Result<Bytes, Error> {
-        Ok(self.shelf(queue).payloads.get(&id).cloned().unwrap_or_default())
+        Ok(self.of(queue).payloads.get(&id).cloned().unwrap_or_default())
     }
 
     fn result(&mut self, queue: u32, id: u64) -> Result<Option<Bytes>, Error> {
-        Ok(self.shelf(queue).results.get(&id).cloned())
+        Ok(self.of(queue).results.get(&id).cloned())
     }
 }
 
-impl MemoryVault {
-    fn shelf(&mut self, queue: u32) -> &mut Shelf {
+impl MemoryRows {
+    fn of(&mut self, queue: u32) -> &mut QueueRows {
         self.queues.entry(queue).or_default()
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::Answer;
+use crate::Call;
 use crate::error::{Error, ErrorKind};
 
 /// The most calls that wait for one script of one queue; more are refused.
@@ -53,14 +53,14 @@ impl<R: Send + 'static> Gather<R> {
     }
 
     /// Asks at once; the answer comes when the server has given it.
-    pub(super) fn ask(&self, arguments: Vec<Vec<u8>>) -> Answer<'static, R> {
+    pub(super) fn ask(&self, arguments: Vec<Vec<u8>>) -> Call<R> {
         let (answer, answered) = oneshot::channel();
         if self.asks.try_send(Ask { arguments, answer }).is_err() {
             let message = "too many calls wait for the server";
-            return Answer::error(Error::new(ErrorKind::Unavailable, message));
+            return Call::ready(Err(Error::new(ErrorKind::Unavailable, message)));
         }
         let gone = |_| Error::new(ErrorKind::Unknown, "the backend is being shut down");
-        Answer::pending(async move { answered.await.map_err(gone)? })
+        Call::pending(async move { answered.await.map_err(gone)? })
     }
 }
 

@@ -11,10 +11,11 @@ use redis::Value;
 use tollway_core::fixed_window::Anchor;
 use tollway_core::{Algorithm, Cost, State, Timestamp};
 
-use super::pack::{Reader, kind_of, moment, unpack_limits};
-use super::read::{bytes, damaged, list, number, unsigned};
+use super::decode::{bytes, damaged, list, number, unsigned};
+use super::encode::{kind_of, moment, unpack_limits};
+use crate::bytes_codec::ByteReader;
 use crate::error::Error;
-use crate::schedule::{Bound, Gate, Line, Slots, wait_for_all, window_start};
+use crate::schedule::{Bound, Gate, Position, Slots, wait_for_all, window_start};
 use crate::{Estimate, Limit, QueueSettings};
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
@@ -52,7 +53,7 @@ impl Frame {
 }
 
 /// What an estimate needs beside a group.
-pub(super) struct Setting {
+pub(super) struct EstimateContext {
     frame: Frame,
     settings: Arc<QueueSettings>,
     wide: Vec<Wide>,
@@ -66,7 +67,7 @@ struct Wide {
     heaviest: u32,
 }
 
-impl Setting {
+impl EstimateContext {
     pub(super) fn new(frame: Frame, settings: Arc<QueueSettings>) -> Result<Self, Error> {
         let wide = wide(&frame, &settings)?;
         Ok(Self { frame, settings, wide })
@@ -78,7 +79,7 @@ fn wide(frame: &Frame, settings: &QueueSettings) -> Result<Vec<Wide>, Error> {
         return Ok(Vec::new());
     };
     let limits = settings.queue_limits.clone();
-    let gates = gates(Reader(bytes(state)?), &limits).ok_or_else(damaged)?;
+    let gates = gates(ByteReader(bytes(state)?), &limits).ok_or_else(damaged)?;
     let mut all = vec![Wide { limits, gates, units: unsigned(units)?, heaviest: frame.heaviest }];
     for one in shared.chunks_exact(4) {
         // A limit that was never made binds nobody.
@@ -91,12 +92,12 @@ fn wide(frame: &Frame, settings: &QueueSettings) -> Result<Vec<Wide>, Error> {
 }
 
 fn gates_of(state: &Value, limits: &[Limit]) -> Result<Vec<Gate>, Error> {
-    gates(Reader(bytes(state)?), limits).ok_or_else(damaged)
+    gates(ByteReader(bytes(state)?), limits).ok_or_else(damaged)
 }
 
 /// What was told of one group.
-pub(super) struct Told<'s> {
-    setting: &'s Setting,
+pub(super) struct GroupTold<'s> {
+    setting: &'s EstimateContext,
     gates: Vec<Gate>,
     limits: Cow<'s, [Limit]>,
     blocked_until: Timestamp,
@@ -106,20 +107,20 @@ pub(super) struct Told<'s> {
     paused: bool,
 }
 
-impl<'s> Told<'s> {
+impl<'s> GroupTold<'s> {
     /// Reads `{ name, state, units in all, paused, own limits }`.
-    pub(super) fn read(parts: &[Value], setting: &'s Setting) -> Result<Self, Error> {
+    pub(super) fn read(parts: &[Value], setting: &'s EstimateContext) -> Result<Self, Error> {
         let [_name, state, units, paused, own] = parts else { return Err(damaged()) };
         Self::of(bytes(state)?, number(units)?, paused, own, setting)
     }
 
-    /// What is told of a group in whose line so many units wait in all.
+    /// What is told of a group in whose position so many units wait in all.
     pub(super) fn of(
         state: &[u8],
         units: i64,
         paused: &Value,
         own: &Value,
-        setting: &'s Setting,
+        setting: &'s EstimateContext,
     ) -> Result<Self, Error> {
         let limits = match bytes(own)? {
             [] => Cow::Borrowed(&setting.settings.group_limits[..]),
@@ -141,17 +142,17 @@ impl<'s> Told<'s> {
         let base = now.max(due_at).max(self.blocked_until);
         let at = |response: Duration| {
             let heaviest = heaviest.max(weight);
-            let line = Line { ahead, weight, heaviest, base, now, response };
+            let position = Position { ahead, weight, heaviest, base, now, response };
             let all = self.setting.wide.iter().map(|wide| Bound {
                 gates: &wide.gates,
                 limits: &wide.limits,
-                line: Line {
+                position: Position {
                     ahead: wide.units.saturating_sub(u64::from(weight)),
                     heaviest: wide.heaviest.max(weight),
-                    ..line
+                    ..position
                 },
             });
-            let of_group = Bound { gates: &self.gates, limits: &self.limits, line };
+            let of_group = Bound { gates: &self.gates, limits: &self.limits, position };
             base.after(wait_for_all(std::iter::once(of_group).chain(all)))
         };
         Some(Estimate {
@@ -163,39 +164,37 @@ impl<'s> Told<'s> {
 
 /// What is in use of `limits`, by the bytes of a group's state; until when the group is blocked.
 fn group(state: &[u8], limits: &[Limit]) -> Option<(Vec<Gate>, Timestamp)> {
-    let mut read = Reader(state);
-    let (_running, blocked, _deficit) = (read.number()?, read.double()?, read.number()?);
-    let (_waiting, _odd, _aside) = (read.number()?, read.number()?, read.number()?);
-    let _turn = read.double()?;
+    let mut read = ByteReader(state);
+    let (_running, blocked, _deficit) = (read.u32()?, read.f64()?, read.u32()?);
+    let (_waiting, _odd, _aside) = (read.u32()?, read.u32()?, read.u32()?);
+    let _turn = read.f64()?;
     Some((gates(read, limits)?, moment(blocked as u64)))
 }
 
 /// What is in use of `limits`, as states stand one behind the other.
-fn gates(mut read: Reader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
+fn gates(mut read: ByteReader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
     let mut gates: Vec<Gate> = limits.iter().map(Gate::vacant).collect();
     for (gate, limit) in gates.iter_mut().zip(limits) {
         if read.0.is_empty() {
             break;
         }
-        let (kind, length) = (read.byte()?, usize::try_from(read.number()?).ok()?);
-        let mut body = Reader(read.take(length)?);
+        let (kind, length) = (read.u8()?, usize::try_from(read.u32()?).ok()?);
+        let mut body = ByteReader(read.take(length)?);
         // What is in use of a limit of another kind says nothing of this one.
         if length == 0 || kind != kind_of(limit) {
             continue;
         }
         *gate = match limit {
             Limit::Slots { .. } => Gate::Slots(slots(&mut body)?),
-            Limit::Window { .. } => {
-                Gate::Window { number: body.double()? as u64, used: body.number()? }
-            }
+            Limit::Window { .. } => Gate::Window { number: body.f64()? as u64, used: body.u32()? },
             Limit::Policy(algorithm) => Gate::Policy(state(body, algorithm)?),
         }
     }
     Some(gates)
 }
 
-fn slots(body: &mut Reader<'_>) -> Option<Slots> {
-    let (in_flight, _held) = (body.number()?, body.number()?);
+fn slots(body: &mut ByteReader<'_>) -> Option<Slots> {
+    let (in_flight, _held) = (body.u32()?, body.u32()?);
     let mut slots = Slots::answered(anchors(body)?);
     if in_flight > 0 {
         slots.hold(u64::MAX, in_flight);
@@ -204,21 +203,21 @@ fn slots(body: &mut Reader<'_>) -> Option<Slots> {
 }
 
 /// The rest of a log: when, and how many units.
-fn anchors(body: &mut Reader<'_>) -> Option<Vec<(Timestamp, u32)>> {
+fn anchors(body: &mut ByteReader<'_>) -> Option<Vec<(Timestamp, u32)>> {
     let mut anchors = Vec::with_capacity(body.0.len() / 12);
     while !body.0.is_empty() {
-        anchors.push((moment(body.double()? as u64), body.number()?));
+        anchors.push((moment(body.f64()? as u64), body.u32()?));
     }
     Some(anchors)
 }
 
 /// The state of an algorithm that the same units would have left behind.
-fn state(mut body: Reader<'_>, algorithm: &Algorithm) -> Option<State> {
+fn state(mut body: ByteReader<'_>, algorithm: &Algorithm) -> Option<State> {
     let taken: Vec<(Timestamp, u32)> = match algorithm {
         Algorithm::Gcra(gcra) => {
             // All of the burst was taken so long before that its arrival time is the one stored,
             // or later by what is rounded up.
-            let (us, part) = (body.double()? as u64, body.double()?);
+            let (us, part) = (body.f64()? as u64, body.f64()?);
             let quota = gcra.quota();
             let nanos = quota.period().as_nanos() * u128::from(quota.burst());
             let burst = Duration::from_nanos((nanos / u128::from(quota.units())) as u64);
@@ -226,11 +225,11 @@ fn state(mut body: Reader<'_>, algorithm: &Algorithm) -> Option<State> {
             vec![(at, u32::try_from(quota.burst()).ok()?)]
         }
         Algorithm::LeakyBucket(_) => {
-            let (level, dripped) = (body.double()?, body.double()?);
+            let (level, dripped) = (body.f64()?, body.f64()?);
             vec![(moment(dripped as u64), level as u32)]
         }
         Algorithm::FixedWindow(window) => {
-            let (start, used) = (body.double()? as u64, body.number()?);
+            let (start, used) = (body.f64()? as u64, body.u32()?);
             let at = match window.anchor() {
                 Anchor::FirstRequest => moment(start),
                 // The number of a window that begins with the epoch.
@@ -239,7 +238,7 @@ fn state(mut body: Reader<'_>, algorithm: &Algorithm) -> Option<State> {
             vec![(at, used)]
         }
         Algorithm::SlidingWindow(_) => {
-            let _in_all = body.number()?;
+            let _in_all = body.u32()?;
             anchors(&mut body)?
         }
         _ => Vec::new(),

@@ -3,15 +3,17 @@
 //! A job that is due is enqueued under an idempotency key made of its name and time, and only then
 //! moved on: whoever dies in between leaves a second try that finds the first.
 
+use std::sync::Arc;
+
 use redis::Value;
 use tollway_core::Timestamp;
 
-use super::pack::{self, job, micros, micros_at, unpack_job};
-use super::read::{bytes, damaged, list, text};
+use super::decode::{bytes, damaged, list, text};
+use super::encode::{self, job, micros, micros_at, unpack_job};
 use super::script::CONTROL;
-use super::{Inner, answers};
-use crate::error::{Error, ErrorKind};
-use crate::{NewJob, QueueName, Recurring, Rhythm};
+use super::{Inner, QueueContext, batch_runs};
+use crate::error::Error;
+use crate::{NewJob, Recurring, Rhythm};
 
 /// The bytes of a recurring job: `c` and the calendar, or `e` and microseconds, a newline, the job.
 pub(super) fn pack(recurring: &Recurring) -> Vec<u8> {
@@ -38,22 +40,15 @@ pub(super) fn unpack(name: &str, packed: &[u8]) -> Result<Recurring, Error> {
     Ok(Recurring { name: name.to_owned(), rhythm, job })
 }
 
-/// When a recurring job comes next after `now`.
-pub(super) fn next(recurring: &Recurring, now: Timestamp) -> Result<u64, Error> {
-    let next = recurring.rhythm.next_after(now).map(micros_at);
-    next.ok_or_else(|| Error::new(ErrorKind::Invalid, "the calendar has no time to come"))
-}
-
 impl Inner {
     /// Enqueues recurring jobs that are due at `server`, each once.
     pub(super) async fn fire(
-        self: &std::sync::Arc<Self>,
-        queue: &QueueName,
+        self: &Arc<Self>,
+        context: &Arc<QueueContext>,
         names: Vec<Value>,
         server: Timestamp,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let context = self.context(queue)?;
         for name in names {
             let name = bytes(&name)?.to_vec();
             let key = |suffix: &[u8]| [&context.base[..], suffix].concat();
@@ -72,13 +67,13 @@ impl Inner {
             };
             let recurring = unpack(&String::from_utf8_lossy(&name), bytes(&packed)?)?;
             let once = format!("\u{1}recurring {} {due}", recurring.name);
-            let call = pack::call(&[NewJob { key: Some(once), ..recurring.job.clone() }]);
+            let call = encode::call(&[NewJob { key: Some(once), ..recurring.job.clone() }]);
             // A full queue has work enough: this time passes, the next comes.
-            drop(answers::enqueue(self, &context, vec![call], now).await?);
+            drop(batch_runs::enqueue(self, context, vec![call], now).await?);
             let following = recurring.rhythm.next_after(server).map(micros_at);
             let following = following.map_or(String::new(), |at| at.to_string());
             let arguments = [b"fire".to_vec(), name, due.into_bytes(), following.into_bytes()];
-            self.change(&CONTROL, &context.base, now, arguments).await?;
+            self.change(&CONTROL, (&context.base[..], now), arguments).await?;
         }
         Ok(())
     }

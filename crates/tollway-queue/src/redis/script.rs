@@ -27,13 +27,13 @@ impl Script {
     fn of(first: &str, rest: &str) -> Self {
         Self::new(&[
             include_str!("scripts/layout.lua"),
-            include_str!("scripts/plain.lua"),
-            include_str!("scripts/stored.lua"),
+            include_str!("scripts/plain_groups.lua"),
+            include_str!("scripts/stored_jobs.lua"),
             first,
             include_str!("scripts/limits.lua"),
-            include_str!("scripts/line.lua"),
+            include_str!("scripts/waiting_jobs.lua"),
             include_str!("scripts/groups.lua"),
-            include_str!("scripts/heap.lua"),
+            include_str!("scripts/group_turns.lua"),
             include_str!("scripts/jobs.lua"),
             rest,
         ])
@@ -55,10 +55,10 @@ scripts! {
     ENQUEUE "enqueue_plain.lua" then "enqueue.lua"
     LEASE "lease_plain.lua" then "lease.lua"
     SETTLE "settle_plain.lua" then "settle.lua"
-    BEAT then "beat.lua"
-    LOOK then "look.lua"
+    HEARTBEAT then "heartbeat.lua"
+    QUERY then "queries.lua"
     CONTROL then "control.lua"
 }
 
-pub(super) static PUT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[include_str!("scripts/put.lua")]));
+pub(super) static MANAGE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[include_str!("scripts/manage_queues.lua")]));

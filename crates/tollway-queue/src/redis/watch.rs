@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use super::connection::Line;
-use super::pack::moment;
-use super::read::{list, text};
+use super::decode::{list, text};
+use super::encode::moment;
 use crate::{Wake, error::Error};
 
 /// How long a wait on the marker takes at most.

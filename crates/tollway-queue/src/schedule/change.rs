@@ -1,5 +1,7 @@
 //! What an operation changed that a storage must write down.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::{Group, QueueName};
@@ -8,66 +10,41 @@ use crate::{Group, QueueName};
 /// written, once per commit however often it changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The settings, pause or limits in use of a queue.
-    Queue(u32),
-    QueueGone(u32),
     /// What is in use of a shared limit.
     Shared(QueueName),
     /// The secret was chosen.
     Secret,
-    /// A new job.
-    Job {
-        queue: u32,
-        id: u64,
-        payload: Bytes,
-    },
+    /// Something of the queue with this number.
+    Queue(u32, QueueChange),
+}
+
+/// What changed in one queue; jobs are named by their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum QueueChange {
+    /// Its settings, pause or limits in use.
+    Settings,
+    /// The queue was removed.
+    Removed,
+    /// A new job, with its payload.
+    Job(u64, Bytes),
     /// A job was leased, prolonged, put back or revived.
-    Moved {
-        queue: u32,
-        id: u64,
-    },
+    Moved(u64),
     /// A job is no more: not waiting, running nor dead.
-    Gone {
-        queue: u32,
-        id: u64,
-    },
+    Gone(u64),
     /// A job is dead.
-    Dead {
-        queue: u32,
-        id: u64,
-    },
+    Dead(u64),
     /// A job is among the dead no more: it lives again, or is gone too.
-    DeadGone {
-        queue: u32,
-        id: u64,
-    },
+    DeadGone(u64),
     /// A job is done and kept, with its result if it has one.
-    Done {
-        queue: u32,
-        id: u64,
-        result: Option<Bytes>,
-    },
+    Done(u64, Option<Bytes>),
     /// A job that was done is kept no longer.
-    DoneGone {
-        queue: u32,
-        id: u64,
-    },
+    DoneGone(u64),
     /// What there is to remember of a group.
-    Group {
-        queue: u32,
-        group: Group,
-    },
+    Group(Group),
     /// An idempotency key was given to a job.
-    Key {
-        queue: u32,
-        key: std::sync::Arc<str>,
-    },
-    KeyGone {
-        queue: u32,
-        key: std::sync::Arc<str>,
-    },
-    Recurring {
-        queue: u32,
-        name: String,
-    },
+    Key(Arc<str>),
+    /// An idempotency key is forgotten.
+    KeyGone(Arc<str>),
+    /// A recurring job was made, replaced, enqueued or ended.
+    Recurring(String),
 }

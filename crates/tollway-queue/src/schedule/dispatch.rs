@@ -2,24 +2,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tollway_core::Timestamp;
 
-use super::change::Change;
+use super::change::{Change, QueueChange};
 use super::gate::{Gate, Opens};
 use super::group::Spot;
 use super::page::Page;
 use super::queue::{Entry, Queue, Running, Scope, Stage};
 use crate::job::{Beat, Cancelled, LeaseToken, Progress};
-use crate::{Group, JobId};
-
-/// A lease that was granted; the payload is elsewhere.
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(crate) id: u64,
-    pub(crate) entry: Entry,
-    pub(crate) group: Group,
-    pub(crate) expires_at: Timestamp,
-}
+use crate::{JobId, Lease, Limit};
 
 impl Queue {
     /// What time alone has done: leases that ended, calendars, what is too old to keep.
@@ -35,7 +27,7 @@ impl Queue {
     }
 
     /// Leases up to `max` jobs, and a page at most; a turn for each group that may start one.
-    pub(crate) fn lease(&mut self, max: usize, worker: &str, scope: &mut Scope<'_>) -> Vec<Grant> {
+    pub(crate) fn lease(&mut self, max: usize, worker: &str, scope: &mut Scope<'_>) -> Vec<Lease> {
         while let Some(&(at, number)) = self.heap.first()
             && at <= scope.now
         {
@@ -45,7 +37,7 @@ impl Queue {
             }
         }
         let worker: Arc<str> = worker.into();
-        let (mut grants, mut page) = (Vec::new(), Page::of(max));
+        let (mut leases, mut page) = (Vec::new(), Page::of(max));
         while page.has_room() && !self.paused {
             let Some((&ticket, &number)) = self.ring.first_key_value() else { break };
             self.settle_down(number, scope.now);
@@ -59,12 +51,11 @@ impl Queue {
             if self.opens(scope.shared, weight, scope.now) > Opens::At(scope.now) {
                 break;
             }
-            let grant = self.grant(number, place.id, &worker, scope);
-            page.add(grant.entry.payload_len as usize);
-            grants.push(grant);
+            leases.push(self.grant(number, place.id, &worker, scope));
+            page.add(self.jobs[&place.id].payload_len as usize);
             self.next_turn(number, ticket, weight, scope.now);
         }
-        grants
+        leases
     }
 
     /// Deficit round robin: a group that has had its share of this round goes to the back.
@@ -83,29 +74,38 @@ impl Queue {
         }
     }
 
-    fn grant(&mut self, number: u32, id: u64, worker: &Arc<str>, scope: &mut Scope<'_>) -> Grant {
+    fn grant(&mut self, number: u32, id: u64, worker: &Arc<str>, scope: &mut Scope<'_>) -> Lease {
         self.withdraw(id);
         let now = scope.now;
         let expires_at = now.after(self.settings.lease);
         let entry = self.jobs.get_mut(&id).expect("a job in a group is a job of the queue");
         entry.stage = Stage::Running;
         entry.attempt += 1;
-        let entry = entry.clone();
-        self.pass(number, id, entry.weight, scope);
-        self.hold(
-            id,
-            Running {
-                worker: worker.clone(),
-                leased_at: now,
-                expires_at,
-                progress: None,
-                cancelled: false,
-                refits: Some(scope.refits),
-            },
-        );
+        let lease = Lease {
+            id: JobId(id),
+            attempt: entry.attempt,
+            failures: entry.failures,
+            group: self.groups.get(number).name.clone(),
+            // Payloads are in the rows beside the schedule.
+            payload: Bytes::new(),
+            priority: entry.priority,
+            weight: entry.weight,
+            enqueued_at: entry.enqueued_at,
+            expires_at,
+        };
+        self.pass(number, id, lease.weight, scope);
+        let running = Running {
+            worker: worker.clone(),
+            leased_at: now,
+            expires_at,
+            progress: None,
+            cancelled: false,
+            refits: Some(*scope.refits),
+        };
+        self.hold(id, running);
         self.totals.leased += 1;
         scope.moved(id);
-        Grant { id, entry, group: self.groups.get(number).name.clone(), expires_at }
+        lease
     }
 
     /// Takes the units of every limit for a job that starts.
@@ -113,26 +113,36 @@ impl Queue {
         let now = scope.now;
         let group = self.groups.get_mut(number);
         group.running += 1;
-        group.pass(&self.settings.group_limits, id, weight, now);
-        let counted = |gate: &Gate| !matches!(gate, Gate::Slots(_));
-        if group.gates.iter().any(counted) {
+        let (gates, limits) = group.gates_mut(&self.settings.group_limits);
+        gates.fill(limits);
+        self.gates.fill(&self.settings.queue_limits);
+        self.change_gates(number, scope, |gate, limit| {
+            gate.pass(limit, id, weight, now);
+            // Who holds slots follows from the leases that are stored.
+            !matches!(gate, Gate::Slots(_))
+        });
+    }
+
+    /// Changes every gate that binds the jobs of a group: its own, the queue's, and shared ones.
+    /// `change` says whether a gate must be stored anew.
+    pub(super) fn change_gates(
+        &mut self,
+        number: u32,
+        scope: &mut Scope<'_>,
+        mut change: impl FnMut(&mut Gate, &Limit) -> bool,
+    ) {
+        let group = self.groups.get_mut(number);
+        let (gates, limits) = group.gates_mut(&self.settings.group_limits);
+        if gates.change(limits, &mut change) {
             scope.group_changed(&group.name);
         }
-        let limits = &self.settings.queue_limits;
-        if self.gates.is_empty() && !limits.is_empty() {
-            self.gates = limits.iter().map(Gate::vacant).collect();
-        }
-        for (gate, limit) in self.gates.iter_mut().zip(limits) {
-            gate.pass(limit, id, weight, now);
-        }
-        if self.gates.iter().any(counted) {
-            scope.changes.push(Change::Queue(scope.queue));
+        if self.gates.change(&self.settings.queue_limits, &mut change) {
+            scope.note(QueueChange::Settings);
         }
         for name in &self.settings.shared {
             if let Some((limit, gate)) = scope.shared.get_mut(name) {
-                gate.pass(limit, id, weight, now);
                 scope.shared_touched = true;
-                if counted(gate) {
+                if change(gate, limit) {
                     scope.changes.push(Change::Shared(name.clone()));
                 }
             }
@@ -180,8 +190,8 @@ impl Queue {
     pub(crate) fn cancel(&mut self, id: JobId, scope: &mut Scope<'_>) -> Cancelled {
         let id = id.0;
         if self.history.take_dead(id).is_some() {
-            scope.changes.push(Change::DeadGone { queue: scope.queue, id });
-            scope.changes.push(Change::Gone { queue: scope.queue, id });
+            scope.note(QueueChange::DeadGone(id));
+            scope.note(QueueChange::Gone(id));
             return Cancelled::Removed;
         }
         let Some(entry) = self.jobs.get(&id) else { return Cancelled::NotFound };
@@ -201,10 +211,10 @@ impl Queue {
     pub(crate) fn remove(&mut self, id: u64, scope: &mut Scope<'_>) {
         self.totals.cancelled += 1;
         let Some(entry) = self.drop_job(id) else { return };
-        if let Some(key) = entry.terms.as_deref().and_then(|terms| terms.key.as_ref()) {
+        if let Some(key) = entry.overrides.as_deref().and_then(|overrides| overrides.key.as_ref()) {
             self.forget_key(key, scope);
         }
-        scope.changes.push(Change::Gone { queue: scope.queue, id });
+        scope.note(QueueChange::Gone(id));
         self.settle_down(entry.group, scope.now);
     }
 
@@ -216,7 +226,7 @@ impl Queue {
         let due_ns = scope.now.as_nanos();
         let stage = Stage::Waiting;
         let entry = Entry { group: number, failures: 0, due_ns, stage, ..over.entry };
-        scope.changes.push(Change::DeadGone { queue: scope.queue, id });
+        scope.note(QueueChange::DeadGone(id));
         scope.moved(id);
         self.admit(id, entry, scope.now);
         true

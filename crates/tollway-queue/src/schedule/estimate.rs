@@ -1,8 +1,8 @@
 //! When a job will start: one formula per kind of limit, of the units that are before it.
 //!
 //! For slots with free-times `f[0..N]` in order and `p` units ahead: `f[p mod N] + ⌊p/N⌋·(W + r)`,
-//! where `r` is the time of a response. With every `f` at the next window's start and `r` zero this
-//! is the seed's `nextWindowStart + ⌊waiting/reservoir⌋·window`, which windows use as it stands.
+//! where `r` is the time of a response. With every `f` at the start of the next window and `r` zero
+//! this is `next window start + ⌊p/N⌋·W`, which limits of kind `window` use as it stands.
 //!
 //! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may leave
 //! some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on. Several
@@ -16,9 +16,9 @@ use tollway_core::{Algorithm, State, Timestamp};
 use super::gate::{Gate, window_number, window_start};
 use crate::Limit;
 
-/// What an estimate is made of.
+/// Where a job stands among those that a limit binds: what an estimate is made of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line {
+pub(crate) struct Position {
     /// Units before the job.
     pub(crate) ahead: u64,
     /// Its own.
@@ -38,18 +38,18 @@ pub(crate) struct Line {
 pub(crate) struct Bound<'a> {
     pub(crate) gates: &'a [Gate],
     pub(crate) limits: &'a [Limit],
-    pub(crate) line: Line,
+    pub(crate) position: Position,
 }
 
 /// How long after its base a job may pass all that binds it.
 pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
     let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;
     let mut sum = Duration::ZERO;
-    for Bound { gates, limits, line } in bounds {
+    for Bound { gates, limits, position } in bounds {
         for (index, limit) in limits.iter().enumerate() {
             let waits = match gates.get(index) {
-                Some(gate) => wait(gate, limit, &line),
-                None => wait(&Gate::vacant(limit), limit, &line),
+                Some(gate) => wait(gate, limit, &position),
+                None => wait(&Gate::vacant(limit), limit, &position),
             };
             let slack = if several && !waits.is_zero() { slack(limit) } else { Duration::ZERO };
             sum = sum.saturating_add(waits).saturating_add(slack);
@@ -58,30 +58,31 @@ pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) 
     sum
 }
 
-/// How long after `line.base` a job may pass `gate`.
-fn wait(gate: &Gate, limit: &Limit, line: &Line) -> Duration {
+/// How long after `position.base` a job may pass `gate`.
+fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
     match (gate, limit) {
         (Gate::Slots(slots), Limit::Slots { units, window }) => {
-            let usable = usable(u64::from(*units), line);
-            let index = line.ahead + u64::from(line.weight.min(*units)) - 1;
+            let usable = usable(u64::from(*units), position);
+            let index = position.ahead + u64::from(position.weight.min(*units)) - 1;
             // Which slots a heavy job leaves idle is not known here: count on the last to free.
-            let slot = if line.heaviest == 1 { index % usable } else { u64::from(*units) - 1 };
-            let answers_at = line.now.after(line.response);
-            let free_at = slots.free_at(slot, *units, *window, line.base, answers_at);
-            free_at.since(line.base) + times(window.saturating_add(line.response), index / usable)
+            let slot = if position.heaviest == 1 { index % usable } else { u64::from(*units) - 1 };
+            let answers_at = position.now.after(position.response);
+            let free_at = slots.free_at(slot, *units, *window, position.base, answers_at);
+            free_at.since(position.base)
+                + times(window.saturating_add(position.response), index / usable)
         }
         (Gate::Window { number, used }, Limit::Window { units, window }) => {
-            let current = window_number(line.base, *window);
+            let current = window_number(position.base, *window);
             let used = if *number >= current { *used } else { 0 };
             let left = u64::from(units.saturating_sub(used));
-            match beyond(left, u64::from(*units), line) {
+            match beyond(left, u64::from(*units), position) {
                 None => Duration::ZERO,
                 Some(windows) => window_start(current + 1, *window)
                     .after(times(*window, windows))
-                    .since(line.base),
+                    .since(position.base),
             }
         }
-        (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, line),
+        (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, position),
         _ => Duration::ZERO,
     }
 }
@@ -96,15 +97,15 @@ fn slack(limit: &Limit) -> Duration {
     }
 }
 
-fn policy_wait(algorithm: &Algorithm, state: &State, line: &Line) -> Duration {
-    let snapshot = state.peek(algorithm, line.base);
-    let wanted = line.ahead + u64::from(line.weight).min(snapshot.limit());
+fn policy_wait(algorithm: &Algorithm, state: &State, position: &Position) -> Duration {
+    let snapshot = state.peek(algorithm, position.base);
+    let wanted = position.ahead + u64::from(position.weight).min(snapshot.limit());
     let missing = wanted.saturating_sub(snapshot.remaining());
     if missing == 0 {
         return Duration::ZERO;
     }
     let windows = |units: u64, period: Duration| {
-        let windows = beyond(snapshot.remaining(), units, line).unwrap_or(0);
+        let windows = beyond(snapshot.remaining(), units, position).unwrap_or(0);
         snapshot.reset_after() + times(period, windows)
     };
     // Of what is all there, the first unit begins to come back when it is taken.
@@ -127,18 +128,21 @@ fn policy_wait(algorithm: &Algorithm, state: &State, line: &Line) -> Duration {
 }
 
 /// Units that every window is sure to let start.
-fn usable(units: u64, line: &Line) -> u64 {
-    units - u64::from(line.heaviest.max(1)).min(units) + 1
+fn usable(units: u64, position: &Position) -> u64 {
+    units - u64::from(position.heaviest.max(1)).min(units) + 1
 }
 
 /// How many windows after the next one a job starts; `None` if it starts in this one.
-fn beyond(left: u64, units: u64, line: &Line) -> Option<u64> {
-    let weight = u64::from(line.weight).min(units);
-    if line.ahead + weight <= left {
+fn beyond(left: u64, units: u64, position: &Position) -> Option<u64> {
+    let weight = u64::from(position.weight).min(units);
+    if position.ahead + weight <= left {
         return None;
     }
-    let idle = u64::from(line.heaviest.max(1)).min(units) - 1;
-    Some((line.ahead + weight - 1).saturating_sub(left.saturating_sub(idle)) / usable(units, line))
+    let idle = u64::from(position.heaviest.max(1)).min(units) - 1;
+    Some(
+        (position.ahead + weight - 1).saturating_sub(left.saturating_sub(idle))
+            / usable(units, position),
+    )
 }
 
 fn times(duration: Duration, count: u64) -> Duration {

@@ -93,9 +93,9 @@ impl Gate {
         }
     }
 
-    /// The job holds its slots since before a restart: as many as were stored, if the limit was
-    /// another when it started, and otherwise as many as it would take now.
-    #[cfg(feature = "redb")]
+    /// A job that runs holds slots that it did not pass: the limit is new, or was read from a file.
+    /// It holds as many as were stored, if the limit was another when it started, and otherwise as
+    /// many as it would take now.
     pub(crate) fn hold(&mut self, limit: &Limit, job: u64, weight: u32) {
         if let (Self::Slots(slots), Limit::Slots { units, .. }) = (self, limit)
             && !slots.is_held_by(job)

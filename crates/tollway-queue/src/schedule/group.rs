@@ -1,11 +1,11 @@
 //! A group: its jobs in order, what is in use of its limits, and where it waits for its turn.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use super::gate::{Gate, Opens};
+use super::gate::Opens;
+use super::gates::Gates;
 use super::ranks::Tree;
 use crate::{Group, Limit};
 
@@ -18,8 +18,8 @@ pub(crate) struct GroupState {
     pub(crate) running: u32,
     /// Limits in place of the queue's.
     pub(crate) own_limits: Option<Box<[Limit]>>,
-    /// What is in use of each limit; empty if nothing is of any.
-    pub(crate) gates: Vec<Gate>,
+    /// What is in use of its limits.
+    pub(crate) gates: Gates,
     pub(crate) blocked_until: Timestamp,
     pub(crate) paused: bool,
     /// Units that it may still start in this round.
@@ -50,7 +50,7 @@ impl GroupState {
             delayed: Tree::default(),
             running: 0,
             own_limits: None,
-            gates: Vec::new(),
+            gates: Gates::default(),
             blocked_until: Timestamp::MIN,
             paused: false,
             deficit: 0,
@@ -64,47 +64,18 @@ impl GroupState {
         self.own_limits.as_deref().unwrap_or(default)
     }
 
+    /// What is in use of its limits, and these.
+    pub(crate) fn gates_mut<'a>(
+        &'a mut self,
+        default: &'a [Limit],
+    ) -> (&'a mut Gates, &'a [Limit]) {
+        (&mut self.gates, self.own_limits.as_deref().unwrap_or(default))
+    }
+
     /// When a job of `weight` may start as far as this group is concerned.
     pub(crate) fn opens(&self, default: &[Limit], weight: u32, now: Timestamp) -> Opens {
-        let blocked = Opens::At(self.blocked_until);
-        let limits = self.limits(default);
-        let opens = |(gate, limit): (&Gate, &Limit)| gate.opens(limit, weight, now);
-        self.gates.iter().zip(limits).map(opens).fold(blocked, Opens::max)
-    }
-
-    /// A job of `weight` starts.
-    pub(crate) fn pass(&mut self, default: &[Limit], job: u64, weight: u32, now: Timestamp) {
-        let Self { own_limits, gates, .. } = self;
-        let limits = own_limits.as_deref().unwrap_or(default);
-        if gates.is_empty() {
-            *gates = limits.iter().map(Gate::vacant).collect();
-        }
-        gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.pass(limit, job, weight, now));
-    }
-
-    /// A call was answered, or given up, at `at`.
-    pub(crate) fn answer(&mut self, default: &[Limit], job: u64, at: Timestamp) {
-        let Self { own_limits, gates, .. } = self;
-        let limits = own_limits.as_deref().unwrap_or(default);
-        for (gate, limit) in gates.iter_mut().zip(limits) {
-            gate.answer(limit, job, at);
-        }
-    }
-
-    /// A call was refused, or never made.
-    pub(crate) fn refund(
-        &mut self,
-        default: &[Limit],
-        job: u64,
-        weight: u32,
-        passed_at: Option<Timestamp>,
-        now: Timestamp,
-    ) {
-        let Self { own_limits, gates, .. } = self;
-        let limits = own_limits.as_deref().unwrap_or(default);
-        for (gate, limit) in gates.iter_mut().zip(limits) {
-            gate.refund(limit, job, weight, passed_at, now);
-        }
+        let opens = self.gates.opens(self.limits(default), weight, now);
+        opens.max(Opens::At(self.blocked_until))
     }
 
     /// From when on there is nothing to remember; `None` as long as something must happen first.
@@ -113,49 +84,9 @@ impl GroupState {
         if busy || self.paused || self.own_limits.is_some() {
             return None;
         }
-        let mut latest = self.blocked_until;
-        for (gate, limit) in self.gates.iter().zip(self.limits(default)) {
-            latest = latest.max(gate.vacant_at(limit)?);
-        }
-        Some(latest)
+        let vacant_at = self.gates.vacant_at(self.limits(default))?;
+        Some(vacant_at.max(self.blocked_until))
     }
-
-    /// The limits are others from now on: what is in use of a limit of the same kind stays in use,
-    /// and `running` jobs hold what there is of new slots.
-    pub(crate) fn refit(&mut self, default: &[Limit], running: &[(u64, u32)]) {
-        let limits: Vec<Limit> = self.limits(default).to_vec();
-        refit(&mut self.gates, &limits, running);
-    }
-
-    /// The clock was set back by `by` to `now`.
-    pub(crate) fn set_back(&mut self, default: &[Limit], by: Duration, now: Timestamp) {
-        self.blocked_until = self.blocked_until.before(by);
-        let Self { own_limits, gates, .. } = self;
-        let limits = own_limits.as_deref().unwrap_or(default);
-        gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.set_back(limit, by, now));
-    }
-}
-
-/// Makes `gates` those of `limits`; see [`GroupState::refit`].
-pub(crate) fn refit(gates: &mut Vec<Gate>, limits: &[Limit], running: &[(u64, u32)]) {
-    let mut old = std::mem::take(gates).into_iter();
-    let fit = |limit: &Limit| match old.next() {
-        Some(gate) if gate.fits(limit) => gate,
-        _ => occupied(limit, running),
-    };
-    let fitted: Vec<Gate> = limits.iter().map(fit).collect();
-    let vacant = |(gate, limit): (&Gate, &Limit)| *gate == Gate::vacant(limit);
-    if !fitted.iter().zip(limits).all(vacant) {
-        *gates = fitted;
-    }
-}
-
-fn occupied(limit: &Limit, running: &[(u64, u32)]) -> Gate {
-    let mut gate = Gate::vacant(limit);
-    if let (Gate::Slots(slots), Limit::Slots { units, .. }) = (&mut gate, limit) {
-        running.iter().for_each(|(job, weight)| slots.hold(*job, (*weight).min(*units)));
-    }
-    gate
 }
 
 /// The groups of a queue that are not idle, by number and by name.

@@ -156,10 +156,8 @@ impl Queue {
         weight: u32,
         now: Timestamp,
     ) -> Opens {
-        let own = self.gates.iter().zip(&self.settings.queue_limits);
+        let own = self.gates.opens(&self.settings.queue_limits, weight, now);
         let shared = self.settings.shared.iter().filter_map(|name| shared.get(name));
-        own.map(|(gate, limit)| gate.opens(limit, weight, now))
-            .chain(shared.map(|(limit, gate)| gate.opens(limit, weight, now)))
-            .fold(Opens::At(Timestamp::MIN), Opens::max)
+        shared.map(|(limit, gate)| gate.opens(limit, weight, now)).fold(own, Opens::max)
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use tollway_core::Timestamp;
 
-use super::change::Change;
+use super::change::QueueChange;
 use super::id_hash::IdHash;
 use super::queue::{Entry, Queue, Scope};
+use crate::error::{Error, ErrorKind};
 use crate::{Group, Recurring, Start};
 
 /// What a queue keeps beside its jobs.
@@ -18,9 +19,9 @@ pub(crate) struct History {
     /// Who was enqueued with a key, and until when it is remembered.
     pub(crate) keys: HashMap<Arc<str>, (u64, Timestamp)>,
     key_order: BTreeSet<(Timestamp, Arc<str>)>,
-    pub(crate) done: HashMap<u64, Over, IdHash>,
+    pub(crate) done: HashMap<u64, EndedJob, IdHash>,
     done_order: BTreeSet<(Timestamp, u64)>,
-    pub(crate) dead: BTreeMap<u64, Over>,
+    pub(crate) dead: BTreeMap<u64, EndedJob>,
     dead_order: BTreeSet<(Timestamp, u64)>,
     /// Of the payloads of dead letters.
     pub(crate) dead_bytes: u64,
@@ -30,7 +31,7 @@ pub(crate) struct History {
 
 /// A job that is over.
 #[derive(Clone, Debug)]
-pub(crate) struct Over {
+pub(crate) struct EndedJob {
     pub(crate) group: Group,
     pub(crate) entry: Entry,
     pub(crate) at: Timestamp,
@@ -51,22 +52,27 @@ impl History {
         self.key_order.insert((until, key));
     }
 
-    pub(crate) fn remember_done(&mut self, id: u64, over: Over) {
+    pub(crate) fn remember_done(&mut self, id: u64, over: EndedJob) {
         self.done_order.insert((over.at, id));
         self.done.insert(id, over);
     }
 
-    pub(crate) fn remember_dead(&mut self, id: u64, over: Over) {
+    pub(crate) fn remember_dead(&mut self, id: u64, over: EndedJob) {
         self.dead_order.insert((over.at, id));
         self.dead_bytes += u64::from(over.entry.payload_len);
         self.dead.insert(id, over);
     }
 
-    pub(crate) fn take_dead(&mut self, id: u64) -> Option<Over> {
+    pub(crate) fn take_dead(&mut self, id: u64) -> Option<EndedJob> {
         let over = self.dead.remove(&id)?;
         self.dead_order.remove(&(over.at, id));
         self.dead_bytes -= u64::from(over.entry.payload_len);
         Some(over)
+    }
+
+    /// Every recurring job, in order of names.
+    pub(crate) fn recurring(&self) -> Vec<Recurring> {
+        self.recurring.values().map(|(recurring, _)| recurring.clone()).collect()
     }
 
     pub(crate) fn next_recurring(&self) -> Option<Timestamp> {
@@ -108,7 +114,7 @@ impl Queue {
     pub(crate) fn forget_key(&mut self, key: &Arc<str>, scope: &mut Scope<'_>) {
         if let Some((_, until)) = self.history.keys.remove(key) {
             self.history.key_order.remove(&(until, key.clone()));
-            scope.changes.push(Change::KeyGone { queue: scope.queue, key: key.clone() });
+            scope.note(QueueChange::KeyGone(key.clone()));
         }
     }
 
@@ -121,7 +127,7 @@ impl Queue {
             }
             self.history.done_order.pop_first();
             self.history.done.remove(&id);
-            scope.changes.push(Change::DoneGone { queue: scope.queue, id });
+            scope.note(QueueChange::DoneGone(id));
         }
     }
 
@@ -133,25 +139,35 @@ impl Queue {
                 return;
             }
             self.history.take_dead(id);
-            scope.changes.push(Change::DeadGone { queue: scope.queue, id });
-            scope.changes.push(Change::Gone { queue: scope.queue, id });
+            scope.note(QueueChange::DeadGone(id));
+            scope.note(QueueChange::Gone(id));
         }
     }
 
     /// Makes or replaces a recurring job.
-    pub(crate) fn put_recurring(&mut self, recurring: Recurring, scope: &mut Scope<'_>) -> bool {
-        let Some(next) = recurring.rhythm.next_after(scope.now) else { return false };
+    pub(crate) fn put_recurring(
+        &mut self,
+        recurring: Recurring,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        self.settings.check_bytes("payload", recurring.job.payload.len())?;
+        let known = self.history.recurring.contains_key(&recurring.name);
+        if !known && self.history.recurring.len() >= Recurring::COUNT_MAX {
+            return Err(Error::new(ErrorKind::Full, "a queue has at most 10000 recurring jobs"));
+        }
+        // Once more, since the schedule's time may be ahead of the caller's.
+        let next = recurring.next_after(scope.now)?;
         let name = recurring.name.clone();
         self.history.put_recurring(recurring, next);
-        scope.changes.push(Change::Recurring { queue: scope.queue, name });
-        true
+        scope.note(QueueChange::Recurring(name));
+        Ok(())
     }
 
     pub(crate) fn remove_recurring(&mut self, name: &str, scope: &mut Scope<'_>) -> bool {
         let there = self.history.remove_recurring(name);
         if there {
             let name = name.to_owned();
-            scope.changes.push(Change::Recurring { queue: scope.queue, name });
+            scope.note(QueueChange::Recurring(name));
         }
         there
     }
@@ -168,7 +184,7 @@ impl Queue {
                     self.history.remove_recurring(&name);
                 }
             }
-            scope.changes.push(Change::Recurring { queue: scope.queue, name });
+            scope.note(QueueChange::Recurring(name));
             let room = (self.jobs.len() as u64) < self.settings.jobs_max
                 && self.has_room_for(recurring.job.payload.len() as u64);
             let known = self.groups.find(recurring.job.group.as_str()).is_some();

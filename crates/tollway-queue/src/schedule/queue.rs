@@ -17,16 +17,18 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::Sharers;
-use super::change::Change;
+use super::change::{Change, QueueChange};
 use super::gate::Gate;
-use super::group::{Groups, refit};
+use super::gates::Gates;
+use super::group::Groups;
 use super::history::History;
 use super::id_hash::IdHash;
-use super::ranks::{Place, Ranks};
+use super::ranks::{Ranks, SortKey};
 use super::response::Response;
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Progress, Start};
-use crate::{Enqueued, Group, Limit, QueueName, QueueSettings, Totals, Wake};
+use crate::settings::longest_result;
+use crate::{Enqueued, Group, Limit, Operation, QueueName, QueueSettings, Reply, Totals, Wake};
 
 /// What an operation works with besides the queue.
 pub(crate) struct Scope<'a> {
@@ -36,7 +38,7 @@ pub(crate) struct Scope<'a> {
     pub(crate) latest: Timestamp,
     pub(crate) queue: u32,
     /// How often limits were changed: what passed before cannot be given back.
-    pub(crate) refits: u64,
+    pub(crate) refits: &'a mut u64,
     pub(crate) next_id: &'a mut u64,
     pub(crate) shared: &'a mut BTreeMap<QueueName, (Limit, Gate)>,
     pub(crate) sharers: Sharers,
@@ -46,12 +48,17 @@ pub(crate) struct Scope<'a> {
 }
 
 impl Scope<'_> {
+    /// Notes what a storage must write down of this queue.
+    pub(crate) fn note(&mut self, change: QueueChange) {
+        self.changes.push(Change::Queue(self.queue, change));
+    }
+
     pub(crate) fn moved(&mut self, id: u64) {
-        self.changes.push(Change::Moved { queue: self.queue, id });
+        self.note(QueueChange::Moved(id));
     }
 
     pub(crate) fn group_changed(&mut self, group: &Group) {
-        self.changes.push(Change::Group { queue: self.queue, group: group.clone() });
+        self.note(QueueChange::Group(group.clone()));
     }
 }
 
@@ -60,7 +67,7 @@ impl Scope<'_> {
 pub(crate) struct Queue {
     pub(crate) settings: QueueSettings,
     pub(crate) paused: bool,
-    pub(crate) gates: Vec<Gate>,
+    pub(crate) gates: Gates,
     pub(crate) jobs: HashMap<u64, Entry, IdHash>,
     pub(crate) ranks: Ranks,
     pub(crate) groups: Groups,
@@ -97,7 +104,7 @@ pub(crate) struct Entry {
     /// From when on it may start; its place among its equals.
     pub(crate) due_ns: u64,
     pub(crate) enqueued_at: Timestamp,
-    pub(crate) terms: Option<Box<Terms>>,
+    pub(crate) overrides: Option<Box<JobOverrides>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +116,7 @@ pub(crate) enum Stage {
 
 /// What few jobs have of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct JobOverrides {
     pub(crate) attempts_max: Option<u32>,
     pub(crate) backoff: Option<Backoff>,
     pub(crate) key: Option<std::sync::Arc<str>>,
@@ -128,13 +135,13 @@ pub(crate) struct Running {
 }
 
 impl Entry {
-    pub(crate) fn place(&self, id: u64) -> Place {
-        Place { rank: u8::MAX - self.priority, due_ns: self.due_ns, id }
+    pub(crate) fn place(&self, id: u64) -> SortKey {
+        SortKey { rank: u8::MAX - self.priority, due_ns: self.due_ns, id }
     }
 
     /// Its place among the delayed, where priority plays no part.
-    pub(crate) fn delayed_place(&self, id: u64) -> Place {
-        Place { rank: 0, due_ns: self.due_ns, id }
+    pub(crate) fn delayed_place(&self, id: u64) -> SortKey {
+        SortKey { rank: 0, due_ns: self.due_ns, id }
     }
 }
 
@@ -143,7 +150,7 @@ impl Queue {
         Self {
             settings,
             paused: false,
-            gates: Vec::new(),
+            gates: Gates::default(),
             jobs: HashMap::default(),
             ranks: Ranks::default(),
             groups: Groups::default(),
@@ -170,7 +177,7 @@ impl Queue {
         self.settings = settings;
         let running: Vec<(u64, u32)> =
             self.leases.keys().map(|id| (*id, self.jobs[id].weight)).collect();
-        refit(&mut self.gates, &self.settings.queue_limits, &running);
+        self.gates.refit(&self.settings.queue_limits, &running);
         for number in self.groups.numbers() {
             self.refit_group(number, scope);
         }
@@ -186,9 +193,96 @@ impl Queue {
             .map(|(id, entry)| (id, entry.weight))
             .collect();
         let group = self.groups.get_mut(number);
-        group.refit(&self.settings.group_limits, &running);
+        let (gates, limits) = group.gates_mut(&self.settings.group_limits);
+        gates.refit(limits, &running);
         scope.group_changed(&group.name);
         self.settle_down(number, scope.now);
+    }
+
+    /// Carries out an operation that needs nothing but the queue and the time.
+    pub(crate) fn run(
+        &mut self,
+        operation: Operation,
+        scope: &mut Scope<'_>,
+    ) -> Result<Reply, Error> {
+        Ok(match operation {
+            Operation::Enqueue(jobs) => self.enqueue(jobs, scope)?.into(),
+            Operation::Heartbeat(tokens) => {
+                let beat = |token| self.heartbeat(token, scope);
+                tokens.into_iter().map(beat).collect::<Vec<_>>().into()
+            }
+            Operation::Settle(outcomes) => {
+                self.settings.check_bytes("result", longest_result(&outcomes))?;
+                let settle = |(token, outcome)| self.settle(token, outcome, scope);
+                outcomes.into_iter().map(settle).collect::<Vec<_>>().into()
+            }
+            Operation::Progress(token, progress) => self.progress(token, progress).into(),
+            Operation::Cancel(id) => self.cancel(id, scope).into(),
+            Operation::Job(id) => self.job(id, scope).into(),
+            Operation::Peek { group, max } => self.peek(&group, max, scope).into(),
+            Operation::Stats { after, max } => self.stats(after.as_ref(), max, scope.now).into(),
+            Operation::Pause { group, paused } => self.pause(group, paused, scope)?.into(),
+            Operation::SetLimits { group, limits } => {
+                self.set_limits(&group, limits, scope)?.into()
+            }
+            Operation::Dead { after, max } => self.dead(after, max, scope).into(),
+            Operation::Revive(id) => self.revive(id, scope).into(),
+            Operation::PutRecurring(recurring) => self.put_recurring(*recurring, scope)?.into(),
+            Operation::RemoveRecurring(name) => self.remove_recurring(&name, scope).into(),
+            Operation::Put(_)
+            | Operation::Remove
+            | Operation::Lease { .. }
+            | Operation::Wake
+            | Operation::Recurring => {
+                return Err(Error::new(ErrorKind::Misuse, "this is not done by a queue alone"));
+            }
+        })
+    }
+
+    fn pause(
+        &mut self,
+        group: Option<Group>,
+        paused: bool,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        let Some(name) = group else {
+            self.paused = paused;
+            scope.note(QueueChange::Settings);
+            return Ok(());
+        };
+        if !paused && self.groups.find(name.as_str()).is_none() {
+            return Ok(());
+        }
+        let number = self.group_to_change(&name)?;
+        self.groups.get_mut(number).paused = paused;
+        scope.group_changed(&name);
+        self.settle_down(number, scope.now);
+        Ok(())
+    }
+
+    fn set_limits(
+        &mut self,
+        name: &Group,
+        limits: Option<Vec<Limit>>,
+        scope: &mut Scope<'_>,
+    ) -> Result<(), Error> {
+        *scope.refits += 1;
+        if limits.is_none() && self.groups.find(name.as_str()).is_none() {
+            return Ok(());
+        }
+        let number = self.group_to_change(name)?;
+        self.groups.get_mut(number).own_limits = limits.map(Vec::into_boxed_slice);
+        self.refit_group(number, scope);
+        Ok(())
+    }
+
+    /// The number of a group that is to be paused or limited, which is made if there is room.
+    fn group_to_change(&mut self, name: &Group) -> Result<u32, Error> {
+        let known = self.groups.find(name.as_str()).is_some();
+        if !known && self.groups.len() >= self.settings.groups_max as usize {
+            return Err(Error::new(ErrorKind::Full, "the queue may have no more groups"));
+        }
+        Ok(self.groups.number(name))
     }
 
     /// Enqueues all jobs or none.
@@ -198,7 +292,8 @@ impl Queue {
         scope: &mut Scope<'_>,
     ) -> Result<Vec<Enqueued>, Error> {
         self.check_room(&jobs)?;
-        jobs.iter().try_for_each(|job| job.check(&self.settings, scope.now))?;
+        let payload = |job: &NewJob| self.settings.check_bytes("payload", job.payload.len());
+        jobs.iter().try_for_each(payload)?;
         Ok(jobs.into_iter().map(|job| self.enqueue_one(job, scope)).collect())
     }
 
@@ -261,7 +356,7 @@ impl Queue {
         let stage = if due > now { Stage::Delayed } else { Stage::Waiting };
         let due = if due > now { due } else { scope.latest };
         let key = job.key.map(|key| self.remember_key(key, id, scope));
-        let terms = Terms { attempts_max: job.attempts_max, backoff: job.backoff, key };
+        let overrides = JobOverrides { attempts_max: job.attempts_max, backoff: job.backoff, key };
         let entry = Entry {
             group: self.groups.number(&job.group),
             weight: job.weight,
@@ -272,9 +367,9 @@ impl Queue {
             stage,
             due_ns: due.as_nanos(),
             enqueued_at: now,
-            terms: (terms != Terms::default()).then(|| Box::new(terms)),
+            overrides: (overrides != JobOverrides::default()).then(|| Box::new(overrides)),
         };
-        scope.changes.push(Change::Job { queue: scope.queue, id, payload: job.payload });
+        scope.note(QueueChange::Job(id, job.payload));
         self.totals.enqueued += 1;
         self.admit(id, entry, now);
         id
@@ -284,18 +379,13 @@ impl Queue {
         let key: std::sync::Arc<str> = key.into();
         let until = scope.now.after(self.settings.key_window);
         self.history.remember_key(key.clone(), id, until);
-        scope.changes.push(Change::Key { queue: scope.queue, key: key.clone() });
+        scope.note(QueueChange::Key(key.clone()));
         key
     }
 
     /// Takes a job in (anew, or from storage): it waits or is delayed, as its stage says.
     pub(crate) fn admit(&mut self, id: u64, mut entry: Entry, now: Timestamp) {
-        let heaviest = if self.jobs.is_empty() { 1 } else { self.heaviest };
-        self.heaviest = heaviest.max(entry.weight);
-        let (lowest, highest) = self.priorities;
-        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
-        self.units += u64::from(entry.weight);
-        self.payload_bytes += u64::from(entry.payload_len);
+        self.count(&entry);
         let number = entry.group;
         if entry.stage == Stage::Delayed {
             let group = self.groups.get_mut(number);
@@ -305,6 +395,15 @@ impl Queue {
         }
         self.jobs.insert(id, entry);
         self.settle_down(number, now);
+    }
+
+    /// Adds a job to the sums over all jobs; [`Self::drop_job`] takes it out of them again.
+    fn count(&mut self, entry: &Entry) {
+        self.heaviest = self.heaviest.max(entry.weight);
+        let (lowest, highest) = self.priorities;
+        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
+        self.units += u64::from(entry.weight);
+        self.payload_bytes += u64::from(entry.payload_len);
     }
 
     /// Takes a job in that ran when the queue was stored: it holds what it held.
@@ -317,19 +416,22 @@ impl Queue {
         shared: &mut BTreeMap<QueueName, (Limit, Gate)>,
     ) {
         entry.stage = Stage::Running;
-        self.heaviest = self.heaviest.max(entry.weight);
-        let (lowest, highest) = self.priorities;
-        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
-        self.units += u64::from(entry.weight);
-        self.payload_bytes += u64::from(entry.payload_len);
+        self.count(&entry);
+        let weight = entry.weight;
+        let hold = |gate: &mut Gate, limit: &Limit| {
+            gate.hold(limit, id, weight);
+            false
+        };
         let group = self.groups.get_mut(entry.group);
         group.running += 1;
-        let limits = group.limits(&self.settings.group_limits).to_vec();
-        rehold(&mut group.gates, &limits, id, entry.weight);
-        rehold(&mut self.gates, &self.settings.queue_limits, id, entry.weight);
+        let (gates, limits) = group.gates_mut(&self.settings.group_limits);
+        gates.fill(limits);
+        gates.change(limits, hold);
+        self.gates.fill(&self.settings.queue_limits);
+        self.gates.change(&self.settings.queue_limits, hold);
         for name in &self.settings.shared {
             if let Some((limit, gate)) = shared.get_mut(name) {
-                gate.hold(limit, id, entry.weight);
+                hold(gate, limit);
             }
         }
         self.jobs.insert(id, entry);
@@ -388,7 +490,8 @@ impl Queue {
         // What waits keeps its place, even if its time lies in the future now.
         let waits = |(id, entry): (&u64, &Entry)| (entry.stage == Stage::Waiting).then_some(*id);
         let waiting = self.jobs.iter().filter_map(waits);
-        changes.extend(waiting.map(|id| Change::Moved { queue: number, id }));
+        let mut note = |change| changes.push(Change::Queue(number, change));
+        waiting.for_each(|id| note(QueueChange::Moved(id)));
         self.expiries.clear();
         for (id, running) in &mut self.leases {
             running.leased_at = running.leased_at.before(by);
@@ -396,26 +499,17 @@ impl Queue {
             // In which window it was counted is not known any more.
             running.refits = None;
             self.expiries.insert((running.expires_at, *id));
-            changes.push(Change::Moved { queue: number, id: *id });
+            note(QueueChange::Moved(*id));
         }
-        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
-            gate.set_back(limit, by, now);
-        }
-        changes.push(Change::Queue(number));
+        self.gates.set_back(&self.settings.queue_limits, by, now);
+        note(QueueChange::Settings);
         for group in self.groups.numbers() {
             let state = self.groups.get_mut(group);
-            state.set_back(&self.settings.group_limits, by, now);
-            changes.push(Change::Group { queue: number, group: state.name.clone() });
+            state.blocked_until = state.blocked_until.before(by);
+            let (gates, limits) = state.gates_mut(&self.settings.group_limits);
+            gates.set_back(limits, by, now);
+            note(QueueChange::Group(state.name.clone()));
             self.settle_down(group, now);
         }
     }
-}
-
-/// A job that ran when the queue was stored holds its slots.
-#[cfg(feature = "redb")]
-fn rehold(gates: &mut Vec<Gate>, limits: &[Limit], id: u64, weight: u32) {
-    if gates.is_empty() {
-        *gates = limits.iter().map(Gate::vacant).collect();
-    }
-    gates.iter_mut().zip(limits).for_each(|(gate, limit)| gate.hold(limit, id, weight));
 }

@@ -9,7 +9,7 @@
 
 /// Where a job stands: by rank (priority turned around), then by time, then by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SortKey {
     pub(crate) rank: u8,
     pub(crate) due_ns: u64,
     pub(crate) id: u64,
@@ -53,8 +53,8 @@ struct Node {
 }
 
 impl Node {
-    const fn place(&self) -> Place {
-        Place { rank: self.rank, due_ns: self.due_ns, id: self.id }
+    const fn place(&self) -> SortKey {
+        SortKey { rank: self.rank, due_ns: self.due_ns, id: self.id }
     }
 
     /// What makes the tree balanced: ids are given by the queue, so nobody can choose these.
@@ -73,7 +73,7 @@ pub(crate) struct Ranks {
 
 impl Ranks {
     /// Inserts a place that is not there yet.
-    pub(crate) fn insert(&mut self, tree: &mut Tree, place: Place, weight: u32) {
+    pub(crate) fn insert(&mut self, tree: &mut Tree, place: SortKey, weight: u32) {
         let node = Node {
             due_ns: place.due_ns,
             id: place.id,
@@ -91,7 +91,7 @@ impl Ranks {
     }
 
     /// Removes a place; whether it was there.
-    pub(crate) fn remove(&mut self, tree: &mut Tree, place: Place) -> bool {
+    pub(crate) fn remove(&mut self, tree: &mut Tree, place: SortKey) -> bool {
         let Some(root) = self.without(tree.root, place) else { return false };
         tree.root = root;
         tree.len -= 1;
@@ -100,7 +100,7 @@ impl Ranks {
     }
 
     /// The first place and its weight.
-    pub(crate) fn first(&self, tree: Tree) -> Option<(Place, u32)> {
+    pub(crate) fn first(&self, tree: Tree) -> Option<(SortKey, u32)> {
         let mut at = tree.root;
         let mut first = None;
         while at != NIL {
@@ -112,7 +112,7 @@ impl Ranks {
     }
 
     /// The first place after `place`.
-    pub(crate) fn after(&self, tree: Tree, place: Place) -> Option<(Place, u32)> {
+    pub(crate) fn after(&self, tree: Tree, place: SortKey) -> Option<(SortKey, u32)> {
         let mut at = tree.root;
         let mut found = None;
         while at != NIL {
@@ -128,7 +128,7 @@ impl Ranks {
     }
 
     /// The units of everything before `place`.
-    pub(crate) fn units_before(&self, tree: Tree, place: Place) -> u64 {
+    pub(crate) fn units_before(&self, tree: Tree, place: SortKey) -> u64 {
         let mut at = tree.root;
         let mut units = 0;
         while at != NIL {
@@ -171,7 +171,7 @@ impl Ranks {
     }
 
     /// The root of `at` without `place`; `None` if it is not there.
-    fn without(&mut self, at: u32, place: Place) -> Option<u32> {
+    fn without(&mut self, at: u32, place: SortKey) -> Option<u32> {
         if at == NIL {
             return None;
         }
@@ -193,7 +193,7 @@ impl Ranks {
     }
 
     /// What is before `place`, and the rest.
-    fn split(&mut self, at: u32, place: Place) -> (u32, u32) {
+    fn split(&mut self, at: u32, place: SortKey) -> (u32, u32) {
         if at == NIL {
             return (NIL, NIL);
         }
@@ -248,14 +248,14 @@ impl Ranks {
 mod tests {
     use super::*;
 
-    fn place(rank: u8, due_ns: u64, id: u64) -> Place {
-        Place { rank, due_ns, id }
+    fn place(rank: u8, due_ns: u64, id: u64) -> SortKey {
+        SortKey { rank, due_ns, id }
     }
 
     #[test]
     fn units_before_a_place_agree_with_a_sorted_list() {
         let (mut ranks, mut tree) = (Ranks::default(), Tree::default());
-        let mut list: Vec<(Place, u32)> = Vec::new();
+        let mut list: Vec<(SortKey, u32)> = Vec::new();
         let mut random = 7u64;
         for id in 0..2_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -2,8 +2,8 @@
 
 use tollway_core::Timestamp;
 
-use super::change::Change;
-use super::history::Over;
+use super::change::{Change, QueueChange};
+use super::history::EndedJob;
 use super::queue::{Queue, Running, Scope, Stage};
 use crate::job::{LeaseToken, Outcome, Settled};
 use crate::name::QueueName;
@@ -36,10 +36,11 @@ impl Queue {
             }
             Outcome::Limited { wait } => {
                 self.totals.limited += 1;
-                let until = scope.now.after(wait.min(Outcome::LIMITED_MAX));
+                let until = scope.now.after(wait);
                 let number = self.jobs[&id].group;
                 let group = self.groups.get_mut(number);
                 group.blocked_until = group.blocked_until.max(until);
+                scope.group_changed(&group.name);
                 self.put_back_uncharged(id, &running, scope)
             }
             Outcome::Released => self.put_back_uncharged(id, &running, scope),
@@ -48,7 +49,7 @@ impl Queue {
 
     /// A settlement may be sent twice when its answer was lost.
     fn settled_before(&self, token: LeaseToken, outcome: &Outcome) -> Settled {
-        let same = |over: &Over| over.entry.attempt == token.attempt;
+        let same = |over: &EndedJob| over.entry.attempt == token.attempt;
         match outcome {
             Outcome::Done { .. } if self.history.done.get(&token.id.0).is_some_and(same) => {
                 Settled::Done
@@ -73,26 +74,7 @@ impl Queue {
 
     /// The call of a job was answered, or given up, at `at`: its slots are free a window later.
     fn answer(&mut self, id: u64, at: Timestamp, scope: &mut Scope<'_>) {
-        let group = self.groups.get_mut(self.jobs[&id].group);
-        group.answer(&self.settings.group_limits, id, at);
-        if !group.gates.is_empty() {
-            scope.group_changed(&group.name);
-        }
-        let mut changed = false;
-        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
-            changed |= gate.answer(limit, id, at);
-        }
-        if changed {
-            scope.changes.push(Change::Queue(scope.queue));
-        }
-        for name in &self.settings.shared {
-            if let Some((limit, gate)) = scope.shared.get_mut(name)
-                && gate.answer(limit, id, at)
-            {
-                scope.shared_touched = true;
-                scope.changes.push(Change::Shared(name.clone()));
-            }
-        }
+        self.change_gates(self.jobs[&id].group, scope, |gate, limit| gate.answer(limit, id, at));
     }
 
     /// Counts every job that runs as answered now, by shared limits that are not among those that stay.
@@ -110,24 +92,12 @@ impl Queue {
     /// Gives the units of a job back that was refused or never tried, and puts it where it was.
     fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
         let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);
-        let known = running.refits == Some(scope.refits);
+        let known = running.refits == Some(*scope.refits);
         let (passed_at, now) = (known.then_some(running.leased_at), scope.now);
-        let group = self.groups.get_mut(number);
-        group.refund(&self.settings.group_limits, id, weight, passed_at, now);
-        scope.group_changed(&group.name);
-        for (gate, limit) in self.gates.iter_mut().zip(&self.settings.queue_limits) {
+        self.change_gates(number, scope, |gate, limit| {
             gate.refund(limit, id, weight, passed_at, now);
-        }
-        if !self.gates.is_empty() {
-            scope.changes.push(Change::Queue(scope.queue));
-        }
-        for name in &self.settings.shared {
-            if let Some((limit, gate)) = scope.shared.get_mut(name) {
-                gate.refund(limit, id, weight, passed_at, now);
-                scope.shared_touched = true;
-                scope.changes.push(Change::Shared(name.clone()));
-            }
-        }
+            true
+        });
         if running.cancelled {
             return self.end_cancelled(id, scope);
         }
@@ -149,12 +119,11 @@ impl Queue {
     fn finish(&mut self, id: u64, result: Option<bytes::Bytes>, scope: &mut Scope<'_>) -> Settled {
         self.totals.done += 1;
         let over = self.end(id, String::new(), scope);
-        let queue = scope.queue;
-        scope.changes.push(Change::Gone { queue, id });
+        scope.note(QueueChange::Gone(id));
         if self.settings.retention.done_max == 0 {
             return Settled::Done;
         }
-        scope.changes.push(Change::Done { queue, id, result });
+        scope.note(QueueChange::Done(id, result));
         if let Some(over) = over {
             self.history.remember_done(id, over);
             self.purge(scope);
@@ -163,11 +132,11 @@ impl Queue {
     }
 
     /// Takes a job that ran out of the queue.
-    fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<Over> {
+    fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<EndedJob> {
         let entry = self.drop_job(id)?;
         let group = self.groups.get(entry.group).name.clone();
         self.settle_down(entry.group, scope.now);
-        Some(Over { group, entry, at: scope.now, reason })
+        Some(EndedJob { group, entry, at: scope.now, reason })
     }
 
     fn end_cancelled(&mut self, id: u64, scope: &mut Scope<'_>) -> Settled {
@@ -189,12 +158,13 @@ impl Queue {
         }
         let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
         entry.failures += 1;
-        let terms = entry.terms.as_deref();
-        let attempts_max = terms.and_then(|terms| terms.attempts_max);
+        let overrides = entry.overrides.as_deref();
+        let attempts_max = overrides.and_then(|overrides| overrides.attempts_max);
         if !retry || entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {
             return self.bury(id, reason, scope);
         }
-        let backoff = terms.and_then(|terms| terms.backoff).unwrap_or(self.settings.backoff);
+        let backoff =
+            overrides.and_then(|overrides| overrides.backoff).unwrap_or(self.settings.backoff);
         let from = scope.now.after(backoff.wait(entry.failures));
         entry.due_ns = from.as_nanos();
         entry.stage = Stage::Delayed;
@@ -205,16 +175,11 @@ impl Queue {
         Settled::Waiting { from }
     }
 
-    fn bury(&mut self, id: u64, mut reason: String, scope: &mut Scope<'_>) -> Settled {
+    fn bury(&mut self, id: u64, reason: String, scope: &mut Scope<'_>) -> Settled {
         self.totals.dead += 1;
-        let mut end = reason.len().min(Outcome::REASON_LEN_MAX);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        reason.truncate(end);
         if let Some(over) = self.end(id, reason, scope) {
             self.history.remember_dead(id, over);
-            scope.changes.push(Change::Dead { queue: scope.queue, id });
+            scope.note(QueueChange::Dead(id));
             self.purge(scope);
         }
         Settled::Dead
@@ -231,7 +196,7 @@ impl Queue {
         }
         let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
         entry.failures += 1;
-        let attempts_max = entry.terms.as_deref().and_then(|terms| terms.attempts_max);
+        let attempts_max = entry.overrides.as_deref().and_then(|overrides| overrides.attempts_max);
         if entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {
             let reason = format!("the lease of worker {:?} expired", running.worker);
             self.bury(id, reason, scope);

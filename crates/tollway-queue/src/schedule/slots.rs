@@ -48,7 +48,6 @@ impl Slots {
     }
 
     /// Whether `job` holds anything.
-    #[cfg(feature = "redb")]
     pub(crate) fn is_held_by(&self, job: u64) -> bool {
         self.busy.contains_key(&job)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use super::estimate::{Bound, Line, wait_for_all};
+use super::estimate::{Bound, Position, wait_for_all};
 use super::gate::Opens;
 use super::group::GroupState;
 use super::page::Page;
@@ -48,22 +48,23 @@ impl Queue {
         };
         let base = now.max(due).max(group.blocked_until);
         let (weight, heaviest) = (entry.weight, self.heaviest);
-        let line = Line { ahead, weight, heaviest, base, now, response };
+        let position = Position { ahead, weight, heaviest, base, now, response };
         let limits = group.limits(&self.settings.group_limits);
-        let all = Line { ahead: self.units - u64::from(weight), ..line };
-        let sharing = Line {
+        let all = Position { ahead: self.units - u64::from(weight), ..position };
+        let sharing = Position {
             ahead: all.ahead + scope.sharers.units,
             heaviest: heaviest.max(scope.sharers.heaviest),
-            ..line
+            ..position
         };
         let shared = self.settings.shared.iter().filter_map(|name| scope.shared.get(name));
         let of_shared = shared.map(|(limit, gate)| Bound {
             gates: std::slice::from_ref(gate),
             limits: std::slice::from_ref(limit),
-            line: sharing,
+            position: sharing,
         });
-        let of_group = Bound { gates: &group.gates, limits, line };
-        let of_queue = Bound { gates: &self.gates, limits: &self.settings.queue_limits, line: all };
+        let of_group = Bound { gates: &group.gates.0, limits, position };
+        let of_queue =
+            Bound { gates: &self.gates.0, limits: &self.settings.queue_limits, position: all };
         base.after(wait_for_all([of_group, of_queue].into_iter().chain(of_shared)))
     }
 

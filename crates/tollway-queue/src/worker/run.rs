@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tower_service::Service;
 
 use super::{Task, Worker};
 use crate::{
@@ -31,8 +32,21 @@ struct Running {
     abort: AbortHandle,
 }
 
-/// What the loop holds.
-struct Floor {
+/// What a handler must be; every service that [`Worker::run`] takes is one.
+trait Handler:
+    Service<Task, Response: Into<Outcome>, Error: Display + Send, Future: Send> + Clone + Send + 'static
+{
+}
+
+impl<S> Handler for S
+where
+    S: Service<Task, Response: Into<Outcome>, Error: Display + Send, Future: Send>,
+    S: Clone + Send + 'static,
+{
+}
+
+/// What the loop of a worker holds.
+struct WorkLoop {
     worker: Worker,
     running: HashMap<LeaseToken, Running>,
     tasks: JoinSet<(LeaseToken, bool)>,
@@ -59,13 +73,11 @@ impl Worker {
         shutdown: impl Future<Output = ()>,
     ) -> Result<Summary, Error>
     where
-        S: tower_service::Service<Task> + Clone + Send + 'static,
-        S::Response: Into<Outcome>,
-        S::Error: Display + Send,
-        S::Future: Send,
+        S: Service<Task, Response: Into<Outcome>, Error: Display + Send, Future: Send>,
+        S: Clone + Send + 'static,
     {
         let beat_every = Duration::from_secs(10);
-        let mut floor = Floor {
+        let mut work = WorkLoop {
             worker: self,
             running: HashMap::new(),
             tasks: JoinSet::new(),
@@ -78,25 +90,19 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = &mut shutdown => break Ok(()),
-                step = floor.step(&handler) => if let Err(error) = step { break Err(error) },
+                step = work.step(&handler) => if let Err(error) = step { break Err(error) },
             }
         };
-        floor.wind_down().await;
-        ended.map(|()| floor.summary)
+        work.wind_down().await;
+        ended.map(|()| work.summary)
     }
 }
 
-impl Floor {
+impl WorkLoop {
     /// Leases what there is room for and starts it, or waits for the next thing to happen.
     ///
     /// Dropped on shutdown: a lease granted at that very moment returns when it expires.
-    async fn step<S>(&mut self, handler: &S) -> Result<(), Error>
-    where
-        S: tower_service::Service<Task> + Clone + Send + 'static,
-        S::Response: Into<Outcome>,
-        S::Error: Display + Send,
-        S::Future: Send,
-    {
+    async fn step(&mut self, handler: &impl Handler) -> Result<(), Error> {
         let room = self.worker.concurrency.saturating_sub(self.running.len()).min(BATCH_MAX);
         if room == 0 {
             return self.attend(None).await;
@@ -151,13 +157,7 @@ impl Floor {
         Ok(())
     }
 
-    fn start<S>(&mut self, lease: Lease, handler: S)
-    where
-        S: tower_service::Service<Task> + Send + 'static,
-        S::Response: Into<Outcome>,
-        S::Error: Display + Send,
-        S::Future: Send,
-    {
+    fn start(&mut self, lease: Lease, handler: impl Handler) {
         let token = lease.token();
         let queue = self.worker.queue.clone();
         let every = (lease.expires_at.since(queue.now()) / 3).max(Duration::from_millis(1));
@@ -234,12 +234,7 @@ impl Floor {
 }
 
 /// Waits until the handler is ready, and runs it.
-async fn handle<S>(mut handler: S, task: Task) -> Outcome
-where
-    S: tower_service::Service<Task>,
-    S::Response: Into<Outcome>,
-    S::Error: Display,
-{
+async fn handle<S: Handler>(mut handler: S, task: Task) -> Outcome {
     let failed = |error: S::Error| Outcome::Failed { reason: error.to_string(), retry: true };
     if let Err(error) = std::future::poll_fn(|context| handler.poll_ready(context)).await {
         return failed(error);

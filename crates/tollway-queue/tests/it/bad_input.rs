@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollway_queue::{Backend, Embedded, ErrorKind, JobId, LeaseToken, Outcome, QueueSettings};
+use tollway_queue::{Embedded, ErrorKind, JobId, LeaseToken, Outcome, QueueSettings};
 
-use crate::world::{START, get, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, get, job, now_or_soon, queue};
 
 fn queues() -> Embedded {
     let queues = Embedded::memory();
@@ -180,7 +180,7 @@ mod file {
         let disk = Disk::new();
         let maker = disk.clone();
         let queues =
-            Embedded::open_with(FileOptions::on(move || Ok(maker.storage()))).expect("opens");
+            Embedded::open_with(FileOptions::on(move || Ok(maker.clone()))).expect("opens");
         get(queues.put_queue(&queue("q"), QueueSettings::default(), START));
         get(queues.enqueue(&queue("q"), vec![job("kept")], START));
         disk.set(Fault::Full);

@@ -16,7 +16,7 @@ use tollway_queue::{
     QueueSettings,
 };
 
-use crate::world::{START, after, get, group, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
 pub(crate) use disk::{Disk, Fault};
 
 /// A path for one test, removed with it.
@@ -136,7 +136,7 @@ const JOURNALS: [usize; 3] = [4 << 20, 0, 700];
 
 pub(crate) fn on(disk: &Disk, two_phase: bool, journal_bytes: usize) -> FileOptions {
     let maker = disk.clone();
-    FileOptions::on(move || Ok(maker.storage())).two_phase(two_phase).journal_bytes(journal_bytes)
+    FileOptions::on(move || Ok(maker.clone())).two_phase(two_phase).journal_bytes(journal_bytes)
 }
 
 /// Crashes at every write, sync and change of length that a life of a queue makes.

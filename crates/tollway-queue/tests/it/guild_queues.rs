@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use tollway_core::Timestamp;
-use tollway_queue::{Backend, Embedded, NewJob, Outcome, QueueSettings};
+use tollway_queue::{Embedded, NewJob, Outcome, QueueSettings};
 
-use crate::world::{get, group, queue};
+use crate::world::{AtMoment as _, get, group, queue};
 
 const WINDOW: Duration = Duration::from_secs(3);
 

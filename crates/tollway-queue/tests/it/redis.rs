@@ -18,7 +18,7 @@ use tollway_queue::{
 use tollway_testkit::servers::{Engine, LossyWay, Server, full};
 
 use crate::model::{Jobs, Subject, operations, play, play_jobs};
-use crate::world::{START, after, get, group, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
 
 /// A backend whose time is the caller's, on a runtime of its own.
 struct Shared {
@@ -72,10 +72,10 @@ impl Subject for Shared {
 }
 
 /// Queues of nobody else, whose time is the caller's.
-pub(crate) fn on_a_server(purpose: &str) -> Box<dyn Subject> {
+pub(crate) fn on_a_server(engine: Engine, purpose: &str) -> Box<dyn Subject> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let namespace = format!("{purpose}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-    Box::new(Shared::virtual_time(Engine::Redis.shared(), &namespace))
+    Box::new(Shared::virtual_time(engine.shared(), &namespace))
 }
 
 fn runtime() -> Runtime {

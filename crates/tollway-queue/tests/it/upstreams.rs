@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 use tollway_queue::{Backend, Embedded, NewJob, QueueSettings};
 
-use crate::world::{Random, START, after, get, group, job, poll, queue};
+use crate::world::{AtMoment as _, Random, START, after, get, group, job, poll, queue};
 use enforcer::Enforcer;
 use run::{Burst, Report};
 

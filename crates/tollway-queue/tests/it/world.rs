@@ -6,13 +6,27 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tollway_core::Timestamp;
-use tollway_queue::{Answer, Error, Group, NewJob, QueueName};
+use tollway_queue::{
+    Backend, Beat, Call, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, LeaseToken,
+    Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName, QueueSettings, Recurring,
+    Reply, Settled, Stats,
+};
+
+macro_rules! operations {
+    ($($call:ident($($argument:ident: $type:ty),*) -> $reply:ty =
+        $operation:ident $(($($value:expr),*))? $({ $($field:tt)* })?;)*) => {
+        $(fn $call(&self, queue: &QueueName, $($argument: $type,)* now: Timestamp) -> Call<$reply> {
+            let operation = Operation::$operation $(($($value),*))? $({ $($field)* })?;
+            typed(self.on(queue, operation, now))
+        })*
+    };
+}
 
 /// Some Sunday in 2026, far from the edges of time.
 pub(crate) const START: Timestamp = Timestamp::from_millis(1_794_700_000_000);
 
 /// Waits for an answer, at most a minute: storage threads answer from elsewhere.
-pub(crate) fn now_or_soon<T: Unpin>(answer: Answer<'_, T>) -> Result<T, Error> {
+pub(crate) fn now_or_soon<T: Unpin>(answer: Call<T>) -> Result<T, Error> {
     let mut answer = pin!(answer);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -35,7 +49,7 @@ impl Wake for Unpark {
 }
 
 /// The answer, which must be right and come soon.
-pub(crate) fn get<T: Unpin>(answer: Answer<'_, T>) -> T {
+pub(crate) fn get<T: Unpin>(answer: Call<T>) -> T {
     now_or_soon(answer).expect("the backend answers")
 }
 
@@ -86,4 +100,57 @@ impl Random {
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
+}
+
+/// The calls of a queue at a given moment, on any backend.
+pub(crate) trait AtMoment: Backend {
+    fn settle_one(
+        &self,
+        queue: &QueueName,
+        token: LeaseToken,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Call<Settled> {
+        let settled = self.settle(queue, vec![(token, outcome)], now);
+        Call::pending(async move {
+            match settled.await?[0] {
+                Settled::Lost => Err(Error::new(ErrorKind::LeaseLost, "the lease is over")),
+                settled => Ok(settled),
+            }
+        })
+    }
+
+    fn recurring(&self, queue: &QueueName) -> Call<Vec<Recurring>> {
+        typed(self.on(queue, Operation::Recurring, START))
+    }
+
+    operations! {
+        put_queue(settings: QueueSettings) -> () = Put(Box::new(settings));
+        remove_queue() -> bool = Remove;
+        enqueue(jobs: Vec<NewJob>) -> Vec<Enqueued> = Enqueue(jobs);
+        lease(max: usize, worker: &str) -> Leased = Lease { max, worker: worker.to_owned() };
+        heartbeat(tokens: &[LeaseToken]) -> Vec<Beat> = Heartbeat(tokens.to_vec());
+        settle(outcomes: Vec<(LeaseToken, Outcome)>) -> Vec<Settled> = Settle(outcomes);
+        progress(token: LeaseToken, progress: Progress) -> bool = Progress(token, progress);
+        cancel(id: JobId) -> Cancelled = Cancel(id);
+        job(id: JobId) -> Option<Job> = Job(id);
+        peek(group: &Group, max: usize) -> Vec<Job> = Peek { group: group.clone(), max };
+        stats(after: Option<&Group>, max: usize) -> Stats = Stats { after: after.cloned(), max };
+        pause(group: Option<&Group>, paused: bool) -> () = Pause { group: group.cloned(), paused };
+        set_limits(group: &Group, limits: Option<Vec<Limit>>) -> () =
+            SetLimits { group: group.clone(), limits };
+        dead(after: Option<JobId>, max: usize) -> Vec<Job> = Dead { after, max };
+        revive(id: JobId) -> bool = Revive(id);
+        put_recurring(recurring: Recurring) -> () = PutRecurring(Box::new(recurring));
+        remove_recurring(name: &str) -> bool = RemoveRecurring(name.to_owned());
+    }
+}
+
+impl<B: Backend + ?Sized> AtMoment for B {}
+
+fn typed<T>(call: Call<Reply>) -> Call<T>
+where
+    T: TryFrom<Reply, Error = Error> + Send + 'static,
+{
+    Call::pending(async move { call.await.and_then(T::try_from) })
 }

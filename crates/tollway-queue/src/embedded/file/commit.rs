@@ -5,22 +5,22 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use redb::Database;
 
-use super::journal::{Journal, Named, Numbered, Tables};
-use super::row_bytes::{In, Out, damaged};
+use super::journal::{Journal, Named, Numbered, RowKey, Tables};
 use super::rows::{
-    FORMAT, read_job, read_result, write_done, write_gate, write_gates, write_job, write_move,
-    write_recurring, write_settings,
+    FORMAT, damaged, read_job, read_result, write_done, write_gate, write_gates, write_job,
+    write_move, write_recurring, write_settings,
 };
-use crate::embedded::workspace::RowStore;
+use crate::bytes_codec::{ByteReader, ByteWriter};
+use crate::embedded::row_store::RowStore;
 use crate::error::Error;
-use crate::schedule::{Change, Schedule};
+use crate::schedule::{Change, QueueChange, Schedule};
 use crate::{Group, QueueName};
 
 /// The row of the secret, beside the head.
 pub(super) const SECRET: &str = "secret";
 
 /// One commit that is being made.
-pub(super) struct FileVault<'d> {
+pub(super) struct FileRows<'d> {
     journal: &'d mut Journal,
     tables: Tables<'d>,
     late: Late,
@@ -28,7 +28,7 @@ pub(super) struct FileVault<'d> {
     pub(super) written: bool,
     /// What went wrong: nothing must be committed.
     pub(super) failed: Option<Error>,
-    out: Out,
+    out: ByteWriter,
 }
 
 /// What is written once at the end, however often it changed.
@@ -40,7 +40,7 @@ struct Late {
     groups: BTreeSet<(u32, Group)>,
 }
 
-impl<'d> FileVault<'d> {
+impl<'d> FileRows<'d> {
     pub(super) fn new(database: &'d Database, journal: &'d mut Journal) -> Self {
         Self {
             journal,
@@ -48,7 +48,7 @@ impl<'d> FileVault<'d> {
             late: Late::default(),
             written: false,
             failed: None,
-            out: Out::default(),
+            out: ByteWriter::default(),
         }
     }
 
@@ -70,31 +70,70 @@ impl<'d> FileVault<'d> {
 
     fn apply(&mut self, change: Change, schedule: &Schedule) {
         match change {
-            Change::Queue(queue) => drop(self.late.queues.insert(queue)),
-            Change::QueueGone(queue) => self.drop_queue(queue),
             Change::Shared(name) => drop(self.late.shared.insert(name)),
             Change::Secret => {
                 if let Some(secret) = &schedule.secret {
                     self.journal.put_named(Named::Head, 0, SECRET, secret);
                 }
             }
-            Change::Job { queue, id, payload } => self.put_job(queue, id, &payload, schedule),
-            Change::Moved { queue, id } => drop(self.late.moves.insert((queue, id))),
-            Change::Gone { queue, id } => {
+            Change::Queue(queue, change) => self.apply_to(queue, change, schedule),
+        }
+    }
+
+    /// Writes what changed in a queue, or notes that it is to be written at the end. Of a queue
+    /// that was removed meanwhile, nothing is found and nothing written.
+    fn apply_to(&mut self, queue: u32, change: QueueChange, schedule: &Schedule) {
+        let (state, out) = (schedule.queues.get(&queue), self.out.empty());
+        match change {
+            QueueChange::Settings => drop(self.late.queues.insert(queue)),
+            QueueChange::Removed => self.drop_queue(queue),
+            QueueChange::Job(id, payload) => {
+                if let Some(state) = state
+                    && let Some(entry) = state.jobs.get(&id)
+                {
+                    write_job(out, &state.groups.get(entry.group).name, entry, &payload);
+                    self.journal.put(Numbered::Jobs, queue, id, &out.0);
+                }
+            }
+            QueueChange::Moved(id) => drop(self.late.moves.insert((queue, id))),
+            QueueChange::Gone(id) => {
                 self.late.moves.remove(&(queue, id));
                 self.journal.remove(Numbered::Moves, queue, id);
                 self.journal.remove(Numbered::Jobs, queue, id);
             }
-            Change::Dead { queue, id } => self.put_dead(queue, id, schedule),
-            Change::DeadGone { queue, id } => self.journal.remove(Numbered::Dead, queue, id),
-            Change::Done { queue, id, result } => {
-                self.put_done(queue, id, result.as_deref(), schedule);
+            QueueChange::Dead(id) => {
+                if let Some(over) = state.and_then(|state| state.history.dead.get(&id)) {
+                    out.time(over.at).text(&over.reason);
+                    self.journal.put(Numbered::Dead, queue, id, &out.0);
+                    self.late.moves.insert((queue, id));
+                }
             }
-            Change::DoneGone { queue, id } => self.journal.remove(Numbered::Done, queue, id),
-            Change::Group { queue, group } => drop(self.late.groups.insert((queue, group))),
-            Change::Key { queue, key } => self.put_key(queue, &key, schedule),
-            Change::KeyGone { queue, key } => self.journal.remove_named(Named::Keys, queue, &key),
-            Change::Recurring { queue, name } => self.put_recurring(queue, &name, schedule),
+            QueueChange::DeadGone(id) => self.journal.remove(Numbered::Dead, queue, id),
+            QueueChange::Done(id, result) => {
+                if let Some(over) = state.and_then(|state| state.history.done.get(&id)) {
+                    write_done(out, over, result.as_deref());
+                    self.journal.put(Numbered::Done, queue, id, &out.0);
+                }
+            }
+            QueueChange::DoneGone(id) => self.journal.remove(Numbered::Done, queue, id),
+            QueueChange::Group(group) => drop(self.late.groups.insert((queue, group))),
+            QueueChange::Key(key) => {
+                if let Some((id, until)) = state.and_then(|state| state.history.keys.get(&key)) {
+                    out.u64(*id).time(*until);
+                    self.journal.put_named(Named::Keys, queue, &key, &out.0);
+                }
+            }
+            QueueChange::KeyGone(key) => self.journal.remove_named(Named::Keys, queue, &key),
+            QueueChange::Recurring(name) => {
+                match state.and_then(|state| state.history.recurring.get(&name)) {
+                    Some((recurring, next)) => {
+                        out.time(*next);
+                        write_recurring(out, recurring);
+                        self.journal.put_named(Named::Recurring, queue, &name, &out.0);
+                    }
+                    None => self.journal.remove_named(Named::Recurring, queue, &name),
+                }
+            }
         }
     }
 
@@ -104,7 +143,7 @@ impl<'d> FileVault<'d> {
             let out = self.out.empty();
             out.text(name.as_str()).u8(u8::from(state.paused));
             write_settings(out, &state.settings);
-            write_gates(out, &state.gates);
+            write_gates(out, &state.gates.0);
             // Last, since files of earlier versions end before it.
             out.u64(state.settings.bytes_max);
             self.journal.put(Numbered::Queues, queue, 0, &out.0);
@@ -120,14 +159,6 @@ impl<'d> FileVault<'d> {
         }
     }
 
-    fn put_job(&mut self, queue: u32, id: u64, payload: &[u8], schedule: &Schedule) {
-        let Some(state) = schedule.queues.get(&queue) else { return };
-        let Some(entry) = state.jobs.get(&id) else { return };
-        let out = self.out.empty();
-        write_job(out, &state.groups.get(entry.group).name, entry, payload);
-        self.journal.put(Numbered::Jobs, queue, id, &out.0);
-    }
-
     fn put_move(&mut self, queue: u32, id: u64, schedule: &Schedule) {
         let Some(state) = schedule.queues.get(&queue) else { return };
         let dead = state.history.dead.get(&id).map(|over| &over.entry);
@@ -135,25 +166,6 @@ impl<'d> FileVault<'d> {
             let out = self.out.empty();
             write_move(out, entry, state.leases.get(&id));
             self.journal.put(Numbered::Moves, queue, id, &out.0);
-        }
-    }
-
-    fn put_dead(&mut self, queue: u32, id: u64, schedule: &Schedule) {
-        let state = schedule.queues.get(&queue);
-        if let Some(over) = state.and_then(|state| state.history.dead.get(&id)) {
-            let out = self.out.empty();
-            out.time(over.at).text(&over.reason);
-            self.journal.put(Numbered::Dead, queue, id, &out.0);
-            self.late.moves.insert((queue, id));
-        }
-    }
-
-    fn put_done(&mut self, queue: u32, id: u64, result: Option<&[u8]>, schedule: &Schedule) {
-        let state = schedule.queues.get(&queue);
-        if let Some(over) = state.and_then(|state| state.history.done.get(&id)) {
-            let out = self.out.empty();
-            write_done(out, over, result);
-            self.journal.put(Numbered::Done, queue, id, &out.0);
         }
     }
 
@@ -171,30 +183,8 @@ impl<'d> FileVault<'d> {
                 out.text(&limit.to_string());
             });
         });
-        write_gates(out, &group_state.gates);
+        write_gates(out, &group_state.gates.0);
         self.journal.put_named(Named::Groups, queue, group.as_str(), &out.0);
-    }
-
-    fn put_key(&mut self, queue: u32, key: &str, schedule: &Schedule) {
-        let state = schedule.queues.get(&queue);
-        if let Some((id, until)) = state.and_then(|state| state.history.keys.get(key)) {
-            let out = self.out.empty();
-            out.u64(*id).time(*until);
-            self.journal.put_named(Named::Keys, queue, key, &out.0);
-        }
-    }
-
-    fn put_recurring(&mut self, queue: u32, name: &str, schedule: &Schedule) {
-        let state = schedule.queues.get(&queue);
-        match state.and_then(|state| state.history.recurring.get(name)) {
-            Some((recurring, next)) => {
-                let out = self.out.empty();
-                out.time(*next);
-                write_recurring(out, recurring);
-                self.journal.put_named(Named::Recurring, queue, name, &out.0);
-            }
-            None => self.journal.remove_named(Named::Recurring, queue, name),
-        }
     }
 
     fn drop_queue(&mut self, queue: u32) {
@@ -207,21 +197,19 @@ impl<'d> FileVault<'d> {
     /// What `read` makes of a row, wherever it is.
     fn row<T>(
         &mut self,
-        table: Numbered,
-        queue: u32,
-        id: u64,
-        read: impl FnOnce(&[u8]) -> Result<T, Error>,
+        (table, queue, id): RowKey,
+        read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         match self.journal.get(table, queue, id) {
-            Some(row) => row.map(read).transpose(),
-            None => self.tables.get(table, queue, id, read).inspect_err(|error| {
+            Some(row) => row.map(|row| read(row).ok_or_else(damaged)).transpose(),
+            None => self.tables.get((table, queue, id), read).inspect_err(|error| {
                 self.failed = Some(error.again());
             }),
         }
     }
 }
 
-impl RowStore for FileVault<'_> {
+impl RowStore for FileRows<'_> {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
         let mut changes = std::mem::take(&mut schedule.changes);
         self.written |= !changes.is_empty();
@@ -232,12 +220,12 @@ impl RowStore for FileVault<'_> {
     }
 
     fn payload(&mut self, queue: u32, id: u64) -> Result<Bytes, Error> {
-        let read = |row: &[u8]| Ok(Bytes::copy_from_slice(read_job(In(row))?.2));
-        self.row(Numbered::Jobs, queue, id, read)?.ok_or_else(damaged)
+        let read = |row: &[u8]| read_job(ByteReader(row)).map(|job| Bytes::copy_from_slice(job.2));
+        self.row((Numbered::Jobs, queue, id), read)?.ok_or_else(damaged)
     }
 
     fn result(&mut self, queue: u32, id: u64) -> Result<Option<Bytes>, Error> {
-        let read = |row: &[u8]| Ok(read_result(In(row))?.map(Bytes::copy_from_slice));
-        Ok(self.row(Numbered::Done, queue, id, read)?.flatten())
+        let read = |row: &[u8]| Some(read_result(ByteReader(row))?.map(Bytes::copy_from_slice));
+        Ok(self.row((Numbered::Done, queue, id), read)?.flatten())
     }
 }

@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use redb::{ReadOnlyTable, ReadTransaction, WriteTransaction};
 
-use super::row_bytes::{In, Out, damaged};
-use super::rows::{FORMAT, check_format};
-use super::trouble;
+use super::rows::{FORMAT, check_format, damaged};
+use super::storage_error::failed;
+use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::Error;
 
 type ByNumber = TableDefinition<'static, (u32, u64), &'static [u8]>;
@@ -63,6 +63,9 @@ pub(super) enum Named {
     Head,
 }
 
+/// A row of such a table, by queue and job.
+pub(super) type RowKey = (Numbered, u32, u64);
+
 impl Numbered {
     const ALL: [Self; 5] = [Self::Jobs, Self::Moves, Self::Dead, Self::Done, Self::Queues];
 
@@ -96,10 +99,10 @@ struct Fresh {
 /// What was committed since the last folding, and what is to be committed next.
 #[derive(Debug)]
 pub(super) struct Journal {
-    numbered: BTreeMap<(Numbered, u32, u64), Fresh>,
+    numbered: BTreeMap<RowKey, Fresh>,
     named: BTreeMap<(Named, u32, Box<str>), Fresh>,
     queues_gone: BTreeSet<u32>,
-    record: Out,
+    record: ByteWriter,
     records: u64,
     bytes: usize,
     bytes_max: usize,
@@ -116,7 +119,7 @@ impl Journal {
             numbered: BTreeMap::new(),
             named: BTreeMap::new(),
             queues_gone: BTreeSet::new(),
-            record: Out::default(),
+            record: ByteWriter::default(),
             records: 0,
             bytes: 0,
             bytes_max,
@@ -165,7 +168,7 @@ impl Journal {
         let transaction = begin(database, two_phase)?;
         {
             let mut journal = transaction.open_table(JOURNAL).map_err(failed)?;
-            let mut out = Out(Vec::with_capacity(record.len() + 4));
+            let mut out = ByteWriter(Vec::with_capacity(record.len() + 4));
             out.u32(FORMAT).0.extend_from_slice(&record);
             journal.insert(self.records, out.0.as_slice()).map_err(failed)?;
         }
@@ -181,7 +184,7 @@ impl Journal {
             return Ok(());
         }
         let transaction = begin(database, two_phase)?;
-        self.write(&transaction).map_err(|error| trouble(error.into()))?;
+        self.write(&transaction).map_err(failed)?;
         transaction.commit().map_err(failed)?;
         (self.records, self.bytes) = (0, 0);
         self.record.0.clear();
@@ -230,16 +233,16 @@ impl Journal {
         };
         for record in journal.iter().map_err(failed)? {
             let (_, record) = record.map_err(failed)?;
-            let mut record = In(record.value());
-            check_format(record.u32()?)?;
+            let mut record = ByteReader(record.value());
+            check_format(record.u32())?;
             while !record.0.is_empty() {
-                self.replay_entry(&mut record)?;
+                self.replay_entry(&mut record).ok_or_else(damaged)?;
             }
         }
         Ok(())
     }
 
-    fn replay_entry(&mut self, record: &mut In<'_>) -> Result<(), Error> {
+    fn replay_entry(&mut self, record: &mut ByteReader<'_>) -> Option<()> {
         let (kind, queue) = (record.u8()?, record.u32()?);
         let (removed, table) = (kind & REMOVED != 0, usize::from(kind & !REMOVED));
         if table == usize::from(QUEUE_GONE) {
@@ -252,12 +255,12 @@ impl Journal {
             }
         } else {
             let table = table.checked_sub(usize::from(NAMED_FROM));
-            let table = table.and_then(|table| Named::ALL.get(table)).ok_or_else(damaged)?;
+            let table = table.and_then(|table| Named::ALL.get(table))?;
             let name = record.text()?;
             let row = if removed { None } else { Some(record.bytes()?) };
             self.keep_named(*table, queue, name, row);
         }
-        Ok(())
+        Some(())
     }
 
     fn keep(&mut self, table: Numbered, queue: u32, id: u64, row: &[u8]) {
@@ -320,10 +323,8 @@ impl<'d> Tables<'d> {
     /// What `read` makes of a row, if there is one.
     pub(super) fn get<T>(
         &mut self,
-        table: Numbered,
-        queue: u32,
-        id: u64,
-        read: impl FnOnce(&[u8]) -> Result<T, Error>,
+        (table, queue, id): RowKey,
+        read: impl FnOnce(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         if !self.open.contains_key(&table) {
             let rows = self.database.begin_read().map_err(failed)?;
@@ -331,7 +332,7 @@ impl<'d> Tables<'d> {
             self.open.insert(table, found);
         }
         let row = self.open[&table].get((queue, id)).map_err(failed)?;
-        row.map(|row| read(row.value())).transpose()
+        row.map(|row| read(row.value()).ok_or_else(damaged)).transpose()
     }
 }
 
@@ -347,8 +348,4 @@ fn begin(database: &Database, two_phase: bool) -> Result<WriteTransaction, Error
     transaction.set_durability(Durability::Immediate).map_err(failed)?;
     transaction.set_two_phase_commit(two_phase);
     Ok(transaction)
-}
-
-fn failed(error: impl Into<redb::Error>) -> Error {
-    trouble(error.into())
 }

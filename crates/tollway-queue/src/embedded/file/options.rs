@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use redb::{Builder, Database, StorageBackend};
 
 use super::reserve::{Reserve, ReserveFile};
-use super::trouble::trouble;
+use super::storage_error::failed;
 use crate::error::Error;
 
 /// How a file of queues is opened.
@@ -19,9 +19,12 @@ pub struct FileOptions {
     pub(super) reserve: Option<Box<dyn Reserve>>,
 }
 
+/// Opens a database on a storage that the caller makes.
+type Open = dyn Fn(&Builder) -> Result<Database, redb::Error> + Send;
+
 enum Storage {
     Path(PathBuf),
-    Made(Box<dyn Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send>),
+    Made(Box<Open>),
 }
 
 impl FileOptions {
@@ -40,10 +43,9 @@ impl FileOptions {
 
     /// A storage that is made whenever the queues are opened, at first and after a failure: for
     /// storages that fail on purpose.
-    pub fn on(
-        make: impl Fn() -> std::io::Result<Box<dyn StorageBackend>> + Send + 'static,
-    ) -> Self {
-        Self { storage: Storage::Made(Box::new(make)), reserve: None, ..Self::at("") }
+    pub fn on<S: StorageBackend>(make: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
+        let open = move |builder: &Builder| Ok(builder.create_with_backend(make()?)?);
+        Self { storage: Storage::Made(Box::new(open)), reserve: None, ..Self::at("") }
     }
 
     /// How many bytes are set aside in `PATH.reserve`, for the day on which the disk is full; 0 for
@@ -87,18 +89,14 @@ impl FileOptions {
     pub(super) fn open(&self) -> Result<Database, Error> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
-        let database = match &self.storage {
+        match &self.storage {
             Storage::Path(path) => {
                 create_whole(&builder, path)?;
-                sync_folder(path).map_err(|error| trouble(redb::Error::Io(error)))?;
-                builder.open(path)
+                sync_folder(path).map_err(redb::Error::Io).map_err(failed)?;
+                builder.open(path).map_err(failed)
             }
-            Storage::Made(make) => {
-                let storage = make().map_err(|error| trouble(redb::Error::Io(error)))?;
-                builder.create_with_backend(Boxed(storage))
-            }
-        };
-        database.map_err(|error| trouble(error.into()))
+            Storage::Made(open) => open(&builder).map_err(failed),
+        }
     }
 }
 
@@ -110,7 +108,7 @@ fn create_whole(builder: &Builder, path: &Path) -> Result<(), Error> {
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
-    let io = |error| trouble(redb::Error::Io(error));
+    let io = |error| failed(redb::Error::Io(error));
     match std::fs::remove_file(&unfinished) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
@@ -118,7 +116,7 @@ fn create_whole(builder: &Builder, path: &Path) -> Result<(), Error> {
     // Jobs are nobody else's to read.
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished);
-    drop(builder.create_file(file.map_err(io)?).map_err(|error| trouble(error.into()))?);
+    drop(builder.create_file(file.map_err(io)?).map_err(failed)?);
     std::fs::rename(&unfinished, path).map_err(io)
 }
 
@@ -140,35 +138,5 @@ impl fmt::Debug for FileOptions {
             .field("path", &path)
             .field("two_phase", &self.two_phase)
             .finish()
-    }
-}
-
-/// A storage behind a pointer.
-#[derive(Debug)]
-struct Boxed(Box<dyn StorageBackend>);
-
-impl StorageBackend for Boxed {
-    fn len(&self) -> std::io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write(offset, data)
-    }
-
-    fn close(&self) -> std::io::Result<()> {
-        self.0.close()
     }
 }

@@ -20,17 +20,18 @@
 use tollway_core::sliding_window::Cell;
 use tollway_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_window};
 
-use super::row_bytes::{In, Out, damaged};
+use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Start};
-use crate::schedule::{Entry, Gate, Over, Running, Slots, Stage, Terms};
+use crate::schedule::{EndedJob, Entry, Gate, JobOverrides, Running, Slots, Stage};
 use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm};
 
 /// The version of the rows.
 pub(super) const FORMAT: u32 = 2;
 
 /// Refuses rows of any other version.
-pub(super) fn check_format(format: u32) -> Result<(), Error> {
+pub(super) fn check_format(format: Option<u32>) -> Result<(), Error> {
+    let format = format.ok_or_else(damaged)?;
     if format != FORMAT {
         let message = format!("the queue file has format {format}; this version reads {FORMAT}");
         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -38,8 +39,13 @@ pub(super) fn check_format(format: u32) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn write_settings(out: &mut Out, settings: &QueueSettings) {
-    let limits = |out: &mut Out, limits: &[Limit]| {
+/// That a row does not read as it was written.
+pub(super) fn damaged() -> Error {
+    Error::new(ErrorKind::Corrupt, "a row of the queue file is damaged")
+}
+
+pub(super) fn write_settings(out: &mut ByteWriter, settings: &QueueSettings) {
+    let limits = |out: &mut ByteWriter, limits: &[Limit]| {
         out.list(limits.iter(), |out, limit| {
             out.text(&limit.to_string());
         });
@@ -57,11 +63,11 @@ pub(super) fn write_settings(out: &mut Out, settings: &QueueSettings) {
     out.u32(done_max).duration(done_age).u32(dead_max).duration(dead_age);
 }
 
-pub(super) fn read_settings(row: &mut In<'_>) -> Result<QueueSettings, Error> {
-    Ok(QueueSettings {
+pub(super) fn read_settings(row: &mut ByteReader<'_>) -> Option<QueueSettings> {
+    Some(QueueSettings {
         group_limits: read_limits(row)?,
         queue_limits: read_limits(row)?,
-        shared: row.list(|row| QueueName::new(row.text()?).map_err(|_| damaged()))?,
+        shared: row.list(|row| QueueName::new(row.text()?).ok())?,
         lease: row.duration()?,
         attempts_max: row.u32()?,
         backoff: read_backoff(row)?,
@@ -82,23 +88,23 @@ pub(super) fn read_settings(row: &mut In<'_>) -> Result<QueueSettings, Error> {
     })
 }
 
-pub(super) fn read_limits(row: &mut In<'_>) -> Result<Vec<Limit>, Error> {
-    row.list(|row| row.text()?.parse().map_err(|_| damaged()))
+pub(super) fn read_limits(row: &mut ByteReader<'_>) -> Option<Vec<Limit>> {
+    row.list(|row| row.text()?.parse().ok())
 }
 
-fn write_backoff(out: &mut Out, backoff: Backoff) {
+fn write_backoff(out: &mut ByteWriter, backoff: Backoff) {
     out.duration(backoff.first).duration(backoff.max);
 }
 
-fn read_backoff(row: &mut In<'_>) -> Result<Backoff, Error> {
-    Ok(Backoff { first: row.duration()?, max: row.duration()? })
+fn read_backoff(row: &mut ByteReader<'_>) -> Option<Backoff> {
+    Some(Backoff { first: row.duration()?, max: row.duration()? })
 }
 
-pub(super) fn write_gates(out: &mut Out, gates: &[Gate]) {
+pub(super) fn write_gates(out: &mut ByteWriter, gates: &[Gate]) {
     out.list(gates.iter(), write_gate);
 }
 
-pub(super) fn write_gate(out: &mut Out, gate: &Gate) {
+pub(super) fn write_gate(out: &mut ByteWriter, gate: &Gate) {
     match gate {
         Gate::Slots(slots) => {
             // Anchors are many and near each other: the time since the one before is short.
@@ -129,16 +135,16 @@ pub(super) fn write_gate(out: &mut Out, gate: &Gate) {
     }
 }
 
-fn write_words(out: &mut Out, kind: u8, [first, second]: [u64; 2]) {
+fn write_words(out: &mut ByteWriter, kind: u8, [first, second]: [u64; 2]) {
     out.u8(kind).u64(first).u64(second);
 }
 
-pub(super) fn read_gates(row: &mut In<'_>) -> Result<Vec<Gate>, Error> {
+pub(super) fn read_gates(row: &mut ByteReader<'_>) -> Option<Vec<Gate>> {
     row.list(read_gate)
 }
 
-pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
-    Ok(match row.u8()? {
+pub(super) fn read_gate(row: &mut ByteReader<'_>) -> Option<Gate> {
+    Some(match row.u8()? {
         0 => Gate::Slots(read_slots(row)?),
         1 => Gate::Window { number: row.u64()?, used: row.u32()? },
         2 => Gate::Policy(State::Gcra(gcra::State::from_words([row.u64()?, row.u64()?]))),
@@ -151,38 +157,38 @@ pub(super) fn read_gate(row: &mut In<'_>) -> Result<Gate, Error> {
             Gate::Policy(State::FixedWindow(fixed_window::State::from_words(words)))
         }
         5 => {
-            let cells = row.list(|row| Ok(Cell { tick: row.u64()?, units: row.u64()? }))?;
+            let cells = row.list(|row| Some(Cell { tick: row.u64()?, units: row.u64()? }))?;
             Gate::Policy(State::SlidingWindow(sliding_window::State::from_cells(cells)))
         }
-        _ => return Err(damaged()),
+        _ => return None,
     })
 }
 
-fn read_slots(row: &mut In<'_>) -> Result<Slots, Error> {
-    let units = |row: &mut In<'_>| u32::try_from(row.short()?).map_err(|_| damaged());
+fn read_slots(row: &mut ByteReader<'_>) -> Option<Slots> {
+    let units = |row: &mut ByteReader<'_>| u32::try_from(row.short()?).ok();
     let mut at = 0u64;
     let anchors = row.list(|row| {
-        at = at.checked_add(row.short()?).ok_or_else(damaged)?;
-        Ok((Timestamp::from_nanos(at), units(row)?))
+        at = at.checked_add(row.short()?)?;
+        Some((Timestamp::from_nanos(at), units(row)?))
     })?;
     let mut slots = Slots::answered(anchors);
-    for (job, units) in row.list(|row| Ok((row.short()?, units(row)?)))? {
+    for (job, units) in row.list(|row| Some((row.short()?, units(row)?)))? {
         slots.hold(job, units);
     }
-    Ok(slots)
+    Some(slots)
 }
 
 /// What was enqueued, before the payload.
-pub(super) fn write_job(out: &mut Out, group: &Group, entry: &Entry, payload: &[u8]) {
+pub(super) fn write_job(out: &mut ByteWriter, group: &Group, entry: &Entry, payload: &[u8]) {
     out.text(group.as_str()).u8(entry.priority).u32(entry.weight);
     write_stage(out, entry);
     out.u64(entry.due_ns).time(entry.enqueued_at);
-    out.option(entry.terms.as_deref(), |out, terms| {
-        out.option(terms.attempts_max, |out, attempts_max| {
+    out.option(entry.overrides.as_deref(), |out, overrides| {
+        out.option(overrides.attempts_max, |out, attempts_max| {
             out.u32(attempts_max);
         });
-        out.option(terms.backoff, write_backoff);
-        out.option(terms.key.as_deref(), |out, key| {
+        out.option(overrides.backoff, write_backoff);
+        out.option(overrides.key.as_deref(), |out, key| {
             out.text(key);
         });
     });
@@ -190,16 +196,16 @@ pub(super) fn write_job(out: &mut Out, group: &Group, entry: &Entry, payload: &[
 }
 
 /// What [`write_job`] wrote: the group, the job (its group's number is not known yet), the payload.
-pub(super) fn read_job<'a>(mut row: In<'a>) -> Result<(&'a str, Entry, &'a [u8]), Error> {
+pub(super) fn read_job<'a>(mut row: ByteReader<'a>) -> Option<(&'a str, Entry, &'a [u8])> {
     let group = row.text()?;
     let (priority, weight) = (row.u8()?, row.u32()?);
     let stage = read_stage(&mut row)?;
     let (due_ns, enqueued_at) = (row.u64()?, row.time()?);
-    let terms = row.option(|row| {
-        Ok(Box::new(Terms {
-            attempts_max: row.option(In::u32)?,
+    let overrides = row.option(|row| {
+        Some(Box::new(JobOverrides {
+            attempts_max: row.option(ByteReader::u32)?,
             backoff: row.option(read_backoff)?,
-            key: row.option(|row| Ok(row.text()?.into()))?,
+            key: row.option(|row| Some(row.text()?.into()))?,
         }))
     })?;
     let entry = Entry {
@@ -207,26 +213,26 @@ pub(super) fn read_job<'a>(mut row: In<'a>) -> Result<(&'a str, Entry, &'a [u8])
         weight,
         attempt: 0,
         failures: 0,
-        payload_len: u32::try_from(row.0.len()).map_err(|_| damaged())?,
+        payload_len: u32::try_from(row.0.len()).ok()?,
         priority,
         stage,
         due_ns,
         enqueued_at,
-        terms,
+        overrides,
     };
-    Ok((group, entry, row.0))
+    Some((group, entry, row.0))
 }
 
 /// Whether a job is delayed; that it runs is said by its lease.
-fn write_stage(out: &mut Out, entry: &Entry) {
+fn write_stage(out: &mut ByteWriter, entry: &Entry) {
     out.u8(u8::from(entry.stage == Stage::Delayed));
 }
 
-fn read_stage(row: &mut In<'_>) -> Result<Stage, Error> {
-    Ok(if row.flag()? { Stage::Delayed } else { Stage::Waiting })
+fn read_stage(row: &mut ByteReader<'_>) -> Option<Stage> {
+    Some(if row.flag()? { Stage::Delayed } else { Stage::Waiting })
 }
 
-pub(super) fn write_move(out: &mut Out, entry: &Entry, running: Option<&Running>) {
+pub(super) fn write_move(out: &mut ByteWriter, entry: &Entry, running: Option<&Running>) {
     write_stage(out, entry);
     out.u32(entry.attempt).u32(entry.failures).u64(entry.due_ns);
     out.option(running, |out, running| {
@@ -236,11 +242,11 @@ pub(super) fn write_move(out: &mut Out, entry: &Entry, running: Option<&Running>
 }
 
 /// Brings `entry` up to date; the lease, if it runs.
-pub(super) fn read_move(mut row: In<'_>, entry: &mut Entry) -> Result<Option<Running>, Error> {
+pub(super) fn read_move(mut row: ByteReader<'_>, entry: &mut Entry) -> Option<Option<Running>> {
     entry.stage = read_stage(&mut row)?;
     (entry.attempt, entry.failures, entry.due_ns) = (row.u32()?, row.u32()?, row.u64()?);
     row.option(|row| {
-        Ok(Running {
+        Some(Running {
             worker: row.text()?.into(),
             leased_at: row.time()?,
             expires_at: row.time()?,
@@ -251,7 +257,7 @@ pub(super) fn read_move(mut row: In<'_>, entry: &mut Entry) -> Result<Option<Run
     })
 }
 
-pub(super) fn write_done(out: &mut Out, over: &Over, result: Option<&[u8]>) {
+pub(super) fn write_done(out: &mut ByteWriter, over: &EndedJob, result: Option<&[u8]>) {
     out.option(result, |out, result| {
         out.bytes(result);
     });
@@ -260,20 +266,20 @@ pub(super) fn write_done(out: &mut Out, over: &Over, result: Option<&[u8]>) {
 }
 
 /// The result in a row that [`write_done`] wrote, if there was one.
-pub(super) fn read_result(mut row: In<'_>) -> Result<Option<&[u8]>, Error> {
-    row.option(In::bytes)
+pub(super) fn read_result(mut row: ByteReader<'_>) -> Option<Option<&[u8]>> {
+    row.option(ByteReader::bytes)
 }
 
-pub(super) fn read_done(mut row: In<'_>) -> Result<Over, Error> {
-    row.option(In::bytes)?;
+pub(super) fn read_done(mut row: ByteReader<'_>) -> Option<EndedJob> {
+    row.option(ByteReader::bytes)?;
     let (at, attempt, failures) = (row.time()?, row.u32()?, row.u32()?);
     let (group, entry, _) = read_job(row)?;
-    let group = Group::new(group).map_err(|_| damaged())?;
+    let group = Group::new(group).ok()?;
     let entry = Entry { attempt, failures, ..entry };
-    Ok(Over { group, entry, at, reason: String::new() })
+    Some(EndedJob { group, entry, at, reason: String::new() })
 }
 
-pub(super) fn write_recurring(out: &mut Out, recurring: &Recurring) {
+pub(super) fn write_recurring(out: &mut ByteWriter, recurring: &Recurring) {
     match &recurring.rhythm {
         Rhythm::Cron(cron) => out.u8(0).text(&cron.to_string()),
         Rhythm::Every(interval) => out.u8(1).duration(*interval),
@@ -286,17 +292,17 @@ pub(super) fn write_recurring(out: &mut Out, recurring: &Recurring) {
     out.option(job.backoff, write_backoff).bytes(&job.payload);
 }
 
-pub(super) fn read_recurring(name: &str, row: &mut In<'_>) -> Result<Recurring, Error> {
+pub(super) fn read_recurring(name: &str, row: &mut ByteReader<'_>) -> Option<Recurring> {
     let rhythm = match row.u8()? {
-        0 => Rhythm::Cron(row.text()?.parse().map_err(|_| damaged())?),
+        0 => Rhythm::Cron(row.text()?.parse().ok()?),
         1 => Rhythm::Every(row.duration()?),
-        _ => return Err(damaged()),
+        _ => return None,
     };
-    let group = Group::new(row.text()?).map_err(|_| damaged())?;
+    let group = Group::new(row.text()?).ok()?;
     let (priority, weight) = (row.u8()?, row.u32()?);
-    let (attempts_max, backoff) = (row.option(In::u32)?, row.option(read_backoff)?);
+    let (attempts_max, backoff) = (row.option(ByteReader::u32)?, row.option(read_backoff)?);
     let payload = bytes::Bytes::copy_from_slice(row.bytes()?);
     let start = Start::Now;
     let job = NewJob { group, payload, priority, weight, start, key: None, attempts_max, backoff };
-    Ok(Recurring { name: name.to_owned(), rhythm, job })
+    Some(Recurring { name: name.to_owned(), rhythm, job })
 }

@@ -65,7 +65,8 @@ local function refusal(from, many)
       local _, _, _, payload = parse(ARGV[n])
       local length = #ARGV[n] - payload + 1
       if length > Q.payload_max then
-        return ('INVALID a payload of %d bytes; at most %d are allowed'):format(length, Q.payload_max)
+        local told = 'INVALID invalid payload: found %d bytes, expected at most %d bytes (payload_max)'
+        return told:format(length, Q.payload_max)
       end
     end
   end

@@ -19,8 +19,8 @@
 --                           rf: how often limits were changed,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
---   P f:<group>     LIST    id; jobs that wait for their limit, as they came (line.lua)
---   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (line.lua)
+--   P f:<group>     LIST    id; jobs that wait for their limit, as they came (waiting_jobs.lua)
+--   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (waiting_jobs.lua)
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs

@@ -1,5 +1,5 @@
 -- Leases jobs that may start, a turn for each group, deficit round robin. This part serves plain groups
--- (plain.lua) as long as there is nothing else to do; what it leaves is done by lease.lua.
+-- (plain_groups.lua) as long as there is nothing else to do; what it leaves is done by lease.lua.
 --
 --   ARGV[3]   how many at most
 --   ARGV[4]   the worker's name

@@ -1,4 +1,4 @@
--- Says what came of leases. This part settles what is done in plain groups (plain.lua) that need not
+-- Says what came of leases. This part settles what is done in plain groups (plain_groups.lua) that need not
 -- be placed anew; what it leaves is done by settle.lua.
 --
 --   ARGV[3..]   per lease its id, and | attempt 4 | outcome 1 | retry 1 | wait 8 | has a result 1 |

@@ -52,10 +52,6 @@ impl Disk {
         })))
     }
 
-    pub(crate) fn storage(&self) -> Box<dyn StorageBackend> {
-        Box::new(self.clone())
-    }
-
     /// Space on it that is set aside.
     pub(crate) fn reserve(&self, bytes: u64) -> SetAside {
         SetAside { disk: self.clone(), bytes }

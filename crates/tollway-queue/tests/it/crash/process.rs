@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use tollway_queue::{Backend, Embedded, LeaseToken, Outcome, QueueSettings};
+use tollway_queue::{Embedded, LeaseToken, Outcome, QueueSettings};
 
 use super::{Acknowledged, judge, scratch};
-use crate::world::{START, get, job, queue};
+use crate::world::{AtMoment as _, START, get, job, queue};
 
 const PATH: &str = "TOLLWAY_QUEUE_CHILD";
 

@@ -10,7 +10,7 @@ use tollway_queue::{
 
 use super::reference::Reference;
 use super::{Jobs, Subject};
-use crate::world::{Random, START, get, group, queue};
+use crate::world::{AtMoment as _, Random, START, get, group, queue};
 
 pub(super) struct Player<'a> {
     subject: &'a mut dyn Subject,

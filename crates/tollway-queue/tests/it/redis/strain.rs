@@ -7,7 +7,7 @@ use tollway_queue::{Backend, ErrorKind, NewJob, Outcome, Task, Worker, handler_f
 use tollway_testkit::servers::{Engine, Server, eventually};
 
 use super::{Shared, queue_at, settings};
-use crate::world::{START, get, group, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, get, group, job, now_or_soon, queue};
 
 #[test]
 fn a_server_whose_memory_is_full_refuses_and_keeps_what_it_acknowledged() {

@@ -5,8 +5,11 @@ use tollway_queue::{
     Backend, Lease, LeaseToken, NewJob, Outcome, QueueName, QueueSettings, Settled,
 };
 
+#[cfg(feature = "redis")]
+use tollway_testkit::servers::Engine;
+
 use crate::model::{self, Subject};
-use crate::world::{START, get, queue};
+use crate::world::{AtMoment as _, START, get, queue};
 
 /// Where a rule is tried.
 #[derive(Clone, Copy)]
@@ -16,16 +19,29 @@ pub(super) enum At {
     File,
     #[cfg(feature = "redis")]
     Redis,
+    #[cfg(feature = "redis")]
+    Valkey,
 }
 
 impl At {
+    /// Whether it can be tried on this machine: not every one has Valkey.
+    pub(super) fn is_available(self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Valkey => Engine::available().contains(&Engine::Valkey),
+            _ => true,
+        }
+    }
+
     pub(super) fn open(self) -> Box<dyn Subject> {
         match self {
             Self::Memory => model::in_memory(),
             #[cfg(feature = "redb")]
             Self::File => model::in_a_file(),
             #[cfg(feature = "redis")]
-            Self::Redis => crate::redis::on_a_server("rules"),
+            Self::Redis => crate::redis::on_a_server(Engine::Redis, "rules"),
+            #[cfg(feature = "redis")]
+            Self::Valkey => crate::redis::on_a_server(Engine::Valkey, "rules"),
         }
     }
 }

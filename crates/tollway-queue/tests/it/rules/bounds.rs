@@ -6,7 +6,7 @@ use tollway_queue::{Beat, ErrorKind, JobId, JobState, Outcome, QueueSettings, Re
 
 use super::DONE;
 use super::bench::{At, Bench};
-use crate::world::{START, after, get, job, now_or_soon};
+use crate::world::{AtMoment as _, START, after, get, job, now_or_soon};
 
 fn dead() -> Outcome {
     Outcome::Failed { reason: "no".to_owned(), retry: false }

@@ -8,7 +8,7 @@ use tollway_queue::{JobId, JobState, Outcome, Settled};
 
 use super::DONE;
 use super::bench::{At, Bench};
-use crate::world::{START, after, get, job};
+use crate::world::{AtMoment as _, START, after, get, job};
 
 /// By how much the clock is wrong, in seconds.
 const STEP: f64 = 3_600.0;

@@ -5,7 +5,7 @@ use tollway_queue::{Limit, QueueSettings};
 
 use super::DONE;
 use super::bench::{At, Bench};
-use crate::world::{START, after, get, job, queue};
+use crate::world::{AtMoment as _, START, after, get, job, queue};
 
 fn limit(text: &str) -> Limit {
     text.parse().expect("a limit")

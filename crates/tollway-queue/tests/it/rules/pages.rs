@@ -4,7 +4,7 @@ use tollway_queue::{NewJob, Outcome, PAGE_BYTES, QueueSettings};
 
 use super::DONE;
 use super::bench::{At, Bench};
-use crate::world::{START, get, group, now_or_soon};
+use crate::world::{AtMoment as _, START, get, group, now_or_soon};
 
 /// A queue with four jobs, three of which fill a page.
 fn large(at: At) -> (Bench, Vec<u64>) {

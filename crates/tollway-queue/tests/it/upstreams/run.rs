@@ -8,7 +8,7 @@ use tollway_core::Timestamp;
 use tollway_queue::{Backend, Embedded, JobId, Lease, Limit, Outcome, QueueSettings, Wake};
 
 use super::enforcer::Enforcer;
-use crate::world::{Random, START, get, job, poll, queue};
+use crate::world::{AtMoment as _, Random, START, get, job, poll, queue};
 
 /// The slowest round trip of [`jittered`].
 pub(crate) const ROUND_TRIP_MAX_S: f64 = 0.38;

@@ -1,4 +1,4 @@
-//! What a failure of the database means to who calls.
+//! What a failure of the database means to callers: damage, no space, or a file that is away.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,9 +24,10 @@ pub(super) fn uncertain(error: Error) -> Error {
     Error::new(ErrorKind::Unknown, message).caused_by(error)
 }
 
-/// What a failure of the database means to who calls.
-pub(super) fn trouble(error: redb::Error) -> Error {
+/// What a failure of the database means to callers.
+pub(super) fn failed(error: impl Into<redb::Error>) -> Error {
     use std::io::ErrorKind as Io;
+    let error = error.into();
     let (kind, message) = match &error {
         redb::Error::Io(cause) => match cause.kind() {
             Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {

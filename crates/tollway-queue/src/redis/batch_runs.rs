@@ -8,21 +8,24 @@ use std::sync::{Arc, Weak};
 use redis::Value;
 use tollway_core::Timestamp;
 
-use super::estimate::{Frame, Setting, Told};
-use super::pack::{self, Reader, START_BYTES, unpack_settings};
-use super::read::{bytes, damaged, list, number, settled, text, unsigned};
+use super::decode::{bytes, damaged, list, number, settled, text, unsigned};
+use super::encode::{self, START_BYTES};
+use super::estimate::{EstimateContext, Frame, GroupTold};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Inner, QueueContext};
+use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
-use crate::{Enqueued, JobId, QueueSettings, Settled};
+use crate::{Enqueued, JobId, Reply};
 
-type Answering<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R, Error>>, Error>> + Send>>;
+/// What the calls of a batch are replied, or why none of them is.
+type Replies = Result<Vec<Result<Reply, Error>>, Error>;
+type Replying = Pin<Box<dyn Future<Output = Replies> + Send>>;
 
 /// Answers batches of calls that enqueue.
 pub(super) fn enqueue_all(
     inner: &Arc<Inner>,
     context: Weak<QueueContext>,
-) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Answering<Vec<Enqueued>> + Send + Sync + use<> {
+) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
         let (inner, context) = (inner.upgrade(), context.upgrade());
@@ -37,7 +40,7 @@ pub(super) fn enqueue_all(
 pub(super) fn settle_all(
     inner: &Arc<Inner>,
     base: Vec<u8>,
-) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Answering<Vec<Settled>> + Send + Sync + use<> {
+) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
         let (inner, base) = (inner.upgrade(), base.clone());
@@ -58,10 +61,10 @@ pub(super) async fn enqueue(
     context: &Arc<QueueContext>,
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
-) -> Result<Vec<Result<Vec<Enqueued>, Error>>, Error> {
+) -> Replies {
     let asked: Vec<Vec<Asked>> = calls.iter().map(|call| Asked::of_call(call)).collect();
-    let arguments = pack::calls(calls);
-    let answer = list(inner.change(&ENQUEUE, &context.base, now, arguments).await?)?;
+    let arguments = encode::calls(calls);
+    let answer = list(inner.change(&ENQUEUE, (&context.base[..], now), arguments).await?)?;
     let [frame, groups, special, calls, names] =
         <[Value; 5]>::try_from(answer).map_err(|_| damaged())?;
     let setting = context.setting(inner, Frame::read(&frame)?).await?;
@@ -70,10 +73,12 @@ pub(super) async fn enqueue(
     let mut told = told(list(groups)?, list(special)?, names, &setting)?;
     if is_row {
         let mut ids = unsigned(&calls)?..;
-        return Ok(asked.iter().map(|jobs| Ok(read_row(&mut ids, &mut told, jobs))).collect());
+        let row = |jobs: &Vec<Asked>| Ok(read_row(&mut ids, &mut told, jobs).into());
+        return Ok(asked.iter().map(row).collect());
     }
     let calls = list(calls)?;
-    Ok(calls.iter().zip(asked).map(|(call, jobs)| read_call(call, &told, &jobs)).collect())
+    let read = |(call, jobs): (&Value, Vec<Asked>)| read_call(call, &told, &jobs).map(Reply::from);
+    Ok(calls.iter().zip(asked).map(read).collect())
 }
 
 /// The groups of jobs in the order in which they appear, and how many jobs are new in each.
@@ -99,7 +104,7 @@ fn told<'s>(
     groups: Vec<Value>,
     special: Vec<Value>,
     names: Vec<(String, i64)>,
-    setting: &'s Setting,
+    setting: &'s EstimateContext,
 ) -> Result<Groups<'s>, Error> {
     let mut special = special.into_iter();
     let mut told = HashMap::with_capacity(names.len());
@@ -107,14 +112,14 @@ fn told<'s>(
         let ahead = number(&group[1])?;
         let paused = special.next().unwrap_or(Value::Int(0));
         let own = special.next().unwrap_or(Value::BulkString(Vec::new()));
-        let group = Told::of(bytes(&group[0])?, ahead + new, &paused, &own, setting)?;
+        let group = GroupTold::of(bytes(&group[0])?, ahead + new, &paused, &own, setting)?;
         told.insert(name, (group, ahead));
     }
     Ok(told)
 }
 
 /// What was told of each group, and the units ahead of the next job that is read of it.
-type Groups<'s> = HashMap<String, (Told<'s>, i64)>;
+type Groups<'s> = HashMap<String, (GroupTold<'s>, i64)>;
 
 /// What was asked for, as far as its answer depends on it.
 struct Asked {
@@ -124,7 +129,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The jobs of a call that [`pack::call`] packed.
+    /// The jobs of a call that [`encode::call`] packed.
     fn of_call(call: &[Vec<u8>]) -> Vec<Self> {
         let Some((starts, jobs)) = call.split_first() else { return Vec::new() };
         let starts = starts.chunks_exact(START_BYTES).map(|start| start[0] != 0);
@@ -133,14 +138,14 @@ impl Asked {
     }
 
     fn of(job: &[u8], starts_later: bool) -> Self {
-        let (weight, group) = pack::of_job(job).unwrap_or((1, ""));
+        let (weight, group) = encode::of_job(job).unwrap_or((1, ""));
         Self { group: group.to_owned(), weight, starts_later }
     }
 }
 
 fn read_call(call: &Value, told: &Groups<'_>, jobs: &[Asked]) -> Result<Vec<Enqueued>, Error> {
     match bytes(call)? {
-        [b'J', each @ ..] => read_each(&mut Reader(each), told, jobs),
+        [b'J', each @ ..] => read_each(&mut ByteReader(each), told, jobs),
         _ => {
             let (word, rest) = text(call)?.split_once(' ').ok_or_else(damaged)?;
             let kind = if word == "FULL" { ErrorKind::Full } else { ErrorKind::Invalid };
@@ -165,12 +170,12 @@ fn read_row(ids: &mut RangeFrom<u64>, told: &mut Groups<'_>, jobs: &[Asked]) -> 
 
 /// Jobs of which each is told.
 fn read_each(
-    read: &mut Reader<'_>,
+    read: &mut ByteReader<'_>,
     told: &Groups<'_>,
     jobs: &[Asked],
 ) -> Result<Vec<Enqueued>, Error> {
     let mut one = |job: &Asked| {
-        let (id, duplicate, ahead) = (read.double()? as u64, read.byte()? == 1, read.double()?);
+        let (id, duplicate, ahead) = (read.f64()? as u64, read.u8()? == 1, read.f64()?);
         // Of a duplicate and of a job that starts later the place is not known here.
         let known = told.get(&job.group).filter(|_| !duplicate && !job.starts_later);
         let ready =
@@ -186,37 +191,11 @@ pub(super) async fn settle(
     base: &[u8],
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
-) -> Result<Vec<Result<Vec<Settled>, Error>>, Error> {
+) -> Replies {
     // Each lease takes two arguments.
     let lengths: Vec<usize> = calls.iter().map(|call| call.len() / 2).collect();
-    let answer = inner.change(&SETTLE, base, now, calls.into_iter().flatten()).await?;
+    let answer = inner.change(&SETTLE, (base, now), calls.into_iter().flatten()).await?;
     let mut all = settled(answer)?.into_iter();
-    Ok(lengths.into_iter().map(|length| Ok(all.by_ref().take(length).collect())).collect())
-}
-
-impl QueueContext {
-    /// What an estimate needs beside a group.
-    pub(super) async fn setting(&self, inner: &Inner, frame: Frame) -> Result<Setting, Error> {
-        let settings = self.settings(inner, frame.version).await?;
-        Setting::new(frame, settings)
-    }
-
-    /// The settings of that version: as read before, or read now.
-    async fn settings(&self, inner: &Inner, version: u64) -> Result<Arc<QueueSettings>, Error> {
-        if let Some((known, settings)) = &*self.lock_settings()
-            && *known == version
-        {
-            return Ok(Arc::clone(settings));
-        }
-        let mut command = redis::cmd("HGET");
-        command.arg([&self.base[..], b"c"].concat()).arg("s");
-        let value = inner.line.ask(&command).await?;
-        let settings = Arc::new(unpack_settings(bytes(&value)?)?);
-        *self.lock_settings() = Some((version, Arc::clone(&settings)));
-        Ok(settings)
-    }
-
-    fn lock_settings(&self) -> std::sync::MutexGuard<'_, Option<(u64, Arc<QueueSettings>)>> {
-        self.settings.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
+    let mut take = |length| Ok(all.by_ref().take(length).collect::<Vec<_>>().into());
+    Ok(lengths.into_iter().map(&mut take).collect())
 }

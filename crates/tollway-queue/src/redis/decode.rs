@@ -4,8 +4,9 @@ use bytes::Bytes;
 use redis::Value;
 use tollway_core::Timestamp;
 
-use super::estimate::Told;
-use super::pack::{Reader, moment};
+use super::encode::moment;
+use super::estimate::GroupTold;
+use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{
     Beat, Counts, Group, GroupStats, Job, JobId, JobState, Lease, Progress, Settled, Stats, Totals,
@@ -52,96 +53,61 @@ pub(super) fn moment_of(value: &Value) -> Result<Option<Timestamp>, Error> {
     Ok(u64::try_from(number(value)?).ok().map(moment))
 }
 
-/// A job as it is stored.
-pub(super) struct Stored {
-    pub(super) priority: u8,
-    pub(super) weight: u32,
-    pub(super) attempt: u32,
-    pub(super) failures: u32,
-    pub(super) enqueued_at: Timestamp,
-    pub(super) due_at: Timestamp,
-    pub(super) group: Group,
-    pub(super) payload: Bytes,
+/// A job as it is stored: as a lease of it would be that is yet to begin, and when it is due.
+pub(super) fn stored(id: u64, bytes: &[u8]) -> Result<(Lease, Timestamp), Error> {
+    read_stored(id, &mut ByteReader(bytes)).ok_or_else(damaged)
 }
 
-impl Stored {
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Error> {
-        Self::try_read(&mut Reader(bytes)).ok_or_else(damaged)
-    }
-
-    fn try_read(read: &mut Reader<'_>) -> Option<Self> {
-        let (enqueued, due) = (read.double()? as u64, read.double()? as u64);
-        let (priority, weight) = (read.byte()?, read.number()?);
-        let (attempt, failures) = (read.number()?, read.number()?);
-        let _terms = (read.number()?, read.double()?, read.double()?, read.text()?);
-        let group = Group::new(read.text()?).ok()?;
-        Some(Self {
-            priority,
-            weight,
-            attempt,
-            failures,
-            enqueued_at: moment(enqueued),
-            due_at: moment(due),
-            group,
-            payload: Bytes::copy_from_slice(read.0),
-        })
-    }
-
-    pub(super) fn lease(self, id: u64, expires_at: Timestamp) -> Lease {
-        Lease {
-            id: JobId(id),
-            attempt: self.attempt + 1,
-            failures: self.failures,
-            group: self.group,
-            payload: self.payload,
-            priority: self.priority,
-            weight: self.weight,
-            enqueued_at: self.enqueued_at,
-            expires_at,
-        }
-    }
-
-    pub(super) fn job(self, id: u64, state: JobState) -> Job {
-        Job {
-            id: JobId(id),
-            group: self.group,
-            payload: self.payload,
-            priority: self.priority,
-            weight: self.weight,
-            enqueued_at: self.enqueued_at,
-            attempt: self.attempt,
-            failures: self.failures,
-            state,
-        }
-    }
+fn read_stored(id: u64, read: &mut ByteReader<'_>) -> Option<(Lease, Timestamp)> {
+    let (enqueued, due) = (read.f64()? as u64, read.f64()? as u64);
+    let (priority, weight) = (read.u8()?, read.u32()?);
+    let (attempt, failures) = (read.u32()?, read.u32()?);
+    // The most attempts, the backoff and the key are for scripts alone.
+    let _overrides = (read.u32()?, read.f64()?, read.f64()?, read.short_text()?);
+    let lease = Lease {
+        id: JobId(id),
+        attempt,
+        failures,
+        group: Group::new(read.short_text()?).ok()?,
+        payload: Bytes::copy_from_slice(read.0),
+        priority,
+        weight,
+        enqueued_at: moment(enqueued),
+        expires_at: Timestamp::MIN,
+    };
+    Some((lease, moment(due)))
 }
 
 /// A job that waits, as `told` of its group and the units ahead of it.
-pub(super) fn waiting(id: u64, bytes: &[u8], told: &Told<'_>, ahead: i64) -> Result<Job, Error> {
-    let stored = Stored::read(bytes)?;
-    let (due_at, weight) = (stored.due_at, stored.weight);
-    let ready = told.estimate(ahead, weight, due_at);
-    Ok(stored.job(id, JobState::Waiting { due_at, ready }))
+pub(super) fn waiting(
+    id: u64,
+    bytes: &[u8],
+    told: &GroupTold<'_>,
+    ahead: i64,
+) -> Result<Job, Error> {
+    let (found, due_at) = stored(id, bytes)?;
+    let ready = told.estimate(ahead, found.weight, due_at);
+    Ok(found.into_job(JobState::Waiting { due_at, ready }))
 }
 
 /// A job that runs, by the bytes of its lease.
 pub(super) fn running(id: u64, job: &[u8], lease: &[u8]) -> Result<Job, Error> {
-    let stored = Stored::read(job)?;
-    let (attempt, state) = read_lease(&mut Reader(lease)).ok_or_else(damaged)?;
-    Ok(Job { attempt, ..stored.job(id, state) })
+    let (found, _) = stored(id, job)?;
+    let (attempt, state) = read_lease(&mut ByteReader(lease)).ok_or_else(damaged)?;
+    Ok(Job { attempt, ..found.into_job(state) })
 }
 
-fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
-    let attempt = read.number()?;
-    let (_leased, expires) = (read.double()?, read.double()? as u64);
-    let cancelled = read.byte()? % 2 == 1;
-    let (done, total) = (read.double()?, read.double()?);
-    let _is_alone = read.byte()?;
+fn read_lease(read: &mut ByteReader<'_>) -> Option<(u32, JobState)> {
+    let attempt = read.u32()?;
+    let (_leased, expires) = (read.f64()?, read.f64()? as u64);
+    let cancelled = read.u8()? % 2 == 1;
+    let (done, total) = (read.f64()?, read.f64()?);
+    let _is_alone = read.u8()?;
     for _ in 0..3 {
-        let limits = usize::from(read.byte()?);
+        let limits = usize::from(read.u8()?);
         read.take(limits * 4)?;
     }
-    let length = usize::from(read.byte()?);
+    let length = usize::from(read.u8()?);
     let worker = String::from_utf8_lossy(read.take(length)?).into_owned();
     let progress = (done >= 0.0).then_some(Progress { done: done as u64, total: total as u64 });
     Some((attempt, JobState::Running { worker, expires_at: moment(expires), progress, cancelled }))
@@ -149,31 +115,31 @@ fn read_lease(read: &mut Reader<'_>) -> Option<(u32, JobState)> {
 
 /// A job that is over.
 pub(super) fn over(id: u64, bytes: &[u8], is_dead: bool) -> Result<Job, Error> {
-    let mut read = Reader(bytes);
+    let mut read = ByteReader(bytes);
     let (at, has_result, note) = read_over(&mut read).ok_or_else(damaged)?;
-    let stored = Stored::read(read.0)?;
+    let (found, _) = stored(id, read.0)?;
     let at = moment(at as u64);
     let state = if is_dead {
         JobState::Dead { at, reason: String::from_utf8_lossy(note).into_owned() }
     } else {
         JobState::Done { at, result: has_result.then(|| Bytes::copy_from_slice(note)) }
     };
-    Ok(stored.job(id, state))
+    Ok(found.into_job(state))
 }
 
-fn read_over<'a>(read: &mut Reader<'a>) -> Option<(f64, bool, &'a [u8])> {
-    let (at, has_result) = (read.double()?, read.byte()? == 1);
-    let length = usize::try_from(read.number()?).ok()?;
+fn read_over<'a>(read: &mut ByteReader<'a>) -> Option<(f64, bool, &'a [u8])> {
+    let (at, has_result) = (read.f64()?, read.u8()? == 1);
+    let length = usize::try_from(read.u32()?).ok()?;
     Some((at, has_result, read.take(length)?))
 }
 
 /// What became of leases that were settled.
 pub(super) fn settled(value: Value) -> Result<Vec<Settled>, Error> {
     let [_, answers] = two(value)?;
-    let mut read = Reader(bytes(&answers)?);
+    let mut read = ByteReader(bytes(&answers)?);
     let mut all = Vec::with_capacity(read.0.len() / 9);
     while !read.0.is_empty() {
-        let (code, time) = read.byte().zip(read.double()).ok_or_else(damaged)?;
+        let (code, time) = read.u8().zip(read.f64()).ok_or_else(damaged)?;
         all.push(match code {
             1 => Settled::Done,
             2 => Settled::Waiting { from: moment(time as u64) },

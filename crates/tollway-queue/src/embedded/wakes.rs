@@ -9,13 +9,18 @@ use crate::{QueueName, Wake};
 
 /// Who is to be woken, by queue. Only queues that somebody waits for are here.
 #[derive(Debug, Default)]
-pub(super) struct Signals(Mutex<HashMap<QueueName, watch::Sender<Wake>>>);
+pub(super) struct Wakes(Mutex<HashMap<QueueName, watch::Sender<Wake>>>);
 
-impl Signals {
-    pub(super) fn publish(&self, woken: impl IntoIterator<Item = (QueueName, Wake)>) {
+impl Wakes {
+    /// Tells those who wait for these queues; without a wake, that the queue is gone.
+    pub(super) fn publish(&self, woken: impl IntoIterator<Item = (QueueName, Option<Wake>)>) {
         let mut senders = None;
         for (name, wake) in woken {
             let senders = senders.get_or_insert_with(|| self.lock());
+            let Some(wake) = wake else {
+                senders.remove(&name);
+                continue;
+            };
             if let Some(sender) = senders.get(&name) {
                 sender.send_if_modified(|told| {
                     let newer = wake.seen > told.seen;
@@ -37,11 +42,6 @@ impl Signals {
         }
         let sender = senders.entry(name.clone()).or_insert_with(|| watch::Sender::new(current));
         sender.subscribe()
-    }
-
-    /// Wakes everybody who waits for a queue that is gone.
-    pub(super) fn end(&self, name: &QueueName) {
-        self.lock().remove(name);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, watch::Sender<Wake>>> {

@@ -10,6 +10,7 @@ use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, Quota, Timestamp};
 
+use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::{
     Backoff, LeaseToken, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Retention,
@@ -35,11 +36,11 @@ fn duration(micros: f64) -> Duration {
 
 /// A call that enqueues: when its jobs start, unless all of them are plain, and then the jobs.
 pub(super) fn call(jobs: &[NewJob]) -> Vec<Vec<u8>> {
-    let mut starts = Vec::new();
+    let mut starts = ByteWriter::default();
     if !jobs.iter().all(is_plain) {
         jobs.iter().for_each(|one| put_start(&mut starts, one));
     }
-    std::iter::once(starts).chain(jobs.iter().map(job)).collect()
+    std::iter::once(starts.0).chain(jobs.iter().map(job)).collect()
 }
 
 /// Whether a job starts now, is nobody's duplicate, and stands in line as it came.
@@ -75,102 +76,84 @@ pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
 /// What one start takes in the first argument of a call, if that is there.
 pub(super) const START_BYTES: usize = 9;
 
-fn put_start(out: &mut Vec<u8>, job: &NewJob) {
+fn put_start(out: &mut ByteWriter, job: &NewJob) {
     let (start, when) = match job.start {
         Start::Now => (0, 0.0),
         Start::After(delay) => (1, micros(delay)),
         Start::At(at) => (2, micros_at(at) as f64),
     };
-    out.push(start);
-    put(out, when);
+    out.u8(start).f64(when);
 }
 
 /// A job as it is stored, but for its times, which stand before it.
 pub(super) fn job(job: &NewJob) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + job.payload.len());
+    let mut out = ByteWriter(Vec::with_capacity(64 + job.payload.len()));
     let backoff = job.backoff.map_or((-1.0, 0.0), |b| (micros(b.first), micros(b.max)));
-    out.push(job.priority);
-    out.extend_from_slice(&job.weight.to_le_bytes());
-    // Attempts and failures so far.
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&job.attempts_max.unwrap_or(0).to_le_bytes());
-    put(&mut out, backoff.0);
-    put(&mut out, backoff.1);
-    put_text(&mut out, job.key.as_deref().unwrap_or_default());
-    put_text(&mut out, job.group.as_str());
-    out.extend_from_slice(&job.payload);
-    out
+    // Attempts and failures so far are none.
+    out.u8(job.priority).u32(job.weight).u32(0).u32(0).u32(job.attempts_max.unwrap_or(0));
+    out.f64(backoff.0).f64(backoff.1);
+    out.short_text(job.key.as_deref().unwrap_or_default()).short_text(job.group.as_str());
+    out.0.extend_from_slice(&job.payload);
+    out.0
 }
 
 /// The weight and the group of a job that [`job`] packed.
 pub(super) fn of_job(bytes: &[u8]) -> Option<(u32, &str)> {
-    let mut read = Reader(bytes);
-    let (_priority, weight) = (read.byte()?, read.number()?);
+    let mut read = ByteReader(bytes);
+    let (_priority, weight) = (read.u8()?, read.u32()?);
     // Attempts, failures, the most attempts and the backoff.
     read.take(8 + 4 + 16)?;
-    let _key = read.text()?;
-    Some((weight, read.text()?))
+    let _key = read.short_text()?;
+    Some((weight, read.short_text()?))
 }
 
 /// The job that [`job`] packed, for recurring jobs.
 pub(super) fn unpack_job(bytes: &[u8]) -> Option<NewJob> {
-    let mut read = Reader(bytes);
-    let priority = read.byte()?;
-    let weight = read.number()?;
+    let mut read = ByteReader(bytes);
+    let priority = read.u8()?;
+    let weight = read.u32()?;
     let _so_far = read.take(8)?;
-    let attempts_max = Some(read.number()?).filter(|attempts| *attempts > 0);
-    let (first, max) = (read.double()?, read.double()?);
-    let _key = read.text()?;
-    let group = crate::Group::new(read.text()?).ok()?;
+    let attempts_max = Some(read.u32()?).filter(|attempts| *attempts > 0);
+    let (first, max) = (read.f64()?, read.f64()?);
+    let _key = read.short_text()?;
+    let group = crate::Group::new(read.short_text()?).ok()?;
     let backoff = (first >= 0.0).then(|| Backoff { first: duration(first), max: duration(max) });
     let job = NewJob::new(group, bytes::Bytes::copy_from_slice(read.0));
     Some(NewJob { priority, weight, attempts_max, backoff, ..job })
 }
 
 pub(super) fn token(token: LeaseToken) -> Vec<u8> {
-    let mut out = (token.id.0 as f64).to_le_bytes().to_vec();
-    out.extend_from_slice(&token.attempt.to_le_bytes());
-    out
+    let mut out = ByteWriter::default();
+    out.f64(token.id.0 as f64).u32(token.attempt);
+    out.0
 }
 
 pub(super) fn progress(of: LeaseToken, progress: Progress) -> Vec<u8> {
-    let mut out = token(of);
-    put(&mut out, progress.done as f64);
-    put(&mut out, progress.total as f64);
-    out
+    let mut out = ByteWriter(token(of));
+    out.f64(progress.done as f64).f64(progress.total as f64);
+    out.0
 }
 
 /// A lease, and what came of it.
 pub(super) fn outcome(of: LeaseToken, outcome: &Outcome) -> [Vec<u8>; 2] {
-    let mut out = of.attempt.to_le_bytes().to_vec();
     let (code, retry, wait, has_result, bytes): (u8, bool, f64, bool, &[u8]) = match outcome {
         Outcome::Done { result } => {
             (1, false, 0.0, result.is_some(), result.as_deref().unwrap_or_default())
         }
-        Outcome::Failed { reason, retry } => {
-            let mut end = reason.len().min(Outcome::REASON_LEN_MAX);
-            while !reason.is_char_boundary(end) {
-                end -= 1;
-            }
-            (2, *retry, 0.0, false, &reason.as_bytes()[..end])
-        }
-        Outcome::Limited { wait } => {
-            (3, true, micros((*wait).min(Outcome::LIMITED_MAX)), false, b"")
-        }
+        Outcome::Failed { reason, retry } => (2, *retry, 0.0, false, reason.as_bytes()),
+        Outcome::Limited { wait } => (3, true, micros(*wait), false, b""),
         Outcome::Released => (4, true, 0.0, false, b""),
     };
-    out.extend_from_slice(&[code, u8::from(retry)]);
-    put(&mut out, wait);
-    out.push(u8::from(has_result));
-    out.extend_from_slice(bytes);
-    [of.id.0.to_string().into_bytes(), out]
+    let mut out = ByteWriter(Vec::with_capacity(15 + bytes.len()));
+    out.u32(of.attempt).u8(code).u8(u8::from(retry)).f64(wait).u8(u8::from(has_result));
+    out.0.extend_from_slice(bytes);
+    [of.id.0.to_string().into_bytes(), out.0]
 }
 
 pub(super) fn settings(settings: &QueueSettings) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut out = ByteWriter::default();
     let retention = &settings.retention;
-    put(&mut out, micros(settings.lease));
-    out.extend_from_slice(&settings.attempts_max.to_le_bytes());
+    out.f64(micros(settings.lease)).u32(settings.attempts_max);
     for number in [
         micros(settings.backoff.first),
         micros(settings.backoff.max),
@@ -186,46 +169,45 @@ pub(super) fn settings(settings: &QueueSettings) -> Vec<u8> {
         f64::from(retention.dead_max),
         micros(retention.dead_age),
     ] {
-        put(&mut out, number);
+        out.f64(number);
     }
-    out.extend_from_slice(&limits(&settings.group_limits));
-    out.extend_from_slice(&limits(&settings.queue_limits));
-    out.push(settings.shared.len() as u8);
+    put_limits(&mut out, &settings.group_limits);
+    put_limits(&mut out, &settings.queue_limits);
+    out.u8(settings.shared.len() as u8);
     for name in &settings.shared {
-        out.push(name.as_str().len() as u8);
-        out.extend_from_slice(name.as_str().as_bytes());
+        out.u8(name.as_str().len() as u8).0.extend_from_slice(name.as_str().as_bytes());
     }
-    put(&mut out, settings.bytes_max.min(1 << 53) as f64);
-    out
+    out.f64(settings.bytes_max.min(1 << 53) as f64);
+    out.0
 }
 
 pub(super) fn unpack_settings(bytes: &[u8]) -> Result<QueueSettings, Error> {
     let damaged = || Error::new(ErrorKind::Corrupt, "the settings of a queue cannot be read");
-    read_settings(&mut Reader(bytes)).ok_or_else(damaged)
+    read_settings(&mut ByteReader(bytes)).ok_or_else(damaged)
 }
 
-fn read_settings(read: &mut Reader<'_>) -> Option<QueueSettings> {
-    let lease = duration(read.double()?);
-    let attempts_max = read.number()?;
-    let backoff = Backoff { first: duration(read.double()?), max: duration(read.double()?) };
-    let (response_max, key_window) = (duration(read.double()?), duration(read.double()?));
-    let (keys_max, payload_max) = (read.double()? as u32, read.double()? as u32);
-    let (jobs_max, groups_max) = (read.double()? as u64, read.double()? as u32);
+fn read_settings(read: &mut ByteReader<'_>) -> Option<QueueSettings> {
+    let lease = duration(read.f64()?);
+    let attempts_max = read.u32()?;
+    let backoff = Backoff { first: duration(read.f64()?), max: duration(read.f64()?) };
+    let (response_max, key_window) = (duration(read.f64()?), duration(read.f64()?));
+    let (keys_max, payload_max) = (read.f64()? as u32, read.f64()? as u32);
+    let (jobs_max, groups_max) = (read.f64()? as u64, read.f64()? as u32);
     let retention = Retention {
-        done_max: read.double()? as u32,
-        done_age: duration(read.double()?),
-        dead_max: read.double()? as u32,
-        dead_age: duration(read.double()?),
+        done_max: read.f64()? as u32,
+        done_age: duration(read.f64()?),
+        dead_max: read.f64()? as u32,
+        dead_age: duration(read.f64()?),
     };
     let (group_limits, queue_limits) = (read_limits(read)?, read_limits(read)?);
     let mut shared = Vec::new();
-    for _ in 0..read.byte()? {
-        let length = usize::from(read.byte()?);
+    for _ in 0..read.u8()? {
+        let length = usize::from(read.u8()?);
         let name = std::str::from_utf8(read.take(length)?).ok()?;
         shared.push(QueueName::new(name).ok()?);
     }
     // Settings that an older version wrote end here.
-    let bytes_max = read.double().map_or(QueueSettings::default().bytes_max, |most| most as u64);
+    let bytes_max = read.f64().map_or(QueueSettings::default().bytes_max, |most| most as u64);
     Some(QueueSettings {
         group_limits,
         queue_limits,
@@ -245,13 +227,17 @@ fn read_settings(read: &mut Reader<'_>) -> Option<QueueSettings> {
 }
 
 pub(super) fn limits(limits: &[Limit]) -> Vec<u8> {
-    let mut out = vec![limits.len() as u8];
+    let mut out = ByteWriter::default();
+    put_limits(&mut out, limits);
+    out.0
+}
+
+fn put_limits(out: &mut ByteWriter, limits: &[Limit]) {
+    out.u8(limits.len() as u8);
     for limit in limits {
-        let (kind, numbers) = parts(limit);
-        out.push(kind);
-        numbers.into_iter().for_each(|number| put(&mut out, number));
+        let (kind, [a, b, c, d]) = parts(limit);
+        out.u8(kind).f64(a).f64(b).f64(c).f64(d);
     }
-    out
 }
 
 /// The kind of a limit, as `scripts/limits.lua` numbers them.
@@ -290,16 +276,16 @@ fn parts(limit: &Limit) -> (u8, [f64; 4]) {
 }
 
 pub(super) fn unpack_limits(bytes: &[u8]) -> Option<Vec<Limit>> {
-    read_limits(&mut Reader(bytes))
+    read_limits(&mut ByteReader(bytes))
 }
 
-fn read_limits(read: &mut Reader<'_>) -> Option<Vec<Limit>> {
-    (0..read.byte()?).map(|_| read_limit(read)).collect()
+fn read_limits(read: &mut ByteReader<'_>) -> Option<Vec<Limit>> {
+    (0..read.u8()?).map(|_| read_limit(read)).collect()
 }
 
-fn read_limit(read: &mut Reader<'_>) -> Option<Limit> {
-    let kind = read.byte()?;
-    let (units, window, c, d) = (read.double()?, read.double()?, read.double()?, read.double()?);
+fn read_limit(read: &mut ByteReader<'_>) -> Option<Limit> {
+    let kind = read.u8()?;
+    let (units, window, c, d) = (read.f64()?, read.f64()?, read.f64()?, read.f64()?);
     let window = duration(window);
     let quota = || Quota::new(units as u64, window).ok();
     let algorithm = match kind {
@@ -317,44 +303,6 @@ fn read_limit(read: &mut Reader<'_>) -> Option<Limit> {
         _ => return None,
     };
     Some(Limit::Policy(algorithm))
-}
-
-fn put(out: &mut Vec<u8>, number: f64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// Bytes read from the front.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    pub(super) fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|byte| byte[0])
-    }
-
-    pub(super) fn number(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    pub(super) fn double(&mut self) -> Option<f64> {
-        Some(f64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    /// Text after its length in two bytes.
-    pub(super) fn text(&mut self) -> Option<&'a str> {
-        let length = u16::from_le_bytes(self.take(2)?.try_into().ok()?);
-        std::str::from_utf8(self.take(usize::from(length))?).ok()
-    }
 }
 
 #[cfg(test)]
