@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::State;
-use crate::answer::Cause;
+use crate::refusal::Cause;
 use tollway_upstream::profile::{Observation, Scope};
 
 /// Upper bounds of durations, in milliseconds.

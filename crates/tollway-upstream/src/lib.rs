@@ -24,6 +24,7 @@
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;
+mod fair_queue;
 #[cfg(feature = "http")]
 pub mod message;
 pub mod pace;
@@ -31,9 +32,11 @@ pub mod profile;
 #[cfg(feature = "redis")]
 pub mod shared;
 
-/// The programs of the chapters about this crate are its tests too.
+/// The programs of the chapters about this crate, and of its README, are its tests too.
 #[cfg(all(doctest, feature = "redis", feature = "reqwest"))]
 mod chapters {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
     #[doc = include_str!("../../../docs/upstream.md")]
     mod budgets {}
     #[doc = include_str!("../../../docs/upstream-redis.md")]
