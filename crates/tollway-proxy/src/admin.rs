@@ -20,9 +20,10 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 
 use crate::State;
-use crate::answer::{json_response, text_response};
 use crate::body::Body;
 use crate::credential::{Account, CredentialId};
+use crate::fields::percent_decoded;
+use crate::refusal::{json_response, text_response};
 use tollway_upstream::budget::{BucketView, Knowledge};
 
 /// Buckets in one page.
@@ -96,7 +97,7 @@ async fn buckets(state: &State, query: &str) -> Response<Body> {
         Some((id, place)) => (CredentialId::parse(id), place.parse().unwrap_or(0)),
         None => (None, 0),
     };
-    let mut account = state.accounts.from(id);
+    let mut account = state.accounts.first(|other| id.is_none_or(|id| other >= id));
     let mut views = Vec::new();
     while let Some(current) = account.take() {
         // The credential of the cursor may be gone; then the next one starts at its beginning.
@@ -108,7 +109,7 @@ async fn buckets(state: &State, query: &str) -> Response<Body> {
         views.extend(page.buckets.iter().map(|bucket| view(&current, bucket)));
         account = match page.next {
             Some(next) => return page_of(views, Some(format!("{}.{next}", current.id))),
-            None => state.accounts.after(current.id),
+            None => state.accounts.first(|other| other > current.id),
         };
         if let Some(next) = account.as_ref().filter(|_| views.len() >= max) {
             return page_of(views, Some(format!("{}.0", next.id)));
@@ -166,7 +167,7 @@ fn view(account: &Account, bucket: &BucketView) -> Value {
 
 async fn unlock(state: &State, query: &str) -> Response<Body> {
     let Some(account) = account(state, query) else { return unknown() };
-    account.pardon();
+    account.judge(false, &state.settings);
     let Some(bucket) = parameter(query, "bucket") else {
         return json_response(StatusCode::OK, &json!({ "unlocked": true }));
     };
@@ -202,17 +203,5 @@ fn unavailable(message: &str) -> Response<Body> {
 fn parameter(query: &str, name: &str) -> Option<String> {
     let pair = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pair.into_iter().find(|(found, _)| *found == name)?;
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let pair = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&pair).ok()?, 16).ok()?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(percent_decoded(value.replace('+', " ").as_bytes())).ok()
 }

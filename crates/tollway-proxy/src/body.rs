@@ -1,10 +1,12 @@
 //! Bodies on their way through: never whole in memory, never standing still for ever.
 //!
 //! ```text
-//!  client ─► Upload ─► upstream          upstream ─► Download ─► client
-//!              └─ Tape: the chunks again, while they are few
+//!  client ─► TimedBody ─► [PeekedBody] ─► upstream        the beginning may decide about the lane
+//!               └─ ReplayBuffer: the same chunks for another try, while they are few
+//!  upstream ─► TimedBody ─► PeekedBody ─► TimedBody ─► client    the beginning may say why
 //! ```
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -19,89 +21,88 @@ use tokio::time::{Instant, Sleep};
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Any body.
 pub(super) type Body = UnsyncBoxBody<Bytes, BoxError>;
+/// What comes next of a body.
+type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;
 
 /// What went by of an upload, kept for another try as long as it is small.
 #[derive(Clone, Debug)]
-pub(super) struct Tape(Arc<Mutex<Recording>>);
+pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 
 #[derive(Debug)]
-struct Recording {
+struct ReplayState {
     chunks: Vec<Bytes>,
     bytes: usize,
     bytes_max: usize,
     /// More went by than is kept, or something that cannot be sent again.
-    is_torn: bool,
+    is_incomplete: bool,
     /// The end went by.
     is_ended: bool,
     /// When something went by last, for the timeout of the head.
     moved_at: Instant,
 }
 
-impl Tape {
+impl ReplayBuffer {
     pub(super) fn new(bytes_max: usize) -> Self {
-        let moved_at = Instant::now();
-        let chunks = Vec::new();
-        Self(Arc::new(Mutex::new(Recording {
-            chunks,
+        Self(Arc::new(Mutex::new(ReplayState {
+            chunks: Vec::new(),
             bytes: 0,
             bytes_max,
-            is_torn: false,
+            is_incomplete: false,
             is_ended: false,
-            moved_at,
+            moved_at: Instant::now(),
         })))
     }
 
     /// The whole body once more, if it went by and was small enough.
-    pub(super) fn replay(&self) -> Option<Vec<Bytes>> {
-        let recording = self.lock();
-        let is_whole = recording.is_ended && !recording.is_torn;
-        is_whole.then(|| recording.chunks.clone())
+    pub(super) fn chunks(&self) -> Option<Vec<Bytes>> {
+        let kept = self.lock();
+        (kept.is_ended && !kept.is_incomplete).then(|| kept.chunks.clone())
     }
 
     pub(super) fn moved_at(&self) -> Instant {
         self.lock().moved_at
     }
 
-    fn record(&self, frame: Option<&Frame<Bytes>>, is_last: bool) {
-        let mut recording = self.lock();
-        recording.moved_at = Instant::now();
-        recording.is_ended |= is_last || frame.is_none();
-        let Some(frame) = frame.filter(|_| !recording.is_torn) else { return };
+    fn keep(&self, frame: Option<&Frame<Bytes>>, is_last: bool) {
+        let mut kept = self.lock();
+        kept.moved_at = Instant::now();
+        kept.is_ended |= is_last || frame.is_none();
+        let Some(frame) = frame.filter(|_| !kept.is_incomplete) else { return };
         match frame.data_ref() {
-            Some(chunk) if recording.bytes + chunk.len() <= recording.bytes_max => {
-                recording.bytes += chunk.len();
-                recording.chunks.push(chunk.clone());
+            Some(chunk) if kept.bytes + chunk.len() <= kept.bytes_max => {
+                kept.bytes += chunk.len();
+                kept.chunks.push(chunk.clone());
             }
             // Too much, or trailers: it cannot be sent again as it was.
             _ => {
-                recording.is_torn = true;
-                recording.chunks = Vec::new();
+                kept.is_incomplete = true;
+                kept.chunks = Vec::new();
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Recording> {
+    fn lock(&self) -> MutexGuard<'_, ReplayState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A body that fails when it stands still for too long.
-pub(super) struct Timed<B> {
+pub(super) struct TimedBody<B> {
     inner: B,
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    tape: Option<Tape>,
+    replay: Option<ReplayBuffer>,
     /// Dropped with the body: what it holds is held until then.
     _held: Option<Box<dyn Send>>,
 }
 
-impl<B> Timed<B> {
+impl<B> TimedBody<B> {
     pub(super) fn new(inner: B, timeout: Duration) -> Self {
-        Self { inner, timeout, timer: None, tape: None, _held: None }
+        Self { inner, timeout, timer: None, replay: None, _held: None }
     }
 
-    pub(super) fn recorded(self, tape: Tape) -> Self {
-        Self { tape: Some(tape), ..self }
+    pub(super) fn kept_in(self, replay: Option<ReplayBuffer>) -> Self {
+        Self { replay, ..self }
     }
 
     pub(super) fn holding(self, held: impl Send + 'static) -> Self {
@@ -109,7 +110,7 @@ impl<B> Timed<B> {
     }
 }
 
-impl<B> HttpBody for Timed<B>
+impl<B> HttpBody for TimedBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -117,18 +118,15 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NextFrame> {
         let this = &mut *self;
         match Pin::new(&mut this.inner).poll_frame(context) {
             Poll::Ready(frame) => {
                 this.timer = None;
-                if let (Some(tape), None | Some(Ok(_))) = (&this.tape, &frame) {
+                if let (Some(replay), None | Some(Ok(_))) = (&this.replay, &frame) {
                     // Who knows the length does not ask for an end after it.
                     let is_last = this.inner.is_end_stream();
-                    tape.record(frame.as_ref().and_then(|frame| frame.as_ref().ok()), is_last);
+                    replay.keep(frame.as_ref().and_then(|frame| frame.as_ref().ok()), is_last);
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
@@ -152,80 +150,63 @@ where
     }
 }
 
-/// Chunks that were read ahead, then the rest.
-pub(super) struct Ahead<B> {
-    chunks: std::collections::VecDeque<Frame<Bytes>>,
+/// The beginning of a body, read before the rest is sent on, and then the rest.
+pub(super) struct PeekedBody<B> {
+    chunks: VecDeque<Frame<Bytes>>,
     bytes: u64,
     rest: Option<B>,
 }
 
-impl<B> Ahead<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-{
+impl<B: HttpBody<Data = Bytes, Error = BoxError> + Unpin> PeekedBody<B> {
     /// Nothing but these chunks.
     pub(super) fn only(chunks: Vec<Bytes>) -> Self {
         let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
         Self { chunks: chunks.into_iter().map(Frame::data).collect(), bytes, rest: None }
     }
 
-    /// Reads up to about `bytes_max` bytes of `rest` ahead.
-    pub(super) async fn read(rest: B, bytes_max: usize) -> Result<Self, B::Error> {
-        let mut ahead = Self { chunks: Default::default(), bytes: 0, rest: Some(rest) };
-        while ahead.bytes < bytes_max as u64 {
-            let Some(rest) = ahead.rest.as_mut() else { break };
+    /// Reads up to about `bytes_max` bytes of `rest`.
+    pub(super) async fn read(rest: B, bytes_max: usize) -> Result<Self, BoxError> {
+        let mut peeked = Self { chunks: VecDeque::new(), bytes: 0, rest: Some(rest) };
+        while peeked.bytes < bytes_max as u64 {
+            let Some(rest) = peeked.rest.as_mut() else { break };
             let frame = std::future::poll_fn(|context| Pin::new(&mut *rest).poll_frame(context));
             match frame.await.transpose()? {
                 Some(frame) => {
-                    ahead.bytes += frame.data_ref().map_or(0, |chunk| chunk.len() as u64);
-                    ahead.chunks.push_back(frame);
+                    peeked.bytes += frame.data_ref().map_or(0, |chunk| chunk.len() as u64);
+                    peeked.chunks.push_back(frame);
                 }
-                None => ahead.rest = None,
+                None => peeked.rest = None,
             }
         }
-        Ok(ahead)
+        Ok(peeked)
     }
 
-    /// What was read ahead, in one piece.
+    /// What was read, in one piece.
     pub(super) fn beginning(&self) -> Bytes {
         let mut chunks = self.chunks.iter().filter_map(Frame::data_ref);
         match (chunks.next(), chunks.next()) {
             (None, _) => Bytes::new(),
+            // The usual case: one chunk is shared, not copied.
             (Some(only), None) => only.clone(),
             (Some(first), Some(second)) => {
-                let mut joined = Vec::with_capacity(self.bytes as usize);
-                for chunk in [first, second].into_iter().chain(chunks) {
-                    joined.extend_from_slice(chunk);
-                }
-                joined.into()
+                let all: Vec<&[u8]> =
+                    [first, second].into_iter().chain(chunks).map(AsRef::as_ref).collect();
+                all.concat().into()
             }
         }
     }
 }
 
-impl<B> HttpBody for Ahead<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl<B: HttpBody<Data = Bytes, Error = BoxError> + Unpin> HttpBody for PeekedBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NextFrame> {
         if let Some(frame) = self.chunks.pop_front() {
             self.bytes -= frame.data_ref().map_or(0, |chunk| chunk.len() as u64);
             return Poll::Ready(Some(Ok(frame)));
         }
-        match &mut self.rest {
-            Some(rest) => {
-                let frame = ready!(Pin::new(rest).poll_frame(context));
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-            }
-            None => Poll::Ready(None),
-        }
+        self.rest.as_mut().map_or(Poll::Ready(None), |rest| Pin::new(rest).poll_frame(context))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -13,6 +13,7 @@ use http::header::HeaderName;
 use ring::digest::{Context, SHA256};
 use tokio::time::Instant;
 
+use crate::Settings;
 use tollway_upstream::budget::{BoxFuture, Ledger, LedgerError};
 
 /// After a ledger could not be opened the next try is this much later.
@@ -47,13 +48,6 @@ struct Standing {
     strikes: u32,
     locked_until: Option<Instant>,
     probe_at: Option<Instant>,
-}
-
-/// When a credential is not tried any more, and for how long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LockTerms {
-    pub(super) strikes_max: u32,
-    pub(super) lasting: Duration,
 }
 
 /// Why a credential has no account.
@@ -182,17 +176,11 @@ impl Accounts {
         self.lock().get(&id).cloned()
     }
 
-    /// The next account in the order of ids, from `id` on.
-    pub(super) fn from(&self, id: Option<CredentialId>) -> Option<Arc<Account>> {
+    /// The first account in the order of ids of those that `fits` accepts.
+    pub(super) fn first(&self, fits: impl Fn(CredentialId) -> bool) -> Option<Arc<Account>> {
         let table = self.lock();
-        let later = table.values().filter(|account| id.is_none_or(|id| account.id >= id));
-        later.min_by_key(|account| account.id).cloned()
-    }
-
-    /// The next account in the order of ids, after `id`.
-    pub(super) fn after(&self, id: CredentialId) -> Option<Arc<Account>> {
-        let table = self.lock();
-        table.values().filter(|account| account.id > id).min_by_key(|account| account.id).cloned()
+        let ids = table.values().filter(|account| fits(account.id));
+        ids.min_by_key(|account| account.id).cloned()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -235,8 +223,8 @@ impl Account {
         }
     }
 
-    /// Learns from a status.
-    pub(super) fn judge(&self, is_unauthorized: bool, terms: LockTerms) {
+    /// Learns from a status, or from an operator: a credential that is not refused is not locked.
+    pub(super) fn judge(&self, is_unauthorized: bool, settings: &Settings) {
         let mut standing = self.standing();
         standing.probe_at = None;
         if !is_unauthorized {
@@ -245,16 +233,9 @@ impl Account {
             return;
         }
         standing.strikes = standing.strikes.saturating_add(1);
-        if standing.strikes >= terms.strikes_max {
-            standing.locked_until = Some(Instant::now() + terms.lasting);
+        if standing.strikes >= settings.unauthorized_max {
+            standing.locked_until = Some(Instant::now() + settings.unauthorized_for);
         }
-    }
-
-    /// Forgets the lock.
-    pub(super) fn pardon(&self) {
-        let mut standing = self.standing();
-        standing.strikes = 0;
-        standing.locked_until = None;
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {

@@ -13,26 +13,20 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::State;
-use crate::answer::Cause;
-use crate::body::{Ahead, Body, Tape, Timed};
-use crate::credential::{Account, LockTerms};
+use crate::body::{Body, PeekedBody, TimedBody};
+use crate::forward::ForwardedRequest;
 use crate::guard::Suspect;
+use crate::refusal::Cause;
 use tollway_http::connect::was_not_sent;
 use tollway_upstream::budget::Permit;
 use tollway_upstream::message;
-use tollway_upstream::profile::{Observation, Route};
+use tollway_upstream::profile::Observation;
 
 /// A request that may be sent now.
 pub(super) struct Exchange {
-    pub(super) state: Arc<State>,
-    pub(super) account: Arc<Account>,
-    pub(super) route: Route,
-    /// With its query: what a query asks for may be missing while the path is not.
-    pub(super) target: String,
-    pub(super) has_credential: bool,
+    pub(super) request: Arc<ForwardedRequest>,
     pub(super) permit: Permit,
     pub(super) suspect: Option<Suspect>,
-    pub(super) tape: Tape,
 }
 
 /// The head of an answer; its body is still to come.
@@ -45,8 +39,9 @@ pub(super) struct Arrived {
 impl Exchange {
     pub(super) async fn run(self, request: Request<Body>) -> Result<Arrived, Cause> {
         let started = Instant::now();
-        let method = request.method().clone();
-        let response = match self.head(request).await {
+        let forwarded = &self.request;
+        let state = &forwarded.state;
+        let response = match forwarded.head(request).await {
             Ok(response) => response,
             Err(cause) => {
                 // Nothing was sent: nothing was counted. Else the permit's end says it may have been.
@@ -58,27 +53,24 @@ impl Exchange {
         };
         let waited = self.permit.waited();
         let (head, body) = response.into_parts();
-        let profile = &self.state.profile;
-        let wanted = profile.body_wanted(head.status.as_u16(), &message::lines(&head.headers));
-        let ahead = Ahead::read(Timed::new(body, self.state.settings.idle_timeout), wanted).await;
-        let beginning = ahead.as_ref().map(Ahead::beginning).unwrap_or_default();
-        let observation = message::read(profile, head.status.as_u16(), &head.headers, &beginning);
-        self.state.metrics.answered(&observation, started.elapsed());
+        let status = head.status.as_u16();
+        let wanted = state.profile.body_wanted(status, &message::lines(&head.headers));
+        let body = TimedBody::new(body, state.settings.idle_timeout);
+        let peeked = PeekedBody::read(body, wanted).await;
+        let beginning = peeked.as_ref().map(PeekedBody::beginning).unwrap_or_default();
+        let observation = message::read(&state.profile, status, &head.headers, &beginning);
+        state.metrics.answered(&observation, started.elapsed());
+        // Before the body has arrived: others wait for what the head says.
         self.permit.complete(&observation);
-        let lessons = Lessons {
-            state: &self.state,
-            account: &self.account,
-            route: &self.route,
-            target: &self.target,
-            has_credential: self.has_credential,
-        };
-        lessons.learn(method.as_str(), head.status, &observation).await;
+        forwarded.learn(head.status, &observation).await;
         drop(self.suspect);
-        let body = ahead.map_err(|_| Cause::Broken)?;
+        let body = peeked.map_err(|_| Cause::Broken)?;
         let response = Response::from_parts(head, body.boxed_unsync());
         Ok(Arrived { response, is_limited: observation.is_limited(), waited })
     }
+}
 
+impl ForwardedRequest {
     /// The head of the answer, in time: counted from when the upload last moved.
     async fn head(&self, request: Request<Body>) -> Result<Response<Incoming>, Cause> {
         let patience = self.state.settings.head_timeout;
@@ -86,7 +78,7 @@ impl Exchange {
         let answer = self.state.pool.request(request);
         tokio::pin!(answer);
         loop {
-            let until = self.tape.moved_at().max(started) + patience;
+            let until = self.replay.moved_at().max(started) + patience;
             match tokio::time::timeout_at(until, &mut answer).await {
                 Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                     return Err(Cause::Broken);
@@ -94,26 +86,16 @@ impl Exchange {
                 Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) if was_not_sent(&error) => return Err(Cause::NoConnection),
                 Ok(Err(_)) => return Err(Cause::Broken),
-                Err(_) if self.tape.moved_at().max(started) + patience <= Instant::now() => {
+                Err(_) if self.replay.moved_at().max(started) + patience <= Instant::now() => {
                     return Err(Cause::Late);
                 }
                 Err(_) => {}
             }
         }
     }
-}
 
-/// What an answer teaches beside the budgets.
-struct Lessons<'a> {
-    state: &'a State,
-    account: &'a Account,
-    route: &'a Route,
-    target: &'a str,
-    has_credential: bool,
-}
-
-impl Lessons<'_> {
-    async fn learn(&self, method: &str, status: StatusCode, observation: &Observation) {
+    /// What an answer teaches beside the budgets.
+    async fn learn(&self, status: StatusCode, observation: &Observation) {
         let settings = &self.state.settings;
         let template = self.route.template();
         let has_own_token = settings.missing_under.iter().any(|it| template.starts_with(it));
@@ -124,15 +106,12 @@ impl Lessons<'_> {
             && !status.is_server_error()
             && !observation.is_limited();
         if is_telling {
-            let terms = LockTerms {
-                strikes_max: settings.unauthorized_max,
-                lasting: settings.unauthorized_for,
-            };
-            self.account.judge(status == StatusCode::UNAUTHORIZED, terms);
+            self.account.judge(status == StatusCode::UNAUTHORIZED, settings);
         }
         let is_missing = status == StatusCode::NOT_FOUND && has_own_token;
         if is_missing {
-            self.state.missing.remember(method, self.target, settings.missing_for);
+            let method = self.method.as_str();
+            self.state.missing.remember(method, &self.target, settings.missing_for);
         }
         let counts = observation.invalid || is_missing;
         let Some(guard) = self.state.guard.as_ref().filter(|_| counts) else { return };

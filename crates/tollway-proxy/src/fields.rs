@@ -30,25 +30,26 @@ const HOP_BY_HOP: [HeaderName; 6] = [
 
 /// What a client asks of the line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct RequestOptions {
     pub(super) patience: Option<Duration>,
     pub(super) priority: Priority,
     pub(super) client: Option<String>,
 }
 
-impl Wish {
+impl RequestOptions {
     /// Reads and removes the fields that are meant for the proxy.
     ///
     /// # Errors
     ///
     /// Says which field cannot be read: a deadline that is ignored would be a broken promise.
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Self, &'static str> {
-        let mut wish = Self::default();
+        let mut options = Self::default();
         if let Some(value) = headers.remove(DEADLINE) {
-            wish.patience = Some(seconds(&value).ok_or("x-tollway-deadline: seconds, as in 2.5")?);
+            options.patience =
+                Some(seconds(&value).ok_or("x-tollway-deadline: seconds, as in 2.5")?);
         }
         if let Some(value) = headers.remove(PRIORITY) {
-            wish.priority = match value.as_bytes() {
+            options.priority = match value.as_bytes() {
                 b"high" => Priority::High,
                 b"normal" => Priority::Normal,
                 b"low" => Priority::Low,
@@ -57,9 +58,9 @@ impl Wish {
         }
         if let Some(value) = headers.remove(CLIENT) {
             let text = value.to_str().ok().filter(|text| text.len() <= CLIENT_BYTES_MAX);
-            wish.client = Some(text.ok_or("x-tollway-client: up to 128 characters")?.to_owned());
+            options.client = Some(text.ok_or("x-tollway-client: up to 128 characters")?.to_owned());
         }
-        Ok(wish)
+        Ok(options)
     }
 }
 
@@ -116,6 +117,20 @@ fn seconds(value: &HeaderValue) -> Option<Duration> {
     in_range.then(|| Duration::from_secs_f64(number.min(PATIENCE_MAX.as_secs_f64())))
 }
 
+/// The text with every `%` and two digits after it as the byte that they mean.
+pub(super) fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<2>().filter(|_| *first == b'%');
+        let digits = digits.and_then(|pair| std::str::from_utf8(pair).ok());
+        let escaped = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,14 +165,14 @@ mod tests {
     #[test]
     fn wishes_are_read_and_not_passed_on() {
         let mut map = headers(&[("x-tollway-deadline", "2.5"), ("x-tollway-priority", "low")]);
-        let wish = Wish::take(&mut map).unwrap();
-        assert_eq!(wish.patience, Some(Duration::from_millis(2_500)));
-        assert_eq!(wish.priority, Priority::Low);
+        let options = RequestOptions::take(&mut map).unwrap();
+        assert_eq!(options.patience, Some(Duration::from_millis(2_500)));
+        assert_eq!(options.priority, Priority::Low);
         assert!(map.is_empty());
         for bad in ["-1", "soon", "NaN", "inf", ""] {
             let mut map = headers(&[]);
             map.insert(DEADLINE, bad.parse().unwrap());
-            assert!(Wish::take(&mut map).is_err(), "{bad}");
+            assert!(RequestOptions::take(&mut map).is_err(), "{bad}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! One request on its way: in line, to the upstream, and its answer back.
+//! One request on its way: its wait for a permit, the exchange with the upstream, and the answer.
 //!
 //! ```text
-//!  head ─► wish, room, credential ─► cached 401/404? ─► guard ─► claim ─► dispatch ─► head of answer
-//!                                                        ▲                              │ learn
-//!                                                        └── refused, replayable ◄──────┤
-//!                                                                             body ◄────┘
+//!  RequestOptions, room, credential ─► cached 401/404? ─► guard ─► claim ─► Exchange ─► head
+//!                                                           ▲                            │ learn
+//!                                                           └── refused, replayable ◄────┤
+//!                                                                               body ◄───┘
 //! ```
 //!
-//! Who gives up while waiting leaves the line. Who gives up while the request is under way leaves
-//! it to finish by itself, up to the head of its answer, and in its place: the budget then knows what
-//! was counted, and whoever asks and leaves makes no room.
+//! A client that leaves while its request waits leaves the queue. If it leaves while the request is
+//! under way, the exchange goes on up to the head of the answer and keeps its place: the budget then
+//! knows what was counted, and clients that ask and leave at once cannot exceed the bound on requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use hyper::body::{Body as _, Incoming};
 use tokio::time::Instant;
 
 use crate::State;
-use crate::answer::Cause;
-use crate::body::{Ahead, Body, Tape, Timed};
+use crate::body::{Body, PeekedBody, ReplayBuffer, TimedBody};
 use crate::credential::{Account, CredentialId};
 use crate::exchange::{Arrived, Exchange, Finish};
-use crate::fields::{self, Wish};
+use crate::fields::{self, RequestOptions};
+use crate::refusal::Cause;
 use tollway_http::RoomGuard;
 use tollway_upstream::budget::{Claim, Priority};
 use tollway_upstream::profile::Route;
 
 /// How long the request stood in line, in seconds.
 const WAITED: HeaderName = HeaderName::from_static("x-tollway-waited");
-/// How much of a body is read ahead where it decides about the lane.
+/// How much of a body is read peeked where it decides about the lane.
 const LANE_BYTES_MAX: usize = 16 << 10;
 
 /// Forwards a request, or says why not.
@@ -42,32 +42,34 @@ pub(super) async fn forward(
     peer: IpAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Cause> {
-    let (mut trip, body) = Trip::prepare(state, peer, request).await?;
-    let first = trip.upload(body).await?;
-    trip.run(first).await
+    let (mut forwarded, body) = ForwardedRequest::prepare(state, peer, request).await?;
+    let first = forwarded.upload(body).await?;
+    Arc::new(forwarded).run(first).await
 }
 
 /// A request on its way.
-struct Trip {
-    state: Arc<State>,
-    account: Arc<Account>,
-    method: Method,
-    target: String,
+pub(super) struct ForwardedRequest {
+    pub(super) state: Arc<State>,
+    pub(super) account: Arc<Account>,
+    pub(super) method: Method,
+    /// With its query: what a query asks for may be missing while the path is not.
+    pub(super) target: String,
     /// As they are sent on.
     headers: HeaderMap,
-    route: Route,
+    pub(super) route: Route,
     priority: Priority,
-    client: (u64, u32),
-    has_credential: bool,
+    client: String,
+    weight: u32,
+    pub(super) has_credential: bool,
     deadline: Instant,
     place: Arc<RoomGuard>,
     held: u64,
-    tape: Tape,
+    pub(super) replay: ReplayBuffer,
     /// There is no body at all.
     is_bare: bool,
 }
 
-impl Trip {
+impl ForwardedRequest {
     async fn prepare(
         state: &Arc<State>,
         peer: IpAddr,
@@ -87,37 +89,38 @@ impl Trip {
         if !target.starts_with('/') {
             return Err(Cause::BadRequest("the target is no path"));
         }
-        let wish = Wish::take(&mut head.headers).map_err(Cause::BadRequest)?;
+        let options = RequestOptions::take(&mut head.headers).map_err(Cause::BadRequest)?;
         let held = fields::head_bytes(&target, &head.headers);
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
         let id = CredentialId::of(&head.headers, &settings.credential_fields)
             .map_err(|_| Cause::BadRequest("a credential is shown more than once"))?;
-        let patience = wish.patience.unwrap_or(settings.patience);
+        let patience = options.patience.unwrap_or(settings.patience);
         let account = state.accounts.get(id, patience).await.map_err(Cause::from)?;
         let shown = |name: &HeaderName| head.headers.contains_key(name);
         let has_credential = settings.credential_fields.iter().any(shown);
         fields::forward_request(&mut head.headers, &settings.credential_fields);
-        let client = wish.client.unwrap_or_else(|| peer.to_string());
+        let client = options.client.unwrap_or_else(|| peer.to_string());
         let weight = settings.weights.get(&client).copied().unwrap_or(1);
-        let trip = Self {
+        let forwarded = Self {
             route: state.profile.route(head.method.as_str(), &target),
             account,
             method: head.method,
             target,
             headers: head.headers,
-            priority: wish.priority,
-            client: (number(&client), weight),
+            priority: options.priority,
+            client,
+            weight,
             has_credential,
             deadline: started + patience,
             place: Arc::new(place),
             held,
-            tape: Tape::new(settings.replay_bytes_max),
+            replay: ReplayBuffer::new(settings.replay_bytes_max),
             is_bare: body.is_end_stream(),
             state: Arc::clone(state),
         };
-        trip.look_up()?;
-        Ok((trip, body))
+        forwarded.look_up()?;
+        Ok((forwarded, body))
     }
 
     /// What is known to fail is not sent.
@@ -132,25 +135,23 @@ impl Trip {
     /// The body as it is sent first, recorded for another try; its beginning decides about lanes.
     async fn upload(&mut self, body: Incoming) -> Result<Body, Cause> {
         let settings = &self.state.settings;
-        let timed = Timed::new(body, settings.idle_timeout);
+        let timed = TimedBody::new(body, settings.idle_timeout);
         let kept = settings.replay_bytes_max as u64;
         // Without room for a copy it is sent once only.
         let is_recorded = !self.is_bare && self.retries_max() > 0 && self.place.extend(kept);
-        let tape = self.tape.clone();
-        let record =
-            |timed: Timed<Incoming>| if is_recorded { timed.recorded(tape) } else { timed };
+        let timed = timed.kept_in(is_recorded.then(|| self.replay.clone()));
         if self.is_bare || !self.state.profile.body_lanes(self.method.as_str(), &self.target) {
-            return Ok(record(timed).boxed_unsync());
+            return Ok(timed.boxed_unsync());
         }
-        let ahead = Ahead::read(record(timed), LANE_BYTES_MAX).await;
-        let ahead = ahead.map_err(|_| Cause::BadRequest("the body broke off"))?;
-        let (method, beginning) = (self.method.as_str(), ahead.beginning());
+        let peeked = PeekedBody::read(timed, LANE_BYTES_MAX).await;
+        let peeked = peeked.map_err(|_| Cause::BadRequest("the body broke off"))?;
+        let (method, beginning) = (self.method.as_str(), peeked.beginning());
         self.route = self.state.profile.route_with_body(method, &self.target, &beginning);
         self.held += beginning.len() as u64;
-        Ok(ahead.boxed_unsync())
+        Ok(peeked.boxed_unsync())
     }
 
-    async fn run(self, first: Body) -> Result<Response<Body>, Cause> {
+    async fn run(self: Arc<Self>, first: Body) -> Result<Response<Body>, Cause> {
         let mut body = first;
         let mut retries = self.retries_max();
         let mut refused: Option<Arrived> = None;
@@ -172,7 +173,7 @@ impl Trip {
     }
 
     /// Waits in line, sends, and waits for the head of the answer.
-    async fn attempt(&self, body: Body) -> Result<Arrived, Cause> {
+    async fn attempt(self: &Arc<Self>, body: Body) -> Result<Arrived, Cause> {
         let guard = self.state.guard.as_ref();
         let admit = || guard.map(|guard| guard.admit(self.priority)).transpose();
         // Before the line, not to wait in vain; after it, because only then is it up to date.
@@ -190,31 +191,15 @@ impl Trip {
             permit.cancel();
             return Err(Cause::BadRequest("the target is no path"));
         };
-        let exchange = Exchange {
-            state: Arc::clone(&self.state),
-            account: Arc::clone(&self.account),
-            route: self.route.clone(),
-            target: self.target.clone(),
-            has_credential: self.has_credential,
-            permit,
-            suspect,
-            tape: self.tape.clone(),
-        };
-        // It may go on after the client has left, and counts for as long.
-        let place = Arc::clone(&self.place);
-        let exchange = async move {
-            let arrived = exchange.run(request).await;
-            drop(place);
-            arrived
-        };
-        Finish::new(Arc::clone(&self.state), exchange).await
+        // It may go on after the client has left, and counts for as long: it holds the place.
+        let exchange = Exchange { request: Arc::clone(self), permit, suspect };
+        Finish::new(Arc::clone(&self.state), exchange.run(request)).await
     }
 
     fn claim(&self) -> Claim {
-        let (client, weight) = self.client;
         Claim::new(self.route.clone())
-            .client(client)
-            .weight(weight)
+            .client_named(&self.client)
+            .weight(self.weight)
             .priority(self.priority)
             .bytes(self.held)
             .patience(self.deadline.saturating_duration_since(Instant::now()))
@@ -230,8 +215,8 @@ impl Trip {
 
     /// The body once more, if it could be kept.
     fn again(&self) -> Option<Body> {
-        let chunks = if self.is_bare { Vec::new() } else { self.tape.replay()? };
-        Some(Ahead::<Body>::only(chunks).boxed_unsync())
+        let chunks = if self.is_bare { Vec::new() } else { self.replay.chunks()? };
+        Some(PeekedBody::<Body>::only(chunks).boxed_unsync())
     }
 
     fn respond(&self, arrived: Arrived) -> Response<Body> {
@@ -241,18 +226,11 @@ impl Trip {
         if let Ok(value) = HeaderValue::try_from(format!("{:.3}", arrived.waited.as_secs_f64())) {
             head.headers.insert(WAITED, value);
         }
-        let timed = Timed::new(body, self.state.settings.idle_timeout);
+        let timed = TimedBody::new(body, self.state.settings.idle_timeout);
         Response::from_parts(head, timed.holding(Arc::clone(&self.place)).boxed_unsync())
     }
 
     fn retries_max(&self) -> u32 {
         self.state.settings.retries_max
     }
-}
-
-/// A number for a client's name, the same in every process (FNV-1a).
-fn number(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |number, byte| {
-        (number ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }

@@ -14,8 +14,13 @@
 //! Deliberately absent: tunnels and upgrades (the `Upgrade` field ends here, as RFC 9110 lets it),
 //! caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
 
+/// The program of the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+mod access;
 mod admin;
-mod answer;
 mod body;
 mod credential;
 mod exchange;
@@ -24,10 +29,10 @@ mod forward;
 mod guard;
 mod listen;
 mod metrics;
-mod missing;
+mod not_found_cache;
+mod refusal;
 mod settings;
 mod store;
-mod visitor;
 
 use std::fmt;
 use std::io;
@@ -47,7 +52,7 @@ pub use tollway_http::connect::Versions;
 
 use credential::Accounts;
 use metrics::Metrics;
-use missing::Missing;
+use not_found_cache::NotFoundCache;
 use store::Watched;
 use tollway_core::outages::Turn;
 use tollway_http::Room;
@@ -81,8 +86,8 @@ pub struct Proxy {
     state: Arc<State>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
-    guarding: Option<JoinHandle<()>>,
-    watching: Option<JoinHandle<()>>,
+    /// Tasks that look at the store and at the guard; they end with the proxy.
+    background: Vec<JoinHandle<()>>,
 }
 
 /// What all requests share.
@@ -93,7 +98,7 @@ struct State {
     pool: Pool<body::Body>,
     accounts: Accounts,
     guard: Option<Arc<Guard>>,
-    missing: Missing,
+    missing: NotFoundCache,
     room: Arc<Room>,
     metrics: Metrics,
     /// The store that is shared, if one is and is watched.
@@ -119,11 +124,12 @@ impl Proxy {
         };
         let (stop, stopping) = watch::channel(false);
         let guard = guard.map(Arc::new);
-        let guarding = guard.clone().map(|guard| tokio::spawn(keep_fresh(guard)));
+        let background = guard.iter().map(|guard| tokio::spawn(keep_fresh(Arc::clone(guard))));
+        let background = background.collect();
         let state = State {
             pool: connect::pool(&options)?,
             accounts: Accounts::new(ledgers, settings.credentials_max),
-            missing: Missing::default(),
+            missing: NotFoundCache::default(),
             room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),
             metrics: Metrics::default(),
             store: OnceLock::new(),
@@ -134,7 +140,7 @@ impl Proxy {
             guard,
             stopping,
         };
-        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), guarding, watching: None })
+        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), background })
     }
 
     /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz` whether
@@ -147,22 +153,25 @@ impl Proxy {
     ) {
         let watched = Arc::new(Watched::new(store));
         if self.state.store.set(Arc::clone(&watched)).is_ok() {
-            self.watching = Some(tokio::spawn(store::watch(watched, tell)));
+            self.background.push(tokio::spawn(store::watch(watched, tell)));
         }
     }
 
     /// Forwards what comes to `listener`, and serves the proxy's own pages there unless they are
     /// apart.
     pub fn listen(&mut self, listener: TcpListener) {
-        let door =
-            if self.state.settings.admin.apart { listen::Door::Proxy } else { listen::Door::Both };
-        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), door)));
+        let serves = if self.state.settings.admin.apart {
+            listen::Serves::Proxy
+        } else {
+            listen::Serves::Both
+        };
+        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), serves)));
     }
 
     /// Serves the proxy's own pages, and nothing else, on `listener`.
     pub fn listen_admin(&mut self, listener: TcpListener) {
-        let door = listen::Door::Admin;
-        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), door)));
+        let serves = listen::Serves::Admin;
+        self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), serves)));
     }
 
     /// Stops in order: no new connections, requests at work or waiting are finished. Whether all
@@ -185,7 +194,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.tasks.iter().chain(&self.guarding).chain(&self.watching).for_each(JoinHandle::abort);
+        self.tasks.iter().chain(&self.background).for_each(JoinHandle::abort);
     }
 }
 

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::answer::{Cause, text_response};
 use crate::body::Body;
-use crate::{State, admin, forward, visitor};
+use crate::refusal::{Cause, text_response};
+use crate::{State, access, admin, forward};
 use tollway_http::{Answers, FirstRequest, WriteTimeout};
 
 /// After a failed accept (no file descriptors left) the next is tried this much later.
@@ -28,7 +28,7 @@ const STREAMS_MAX: u32 = 1_024;
 
 /// What a listener is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Serves {
     Both,
     Proxy,
     Admin,
@@ -36,18 +36,18 @@ pub(super) enum Door {
 
 /// Where a connection came in.
 #[derive(Clone, Copy, Debug)]
-struct Entrance {
-    door: Door,
+struct Entry {
+    serves: Serves,
     /// Whether only this machine can reach it.
     is_loopback: bool,
 }
 
 /// Accepts until told to stop, then waits for the connections to end.
-pub(super) async fn accept(listener: TcpListener, state: Arc<State>, door: Door) {
+pub(super) async fn accept(listener: TcpListener, state: Arc<State>, serves: Serves) {
     let places = Arc::new(Semaphore::new(state.settings.connections_max));
     // Where it cannot be told, a name proves nothing: then none is asked for.
     let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let entrance = Entrance { door, is_loopback };
+    let entry = Entry { serves, is_loopback };
     let mut stopping = state.stopping.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -62,7 +62,7 @@ pub(super) async fn accept(listener: TcpListener, state: Arc<State>, door: Door)
         };
         match (place, accepted) {
             (Ok(place), Ok((stream, peer))) => {
-                connections.spawn(serve(stream, peer.ip(), Arc::clone(&state), entrance, place));
+                connections.spawn(serve(stream, peer.ip(), Arc::clone(&state), entry, place));
             }
             _ => tokio::time::sleep(PAUSE).await,
         }
@@ -76,7 +76,7 @@ async fn serve(
     stream: TcpStream,
     peer: IpAddr,
     state: Arc<State>,
-    entrance: Entrance,
+    entry: Entry,
     _place: OwnedSemaphorePermit,
 ) {
     let _open = Open::new(&state);
@@ -99,7 +99,7 @@ async fn serve(
         asked.is_there();
         let (state, sent) = (Arc::clone(&inner), sent.clone());
         async move {
-            let response = answer(state, peer, entrance, request).await;
+            let response = answer(state, peer, entry, request).await;
             Ok::<_, Infallible>(response.map(|body| sent.watch(body)))
         }
     });
@@ -130,22 +130,22 @@ async fn serve(
 async fn answer(
     state: Arc<State>,
     peer: IpAddr,
-    entrance: Entrance,
+    entry: Entry,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path();
     let is_ours = admin::is_ours(path);
-    let Entrance { door, is_loopback } = entrance;
+    let Entry { serves, is_loopback } = entry;
     // Who probes needs no name; the answers say nothing that a page could use.
-    let is_probe = admin::is_probe(path) && door != Door::Proxy;
-    if !is_probe && let Err(cause) = visitor::admit(&request, &state.settings.hosts, is_loopback) {
+    let is_probe = admin::is_probe(path) && serves != Serves::Proxy;
+    if !is_probe && let Err(cause) = access::admit(&request, &state.settings.hosts, is_loopback) {
         return refuse(&state, cause);
     }
-    match door {
-        Door::Both | Door::Admin if is_ours => admin::answer(&state, peer, &request).await,
-        Door::Admin => text_response(StatusCode::NOT_FOUND, "no such page\n"),
-        _ if visitor::has_admin_token(&state, &request) => refuse(&state, Cause::NoPage),
-        Door::Both | Door::Proxy => match forward::forward(&state, peer, request).await {
+    match serves {
+        Serves::Both | Serves::Admin if is_ours => admin::answer(&state, peer, &request).await,
+        Serves::Admin => text_response(StatusCode::NOT_FOUND, "no such page\n"),
+        _ if access::has_admin_token(&state, &request) => refuse(&state, Cause::NoPage),
+        Serves::Both | Serves::Proxy => match forward::forward(&state, peer, request).await {
             Ok(response) => response,
             Err(cause) => refuse(&state, cause),
         },

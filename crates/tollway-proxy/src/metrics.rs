@@ -7,7 +7,7 @@ use tollway_http::metrics::{BUCKETS, Bounds, Exposition, Histogram};
 use tollway_upstream::profile::{Observation, Scope};
 
 use crate::State;
-use crate::answer::Cause;
+use crate::refusal::Cause;
 
 /// From what a free budget takes to what a long line of waiters does.
 #[derive(Debug)]

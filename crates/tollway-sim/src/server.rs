@@ -7,7 +7,7 @@ use tollway_core::fixed_window::{self, Anchor, FixedWindow};
 use tollway_core::gcra::{self, Gcra};
 use tollway_core::leaky_bucket::{self, LeakyBucket};
 use tollway_core::{Cost, Decision, Quota, Retry, Timestamp};
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::latency::normal;
 use crate::scenario::{ScenarioError, text};
@@ -118,11 +118,11 @@ impl Server {
     }
 
     /// Decides about a request.
-    pub fn decide(&mut self, cost: Cost, now_ns: u64) -> Answer {
+    pub fn decide(&mut self, cost: Cost, now_ns: u64) -> Feedback {
         let decision = self.bucket.decide(cost, Timestamp::from_nanos(now_ns));
         let snapshot = decision.snapshot();
         let outcome = if decision.is_allowed() { Outcome::Accepted } else { Outcome::Limited };
-        let mut answer = Answer::bare(outcome).with_remaining(self.blur(snapshot.remaining()));
+        let mut answer = Feedback::bare(outcome).with_remaining(self.blur(snapshot.remaining()));
         if self.tells_policy {
             answer = answer.with_policy(self.quota.units(), self.quota.period());
         }

@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tollway_core::{Cost, Quota};
-use tollway_upstream::pace::{Answer, Dice};
+use tollway_upstream::pace::{Dice, Feedback};
 
 pub use backoff::Backoff;
 pub use header_proportional::HeaderProportional;
@@ -53,7 +53,7 @@ pub trait Strategy {
     fn on_send(&mut self, _task: usize, _cost: Cost, _now_ns: u64) {}
 
     /// The answer to `task`'s request.
-    fn on_response(&mut self, task: usize, answer: &Answer, now_ns: u64);
+    fn on_response(&mut self, task: usize, answer: &Feedback, now_ns: u64);
 
     /// No answer will come to `task`'s request.
     fn on_lost(&mut self, _task: usize, _now_ns: u64) {}

@@ -16,7 +16,7 @@
 mod agenda;
 mod process;
 
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::fault::Faults;
 use crate::scenario::Scenario;
@@ -260,7 +260,7 @@ impl World {
         let task = &mut self.tasks[index];
         let cost = self.processes[task.process].cost;
         task.answer = if self.faults.breaks_server(&mut self.fault_dice) {
-            Answer::bare(Outcome::Failed)
+            Feedback::bare(Outcome::Failed)
         } else {
             self.server.decide(cost, self.now_ns)
         };

@@ -9,10 +9,8 @@ mod budgets;
 mod claim;
 mod dispatches;
 mod estimate;
-mod fair_queue;
 mod grant;
 mod index;
-mod lane;
 mod learn;
 mod ledger;
 #[cfg(feature = "ledger")]
@@ -21,12 +19,16 @@ mod meter;
 mod names;
 mod settings;
 mod skew;
+mod sub_limit;
 mod table;
 mod view;
 
+#[cfg(feature = "redis")]
+pub(crate) use names::Names;
+
 pub use budgets::{Budgets, Granted, Ticket, Waiter};
 pub use claim::{Claim, Priority, Reason, Refusal};
-pub use ledger::{BoxFuture, Ledger, LedgerError, Permit, Settle};
+pub use ledger::{BoxFuture, Fate, Ledger, LedgerError, Permit, Settle};
 #[cfg(feature = "ledger")]
 pub use local::LocalLedger;
 pub use settings::Settings;

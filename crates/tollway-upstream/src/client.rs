@@ -11,7 +11,7 @@
 //! request then counts as one that the upstream may have counted.
 //!
 //! A refused request (429, or what the profile takes for one) is sent again only if its body can
-//! be replayed, at most [`Conduct::retries`] times, and only if its turn comes before the caller's
+//! be replayed, at most [`ClientSettings::retries`] times, and only if its turn comes before the caller's
 //! deadline; else the caller gets the upstream's own refusal.
 //!
 //! Deliberately absent: retries of anything but refusals. A refused request was not carried out;
@@ -25,16 +25,14 @@ pub mod tower;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
 use tokio::time::Instant;
 
 use crate::budget::{Claim, Ledger, Permit, Priority, Refusal};
-use crate::message;
 use crate::profile::{Observation, Profile, Route};
 
 /// How a client obeys: whose budgets it uses, how long it waits, how often it tries again.
 #[derive(Clone, Debug)]
-pub struct Conduct {
+pub struct ClientSettings {
     ledger: Arc<dyn Ledger>,
     profile: Arc<Profile>,
     patience: Option<Duration>,
@@ -46,20 +44,20 @@ pub struct Conduct {
 /// ```
 /// use std::time::Duration;
 /// use tollway_upstream::budget::Priority;
-/// use tollway_upstream::client::Asking;
+/// use tollway_upstream::client::ClaimOptions;
 ///
 /// let mut request = http::Request::new(());
-/// request.extensions_mut().insert(Asking::default().within(Duration::from_secs(2)).high());
+/// request.extensions_mut().insert(ClaimOptions::default().within(Duration::from_secs(2)).high());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asking {
+pub struct ClaimOptions {
     deadline: Option<Instant>,
     priority: Priority,
     client: u64,
     weight: u32,
 }
 
-impl Conduct {
+impl ClientSettings {
     /// Obeys `ledger` as `profile` reads the upstream; waits as long as it takes, retries thrice.
     #[must_use]
     pub fn new(ledger: Arc<dyn Ledger>, profile: Arc<Profile>) -> Self {
@@ -78,35 +76,61 @@ impl Conduct {
         Self { retries_max: max, ..self }
     }
 
-    /// When a request that starts now must have left.
-    fn deadline(&self, asking: &Asking) -> Option<Instant> {
+    /// The attempts at one request, the first of which starts now.
+    fn attempts<R>(&self, options: Option<&ClaimOptions>, route: Route) -> Attempts<'_, R> {
+        let options = options.copied().unwrap_or_default();
         let own = self.patience.map(|patience| Instant::now() + patience);
-        asking.deadline.or(own)
-    }
-
-    async fn enter(
-        &self,
-        route: &Route,
-        asking: &Asking,
-        deadline: Option<Instant>,
-    ) -> Result<Permit, Refusal> {
-        let claim = Claim::new(route.clone())
-            .client(asking.client)
-            .weight(asking.weight)
-            .priority(asking.priority);
-        let claim = match deadline {
-            Some(at) => claim.patience(at.saturating_duration_since(Instant::now())),
-            None => claim,
-        };
-        self.ledger.claim(claim).await
-    }
-
-    fn read(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> Observation {
-        message::read(&self.profile, status, headers, body)
+        let deadline = options.deadline.or(own);
+        let claim = Claim::new(route)
+            .client(options.client)
+            .weight(options.weight)
+            .priority(options.priority);
+        Attempts { settings: self, claim, deadline, retries: self.retries_max, refused: None }
     }
 }
 
-impl Asking {
+/// The attempts at one request: its claim, what is left of its retries, the last refusal.
+struct Attempts<'s, R> {
+    settings: &'s ClientSettings,
+    claim: Claim,
+    deadline: Option<Instant>,
+    retries: u32,
+    refused: Option<R>,
+}
+
+impl<R> Attempts<'_, R> {
+    /// Waits for a permit. Without one the caller gets the upstream's own refusal, if there was one:
+    /// its words say more than ours.
+    async fn permit(&mut self) -> Result<Permit, Result<R, Refusal>> {
+        let mut claim = self.claim.clone();
+        claim.patience =
+            self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let refused = &mut self.refused;
+        self.settings.ledger.claim(claim).await.map_err(|ours| refused.take().ok_or(ours))
+    }
+
+    /// A copy of the request for another attempt, if there may be one.
+    fn spare<Q>(&self, copy: impl FnOnce() -> Option<Q>) -> Option<Q> {
+        if self.retries == 0 { None } else { copy() }
+    }
+
+    /// Learns from an answer: the request to send again, or else the response.
+    fn settle<Q>(
+        &mut self,
+        permit: Permit,
+        observation: &Observation,
+        response: R,
+        spare: Option<Q>,
+    ) -> Result<Q, R> {
+        permit.complete(observation);
+        let Some(next) = spare.filter(|_| observation.is_limited()) else { return Err(response) };
+        self.retries -= 1;
+        self.refused = Some(response);
+        Ok(next)
+    }
+}
+
+impl ClaimOptions {
     /// It must leave within that time from now, or not at all.
     #[must_use]
     pub fn within(self, patience: Duration) -> Self {

@@ -24,9 +24,15 @@
 pub mod budget;
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub mod client;
+mod fair_queue;
 #[cfg(feature = "http")]
 pub mod message;
 pub mod pace;
 pub mod profile;
 #[cfg(feature = "redis")]
 pub mod shared;
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(all(doctest, feature = "redis", feature = "reqwest"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

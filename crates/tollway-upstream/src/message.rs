@@ -1,6 +1,6 @@
 //! Messages of the `http` crate, as profiles read them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use tollway_core::fields::Lines;
@@ -16,6 +16,10 @@ pub fn lines(headers: &HeaderMap) -> Lines<'_> {
 /// What a response that arrives now says about the limits.
 #[must_use]
 pub fn read(profile: &Profile, status: u16, headers: &HeaderMap, body: &[u8]) -> Observation {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    profile.read(&Response { status, lines: &lines(headers), body, now })
+    profile.read(&Response { status, lines: &lines(headers), body, now: now() })
+}
+
+/// The time since the Unix epoch; zero before it.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

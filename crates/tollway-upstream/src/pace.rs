@@ -23,7 +23,7 @@
 //! the reserve, about 64 units of a quota of 4,500 that stay unspent, one per client.
 //!
 //! [`Pacer`] is the state machine: pure, no clock, no runtime. One per process and token; tasks
-//! stand in line for it. [`Gate`] is the line for async programs (features `tower`, `reqwest`).
+//! wait their turn for it. [`Gate`] is the queue for async programs (features `tower`, `reqwest`).
 //!
 //! **When a server tells less**, the first of these laws that its answers allow is in force, and
 //! [`Pacer::law`] says which one it is:
@@ -42,15 +42,15 @@
 //! **Invariants.** Whatever the server says and however the clock steps: after a 429 nothing is
 //! sent before a pause, pauses have a bound ([`Settings::pause_max`]), and so has memory.
 //!
-//! Deliberately absent: retries (the caller's business), a queue with priorities, and a mode that
-//! competes with clients that only react to 429s. Beside such clients tickets starve, as a polite
-//! person does at a rude buffet; everything tried that does not starve makes the others starve.
+//! Deliberately absent: retries (the caller decides), a queue with priorities, and a mode that
+//! competes with clients that only react to 429s. Beside such clients the ticket law gets almost
+//! nothing, and every law that we tried and that did better took nearly everything from the others.
 
 mod aimd;
-mod answer;
+mod feedback;
 mod learn;
 mod pacer;
-mod plan;
+mod parameters;
 pub mod portable;
 mod refill;
 mod settings;
@@ -64,7 +64,7 @@ mod response;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-pub use answer::{Answer, Outcome};
+pub use feedback::{Feedback, Outcome};
 #[cfg(any(feature = "tower", feature = "reqwest"))]
 pub use gate::{Gate, Pass};
 pub use pacer::{Law, Pacer, Sent};

@@ -27,15 +27,18 @@ mod route;
 mod routing;
 mod signal;
 
-pub use dimension::{Dimension, Reach, Window};
+pub use dimension::Dimension;
+pub(crate) use dimension::{Reach, Window};
 pub use observation::{Observation, Reading, Scope};
 pub use recording::Recording;
 pub use route::{Costs, DIMENSIONS_MAX, Route};
+pub(crate) use routing::fingerprint;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tollway_core::Quota;
 use tollway_core::fields::Lines;
 
@@ -53,18 +56,25 @@ pub struct Response<'a> {
 }
 
 /// A limit over all routes that no field tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GlobalLimit {
     /// So many requests in any period.
+    #[serde(rename = "limit", deserialize_with = "file::global_quota")]
     pub quota: Quota,
     /// By how much requests may differ in how long they travel: two that leave a period apart
     /// arrive up to so much closer together.
+    #[serde(default = "GlobalLimit::usual_jitter", deserialize_with = "file::duration")]
     pub jitter: Duration,
 }
 
 impl GlobalLimit {
     /// The most units: the time of each request of the last period is remembered.
     pub const UNITS_MAX: u64 = 65_536;
+
+    const fn usual_jitter() -> Duration {
+        Duration::from_millis(100)
+    }
 }
 
 /// A validated description of how an API speaks of its limits.
@@ -77,7 +87,7 @@ pub struct Profile {
     routing: routing::Routing,
     global: Option<GlobalLimit>,
     concurrency: Option<u32>,
-    bucket: Option<String>,
+    bucket: Option<dimension::FieldName>,
     dimensions: Vec<Dimension>,
     retry: signal::Retry,
     signals: Vec<signal::Signal>,
@@ -91,7 +101,7 @@ impl Profile {
     /// use tollway_upstream::profile::Profile;
     ///
     /// let error = Profile::parse("name = 'mine'\n[global]\nlimit = 'fifty'\n").unwrap_err();
-    /// assert_eq!(error.to_string(), "line 3: global.limit: this is no quota such as 50/1s");
+    /// assert_eq!(error.to_string(), "line 3: global.limit: `fifty` is not a quota such as 50/1s");
     /// ```
     ///
     /// # Errors
@@ -159,6 +169,16 @@ impl Profile {
     #[must_use]
     pub fn dimensions(&self) -> &[Dimension] {
         &self.dimensions
+    }
+
+    /// The name of a dimension, and which of its windows if there are several.
+    pub(crate) fn dimension_name(&self, dimension: usize, part: u8) -> String {
+        let name = self.dimensions.get(dimension).map_or("requests", Dimension::name);
+        match part {
+            // The last number stands for a limit that the profile states for one route.
+            0 | u8::MAX => name.to_owned(),
+            part => format!("{name}/{part}"),
+        }
     }
 
     /// The wait after a refusal that does not say one.

@@ -1,6 +1,6 @@
 //! Adaptive throttling as in Google's SRE book: reject locally what the server would reject.
 
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use super::{Setting, Strategy, Turn};
 
@@ -63,7 +63,7 @@ impl Strategy for Adaptive {
         if self.rejects() { Turn::Later(now_ns + ATTEMPT_NS) } else { Turn::At(now_ns) }
     }
 
-    fn on_response(&mut self, _task: usize, answer: &Answer, now_ns: u64) {
+    fn on_response(&mut self, _task: usize, answer: &Feedback, now_ns: u64) {
         if answer.outcome == Outcome::Accepted {
             self.count(0, 1, now_ns);
         }

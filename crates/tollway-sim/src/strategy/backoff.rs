@@ -1,6 +1,6 @@
 //! rate_throttle_client's exponential backoff: every request starts from scratch.
 
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use super::{Setting, Strategy, Turn, jittered, to_ns};
 
@@ -43,7 +43,7 @@ impl Strategy for Backoff {
         Turn::At(now_ns + to_ns(self.next_sleep_s(task)))
     }
 
-    fn on_response(&mut self, task: usize, answer: &Answer, _now_ns: u64) {
+    fn on_response(&mut self, task: usize, answer: &Feedback, _now_ns: u64) {
         if answer.outcome != Outcome::Limited {
             self.sleeps_s[task] = self.least_s;
         }

@@ -4,7 +4,7 @@
 //! a part of what was measured; successes let it grow along a cubic through the old rate.
 
 use tollway_core::Cost;
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use super::{NANOS_PER_S, Setting, Strategy, Turn, to_ns};
 
@@ -98,7 +98,7 @@ impl Strategy for Cubic {
         self.measure(now_ns as f64 / NANOS_PER_S);
     }
 
-    fn on_response(&mut self, task: usize, answer: &Answer, now_ns: u64) {
+    fn on_response(&mut self, task: usize, answer: &Feedback, now_ns: u64) {
         let now_s = now_ns as f64 / NANOS_PER_S;
         match answer.outcome {
             Outcome::Limited => {

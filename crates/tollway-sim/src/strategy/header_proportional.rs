@@ -1,6 +1,6 @@
 //! A client that sleeps in proportion to what the last answer says is left.
 
-use tollway_upstream::pace::{Answer, Dice, Outcome, portable};
+use tollway_upstream::pace::{Dice, Feedback, Outcome, portable};
 
 use super::{NANOS_PER_S, Setting, Strategy, Turn, jittered, to_ns};
 
@@ -85,7 +85,7 @@ impl Strategy for HeaderProportional {
         Turn::At(now_ns + to_ns(jittered(self.sleep_s, &mut self.dice)))
     }
 
-    fn on_response(&mut self, task: usize, answer: &Answer, now_ns: u64) {
+    fn on_response(&mut self, task: usize, answer: &Feedback, now_ns: u64) {
         match answer.outcome {
             Outcome::Limited => self.on_refused(task, now_ns),
             Outcome::Accepted => self.on_success(task, answer.remaining.unwrap_or(0.0), now_ns),

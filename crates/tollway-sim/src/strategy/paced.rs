@@ -1,7 +1,7 @@
 //! The production pacer as a strategy.
 
 use tollway_core::{Cost, Timestamp};
-use tollway_upstream::pace::{Answer, Pacer, Sent, Settings};
+use tollway_upstream::pace::{Feedback, Pacer, Sent, Settings};
 
 use super::{Setting, Strategy, Turn};
 
@@ -59,7 +59,7 @@ impl Strategy for Paced {
         self.sent[task] = Some(self.pacer.on_send(cost, Timestamp::from_nanos(now_ns)));
     }
 
-    fn on_response(&mut self, task: usize, answer: &Answer, now_ns: u64) {
+    fn on_response(&mut self, task: usize, answer: &Feedback, now_ns: u64) {
         if let Some(sent) = self.sent[task].take() {
             self.pacer.on_response(sent, answer, Timestamp::from_nanos(now_ns));
         }

@@ -1,6 +1,6 @@
 //! rate_throttle_client's three strategies that remember their sleep between requests.
 
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use super::{Setting, Strategy, Turn, jittered, to_ns};
 
@@ -81,7 +81,7 @@ impl Strategy for Remembering {
         Turn::At(now_ns + to_ns(self.next_sleep_s(task, retry)))
     }
 
-    fn on_response(&mut self, task: usize, answer: &Answer, _now_ns: u64) {
+    fn on_response(&mut self, task: usize, answer: &Feedback, _now_ns: u64) {
         if answer.outcome == Outcome::Accepted {
             self.on_success(task, answer.remaining);
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use tollway_core::Cost;
-use tollway_upstream::pace::{Answer, Dice, Outcome};
+use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::latency::Latency;
 use crate::scenario::{Client, Duty, Scenario, nanos};
@@ -43,7 +43,7 @@ pub(super) struct Task {
     pub(super) waited_ns: u64,
     pub(super) sent_ns: u64,
     pub(super) answered_ns: u64,
-    pub(super) answer: Answer,
+    pub(super) answer: Feedback,
 }
 
 impl Task {
@@ -56,7 +56,7 @@ impl Task {
             waited_ns: 0,
             sent_ns: 0,
             answered_ns: 0,
-            answer: Answer::bare(Outcome::Failed),
+            answer: Feedback::bare(Outcome::Failed),
         }
     }
 }

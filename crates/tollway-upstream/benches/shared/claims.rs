@@ -18,7 +18,7 @@ const PLENTY: u64 = 90_000_000;
 const HOUR_MS: u64 = 3_600_000;
 
 /// The claim of Spectacles' first version.
-const SEED: &str = r"
+const SPECTACLES: &str = r"
 local held = redis.call('pttl', KEYS[3])
 if held > 0 then return held end
 local left = tonumber(redis.call('get', KEYS[1]))
@@ -82,7 +82,7 @@ enum Contender {
 #[derive(Clone, Copy)]
 enum Way {
     Spectacles,
-    /// Where there is plenty, which is where the seed's script is quick too.
+    /// Where there is plenty, which is where the Spectacles script is quick too.
     Quick,
     /// The same where old clients write the same keys.
     Beside,
@@ -244,7 +244,7 @@ async fn lone_claim(connection: MultiplexedConnection, way: Way, caller: u64) {
 }
 
 async fn spectacles_claim(mut connection: MultiplexedConnection) {
-    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SEED));
+    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SPECTACLES));
     let mut call = SCRIPT.prepare_invoke();
     call.key(KEYS[0]).key(KEYS[1]).key(KEYS[2]).arg(1_000);
     let wait: i64 = call.invoke_async(&mut connection).await.unwrap();

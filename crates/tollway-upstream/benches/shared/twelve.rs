@@ -14,21 +14,7 @@ use tollway_upstream::profile::{Profile, Response};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};
 
 const ROUTE: &str = "/channels/81384788765712384/messages";
-const SPEC: &str = r#"
-fields = [
-    ["Via", "=1.1 edge"],
-    ["X-RateLimit-Limit", "limit"],
-    ["X-RateLimit-Remaining", "remaining"],
-    ["X-RateLimit-Reset", "reset-epoch-decimal"],
-    ["X-RateLimit-Reset-After", "reset-after-decimal"],
-]
-denied-fields = [["Retry-After", "retry-seconds"], ["X-RateLimit-Scope", "scope"]]
-[buckets]
-messages = { limit = 3, per = "400ms" }
-[[routes]]
-path = "/channels/{+channel}/messages"
-bucket = "messages"
-"#;
+const SPEC: &str = include_str!("../../tests/it/shared/messages.toml");
 
 pub(crate) async fn run(engine: Engine) {
     let server = Server::start(engine, &[]);
@@ -44,7 +30,7 @@ pub(crate) async fn run(engine: Engine) {
 }
 
 async fn upstream() -> Arc<Loopback> {
-    let spec = Spec::from_toml(SPEC).unwrap();
+    let spec = Spec::from_toml(&SPEC.replace("LIMIT", r#"limit = 3, per = "400ms""#)).unwrap();
     Arc::new(Loopback::start(spec, ([127, 0, 0, 1], 0).into()).await.unwrap())
 }
 

@@ -1,14 +1,14 @@
-//! One bucket: its meters, its lanes, and who waits in them.
+//! One bucket: its meters, its sub-limits, and who waits in them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use super::fair_queue::{Place, Turns};
-use super::lane::Lane;
 use super::meter::{Meter, Rest, When};
+use super::sub_limit::SubLimit;
 use super::{Knowledge, Settings};
+use crate::fair_queue::{FairClock, QueueKey};
 use crate::profile::{Costs, Dimension, Reach, Scope};
 
 /// Requests that may be in flight at first where the upstream tells nothing.
@@ -59,7 +59,7 @@ pub(super) struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noted {
     /// Among those that could send, were it not for the other buckets.
-    Ready { place: Place, exempt: bool },
+    Ready { key: QueueKey, exempt: bool },
     /// Among those to look at again at a time.
     Timer(Timestamp),
 }
@@ -68,8 +68,8 @@ pub(super) enum Noted {
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     pub(super) meters: Vec<Meter>,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) turns: Turns,
+    pub(super) sub_limits: Vec<SubLimit>,
+    pub(super) clock: FairClock,
     /// Tickets in flight, oldest first.
     pub(super) flights: VecDeque<u64>,
     pub(super) queued: usize,
@@ -88,7 +88,7 @@ impl Bucket {
     /// The bucket that every request of the credential is counted in.
     pub(super) fn of_account(dimensions: &[Dimension], settings: &Settings) -> Self {
         let mut account = Self::new("*".into());
-        let credential = |of: &Dimension| of.reach() == Reach::Credential;
+        let credential = |of: &Dimension| of.reach == Reach::Credential;
         let is_told = |of: &Dimension| credential(of) && !of.is_modelled();
         account.knowledge =
             if dimensions.iter().any(is_told) { Knowledge::Unknown } else { Knowledge::Silent };
@@ -177,7 +177,7 @@ impl Busy {
         self.flights.is_empty()
             && self.queued == 0
             && self.noted.is_none()
-            && self.lanes.iter().all(|lane| lane.can_be_forgotten(now))
+            && self.sub_limits.iter().all(|sub_limit| sub_limit.can_be_forgotten(now))
             && self.meters.iter().all(|meter| meter.can_rest(now))
     }
 
@@ -210,12 +210,13 @@ impl Busy {
         self.window = 1.0;
     }
 
-    pub(super) fn lane(&mut self, label: &str) -> usize {
-        if let Some(index) = self.lanes.iter().position(|lane| &*lane.label == label) {
+    pub(super) fn sub_limit(&mut self, label: &str) -> usize {
+        if let Some(index) = self.sub_limits.iter().position(|sub_limit| &*sub_limit.label == label)
+        {
             return index;
         }
-        self.lanes.push(Lane::new(label));
-        self.lanes.len() - 1
+        self.sub_limits.push(SubLimit::new(label));
+        self.sub_limits.len() - 1
     }
 }
 

@@ -1,11 +1,11 @@
 //! The state machine of one credential's budgets.
 //!
 //! ```text
-//!  claim ─► lane of a bucket ─► ready? ──────────► its turn among all buckets? ─► Ticket
-//!             (FIFO, fair)      meters, lane,       global limit, credential's
-//!                               probe, block        meters, concurrency
-//!                 ▲                                                                 │
-//!                 └──── whoever may go now ◄──── observe, abandon, cancel ◄─────────┘
+//!  claim ─► queue of a bucket ─► ready? ───────────► its turn among all buckets? ─► Ticket
+//!            (fair_queue)        meters, sub-limit,  global limit, credential's
+//!                                probe, block        meters, concurrency
+//!                 ▲                                                                  │
+//!                 └──── whoever may go now ◄──── observe, abandon, cancel ◄──────────┘
 //! ```
 //!
 //! A bucket with waiters is noted down in one place: among those that are ready, or under the time
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 use tollway_core::Timestamp;
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Busy, cost_of};
 use super::dispatches::Dispatches;
-use super::fair_queue::{Asker, Line, Place, Turns};
 use super::meter::{Meter, nanos};
-use super::names::{Names, lane_label};
+use super::names::{Names, sub_limit_label};
 use super::skew::Skew;
 use super::table::Table;
 use super::{Claim, Knowledge, Page, Reason, Refusal, Settings};
+use crate::fair_queue::{FairClock, FairQueue, QueueKey, Requester};
 use crate::profile::{Costs, Profile, Route};
 
 /// A request that waits.
@@ -71,11 +71,11 @@ pub struct Budgets {
     pub(super) settings: Settings,
     pub(super) table: Table,
     pub(super) names: Names,
-    pub(super) flights: HashMap<u64, Flight>,
+    pub(super) flights: HashMap<u64, InFlight>,
     pub(super) waiters: HashMap<u64, Whereabouts>,
     /// Buckets that could send: those the limits over all routes count, and those they do not.
-    pub(super) ready: [Line<u32>; 2],
-    pub(super) ready_turns: Turns,
+    pub(super) ready: [FairQueue<u32>; 2],
+    pub(super) ready_clock: FairClock,
     pub(super) timers: BTreeSet<(Timestamp, u32)>,
     pub(super) deadlines: BTreeSet<(Timestamp, u64)>,
     /// What counts every request of the credential.
@@ -95,7 +95,7 @@ pub(super) struct Waiting {
     pub(super) id: u64,
     pub(super) route: Route,
     pub(super) costs: Costs,
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     pub(super) bytes: u64,
     pub(super) deadline: Option<Timestamp>,
 }
@@ -104,16 +104,16 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whereabouts {
     pub(super) slot: u32,
-    pub(super) lane: usize,
-    pub(super) place: Place,
+    pub(super) sub_limit: usize,
+    pub(super) key: QueueKey,
 }
 
 /// A request in flight.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     /// None if no limit counts it.
     pub(super) slot: Option<u32>,
-    pub(super) lane: usize,
+    pub(super) sub_limit: usize,
     pub(super) route: Route,
     pub(super) costs: Costs,
     pub(super) event: u64,
@@ -138,8 +138,8 @@ impl Budgets {
             names: Names::default(),
             flights: HashMap::new(),
             waiters: HashMap::new(),
-            ready: [Line::default(), Line::default()],
-            ready_turns: Turns::default(),
+            ready: [FairQueue::new(), FairQueue::new()],
+            ready_clock: FairClock::default(),
             timers: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             account,
@@ -162,7 +162,7 @@ impl Budgets {
         if claim.route.is_exempt() {
             return Ok(Granted::Now(self.depart(None, 0, claim.route.clone(), claim.costs, now)));
         }
-        let room = self.room_for(claim);
+        let room = self.settings.room_for(claim, self.waiters.len(), self.queued_bytes);
         let name = self.names.bucket(&claim.route);
         let Some(slot) = self.table.entry(&name, now) else {
             return Err(Refusal { reason: Reason::BucketsFull, wait: Some(self.settings.lease) });
@@ -205,7 +205,7 @@ impl Budgets {
         let waiting = self.unqueue(id);
         let mut wait = None;
         if let (Some(Whereabouts { slot, .. }), Some(waiting)) = (whereabouts, waiting) {
-            let priority = waiting.asker.priority;
+            let priority = waiting.requester.priority;
             wait = Some(self.estimate(slot, &waiting.route, &waiting.costs, priority, now));
             self.look_at(slot, now);
         }
@@ -294,7 +294,7 @@ impl Budgets {
             bucket.knowledge = Knowledge::Unknown;
             let busy = bucket.wake(profile.dimensions(), &settings);
             busy.meters.iter_mut().for_each(Meter::unlock);
-            busy.lanes.iter_mut().for_each(super::lane::Lane::unlock);
+            busy.sub_limits.iter_mut().for_each(super::sub_limit::SubLimit::unlock);
         }
         self.look_at(slot, now);
         true
@@ -315,24 +315,10 @@ impl Budgets {
         drained
     }
 
-    /// Whether it could wait, if it has to.
-    fn room_for(&self, claim: &Claim) -> Result<(), Refusal> {
-        let wait = Some(self.settings.lease);
-        if self.waiters.len() >= self.settings.queue_max {
-            return Err(Refusal { reason: Reason::QueueFull, wait });
-        }
-        if self.queued_bytes.saturating_add(claim.bytes) > self.settings.queue_bytes_max {
-            return Err(Refusal { reason: Reason::BytesFull, wait });
-        }
-        Ok(())
-    }
-
     fn check_cost(&self, slot: u32, claim: &Claim) -> Result<(), Refusal> {
-        let busy = self.table.get(slot).and_then(|bucket| bucket.busy.as_deref());
-        let mut meters = busy.into_iter().chain(self.account.busy.as_deref());
-        let too_much = |meter: &Meter| {
-            meter.limit > 0 && super::bucket::cost_of(&claim.costs, meter.dimension) > meter.limit
-        };
+        let mut meters = self.busy(slot).into_iter().chain(self.account.busy.as_deref());
+        let too_much =
+            |meter: &Meter| meter.limit > 0 && cost_of(&claim.costs, meter.dimension) > meter.limit;
         if meters.any(|busy| busy.meters.iter().any(too_much)) {
             return Err(Refusal { reason: Reason::TooCostly, wait: None });
         }
@@ -345,18 +331,18 @@ impl Budgets {
             id: self.ids,
             route: claim.route.clone(),
             costs: claim.costs,
-            asker: Asker { client: claim.client, weight: claim.weight, priority: claim.priority },
+            requester: Requester::of(claim),
             bytes: claim.bytes,
             deadline: claim.patience.map(|patience| now.after(patience)),
         };
         self.queued_bytes += waiting.bytes;
         self.deadlines.extend(waiting.deadline.map(|at| (at, waiting.id)));
-        self.stand_in_line(slot, waiting);
+        self.enqueue_in(slot, waiting);
         Waiter(self.ids)
     }
 
-    /// Puts a request into the line of its lane.
-    pub(super) fn stand_in_line(&mut self, slot: u32, waiting: Waiting) {
+    /// Puts a request into the line of its sub-limit.
+    pub(super) fn enqueue_in(&mut self, slot: u32, waiting: Waiting) {
         let (profile, settings) = (Arc::clone(&self.profile), self.settings);
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let is_new = bucket.busy.is_none();
@@ -364,23 +350,35 @@ impl Budgets {
         if is_new {
             super::learn::add_models(busy, &waiting.route, profile.dimensions());
         }
-        let lane = busy.lane(&lane_label(&waiting.route));
-        let place = busy.turns.place(&waiting.asker, waiting.id);
-        self.waiters.insert(waiting.id, Whereabouts { slot, lane, place });
+        let sub_limit = busy.sub_limit(&sub_limit_label(&waiting.route));
+        let key = busy.clock.key(&waiting.requester, waiting.id);
+        self.waiters.insert(waiting.id, Whereabouts { slot, sub_limit, key });
         busy.queued += 1;
-        busy.lanes[lane].line.insert(place, waiting);
+        busy.sub_limits[sub_limit].queue.insert(key, waiting);
     }
 
     /// Takes a request out of its line.
     pub(super) fn unqueue(&mut self, id: u64) -> Option<Waiting> {
-        let Whereabouts { slot, lane, place } = self.waiters.remove(&id)?;
-        let busy = self.table.get_mut(slot)?.busy.as_deref_mut()?;
-        let waiting = busy.lanes.get_mut(lane)?.line.remove(&place)?;
+        let Whereabouts { slot, sub_limit, key } = self.waiters.remove(&id)?;
+        let busy = self.busy_mut(slot)?;
+        let waiting = busy.sub_limits.get_mut(sub_limit)?.queue.remove(&key)?;
         busy.queued -= 1;
+        if busy.queued == 0 {
+            busy.clock.reset();
+        }
         self.queued_bytes = self.queued_bytes.saturating_sub(waiting.bytes);
         if let Some(at) = waiting.deadline {
             self.deadlines.remove(&(at, id));
         }
         Some(waiting)
+    }
+
+    /// What a bucket in use needs.
+    pub(super) fn busy(&self, slot: u32) -> Option<&Busy> {
+        self.table.get(slot)?.busy.as_deref()
+    }
+
+    pub(super) fn busy_mut(&mut self, slot: u32) -> Option<&mut Busy> {
+        self.table.get_mut(slot)?.busy.as_deref_mut()
     }
 }

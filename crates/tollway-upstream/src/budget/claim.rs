@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::profile::{Costs, Route};
+use crate::profile::{Costs, Route, fingerprint};
 
 /// Which of the waiting requests of a bucket goes first. Lower ones are overtaken, never starved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,14 +30,22 @@ pub enum Priority {
 /// # let _ = claim;
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claim {
-    pub(crate) route: Route,
-    pub(crate) client: u64,
-    pub(crate) weight: u32,
-    pub(crate) priority: Priority,
-    pub(crate) patience: Option<Duration>,
-    pub(crate) bytes: u64,
-    pub(crate) costs: Costs,
+    /// Where the request goes.
+    pub route: Route,
+    /// Who asks.
+    pub client: u64,
+    /// The client's share relative to the other clients'; zero counts as one.
+    pub weight: u32,
+    /// Which requests it may overtake.
+    pub priority: Priority,
+    /// How long it may wait, if there is an end to it.
+    pub patience: Option<Duration>,
+    /// Bytes kept while it waits.
+    pub bytes: u64,
+    /// What it takes from each dimension.
+    pub costs: Costs,
 }
 
 impl Claim {
@@ -49,17 +57,23 @@ impl Claim {
         Self { route, client, weight, priority, patience: None, bytes: 0, costs }
     }
 
-    /// Who asks: waiting requests of different clients take turns. By default all are one client,
+    /// Who asks: waiting requests of different clients take clock. By default all are one client,
     /// and requests go in the order in which they came.
     #[must_use]
     pub fn client(self, client: u64) -> Self {
         Self { client, ..self }
     }
 
+    /// As [`Self::client`], by a name of any length.
+    #[must_use]
+    pub fn client_named(self, name: &str) -> Self {
+        self.client(fingerprint(name))
+    }
+
     /// The client's share relative to the other clients'; zero counts as one.
     #[must_use]
     pub fn weight(self, weight: u32) -> Self {
-        Self { weight: weight.max(1), ..self }
+        Self { weight, ..self }
     }
 
     /// Which requests it may overtake.
@@ -87,48 +101,6 @@ impl Claim {
             *cost = units;
         }
         self
-    }
-
-    /// Where the request goes.
-    #[must_use]
-    pub fn route(&self) -> &Route {
-        &self.route
-    }
-
-    /// How long it may wait, if there is an end to it.
-    #[must_use]
-    pub fn patience_left(&self) -> Option<Duration> {
-        self.patience
-    }
-
-    /// Who asks.
-    #[must_use]
-    pub fn client_id(&self) -> u64 {
-        self.client
-    }
-
-    /// The client's share.
-    #[must_use]
-    pub fn client_weight(&self) -> u32 {
-        self.weight
-    }
-
-    /// Which requests it may overtake.
-    #[must_use]
-    pub fn rank(&self) -> Priority {
-        self.priority
-    }
-
-    /// Bytes kept while it waits.
-    #[must_use]
-    pub fn bytes_held(&self) -> u64 {
-        self.bytes
-    }
-
-    /// What it takes from each dimension.
-    #[must_use]
-    pub fn costs(&self) -> &Costs {
-        &self.costs
     }
 }
 

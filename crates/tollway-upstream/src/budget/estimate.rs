@@ -8,8 +8,9 @@ use tollway_core::Timestamp;
 use super::bucket::{Bucket, cost_of};
 use super::budgets::Budgets;
 use super::meter::Meter;
-use super::names::lane_label;
+use super::names::sub_limit_label;
 use super::{BucketView, DimensionView, LastRefusal, Priority};
+use crate::fair_queue::count_to;
 use crate::profile::{Costs, Route};
 
 impl Budgets {
@@ -25,13 +26,14 @@ impl Budgets {
     ) -> Duration {
         let Some(bucket) = self.table.get(slot) else { return Duration::ZERO };
         let own = self.bucket_wait(bucket, costs, priority, now);
-        let lanes = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.lanes);
-        let label = lane_label(route);
-        let lane = lanes.iter().find(|lane| *lane.label == *label);
-        let lane = lane.and_then(|lane| lane.blocked_for(now)).unwrap_or_default();
+        let sub_limits = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.sub_limits);
+        let label = sub_limit_label(route);
+        let sub_limit = sub_limits.iter().find(|sub_limit| *sub_limit.label == *label);
+        let sub_limit =
+            sub_limit.and_then(|sub_limit| sub_limit.blocked_for(now)).unwrap_or_default();
         let all =
             if route.is_exempt_from_global() { Duration::ZERO } else { self.gate_wait(costs, now) };
-        own.max(lane).max(all)
+        own.max(sub_limit).max(all)
     }
 
     pub(super) fn view(&self, _slot: u32, bucket: &Bucket, now: Timestamp) -> BucketView {
@@ -39,9 +41,10 @@ impl Budgets {
         costs[0] = 1;
         let meters = self.meters(bucket);
         let busy = bucket.busy.as_deref();
-        let lanes = busy.map_or(&[][..], |busy| &busy.lanes);
-        let blocked =
-            |lane: &super::lane::Lane| Some((lane.label.to_string(), lane.blocked_for(now)?));
+        let sub_limits = busy.map_or(&[][..], |busy| &busy.sub_limits);
+        let blocked = |sub_limit: &super::sub_limit::SubLimit| {
+            Some((sub_limit.label.to_string(), sub_limit.blocked_for(now)?))
+        };
         BucketView {
             id: bucket.name.to_string(),
             knowledge: bucket.knowledge,
@@ -53,7 +56,7 @@ impl Budgets {
                 .max(self.gate_wait(&costs, now)),
             divergence: meters.iter().map(|meter| meter.divergence).min().unwrap_or(0),
             blocked_for: bucket.is_blocked_until(now).map(|until| until.since(now)),
-            blocked_lanes: lanes.iter().filter_map(blocked).collect(),
+            blocked_lanes: sub_limits.iter().filter_map(blocked).collect(),
             last_refusal: bucket.refusal.as_deref().map(|refused| LastRefusal {
                 ago: now.since(refused.at),
                 scope: refused.scope,
@@ -70,8 +73,11 @@ impl Budgets {
         now: Timestamp,
     ) -> Duration {
         let blocked = bucket.is_blocked_until(now).map_or(Duration::ZERO, |at| at.since(now));
-        let lanes = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.lanes);
-        let ahead = lanes.iter().map(|lane| lane.line.len_to(priority) as u64).sum::<u64>();
+        let sub_limits = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.sub_limits);
+        let ahead = sub_limits
+            .iter()
+            .map(|sub_limit| count_to(&sub_limit.queue, priority) as u64)
+            .sum::<u64>();
         let meters = self.meters(bucket);
         let wait = |meter: &Meter| {
             let cost = cost_of(costs, meter.dimension);
@@ -109,13 +115,8 @@ impl Budgets {
     }
 
     fn dimension_view(&self, meter: &Meter, now: Timestamp) -> DimensionView {
-        let name = self.profile.dimensions().get(usize::from(meter.dimension));
-        let mut name = name.map_or_else(|| "requests".to_owned(), |of| of.name().to_owned());
-        if meter.part > 0 && meter.part < u8::MAX {
-            name += &format!("/{}", meter.part);
-        }
         DimensionView {
-            name,
+            name: self.profile.dimension_name(usize::from(meter.dimension), meter.part),
             limit: meter.limit,
             remaining: meter.available(now),
             resets_in: meter.resets_at(now).map(|at| at.since(now)),

@@ -1,19 +1,21 @@
 //! Who may go now: looks at buckets, notes down when to look again, and lets requests go.
 
+use std::time::Duration;
+
 use tollway_core::Timestamp;
 
 use super::bucket::{Bucket, Busy, Noted, cost_of};
-use super::budgets::{Budgets, Flight, Ticket, Waiter};
-use super::fair_queue::Place;
+use super::budgets::{Budgets, InFlight, Ticket, Waiter};
 use super::meter::{Meter, Sent, When};
 use super::{Knowledge, Settings};
+use crate::fair_queue::{QueueKey, has_below};
 use crate::profile::{Costs, Route};
 
 /// The waiter that is next in a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    lane: usize,
-    place: Place,
+    sub_limit: usize,
+    key: QueueKey,
 }
 
 impl Budgets {
@@ -22,9 +24,9 @@ impl Budgets {
         self.ring_timers(now);
         // What the limits over all routes do not count need not wait for what they do.
         for counted in [1, 0] {
-            let chosen = self.ready_turns.choose(&[(counted, &self.ready[counted])]);
-            let Some((_, place)) = chosen else { continue };
-            let Some(&slot) = self.ready[counted].get(&place) else { continue };
+            let chosen = self.ready_clock.choose(&[(counted, &self.ready[counted])], |_| true);
+            let Some((_, key)) = chosen else { continue };
+            let Some(&slot) = self.ready[counted].get(&key) else { continue };
             let Some(head) = self.head(slot, now) else {
                 self.look_at(slot, now);
                 continue;
@@ -33,8 +35,8 @@ impl Budgets {
             if counted == 0 && self.gate(&costs, now) != When::Now {
                 return None;
             }
-            let lower = self.ready[counted].has_below(place.0);
-            self.ready_turns.served(place, lower);
+            let lower = has_below(&self.ready[counted], key.0);
+            self.ready_clock.served(key, lower);
             return self.release(slot, head, now);
         }
         None
@@ -45,8 +47,8 @@ impl Budgets {
         if !self.ready[1].is_empty() {
             return Some(now);
         }
-        let (_, place) = self.ready_turns.choose(&[(0, &self.ready[0])])?;
-        let slot = *self.ready[0].get(&place)?;
+        let (_, key) = self.ready_clock.choose(&[(0, &self.ready[0])], |_| true)?;
+        let slot = *self.ready[0].get(&key)?;
         let costs = self.head(slot, now).and_then(|head| self.costs_of(slot, head))?;
         match self.gate(&costs, now) {
             When::Now => Some(now),
@@ -69,7 +71,7 @@ impl Budgets {
             }
             let when = own_readiness(bucket, busy, now);
             let noted = match when {
-                (When::Now, Some(head)) => self.ready_place(slot, head),
+                (When::Now, Some(head)) => self.ready_key(slot, head),
                 (When::At(at), _) => Some(Noted::Timer(at)),
                 (When::Now | When::Answer, _) => match self.lease_ends_at(bucket) {
                     Some(at) if at <= now => {
@@ -89,7 +91,7 @@ impl Budgets {
     pub(super) fn depart(
         &mut self,
         slot: Option<u32>,
-        lane: usize,
+        sub_limit: usize,
         route: Route,
         costs: Costs,
         now: Timestamp,
@@ -98,9 +100,9 @@ impl Budgets {
         self.ids += 1;
         let id = self.ids;
         if let Some(slot) = slot {
-            if let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) {
+            if let Some(busy) = self.busy_mut(slot) {
                 busy.flights.push_back(id);
-                busy.lanes[lane].in_flight += 1;
+                busy.sub_limits[sub_limit].in_flight += 1;
                 send_all(&mut busy.meters, &costs, now);
             }
             if !route.is_exempt_from_global() {
@@ -114,7 +116,7 @@ impl Budgets {
             }
         }
         let (event, at) = (self.event, now);
-        let flight = Flight { slot, lane, route, costs, event, at, counted: true };
+        let flight = InFlight { slot, sub_limit, route, costs, event, at, counted: true };
         self.flights.insert(id, flight);
         Ticket(id)
     }
@@ -131,16 +133,16 @@ impl Budgets {
         let settings = self.settings;
         let Some(slot) = flight.slot else { return };
         if !flight.route.is_exempt_from_global() {
-            land(&mut self.account, ticket.0);
+            remove_in_flight(&mut self.account, ticket.0);
             for meter in self.account.busy.iter_mut().flat_map(|busy| &mut busy.meters) {
                 settle(meter, &flight.sent(meter.dimension), &settings);
             }
         }
         if let Some(bucket) = self.table.get_mut(slot) {
-            land(bucket, ticket.0);
+            remove_in_flight(bucket, ticket.0);
             if let Some(busy) = bucket.busy.as_deref_mut() {
                 if flight.counted {
-                    busy.leave_lane(flight.lane);
+                    busy.leave_sub_limit(flight.sub_limit);
                 }
                 for meter in &mut busy.meters {
                     settle(meter, &flight.sent(meter.dimension), &settings);
@@ -187,41 +189,39 @@ impl Budgets {
     }
 
     fn head(&self, slot: u32, now: Timestamp) -> Option<Head> {
-        let busy = self.table.get(slot)?.busy.as_deref()?;
-        head_of(busy, now)
+        head_of(self.busy(slot)?, now)
     }
 
     fn costs_of(&self, slot: u32, head: Head) -> Option<Costs> {
-        let busy = self.table.get(slot)?.busy.as_deref()?;
-        busy.lanes.get(head.lane)?.line.get(&head.place).map(|waiting| waiting.costs)
+        let busy = self.busy(slot)?;
+        busy.sub_limits.get(head.sub_limit)?.queue.get(&head.key).map(|waiting| waiting.costs)
     }
 
-    /// The place of a ready bucket among the others, the old one if it is still the same head.
-    fn ready_place(&mut self, slot: u32, head: Head) -> Option<Noted> {
-        let busy = self.table.get(slot)?.busy.as_deref()?;
-        let waiting = busy.lanes.get(head.lane)?.line.get(&head.place)?;
+    /// The key of a ready bucket among the others, the old one if it is still the same head.
+    fn ready_key(&mut self, slot: u32, head: Head) -> Option<Noted> {
+        let busy = self.busy(slot)?;
+        let waiting = busy.sub_limits.get(head.sub_limit)?.queue.get(&head.key)?;
         let exempt = waiting.route.is_exempt_from_global();
-        if let Some(Noted::Ready { place, exempt: was }) = busy.noted
-            && place.2 == waiting.id
+        if let Some(Noted::Ready { key, exempt: was }) = busy.noted
+            && key.2 == waiting.id
             && was == exempt
         {
             return busy.noted;
         }
-        let place = self.ready_turns.place(&waiting.asker, waiting.id);
-        Some(Noted::Ready { place, exempt })
+        let (requester, id) = (waiting.requester, waiting.id);
+        let key = self.ready_clock.key(&requester, id);
+        Some(Noted::Ready { key, exempt })
     }
 
     fn note(&mut self, slot: u32, noted: Option<Noted>) {
-        let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) else {
-            return;
-        };
+        let Some(busy) = self.busy_mut(slot) else { return };
         let before = std::mem::replace(&mut busy.noted, noted);
         if before == noted {
             return;
         }
         match before {
-            Some(Noted::Ready { place, exempt }) => {
-                self.ready[usize::from(exempt)].remove(&place);
+            Some(Noted::Ready { key, exempt }) => {
+                self.ready[usize::from(exempt)].remove(&key);
             }
             Some(Noted::Timer(at)) => {
                 self.timers.remove(&(at, slot));
@@ -229,8 +229,8 @@ impl Budgets {
             None => {}
         }
         match noted {
-            Some(Noted::Ready { place, exempt }) => {
-                self.ready[usize::from(exempt)].insert(place, slot);
+            Some(Noted::Ready { key, exempt }) => {
+                self.ready[usize::from(exempt)].insert(key, slot);
             }
             Some(Noted::Timer(at)) => {
                 self.timers.insert((at, slot));
@@ -241,17 +241,17 @@ impl Budgets {
 
     /// Lets the head of a bucket go.
     fn release(&mut self, slot: u32, head: Head, now: Timestamp) -> Option<(Waiter, Ticket)> {
-        let busy = self.table.get(slot)?.busy.as_deref()?;
-        let id = busy.lanes.get(head.lane)?.line.get(&head.place)?.id;
-        let lower = busy.lanes.iter().any(|lane| lane.line.has_below(head.place.0));
+        let busy = self.busy(slot)?;
+        let id = busy.sub_limits.get(head.sub_limit)?.queue.get(&head.key)?.id;
+        let lower = busy.sub_limits.iter().any(|sub_limit| has_below(&sub_limit.queue, head.key.0));
         let waiting = self.unqueue(id)?;
         if let Some(bucket) = self.table.get_mut(slot) {
             bucket.used_s = u32::try_from(now.as_nanos() / 1_000_000_000).unwrap_or(u32::MAX);
             if let Some(busy) = bucket.busy.as_deref_mut() {
-                busy.turns.served(head.place, lower);
+                busy.clock.served(head.key, lower);
             }
         }
-        let ticket = self.depart(Some(slot), head.lane, waiting.route, waiting.costs, now);
+        let ticket = self.depart(Some(slot), head.sub_limit, waiting.route, waiting.costs, now);
         self.look_at(slot, now);
         Some((Waiter(id), ticket))
     }
@@ -264,37 +264,29 @@ impl Budgets {
 
     /// The oldest request in flight no longer keeps others waiting: it may be lost.
     fn expire_oldest(&mut self, slot: u32, now: Timestamp) {
-        let settings = self.settings;
+        let Settings { linger, lease, .. } = self.settings;
+        // Not `busy_mut`: the request that expires is borrowed beside the bucket.
         let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) else {
             return;
         };
-        let Some(flight) = busy.flights.pop_front().and_then(|id| self.flights.get_mut(&id)) else {
-            return;
-        };
-        if flight.counted {
-            for meter in &mut busy.meters {
-                let sent = flight.sent(meter.dimension);
-                meter.miss(&sent, settings.linger, settings.lease, now);
-            }
-            busy.leave_lane(flight.lane);
+        let oldest = busy.flights.pop_front().and_then(|id| self.flights.get_mut(&id));
+        if let Some(flight) = oldest.filter(|flight| flight.counted) {
+            busy.miss(flight, linger, lease, now);
+            busy.leave_sub_limit(flight.sub_limit);
             flight.counted = false;
         }
     }
 
     fn expire_oldest_of_account(&mut self, now: Timestamp) {
-        let settings = self.settings;
+        let Settings { linger, lease, .. } = self.settings;
         let Some(busy) = self.account.busy.as_deref_mut() else { return };
-        let Some(flight) = busy.flights.pop_front().and_then(|id| self.flights.get(&id)) else {
-            return;
-        };
-        for meter in &mut busy.meters {
-            let sent = flight.sent(meter.dimension);
-            meter.miss(&sent, settings.linger, settings.lease, now);
+        if let Some(flight) = busy.flights.pop_front().and_then(|id| self.flights.get(&id)) {
+            busy.miss(flight, linger, lease, now);
         }
     }
 }
 
-impl Flight {
+impl InFlight {
     pub(super) fn sent(&self, dimension: u8) -> Sent {
         let cost = cost_of(&self.costs, dimension);
         Sent { event: self.event, at: self.at, cost, counted: self.counted }
@@ -302,15 +294,22 @@ impl Flight {
 }
 
 impl Busy {
-    pub(super) fn leave_lane(&mut self, lane: usize) {
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
+    /// No answer to `flight` is waited for any more.
+    fn miss(&mut self, flight: &InFlight, linger: Duration, lease: Duration, now: Timestamp) {
+        for meter in &mut self.meters {
+            meter.miss(&flight.sent(meter.dimension), linger, lease, now);
+        }
+    }
+
+    pub(super) fn leave_sub_limit(&mut self, sub_limit: usize) {
+        if let Some(sub_limit) = self.sub_limits.get_mut(sub_limit) {
+            sub_limit.in_flight = sub_limit.in_flight.saturating_sub(1);
         }
     }
 }
 
 /// Removes a ticket from those in flight in a bucket.
-pub(super) fn land(bucket: &mut Bucket, id: u64) {
+pub(super) fn remove_in_flight(bucket: &mut Bucket, id: u64) {
     if let Some(busy) = bucket.busy.as_deref_mut()
         && let Some(index) = busy.flights.iter().position(|flight| *flight == id)
     {
@@ -324,16 +323,16 @@ fn send_all(meters: &mut [Meter], costs: &Costs, now: Timestamp) {
     }
 }
 
-/// The waiter that is next among the lanes that may send.
+/// The waiter that is next among the sub-limits that may send.
 fn head_of(busy: &Busy, now: Timestamp) -> Option<Head> {
     let open: Vec<_> = busy
-        .lanes
+        .sub_limits
         .iter()
         .enumerate()
-        .filter(|(_, lane)| !lane.line.is_empty() && lane.ready(now) == When::Now)
-        .map(|(index, lane)| (index, &lane.line))
+        .filter(|(_, sub_limit)| !sub_limit.queue.is_empty() && sub_limit.ready(now) == When::Now)
+        .map(|(index, sub_limit)| (index, &sub_limit.queue))
         .collect();
-    busy.turns.choose(&open).map(|(lane, place)| Head { lane, place })
+    busy.clock.choose(&open, |_| true).map(|(sub_limit, key)| Head { sub_limit, key })
 }
 
 /// When a bucket may send, as far as it is concerned itself, and its next waiter.
@@ -342,8 +341,8 @@ fn own_readiness(bucket: &Bucket, busy: &Busy, now: Timestamp) -> (When, Option<
         return (When::At(until), None);
     }
     let Some(head) = head_of(busy, now) else {
-        let waiting = busy.lanes.iter().filter(|lane| !lane.line.is_empty());
-        let when = waiting.map(|lane| lane.ready(now)).min();
+        let waiting = busy.sub_limits.iter().filter(|sub_limit| !sub_limit.queue.is_empty());
+        let when = waiting.map(|sub_limit| sub_limit.ready(now)).min();
         return (when.unwrap_or(When::Answer), None);
     };
     let in_flight = !busy.flights.is_empty();
@@ -351,7 +350,7 @@ fn own_readiness(bucket: &Bucket, busy: &Busy, now: Timestamp) -> (When, Option<
     if (probing && in_flight) || (bucket.knowledge == Knowledge::Silent && busy.congested()) {
         return (When::Answer, None);
     }
-    let costs = busy.lanes[head.lane].line.get(&head.place).map(|waiting| waiting.costs);
+    let costs = busy.sub_limits[head.sub_limit].queue.get(&head.key).map(|waiting| waiting.costs);
     let when = costs.map_or(When::Now, |costs| busy.meters_ready(&costs, now));
     match when {
         // Nothing is in flight that could answer, so nothing is gained by waiting for one.

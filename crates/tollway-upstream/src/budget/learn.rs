@@ -7,16 +7,14 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::bucket::{Bucket, Busy, Refused, cost_of};
-use super::budgets::{Budgets, Flight, Ticket};
-use super::grant::land;
+use super::budgets::{Budgets, InFlight, Ticket};
+use super::grant::remove_in_flight;
 use super::meter::Meter;
-use super::names::{Names, lane_label};
+use super::names::{Names, sub_limit_label};
 use super::{Knowledge, Settings};
 use crate::pace::Outcome;
 use crate::profile::{Dimension, Observation, Reach, Reading, Route, Scope};
 
-/// The shortest wait after a refusal, whatever it says.
-const WAIT_MIN: Duration = Duration::from_millis(50);
 /// The longest wait after refusals that do not say one.
 const UNSAID_MAX: Duration = Duration::from_secs(300);
 
@@ -33,7 +31,7 @@ impl Budgets {
             return;
         };
         let slot = self.identify(&flight, observation, now).unwrap_or(claimed);
-        // Moving to another bucket may have moved it to another lane.
+        // Moving to another bucket may have moved it to another sub-limit.
         let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
         let resets: Vec<_> = observation.readings.iter().map(|it| self.reset(it, now)).collect();
         let learning = Learning {
@@ -41,31 +39,19 @@ impl Budgets {
             observation,
             resets: &resets,
             event: self.event,
+            settings: self.settings,
+            dimensions: self.profile.dimensions(),
+            now,
             may_be_silent: observation.malformed == 0 && !self.names.knows(&flight.route),
         };
         if !flight.route.is_exempt_from_global() {
-            land(&mut self.account, ticket.0);
-            let flights = Vec::new();
-            learning.apply(
-                &mut self.account,
-                Reach::Credential,
-                &flights,
-                &self.settings,
-                now,
-                self.profile.dimensions(),
-            );
+            remove_in_flight(&mut self.account, ticket.0);
+            learning.apply(&mut self.account, Reach::Credential, &[]);
         }
         let others = self.flights_to_count(slot, ticket.0, observation);
         if let Some(bucket) = self.table.get_mut(slot) {
-            land(bucket, ticket.0);
-            learning.apply(
-                bucket,
-                Reach::Bucket,
-                &others,
-                &self.settings,
-                now,
-                self.profile.dimensions(),
-            );
+            remove_in_flight(bucket, ticket.0);
+            learning.apply(bucket, Reach::Bucket, &others);
         }
         if observation.is_limited() {
             self.refuse(slot, &flight, observation, now);
@@ -95,7 +81,7 @@ impl Budgets {
     /// The bucket that counted the request, by the upstream's own name for it.
     fn identify(
         &mut self,
-        flight: &Flight,
+        flight: &InFlight,
         observation: &Observation,
         now: Timestamp,
     ) -> Option<u32> {
@@ -106,7 +92,7 @@ impl Budgets {
             return Some(from);
         }
         let to = self.table.entry(&name, now)?;
-        self.names.learn(&flight.route, hash);
+        self.names.learn(flight.route.shape(), hash);
         self.move_route(from, to, &flight.route);
         Some(to)
     }
@@ -124,8 +110,8 @@ impl Budgets {
         for id in flying {
             self.move_flight(id, from, to);
         }
-        let Some(busy) = self.table.get(from).and_then(|it| it.busy.as_deref()) else { return };
-        let lines = busy.lanes.iter().flat_map(|lane| lane.line.iter());
+        let Some(busy) = self.busy(from) else { return };
+        let lines = busy.sub_limits.iter().flat_map(|sub_limit| sub_limit.queue.iter());
         let mut waiting: Vec<u64> =
             lines.filter(|(_, it)| is_its(&it.route)).map(|(_, it)| it.id).collect();
         waiting.sort_unstable();
@@ -133,7 +119,7 @@ impl Budgets {
             if let Some(waiting) = self.unqueue(id) {
                 self.deadlines.extend(waiting.deadline.map(|at| (at, id)));
                 self.queued_bytes += waiting.bytes;
-                self.stand_in_line(to, waiting);
+                self.enqueue_in(to, waiting);
             }
         }
     }
@@ -143,9 +129,9 @@ impl Budgets {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let was_in_flight = flight.counted;
         if let Some(bucket) = self.table.get_mut(from) {
-            land(bucket, id);
+            remove_in_flight(bucket, id);
             if let Some(busy) = bucket.busy.as_deref_mut().filter(|_| was_in_flight) {
-                busy.leave_lane(flight.lane);
+                busy.leave_sub_limit(flight.sub_limit);
                 for meter in &mut busy.meters {
                     meter.cancel(&flight.sent(meter.dimension));
                 }
@@ -154,11 +140,11 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(to) else { return };
         let busy = bucket.wake(profile.dimensions(), &settings);
         flight.slot = Some(to);
-        flight.lane = busy.lane(&lane_label(&flight.route));
+        flight.sub_limit = busy.sub_limit(&sub_limit_label(&flight.route));
         if was_in_flight {
             let at = busy.flights.partition_point(|other| *other < id);
             busy.flights.insert(at, id);
-            busy.lanes[flight.lane].in_flight += 1;
+            busy.sub_limits[flight.sub_limit].in_flight += 1;
             for meter in &mut busy.meters {
                 meter.in_flight += cost_of(&flight.costs, meter.dimension);
             }
@@ -166,10 +152,8 @@ impl Budgets {
     }
 
     /// The other requests in flight in a bucket, if a meter is to be made that has to count them.
-    fn flights_to_count(&self, slot: u32, except: u64, observation: &Observation) -> Vec<Flight> {
-        let Some(busy) = self.table.get(slot).and_then(|bucket| bucket.busy.as_deref()) else {
-            return Vec::new();
-        };
+    fn flights_to_count(&self, slot: u32, except: u64, observation: &Observation) -> Vec<InFlight> {
+        let Some(busy) = self.busy(slot) else { return Vec::new() };
         let has = |reading: &Reading| {
             let key = (reading.dimension, reading.part);
             busy.meters.iter().any(|meter| (meter.dimension, meter.part) == key)
@@ -195,7 +179,7 @@ impl Budgets {
         }
     }
 
-    fn accept(&mut self, slot: u32, flight: &Flight, now: Timestamp) {
+    fn accept(&mut self, slot: u32, flight: &InFlight, now: Timestamp) {
         let most = self.settings.in_flight_max;
         let Some(bucket) = self.table.get_mut(slot) else { return };
         if let Some(refused) = bucket.refusal.as_deref_mut() {
@@ -203,8 +187,8 @@ impl Budgets {
         }
         let is_silent = bucket.knowledge == Knowledge::Silent;
         if let Some(busy) = bucket.busy.as_deref_mut() {
-            if let Some(lane) = busy.lanes.get_mut(flight.lane) {
-                lane.accept(now);
+            if let Some(sub_limit) = busy.sub_limits.get_mut(flight.sub_limit) {
+                sub_limit.accept(now);
             }
             if is_silent {
                 busy.on_silent_success(most);
@@ -212,23 +196,25 @@ impl Budgets {
         }
     }
 
-    fn refuse(&mut self, slot: u32, flight: &Flight, observation: &Observation, now: Timestamp) {
+    fn refuse(&mut self, slot: u32, flight: &InFlight, observation: &Observation, now: Timestamp) {
         let event = self.event;
-        let scope = observation.scope.unwrap_or_else(|| unsaid_scope(observation));
         let unsaid = self.profile.retry_unsaid();
-        let is_global = scope == Scope::Global;
+        let concerns = observation.concerns();
+        let is_global = concerns == Scope::Global;
         let bucket = if is_global { Some(&mut self.account) } else { self.table.get_mut(slot) };
         let Some(bucket) = bucket else { return };
         let in_a_row = bucket.refusal.as_deref().map_or(0, |refused| refused.in_a_row) + 1;
-        let wait = wait(observation, unsaid, in_a_row);
+        // Longer each time, if the upstream does not say how long.
+        let doubled = unsaid.saturating_mul(1 << (in_a_row - 1).min(16)).min(UNSAID_MAX);
+        let wait = observation.refused_for(doubled);
         let until = now.after(wait);
         let before = bucket.refusal.as_deref().map_or(Timestamp::MIN, |it| it.blocked_until);
         let told = observation.readings.iter().any(|it| it.remaining.is_some());
-        let is_sub_limit = scope == Scope::Shared || (!is_global && has_some_left(observation));
+        let is_sub_limit = concerns == Scope::Shared;
         let blocks = !is_sub_limit && (is_global || !told);
         bucket.refusal = Some(Box::new(Refused {
             at: now,
-            scope,
+            scope: observation.scope.unwrap_or(concerns),
             wait,
             in_a_row,
             blocked_until: if blocks { before.max(until) } else { before },
@@ -243,8 +229,8 @@ impl Budgets {
         }
         let Some(busy) = bucket.busy.as_deref_mut() else { return };
         if is_sub_limit {
-            if let Some(lane) = busy.lanes.get_mut(flight.lane) {
-                lane.refuse(wait, now);
+            if let Some(sub_limit) = busy.sub_limits.get_mut(flight.sub_limit) {
+                sub_limit.refuse(wait, now);
             }
             return;
         }
@@ -257,32 +243,15 @@ impl Budgets {
     }
 }
 
-/// A refusal with something left in every dimension is one by a limit that no field tells.
-fn has_some_left(observation: &Observation) -> bool {
-    let mut told = observation.readings.iter().filter_map(|reading| reading.remaining).peekable();
-    told.peek().is_some() && told.all(|remaining| remaining > 0)
-}
-
-fn unsaid_scope(observation: &Observation) -> Scope {
-    if has_some_left(observation) { Scope::Shared } else { Scope::User }
-}
-
-/// How long to wait after a refusal: as told, else by the reset of what is spent, else longer each
-/// time.
-fn wait(observation: &Observation, unsaid: Duration, in_a_row: u32) -> Duration {
-    let spent = observation.readings.iter().filter(|reading| reading.remaining == Some(0));
-    let reset = spent.filter_map(|reading| reading.reset_after).max();
-    let told = observation.retry_after.or(reset);
-    let doubled = unsaid.saturating_mul(1 << (in_a_row - 1).min(16)).min(UNSAID_MAX);
-    told.unwrap_or(doubled).max(WAIT_MIN)
-}
-
 /// One answer, about to be applied to the buckets that it concerns.
 struct Learning<'a> {
-    flight: &'a Flight,
+    flight: &'a InFlight,
     observation: &'a Observation,
     resets: &'a [Option<Duration>],
     event: u64,
+    settings: Settings,
+    dimensions: &'a [Dimension],
+    now: Timestamp,
     /// Whether saying nothing means that there is nothing to say: not if fields were garbled, nor
     /// if this route had fields before.
     may_be_silent: bool,
@@ -290,30 +259,22 @@ struct Learning<'a> {
 
 impl Learning<'_> {
     /// Applies what was said about the dimensions of that reach.
-    fn apply(
-        &self,
-        bucket: &mut Bucket,
-        reach: Reach,
-        others: &[Flight],
-        settings: &Settings,
-        now: Timestamp,
-        dimensions: &[Dimension],
-    ) {
+    fn apply(&self, bucket: &mut Bucket, reach: Reach, others: &[InFlight]) {
         let concerns = |reading: &&Reading| {
-            dimensions.get(usize::from(reading.dimension)).is_some_and(|of| of.reach() == reach)
+            self.dimensions.get(usize::from(reading.dimension)).is_some_and(|of| of.reach == reach)
         };
         let told = self.observation.readings.iter().filter(concerns);
         let mut knows = false;
-        let busy = bucket.wake(dimensions, settings);
+        let busy = bucket.wake(self.dimensions, &self.settings);
         for reading in told.filter(|reading| reading.remaining.is_some()) {
             knows = true;
-            self.ensure_meter(busy, reading, others, dimensions);
+            self.ensure_meter(busy, reading, others);
         }
         for meter in &mut busy.meters {
-            self.apply_to(meter, settings, now);
+            self.apply_to(meter);
         }
         if reach == Reach::Bucket && self.flight.counted {
-            busy.leave_lane(self.flight.lane);
+            busy.leave_sub_limit(self.flight.sub_limit);
         }
         self.judge(bucket, knows);
     }
@@ -328,26 +289,21 @@ impl Learning<'_> {
         }
     }
 
-    fn ensure_meter(
-        &self,
-        busy: &mut Busy,
-        reading: &Reading,
-        others: &[Flight],
-        dimensions: &[Dimension],
-    ) {
+    fn ensure_meter(&self, busy: &mut Busy, reading: &Reading, others: &[InFlight]) {
         let is_it =
             |meter: &Meter| (meter.dimension, meter.part) == (reading.dimension, reading.part);
         if busy.meters.iter().any(is_it) {
             return;
         }
-        let Some(of) = dimensions.get(usize::from(reading.dimension)) else { return };
+        let Some(of) = self.dimensions.get(usize::from(reading.dimension)) else { return };
         let mut meter = Meter::new(reading.dimension, reading.part, of);
         let flying = others.iter().chain([self.flight]).filter(|flight| flight.counted);
         meter.in_flight = flying.map(|flight| cost_of(&flight.costs, reading.dimension)).sum();
         busy.meters.push(meter);
     }
 
-    fn apply_to(&self, meter: &mut Meter, settings: &Settings, now: Timestamp) {
+    fn apply_to(&self, meter: &mut Meter) {
+        let now = self.now;
         let sent = self.flight.sent(meter.dimension);
         let found = self.observation.readings.iter().zip(self.resets).find(|(reading, _)| {
             (reading.dimension, reading.part) == (meter.dimension, meter.part)
@@ -367,7 +323,7 @@ impl Learning<'_> {
             // What was refused was not counted.
             meter.cancel(&sent);
         } else {
-            meter.miss(&sent, Duration::ZERO, settings.lease, now);
+            meter.miss(&sent, Duration::ZERO, self.settings.lease, now);
         }
     }
 }
@@ -375,7 +331,7 @@ impl Learning<'_> {
 /// The meters that a bucket has from the start, because no answer tells them.
 pub(super) fn add_models(busy: &mut Busy, route: &Route, dimensions: &[Dimension]) {
     for (index, of) in dimensions.iter().enumerate() {
-        if of.reach() == Reach::Bucket && of.is_modelled() {
+        if of.reach == Reach::Bucket && of.is_modelled() {
             busy.meters.push(Meter::new(index as u8, 0, of));
         }
     }

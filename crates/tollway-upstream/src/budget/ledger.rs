@@ -51,16 +51,21 @@ impl fmt::Display for LedgerError {
 
 impl std::error::Error for LedgerError {}
 
-/// How a ledger learns the fate of a request that it let go.
+/// How a ledger learns what became of a request that it let go.
 pub trait Settle: Send + Sync {
+    /// Takes note of it; called once.
+    fn settle(self: Box<Self>, fate: Fate<'_>);
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Fate<'a> {
     /// The header fields of the answer arrived.
-    fn complete(self: Box<Self>, observation: &Observation);
-
+    Answered(&'a Observation),
     /// No answer will come; the upstream may or may not have counted the request.
-    fn abandon(self: Box<Self>);
-
+    Abandoned,
     /// The request was never sent: nothing can have been counted.
-    fn cancel(self: Box<Self>);
+    NeverSent,
 }
 
 /// The right to send one request, completed by the header fields of its answer.
@@ -86,24 +91,24 @@ impl Permit {
 
     /// Learns from the answer. Call it as soon as the header fields are there: others wait for them.
     pub fn complete(mut self, observation: &Observation) {
-        if let Some(settle) = self.settle.take() {
-            settle.complete(observation);
-        }
+        self.settle(Fate::Answered(observation));
     }
 
     /// Gives the right back because nothing was sent, such as when no connection could be made.
     pub fn cancel(mut self) {
+        self.settle(Fate::NeverSent);
+    }
+
+    fn settle(&mut self, fate: Fate<'_>) {
         if let Some(settle) = self.settle.take() {
-            settle.cancel();
+            settle.settle(fate);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(settle) = self.settle.take() {
-            settle.abandon();
-        }
+        self.settle(Fate::Abandoned);
     }
 }
 

@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use tollway_core::Timestamp;
 
 use super::{
-    BoxFuture, Budgets, Claim, Granted, Ledger, LedgerError, Page, Permit, Reason, Refusal,
+    BoxFuture, Budgets, Claim, Fate, Granted, Ledger, LedgerError, Page, Permit, Reason, Refusal,
     Settings, Settle, Ticket, Waiter,
 };
-use crate::profile::{Observation, Profile};
+use crate::profile::Profile;
 
-type Answer = Result<Ticket, Refusal>;
+type ClaimResult = Result<Ticket, Refusal>;
 
 /// Budgets in this process. Clones stand for the same budgets: one per credential.
 ///
@@ -51,7 +51,7 @@ struct Shared {
 
 struct State {
     budgets: Budgets,
-    answers: HashMap<Waiter, oneshot::Sender<Answer>>,
+    answers: HashMap<Waiter, oneshot::Sender<ClaimResult>>,
     is_driven: bool,
 }
 
@@ -65,11 +65,11 @@ impl LocalLedger {
         Self(Arc::new(Shared { state: Mutex::new(state), news, start }))
     }
 
-    async fn wait_in_line(&self, claim: Claim) -> Result<Permit, Refusal> {
+    async fn claim_and_wait(&self, claim: Claim) -> Result<Permit, Refusal> {
         let arrived = Instant::now();
         let ticket = match Shared::enter(&self.0, &claim)? {
             Entered::Granted(ticket) => ticket,
-            Entered::Waits(mut line) => line.answer().await?,
+            Entered::Waits(mut queued) => queued.answer().await?,
         };
         let settle = LocalSettle { shared: Arc::clone(&self.0), ticket };
         Ok(Permit::new(Box::new(settle), arrived.elapsed()))
@@ -89,7 +89,7 @@ impl fmt::Debug for LocalLedger {
 
 impl Ledger for LocalLedger {
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Permit, Refusal>> {
-        Box::pin(self.wait_in_line(claim))
+        Box::pin(self.claim_and_wait(claim))
     }
 
     fn buckets(&self, cursor: u64, max: usize) -> BoxFuture<'_, Result<Page, LedgerError>> {
@@ -114,7 +114,7 @@ impl Ledger for LocalLedger {
 
 enum Entered {
     Granted(Ticket),
-    Waits(InLine),
+    Waits(QueuedClaim),
 }
 
 impl Shared {
@@ -137,7 +137,7 @@ impl Shared {
         } else {
             shared.news.notify_one();
         }
-        Ok(Entered::Waits(InLine { shared: Arc::clone(shared), waiter, answer: Some(answer) }))
+        Ok(Entered::Waits(QueuedClaim { shared: Arc::clone(shared), waiter, answer: Some(answer) }))
     }
 
     /// Changes the budgets, and lets go whoever may go then.
@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Tells a waiter; false if it has gone.
-    fn answer(&mut self, waiter: Waiter, answer: Answer) -> bool {
+    fn answer(&mut self, waiter: Waiter, answer: ClaimResult) -> bool {
         self.answers.remove(&waiter).is_some_and(|sender| sender.send(answer).is_ok())
     }
 }
@@ -227,15 +227,15 @@ impl Drop for Driver {
     }
 }
 
-/// A request in line. Dropped, it leaves the line.
-struct InLine {
+/// A claim that waits. Dropped, it leaves the queue.
+struct QueuedClaim {
     shared: Arc<Shared>,
     waiter: Waiter,
-    answer: Option<oneshot::Receiver<Answer>>,
+    answer: Option<oneshot::Receiver<ClaimResult>>,
 }
 
-impl InLine {
-    async fn answer(&mut self) -> Answer {
+impl QueuedClaim {
+    async fn answer(&mut self) -> ClaimResult {
         let gone = Refusal { reason: Reason::Unavailable, wait: None };
         let Some(answer) = &mut self.answer else { return Err(gone) };
         let answer = answer.await.unwrap_or(Err(gone));
@@ -244,7 +244,7 @@ impl InLine {
     }
 }
 
-impl Drop for InLine {
+impl Drop for QueuedClaim {
     fn drop(&mut self) {
         let Some(mut answer) = self.answer.take() else { return };
         let mut state = self.shared.state();
@@ -265,15 +265,11 @@ struct LocalSettle {
 }
 
 impl Settle for LocalSettle {
-    fn complete(self: Box<Self>, observation: &Observation) {
-        self.shared.change(|budgets, now| budgets.observe(self.ticket, observation, now));
-    }
-
-    fn abandon(self: Box<Self>) {
-        self.shared.change(|budgets, now| budgets.abandon(self.ticket, now));
-    }
-
-    fn cancel(self: Box<Self>) {
-        self.shared.change(|budgets, now| budgets.cancel(self.ticket, now));
+    fn settle(self: Box<Self>, fate: Fate<'_>) {
+        self.shared.change(|budgets, now| match fate {
+            Fate::Answered(observation) => budgets.observe(self.ticket, observation, now),
+            Fate::Abandoned => budgets.abandon(self.ticket, now),
+            Fate::NeverSent => budgets.cancel(self.ticket, now),
+        });
     }
 }

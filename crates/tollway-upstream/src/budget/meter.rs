@@ -38,9 +38,10 @@ use super::dispatches::Dispatches;
 use crate::profile::{Dimension, Window};
 
 /// How it comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Not known; taken for fixed.
+    #[default]
     Auto,
     /// All at once.
     Fixed,
@@ -93,7 +94,7 @@ struct Unseen {
 }
 
 /// The state of one dimension while its bucket is in use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     pub(super) dimension: u8,
     pub(super) part: u8,
@@ -128,52 +129,41 @@ pub(super) struct Sent {
 impl Meter {
     /// A meter about which nothing is known but what the profile states.
     pub(super) fn new(dimension: u8, part: u8, of: &Dimension) -> Self {
-        let stated = of.stated();
+        let stated = of.stated;
         let model = of.is_modelled().then_some(stated).flatten().map(|quota| {
-            let span = quota.period().saturating_add(of.slack());
+            let span = quota.period().saturating_add(of.slack);
             Box::new(Dispatches::new(quota.units(), nanos(span)))
         });
-        let is_sliding = of.window() == Window::Sliding;
+        let is_sliding = of.window == Window::Sliding;
         Self {
             dimension,
             part,
-            kind: match of.window() {
+            kind: match of.window {
                 Window::Auto => Kind::Auto,
                 Window::Fixed => Kind::Fixed,
                 Window::Sliding => Kind::Sliding,
             },
             limit: stated.map_or(0, |quota| quota.units()),
-            in_flight: 0,
             window_ns: stated.map_or(0, |quota| nanos(quota.period())),
-            divergence: 0,
-            verify: of.is_verified_after_reset(),
-            slack: of.slack(),
-            unit_ns: of.refill().map(|rate| nanos(rate.period()).div_ceil(rate.units())),
+            verify: of.verify,
+            slack: of.slack,
+            unit_ns: of.refill.map(|rate| nanos(rate.period()).div_ceil(rate.units())),
             period_ns: stated.filter(|_| is_sliding).map(|quota| nanos(quota.period())),
-            witnesses: Vec::new(),
-            unseen: Unseen::default(),
             model,
+            ..Self::default()
         }
     }
 
     /// A meter of a limit that the profile states for one route.
     pub(super) fn modelled(units: u64, period: Duration) -> Self {
-        let model = Dispatches::new(units, nanos(period));
+        let window_ns = nanos(period);
         Self {
-            dimension: 0,
             part: u8::MAX,
             kind: Kind::Fixed,
             limit: units,
-            in_flight: 0,
-            window_ns: nanos(period),
-            divergence: 0,
-            verify: false,
-            slack: Duration::ZERO,
-            unit_ns: None,
-            period_ns: None,
-            witnesses: Vec::new(),
-            unseen: Unseen::default(),
-            model: Some(Box::new(model)),
+            window_ns,
+            model: Some(Box::new(Dispatches::new(units, window_ns))),
+            ..Self::default()
         }
     }
 

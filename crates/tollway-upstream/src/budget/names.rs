@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use crate::profile::Route;
 
-/// Routes whose hash is remembered; further ones are buckets of their own.
-const ROUTES_MAX: usize = 8_192;
+/// Routes whose name is remembered; further ones are buckets of their own. The largest API with a
+/// profile has about a thousand routes.
+const ROUTES_MAX: usize = 16_384;
 
-/// The hashes of routes.
+/// The upstream's names of buckets, by route (the fleet's and this process's alike).
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     hashes: HashMap<Box<str>, Arc<str>>,
 }
 
@@ -38,23 +39,27 @@ impl Names {
         self.hashes.contains_key(route.shape())
     }
 
-    /// Remembers the upstream's name of a route's bucket.
-    pub(super) fn learn(&mut self, route: &Route, hash: &Arc<str>) {
-        let own = route.shape();
-        if let Some(known) = self.hashes.get_mut(own) {
-            if **known != **hash {
-                *known = Arc::clone(hash);
-            }
-        } else if self.hashes.len() < ROUTES_MAX {
-            self.hashes.insert(own.into(), Arc::clone(hash));
+    /// The upstream's name of the bucket of the route of that shape.
+    pub(crate) fn get(&self, shape: &str) -> Option<&Arc<str>> {
+        self.hashes.get(shape)
+    }
+
+    /// Remembers the upstream's name of a route's bucket; whether that is news.
+    pub(crate) fn learn(&mut self, shape: &str, hash: &str) -> bool {
+        let known = self.hashes.get(shape);
+        let is_full = known.is_none() && self.hashes.len() >= ROUTES_MAX;
+        if is_full || known.is_some_and(|known| **known == *hash) {
+            return false;
         }
+        self.hashes.insert(shape.into(), hash.into());
+        true
     }
 }
 
-/// A route's lane within its bucket.
-pub(super) fn lane_label(route: &Route) -> Cow<'_, str> {
+/// A route's sub-limit within its bucket.
+pub(super) fn sub_limit_label(route: &Route) -> Cow<'_, str> {
     match route.lane() {
-        Some(lane) => Cow::Owned([route.name(), " ", lane].concat()),
+        Some(sub_limit) => Cow::Owned([route.name(), " ", sub_limit].concat()),
         None => Cow::Borrowed(route.name()),
     }
 }

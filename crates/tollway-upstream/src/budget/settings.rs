@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::{Claim, Reason, Refusal};
+
 /// The bounds of a credential's budgets, and how long what is lost may still turn up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -32,5 +34,24 @@ impl Default for Settings {
             lease: Duration::from_secs(10),
             idle: Duration::from_secs(600),
         }
+    }
+}
+
+impl Settings {
+    /// Whether a claim may wait beside `waiting` others, which hold `bytes`.
+    pub(crate) fn room_for(
+        &self,
+        claim: &Claim,
+        waiting: usize,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
+        let full = |reason| Err(Refusal { reason, wait: Some(self.lease) });
+        if waiting >= self.queue_max {
+            return full(Reason::QueueFull);
+        }
+        if bytes.saturating_add(claim.bytes) > self.queue_bytes_max {
+            return full(Reason::BytesFull);
+        }
+        Ok(())
     }
 }

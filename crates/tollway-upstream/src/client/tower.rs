@@ -10,16 +10,17 @@ use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Asking, Conduct};
+use super::ClientSettings;
 use crate::budget::Refusal;
+use crate::message;
 
 /// Makes a client keep to its budgets. One layer per credential; clones share the budgets.
 ///
-/// Requests are told apart by method and path; an [`Asking`] in their extensions says how long
+/// Requests are told apart by method and path; a [`ClaimOptions`](super::ClaimOptions) in their extensions says how long
 /// they can wait and how urgent they are.
 #[derive(Clone, Debug)]
 pub struct BudgetLayer<R = NoReplay> {
-    conduct: Conduct,
+    settings: ClientSettings,
     replay: R,
 }
 
@@ -27,7 +28,7 @@ pub struct BudgetLayer<R = NoReplay> {
 #[derive(Clone, Debug)]
 pub struct Budgeted<S, R = NoReplay> {
     inner: S,
-    conduct: Conduct,
+    settings: ClientSettings,
     replay: R,
 }
 
@@ -57,14 +58,14 @@ pub enum Error<E> {
 impl BudgetLayer {
     /// A layer that never sends a request twice.
     #[must_use]
-    pub const fn new(conduct: Conduct) -> Self {
-        Self { conduct, replay: NoReplay }
+    pub const fn new(settings: ClientSettings) -> Self {
+        Self { settings, replay: NoReplay }
     }
 
     /// A layer that sends refused requests again, with a clone of their body.
     #[must_use]
     pub fn replaying(self) -> BudgetLayer<CloneBody> {
-        BudgetLayer { conduct: self.conduct, replay: CloneBody }
+        BudgetLayer { settings: self.settings, replay: CloneBody }
     }
 }
 
@@ -84,7 +85,7 @@ impl<S, R: Clone> Layer<S> for BudgetLayer<R> {
     type Service = Budgeted<S, R>;
 
     fn layer(&self, inner: S) -> Budgeted<S, R> {
-        Budgeted { inner, conduct: self.conduct.clone(), replay: self.replay.clone() }
+        Budgeted { inner, settings: self.settings.clone(), replay: self.replay.clone() }
     }
 }
 
@@ -118,33 +119,26 @@ impl<S, R> Budgeted<S, R> {
         S: Service<Request<B>, Response = Response<A>>,
         R: Replay<B>,
     {
-        let asking = request.extensions().get::<Asking>().copied().unwrap_or_default();
-        let deadline = self.conduct.deadline(&asking);
-        let route = self.conduct.profile.route(request.method().as_str(), target(&request));
-        let mut retries = self.conduct.retries_max;
-        let mut refused = None;
+        let route = self.settings.profile.route(request.method().as_str(), target(&request));
+        let mut attempts = self.settings.attempts(request.extensions().get(), route);
         loop {
-            let permit = match (self.conduct.enter(&route, &asking, deadline).await, refused) {
-                (Ok(permit), _) => permit,
-                // The upstream's own words say more than ours.
-                (Err(_), Some(response)) => return Ok(response),
-                (Err(refusal), None) => return Err(Error::Refused(refusal)),
+            let permit = match attempts.permit().await {
+                Ok(permit) => permit,
+                Err(instead) => return instead.map_err(Error::Refused),
             };
             if let Err(error) = poll_fn(|context| self.inner.poll_ready(context)).await {
                 permit.cancel();
                 return Err(Error::Inner(error));
             }
-            let again = if retries == 0 { None } else { copy(&request, &self.replay) };
+            let spare = attempts.spare(|| copy(&request, &self.replay));
             let response = self.inner.call(request).await.map_err(Error::Inner)?;
+            let status = response.status().as_u16();
             let observation =
-                self.conduct.read(response.status().as_u16(), response.headers(), &[]);
-            permit.complete(&observation);
-            let Some(next) = again.filter(|_| observation.is_limited()) else {
-                return Ok(response);
+                message::read(&self.settings.profile, status, response.headers(), &[]);
+            request = match attempts.settle(permit, &observation, response, spare) {
+                Ok(next) => next,
+                Err(response) => return Ok(response),
             };
-            retries -= 1;
-            request = next;
-            refused = Some(response);
         }
     }
 }

@@ -1,39 +1,44 @@
-//! The line in front of a pacer: async tasks wait their turn, first come, first served.
+//! The queue in front of a pacer: async tasks wait their turn, first come, first served.
 //!
 //! ```text
-//!  task ─► line (FIFO) ─► head waits until may_send_at ─► Pass ─► request ─► Pass::answer
-//!                          ▲ wakes on every answer                    └► dropped: lost
+//!  task ─► queue (FIFO) ─► head waits until may_send_at ─► Pass ─► request ─► Pass::complete
+//!                           ▲ wakes on every answer                    └► dropped: lost
 //! ```
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::{HeaderMap, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollway_core::{Cost, Timestamp};
 
-use super::{Answer, Law, Pacer, Sent, Settings};
+use super::{Feedback, Law, Pacer, Sent, Settings};
+use crate::profile::Profile;
 
 /// A pacer shared by the tasks of a process. Clones stand for the same pacer: one per token.
 ///
 /// ```no_run
 /// # async fn example() {
 /// use tollway_core::Cost;
-/// use tollway_upstream::pace::{Answer, Gate, Outcome, Settings};
+/// use tollway_upstream::pace::{Feedback, Gate, Outcome, Settings};
 ///
 /// let gate = Gate::new(Settings::default());
 /// let pass = gate.enter(Cost::ONE).await;
 /// // ... the request ...
-/// pass.answer(&Answer::bare(Outcome::Accepted).with_remaining(4_000.0));
+/// pass.complete(&Feedback::bare(Outcome::Accepted).with_remaining(4_000.0));
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Gate(Arc<Shared>);
+pub struct Gate {
+    shared: Arc<Shared>,
+    profile: Option<Arc<Profile>>,
+}
 
 struct Shared {
     /// Fair: tokio's mutex admits in order of arrival.
-    line: tokio::sync::Mutex<()>,
+    queue: tokio::sync::Mutex<()>,
     pacer: Mutex<Pacer>,
     news: Notify,
     start: Instant,
@@ -45,7 +50,7 @@ struct Shared {
 /// counted the request.
 #[must_use]
 pub struct Pass {
-    shared: Arc<Shared>,
+    gate: Gate,
     sent: Option<Sent>,
 }
 
@@ -53,28 +58,35 @@ impl Gate {
     /// A gate for one token.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self(Arc::new(Shared {
-            line: tokio::sync::Mutex::new(()),
+        let shared = Arc::new(Shared {
+            queue: tokio::sync::Mutex::new(()),
             pacer: Mutex::new(Pacer::new(settings)),
             news: Notify::new(),
             start: Instant::now(),
-        }))
+        });
+        Self { shared, profile: None }
     }
 
-    /// Waits in line until a request of `cost` may leave.
+    /// Reads answers as `profile` says; without one, by what their fields look like.
+    #[must_use]
+    pub fn profile(self, profile: Arc<Profile>) -> Self {
+        Self { profile: Some(profile), ..self }
+    }
+
+    /// Waits until a request of `cost` may leave.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the line; nothing was sent and nothing is counted.
+    /// Dropping the future leaves the queue; nothing was sent and nothing is counted.
     pub async fn enter(&self, cost: Cost) -> Pass {
-        let _head = self.0.line.lock().await;
+        let _head = self.shared.queue.lock().await;
         loop {
-            let news = self.0.news.notified();
+            let news = self.shared.news.notified();
             tokio::pin!(news);
             // Listen before looking: an answer between the two must not be missed.
             news.as_mut().enable();
-            match self.0.try_enter(cost) {
-                Ok(sent) => return Pass { shared: Arc::clone(&self.0), sent: Some(sent) },
+            match self.shared.try_enter(cost) {
+                Ok(sent) => return Pass { gate: self.clone(), sent: Some(sent) },
                 Err(wait) => {
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -88,13 +100,13 @@ impl Gate {
     /// The time between two requests of this process as of now, for display.
     #[must_use]
     pub fn interval(&self) -> Duration {
-        self.0.pacer().interval()
+        self.shared.pacer().interval()
     }
 
     /// The rule in force.
     #[must_use]
     pub fn law(&self) -> Law {
-        self.0.pacer().law()
+        self.shared.pacer().law()
     }
 }
 
@@ -105,23 +117,29 @@ impl fmt::Debug for Gate {
 }
 
 impl Pass {
-    /// Learns from the answer and lets the next in line look again.
-    pub fn answer(mut self, answer: &Answer) {
+    /// Learns from the answer and lets the next in the queue look again.
+    pub fn complete(mut self, feedback: &Feedback) {
+        self.settle(|pacer, sent, now| pacer.on_response(sent, feedback, now));
+    }
+
+    /// Learns from the status and the header fields of a response.
+    pub(super) fn complete_with(self, status: StatusCode, headers: &HeaderMap) {
+        let feedback = Feedback::read(self.gate.profile.as_deref(), status, headers);
+        self.complete(&feedback);
+    }
+
+    fn settle(&mut self, learn: impl FnOnce(&mut Pacer, Sent, Timestamp)) {
         if let Some(sent) = self.sent.take() {
-            let now = self.shared.now();
-            self.shared.pacer().on_response(sent, answer, now);
-            self.shared.news.notify_waiters();
+            let shared = &self.gate.shared;
+            learn(&mut shared.pacer(), sent, shared.now());
+            shared.news.notify_waiters();
         }
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        if let Some(sent) = self.sent.take() {
-            let now = self.shared.now();
-            self.shared.pacer().on_lost(sent, now);
-            self.shared.news.notify_waiters();
-        }
+        self.settle(Pacer::on_lost);
     }
 }
 

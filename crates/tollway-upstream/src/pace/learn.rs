@@ -8,9 +8,9 @@ use core::time::Duration;
 use tollway_core::{Quota, Timestamp};
 
 use super::pacer::{Pacer, Sample, Sent};
-use super::plan::Plan;
-use super::refill::{Shown, Watch, contradicts_bucket};
-use super::{Answer, Outcome, Refill};
+use super::parameters::PaceParameters;
+use super::refill::{DetectedRefill, RefillDetector, contradicts_bucket};
+use super::{Feedback, Outcome, Refill};
 
 /// The shortest pause after a refusal, whatever `Retry-After` says.
 const HOLD_MIN: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ impl Pacer {
     /// Learns from the answer to `sent`, which arrived `now`.
     ///
     /// Answers may come in any order and late: an older sample never replaces a newer one.
-    pub fn on_response(&mut self, sent: Sent, answer: &Answer, now: Timestamp) {
+    pub fn on_response(&mut self, sent: Sent, answer: &Feedback, now: Timestamp) {
         self.settle_clock(now);
         self.answered = true;
         self.learn_policy(answer);
@@ -67,25 +67,25 @@ impl Pacer {
 
     /// Plans for `quota` from now on.
     pub(super) fn adopt(&mut self, quota: Quota) {
-        let plan = Plan::new(quota, self.settings.reserve_units());
-        if self.plan == Some(plan) {
+        let params = PaceParameters::new(quota, self.settings.reserve);
+        if self.params == Some(params) {
             return;
         }
-        self.plan = Some(plan);
-        self.aimd.know(plan.unit_ns);
-        self.watch = Watch::default();
+        self.params = Some(params);
+        self.aimd.know(params.unit_ns);
+        self.detector = RefillDetector::default();
     }
 
-    fn learn_policy(&mut self, answer: &Answer) {
+    fn learn_policy(&mut self, answer: &Feedback) {
         if answer.limit.is_none() && answer.period.is_none() {
             return;
         }
-        let known = self.plan;
-        let units = answer.limit.or(known.map(|plan| plan.units as u64));
+        let known = self.params;
+        let units = answer.limit.or(known.map(|params| params.units as u64));
         let period = answer.period.or(known.map(|p| Duration::from_nanos(p.period_ns as u64)));
         let (Some(units), Some(period)) = (units, period) else { return };
-        if known.is_some_and(|plan| {
-            plan.units == units as f64 && plan.period_ns == period.as_nanos() as f64
+        if known.is_some_and(|params| {
+            params.units == units as f64 && params.period_ns == period.as_nanos() as f64
         }) {
             return;
         }
@@ -95,7 +95,7 @@ impl Pacer {
         }
     }
 
-    fn learn_level(&mut self, sent: Sent, answer: &Answer, now_ns: u64) {
+    fn learn_level(&mut self, sent: Sent, answer: &Feedback, now_ns: u64) {
         self.count_silence(answer);
         let Some(remaining) = self.believable(answer) else {
             return self.unseen.retain(|unseen| unseen.id != sent.id);
@@ -115,12 +115,12 @@ impl Pacer {
     }
 
     /// The reported level within what is possible; none if the answer does not tell.
-    fn believable(&self, answer: &Answer) -> Option<f64> {
-        let most = self.plan.map_or(f64::MAX, |plan| plan.burst);
+    fn believable(&self, answer: &Feedback) -> Option<f64> {
+        let most = self.params.map_or(f64::MAX, |params| params.burst);
         match (answer.outcome, answer.remaining) {
             (_, Some(remaining)) if remaining.is_nan() => None,
             // Refused means that nothing was left, whatever the field says.
-            (Outcome::Limited, remaining) if self.plan.is_some() => {
+            (Outcome::Limited, remaining) if self.params.is_some() => {
                 (remaining.is_some() || self.sample.is_some()).then_some(0.0)
             }
             (_, remaining) => remaining.map(|remaining| remaining.clamp(0.0, most)),
@@ -128,7 +128,7 @@ impl Pacer {
     }
 
     /// Forgets the last level if the server no longer tells it.
-    fn count_silence(&mut self, answer: &Answer) {
+    fn count_silence(&mut self, answer: &Feedback) {
         self.silent = if answer.remaining.is_some() { 0 } else { self.silent.saturating_add(1) };
         if self.silent >= SILENT_MAX {
             self.sample = None;
@@ -145,8 +145,8 @@ impl Pacer {
     }
 
     fn watch_reset(&mut self, reset_after: Option<Duration>, spent: f64, now_ns: u64) {
-        if let (Some(plan), Some(reset)) = (&self.plan, reset_after) {
-            self.watch.observe(plan, now_ns, reset, spent);
+        if let (Some(params), Some(reset)) = (&self.params, reset_after) {
+            self.detector.observe(params, now_ns, reset, spent);
         }
     }
 
@@ -161,23 +161,25 @@ impl Pacer {
     ///            +-----\-> reset
     /// ```
     fn level(&self, remaining: f64, reset_after: Option<Duration>) -> f64 {
-        let (Some(plan), Some(reset)) = (&self.plan, reset_after) else { return remaining };
+        let (Some(params), Some(reset)) = (&self.params, reset_after) else {
+            return remaining;
+        };
         if self.is_windowed() {
-            let left = (reset.as_nanos() as f64 / plan.period_ns).min(1.0);
-            return plan.reserve + remaining - plan.burst * left - plan.margin;
+            let left = (reset.as_nanos() as f64 / params.period_ns).min(1.0);
+            return params.reserve + remaining - params.burst * left - params.margin;
         }
-        let unclear = self.settings.refill_kind() == Refill::Detect
-            && self.watch.shown() == Shown::Nothing
-            && contradicts_bucket(plan, remaining, reset);
-        if unclear { remaining.min(plan.reserve - CAREFUL_SLOTS) } else { remaining }
+        let unclear = self.settings.refill == Refill::Detect
+            && self.detector.shown() == DetectedRefill::Nothing
+            && contradicts_bucket(params, remaining, reset);
+        if unclear { remaining.min(params.reserve - CAREFUL_SLOTS) } else { remaining }
     }
 
     /// Whether the quota comes in windows, as set or as proven.
     pub(super) fn is_windowed(&self) -> bool {
-        match self.settings.refill_kind() {
+        match self.settings.refill {
             Refill::Window => true,
             Refill::Continuous => false,
-            Refill::Detect => self.watch.shown() == Shown::Window,
+            Refill::Detect => self.detector.shown() == DetectedRefill::Window,
         }
     }
 
@@ -201,17 +203,17 @@ impl Pacer {
     /// Increase by multiplication and decrease by addition, which needs no leak, keeps a spread of
     /// a tenth between a hundred clients for ever.
     fn restretch(&mut self, outcome: Outcome, level: f64) {
-        let Some(plan) = self.plan else { return };
+        let Some(params) = self.params else { return };
         if outcome == Outcome::Limited {
             return;
         }
-        self.stretch = if level >= 0.8 * plan.reserve {
+        self.stretch = if level >= 0.8 * params.reserve {
             // Clear slack: many have left.
             self.stretch * 0.5
         } else {
-            let rest = plan.margin - self.stretch / STRETCH_LEAK;
+            let rest = params.margin - self.stretch / STRETCH_LEAK;
             let next = self.stretch + STRETCH_GAIN * (rest - level);
-            next.clamp(0.0, STRETCH_MAX * plan.reserve)
+            next.clamp(0.0, STRETCH_MAX * params.reserve)
         };
     }
 
@@ -222,7 +224,7 @@ impl Pacer {
         self.aimd.on_accepted(now_ns);
     }
 
-    fn on_limited(&mut self, sent_ns: u64, answer: &Answer, now_ns: u64) {
+    fn on_limited(&mut self, sent_ns: u64, answer: &Feedback, now_ns: u64) {
         self.failures = 0;
         self.aimd.on_limited(now_ns, self.pause_max_ns() as f64);
         self.doubt(answer, now_ns);
@@ -243,34 +245,35 @@ impl Pacer {
     }
 
     fn stretch_on_refusal(&mut self) {
-        let Some(plan) = &self.plan else { return };
+        let Some(params) = &self.params else { return };
         if self.accepted {
-            let longer = self.stretch + 0.5 * (plan.reserve + self.stretch);
-            self.stretch = longer.min(STRETCH_MAX * plan.reserve);
+            let longer = self.stretch + 0.5 * (params.reserve + self.stretch);
+            self.stretch = longer.min(STRETCH_MAX * params.reserve);
         }
     }
 
     /// Stops believing `remaining` for a while if this refusal gives it the lie.
-    fn doubt(&mut self, answer: &Answer, now_ns: u64) {
-        let Some(plan) = &self.plan else { return };
-        let claims_plenty = answer.remaining.is_some_and(|remaining| remaining > plan.margin);
+    fn doubt(&mut self, answer: &Feedback, now_ns: u64) {
+        let Some(params) = &self.params else { return };
+        let claims_plenty = answer.remaining.is_some_and(|remaining| remaining > params.margin);
         if claims_plenty {
             let (least, most) = DOUBT;
-            let period_ns = (plan.period_ns as u64).clamp(nanos(least), nanos(most));
+            let period_ns = (params.period_ns as u64).clamp(nanos(least), nanos(most));
             self.doubt_ns = now_ns.saturating_add(period_ns);
         }
     }
 
     /// `Retry-After` and up to as much again: those refused together must not return together.
     fn spread_out_ns(&mut self, retry_ns: u64) -> u64 {
-        let round_ns = self.plan.map_or(retry_ns as f64, |plan| plan.reserve * plan.unit_ns);
+        let round_ns =
+            self.params.map_or(retry_ns as f64, |params| params.reserve * params.unit_ns);
         let spread_ns = self.dice.unit() * round_ns.min(retry_ns as f64);
         retry_ns.saturating_add(spread_ns as u64)
     }
 
     /// A pause for servers that do not say how long: one unit, doubled with every refusal.
     fn backoff_ns(&mut self) -> u64 {
-        let unit_ns = self.plan.map_or(1e9, |plan| plan.unit_ns).max(nanos(HOLD_MIN) as f64);
+        let unit_ns = self.params.map_or(1e9, |params| params.unit_ns).max(nanos(HOLD_MIN) as f64);
         let doublings = (self.refusals - 1).min(DOUBLINGS_MAX);
         (unit_ns * (1u64 << doublings) as f64 * (1.0 + self.dice.unit())) as u64
     }

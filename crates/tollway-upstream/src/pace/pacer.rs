@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use tollway_core::{Cost, Timestamp};
 
 use super::aimd::Aimd;
-use super::plan::Plan;
-use super::refill::Watch;
+use super::parameters::PaceParameters;
+use super::refill::RefillDetector;
 use super::{Dice, Settings};
 
 /// Own requests remembered as not yet reflected in the newest sample; older ones are forgotten.
@@ -19,6 +19,7 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which rule decides; see the table in the [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Law {
     /// Nothing is known yet: one request at a time.
     Probe,
@@ -62,7 +63,7 @@ pub(super) struct Sample {
 /// ```
 /// use std::time::Duration;
 /// use tollway_core::{Cost, Quota, Timestamp};
-/// use tollway_upstream::pace::{Answer, Outcome, Pacer, Settings};
+/// use tollway_upstream::pace::{Feedback, Outcome, Pacer, Settings};
 ///
 /// let quota = Quota::new(4_500, Duration::from_secs(3_600))?;
 /// let mut pacer = Pacer::new(Settings::of(quota));
@@ -71,7 +72,7 @@ pub(super) struct Sample {
 /// let sent = pacer.on_send(Cost::ONE, now);
 ///
 /// // Four below the reserve of 64: four slots of 0.8 s after the last request.
-/// let answer = Answer::bare(Outcome::Accepted).with_remaining(60.0);
+/// let answer = Feedback::bare(Outcome::Accepted).with_remaining(60.0);
 /// let later = Timestamp::from_millis(50);
 /// pacer.on_response(sent, &answer, later);
 /// assert_eq!(pacer.may_send_at(Cost::ONE, later), Timestamp::from_millis(3_200));
@@ -80,7 +81,7 @@ pub(super) struct Sample {
 #[derive(Clone, Debug)]
 pub struct Pacer {
     pub(super) settings: Settings,
-    pub(super) plan: Option<Plan>,
+    pub(super) params: Option<PaceParameters>,
     pub(super) sample: Option<Sample>,
     /// Own requests that the newest sample does not reflect.
     pub(super) unseen: VecDeque<Sent>,
@@ -97,7 +98,7 @@ pub struct Pacer {
     /// Units per nanosecond by which the level falls (negative) or rises, smoothed.
     pub(super) drift: f64,
     pub(super) round_trip_ns: f64,
-    pub(super) watch: Watch,
+    pub(super) detector: RefillDetector,
     pub(super) answered: bool,
     pub(super) accepted: bool,
     pub(super) refusals: u32,
@@ -115,7 +116,7 @@ impl Pacer {
     pub fn new(settings: Settings) -> Self {
         let mut pacer = Self {
             settings,
-            plan: None,
+            params: None,
             sample: None,
             unseen: VecDeque::new(),
             next_id: 0,
@@ -127,7 +128,7 @@ impl Pacer {
             nudge: 1.0,
             drift: 0.0,
             round_trip_ns: 0.0,
-            watch: Watch::default(),
+            detector: RefillDetector::default(),
             answered: false,
             accepted: false,
             refusals: 0,
@@ -135,7 +136,7 @@ impl Pacer {
             silent: 0,
             aimd: Aimd::new(0),
             latest_ns: 0,
-            dice: Dice::new(settings.jitter_seed()),
+            dice: Dice::new(settings.seed),
         };
         if let Some(quota) = settings.quota() {
             pacer.adopt(quota);
@@ -179,13 +180,13 @@ impl Pacer {
     /// The rule in force.
     #[must_use]
     pub fn law(&self) -> Law {
-        if self.settings.is_only_aimd() || self.latest_ns < self.doubt_ns {
+        if self.settings.only_aimd || self.latest_ns < self.doubt_ns {
             return Law::Aimd;
         }
         let Some(sample) = self.sample else {
             return if self.answered { Law::Aimd } else { Law::Probe };
         };
-        match (self.plan, sample.resets_ns) {
+        match (self.params, sample.resets_ns) {
             (Some(_), _) if self.is_windowed() => Law::Window,
             (Some(_), _) => Law::Ticket,
             (None, Some(resets_ns)) if resets_ns > self.latest_ns => Law::Spread,
@@ -201,30 +202,24 @@ impl Pacer {
         Duration::from_nanos(nanos.min(self.pause_max_ns() as f64) as u64)
     }
 
-    /// Units by which this pacer goes beyond its reserve because there are more clients than that.
-    #[must_use]
-    pub const fn stretch(&self) -> f64 {
-        self.stretch
-    }
-
     fn paced_ns(&self, law: Law, now_ns: u64) -> u64 {
         let Some((last_ns, _)) = self.last_send else { return now_ns };
         last_ns.saturating_add(self.interval_ns(law, now_ns) as u64)
     }
 
     fn interval_ns(&self, law: Law, now_ns: u64) -> f64 {
-        match (law, &self.plan, &self.sample) {
+        match (law, &self.params, &self.sample) {
             (Law::Aimd, ..) => self.nudge * self.aimd.interval_ns(),
             (Law::Spread, _, Some(sample)) => self.spread_ns(sample, now_ns),
-            (_, Some(plan), Some(sample)) => self.ticket_ns(plan, sample, now_ns),
+            (_, Some(params), Some(sample)) => self.ticket_ns(params, sample, now_ns),
             _ => 0.0,
         }
     }
 
     /// The ticket law: one slot for each unit by which the level is below the reserve.
-    fn ticket_ns(&self, plan: &Plan, sample: &Sample, now_ns: u64) -> f64 {
-        let reserve = plan.reserve + self.stretch;
-        let excess = self.excess(plan, sample, now_ns);
+    fn ticket_ns(&self, params: &PaceParameters, sample: &Sample, now_ns: u64) -> f64 {
+        let reserve = params.reserve + self.stretch;
+        let excess = self.excess(params, sample, now_ns);
         // While a burst is under way its answers come a round trip late: brake for that long.
         let braking = if excess > 0.0 { self.drift.min(0.0) * self.round_trip_ns } else { 0.0 };
         // A request of several units has the slot of its first one: seen after all of them, the
@@ -232,20 +227,21 @@ impl Pacer {
         let level = sample.level + (sample.cost - 1.0);
         let depth = reserve - (level - excess + braking);
         let cost = self.last_send.map_or(1.0, |(_, cost)| cost);
-        self.nudge * plan.spacing(depth) * plan.unit_ns * cost / self.settings.weight_factor()
+        self.nudge * params.spacing(depth) * params.unit_ns * cost
+            / f64::from(self.settings.weight.max(1))
     }
 
     /// Own units that the sample does not reflect, beyond what a steady round would have sent.
     ///
     /// Subtracting all of them would make a process with many slow requests under way wait for
     /// slots that it already had.
-    fn excess(&self, plan: &Plan, sample: &Sample, now_ns: u64) -> f64 {
+    fn excess(&self, params: &PaceParameters, sample: &Sample, now_ns: u64) -> f64 {
         if self.unseen.is_empty() {
             return 0.0;
         }
         let sent = self.unseen_units();
-        let units = now_ns.saturating_sub(sample.sent_ns) as f64 / plan.unit_ns;
-        let round = (plan.reserve + self.stretch - sample.level).max(1.0);
+        let units = now_ns.saturating_sub(sample.sent_ns) as f64 / params.unit_ns;
+        let round = (params.reserve + self.stretch - sample.level).max(1.0);
         (sent - units / round).max(0.0)
     }
 
@@ -264,12 +260,12 @@ impl Pacer {
 
     /// When the bucket will hold `cost`, by our own arithmetic: what cannot succeed is not sent.
     fn affordable_ns(&self, cost: Cost) -> u64 {
-        let (Some(plan), Some(sample)) = (&self.plan, &self.sample) else { return 0 };
-        let missing = (cost.get() as f64).min(plan.burst) - sample.level;
+        let (Some(params), Some(sample)) = (&self.params, &self.sample) else { return 0 };
+        let missing = (cost.get() as f64).min(params.burst) - sample.level;
         if missing <= 0.0 {
             return 0;
         }
-        sample.sent_ns.saturating_add((missing * plan.unit_ns) as u64)
+        sample.sent_ns.saturating_add((missing * params.unit_ns) as u64)
     }
 
     /// One probe at a time, and another one if it got lost.
@@ -279,10 +275,10 @@ impl Pacer {
     }
 
     pub(super) fn pause_max_ns(&self) -> u64 {
-        if let Some(set) = self.settings.pause_limit() {
+        if let Some(set) = self.settings.pause_max {
             return set.as_nanos().min(u128::from(u64::MAX / 4)) as u64;
         }
-        let periods_ns = self.plan.map_or(0.0, |plan| 2.0 * plan.period_ns);
+        let periods_ns = self.params.map_or(0.0, |params| 2.0 * params.period_ns);
         (Settings::PAUSE_MAX.as_nanos() as u64).max(periods_ns.min(PERIODS_NS_MAX) as u64)
     }
 
@@ -307,7 +303,7 @@ impl Pacer {
             back(&mut sample.sent_ns);
             sample.resets_ns.iter_mut().for_each(back);
         }
-        self.watch.restart();
+        self.detector.restart();
         self.aimd.shift(back_ns);
     }
 }

@@ -10,7 +10,7 @@
 
 use core::time::Duration;
 
-use super::plan::Plan;
+use super::parameters::PaceParameters;
 
 /// Announced ends are whole seconds and requests take time: this much movement is none.
 const STILL_NS: u64 = 1_500_000_000;
@@ -21,7 +21,7 @@ const PERIOD_NS_MIN: f64 = 10e9;
 
 /// What the announced resets show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum DetectedRefill {
     /// Nothing yet.
     #[default]
     Nothing,
@@ -33,36 +33,42 @@ pub(super) enum Shown {
 
 /// Watches announced resets.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct RefillDetector {
     end_ns: Option<u64>,
     spent: f64,
-    shown: Shown,
+    shown: DetectedRefill,
 }
 
-impl Watch {
+impl RefillDetector {
     /// What is proven so far.
-    pub(super) const fn shown(&self) -> Shown {
+    pub(super) const fn shown(&self) -> DetectedRefill {
         self.shown
     }
 
     /// A quota that ends or is whole `reset` after `now_ns`, with `spent` own units since the
     /// last look.
-    pub(super) fn observe(&mut self, plan: &Plan, now_ns: u64, reset: Duration, spent: f64) {
-        let settled = self.shown != Shown::Nothing || plan.period_ns < PERIOD_NS_MIN;
-        if settled || is_next_unit(plan, reset) {
+    pub(super) fn observe(
+        &mut self,
+        params: &PaceParameters,
+        now_ns: u64,
+        reset: Duration,
+        spent: f64,
+    ) {
+        let settled = self.shown != DetectedRefill::Nothing || params.period_ns < PERIOD_NS_MIN;
+        if settled || is_next_unit(params, reset) {
             return;
         }
         let end_ns = now_ns.saturating_add(reset.as_nanos().min(u128::from(u64::MAX)) as u64);
         let moved_ns = self.end_ns.map_or(u64::MAX, |before_ns| before_ns.abs_diff(end_ns));
         if moved_ns <= STILL_NS {
             self.spent += spent;
-            if self.spent * plan.unit_ns > PROOF_NS {
-                self.shown = Shown::Window;
+            if self.spent * params.unit_ns > PROOF_NS {
+                self.shown = DetectedRefill::Window;
             }
             return;
         }
-        if (moved_ns as f64) < 0.9 * plan.period_ns {
-            self.shown = Shown::Bucket;
+        if (moved_ns as f64) < 0.9 * params.period_ns {
+            self.shown = DetectedRefill::Bucket;
         }
         self.end_ns = Some(end_ns);
         self.spent = 0.0;
@@ -75,19 +81,19 @@ impl Watch {
 }
 
 /// Whether a bucket at this level could not be whole after `reset`, nor one unit better.
-pub(super) fn contradicts_bucket(plan: &Plan, remaining: f64, reset: Duration) -> bool {
+pub(super) fn contradicts_bucket(params: &PaceParameters, remaining: f64, reset: Duration) -> bool {
     let reset_ns = reset.as_nanos() as f64;
-    let whole_ns = (plan.burst - remaining).max(0.0) * plan.unit_ns;
-    let slack_ns = 2e9 + 2.0 * plan.unit_ns;
-    plan.period_ns >= PERIOD_NS_MIN
-        && !is_next_unit(plan, reset)
+    let whole_ns = (params.burst - remaining).max(0.0) * params.unit_ns;
+    let slack_ns = 2e9 + 2.0 * params.unit_ns;
+    params.period_ns >= PERIOD_NS_MIN
+        && !is_next_unit(params, reset)
         && (reset_ns - whole_ns).abs() > slack_ns
 }
 
 /// Whether `reset` may be the time until one more unit, as draft 10 has it: in a burst that stays
 /// put as a window's end does, and proves nothing.
-fn is_next_unit(plan: &Plan, reset: Duration) -> bool {
-    reset.as_nanos() as f64 <= plan.unit_ns + 2e9
+fn is_next_unit(params: &PaceParameters, reset: Duration) -> bool {
+    reset.as_nanos() as f64 <= params.unit_ns + 2e9
 }
 
 #[cfg(test)]
@@ -96,43 +102,43 @@ mod tests {
 
     use super::*;
 
-    fn hourly() -> Plan {
-        Plan::new(Quota::new(4_500, Duration::from_secs(3_600)).unwrap(), None)
+    fn hourly() -> PaceParameters {
+        PaceParameters::new(Quota::new(4_500, Duration::from_secs(3_600)).unwrap(), None)
     }
 
     #[test]
     fn an_end_that_stays_put_while_we_spend_is_a_windows() {
-        let mut watch = Watch::default();
+        let mut detector = RefillDetector::default();
         for _ in 0..7 {
-            watch.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
+            detector.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
         }
-        assert_eq!(watch.shown(), Shown::Window);
+        assert_eq!(detector.shown(), DetectedRefill::Window);
     }
 
     #[test]
     fn an_end_that_moves_while_we_spend_is_a_buckets() {
-        let mut watch = Watch::default();
+        let mut detector = RefillDetector::default();
         for request in 0..7 {
-            watch.observe(&hourly(), 0, Duration::from_millis(3_600_000 + request * 800), 1.0);
+            detector.observe(&hourly(), 0, Duration::from_millis(3_600_000 + request * 800), 1.0);
         }
-        assert_eq!(watch.shown(), Shown::Bucket);
+        assert_eq!(detector.shown(), DetectedRefill::Bucket);
     }
 
     #[test]
     fn the_next_window_is_no_sign_of_a_bucket() {
-        let mut watch = Watch::default();
-        watch.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
-        watch.observe(&hourly(), 3_600_000_000_000, Duration::from_secs(3_600), 1.0);
-        assert_eq!(watch.shown(), Shown::Nothing);
+        let mut detector = RefillDetector::default();
+        detector.observe(&hourly(), 0, Duration::from_secs(3_600), 1.0);
+        detector.observe(&hourly(), 3_600_000_000_000, Duration::from_secs(3_600), 1.0);
+        assert_eq!(detector.shown(), DetectedRefill::Nothing);
     }
 
     #[test]
     fn the_time_to_the_next_unit_proves_nothing() {
-        let mut watch = Watch::default();
+        let mut detector = RefillDetector::default();
         for _ in 0..100 {
-            watch.observe(&hourly(), 0, Duration::from_secs(1), 1.0);
+            detector.observe(&hourly(), 0, Duration::from_secs(1), 1.0);
         }
-        assert_eq!(watch.shown(), Shown::Nothing);
+        assert_eq!(detector.shown(), DetectedRefill::Nothing);
     }
 
     #[test]

@@ -1,15 +1,11 @@
 //! The pacer as a middleware for reqwest clients.
 
-use std::sync::Arc;
-
 use http::Extensions;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use tollway_core::Cost;
 
 use super::Gate;
-use super::response::Reader;
-use crate::profile::Profile;
 
 /// Makes a client wait its turn. One per token; clones share the pacer.
 ///
@@ -26,20 +22,13 @@ use crate::profile::Profile;
 #[derive(Clone, Debug)]
 pub struct PaceMiddleware {
     gate: Gate,
-    reader: Reader,
 }
 
 impl PaceMiddleware {
     /// A middleware in front of which tasks wait at `gate`.
     #[must_use]
     pub fn new(gate: Gate) -> Self {
-        Self { gate, reader: Reader::default() }
-    }
-
-    /// Reads answers as `profile` says; without one, by what their fields look like.
-    #[must_use]
-    pub fn profile(self, profile: Arc<Profile>) -> Self {
-        Self { reader: Reader(Some(profile)), ..self }
+        Self { gate }
     }
 }
 
@@ -54,7 +43,7 @@ impl Middleware for PaceMiddleware {
         let cost = extensions.get().copied().unwrap_or(Cost::ONE);
         let pass = self.gate.enter(cost).await;
         let response = next.run(request, extensions).await?;
-        pass.answer(&self.reader.answer(response.status(), response.headers()));
+        pass.complete_with(response.status(), response.headers());
         Ok(response)
     }
 }

@@ -1,15 +1,15 @@
-//! From an HTTP response's status and header fields to an [`Answer`].
+//! From an HTTP response's status and header fields to an [`Feedback`].
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use tollway_core::fields::{Lines, Observed, Reading, read};
+use tollway_core::fields::{Observed, Reading, read};
 
-use super::{Answer, Outcome};
-use crate::profile::{Profile, Response};
+use super::{Feedback, Outcome};
+use crate::message;
+use crate::profile::Profile;
 
-impl Answer {
+impl Feedback {
     /// What a response says, in whatever dialect its fields are.
     ///
     /// A 429 is a refusal, and so is a 403 that says that nothing remains or when to come back
@@ -17,7 +17,7 @@ impl Answer {
     /// counted too.
     #[must_use]
     pub fn of_response(status: StatusCode, headers: &HeaderMap) -> Self {
-        let reading = read(&lines(headers), epoch());
+        let reading = read(&message::lines(headers), message::now());
         let limit = binding(&reading);
         let remaining = limit.and_then(|limit| limit.remaining);
         Self {
@@ -29,28 +29,12 @@ impl Answer {
             retry_after: reading.retry_after,
         }
     }
-}
 
-/// Reads the answers of one upstream: as its profile says, or by what they look like.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reader(pub(super) Option<Arc<Profile>>);
-
-impl Reader {
-    pub(super) fn answer(&self, status: StatusCode, headers: &HeaderMap) -> Answer {
-        let Some(profile) = &self.0 else { return Answer::of_response(status, headers) };
-        let lines = lines(headers);
-        let status = status.as_u16();
-        let response = Response { status, lines: &lines, body: b"", now: epoch() };
-        Answer::of_observation(&profile.read(&response))
+    /// What a response says as `profile` reads it; without one, by what its fields look like.
+    pub(super) fn read(profile: Option<&Profile>, status: StatusCode, headers: &HeaderMap) -> Self {
+        let Some(profile) = profile else { return Self::of_response(status, headers) };
+        Self::of_observation(&message::read(profile, status.as_u16(), headers, &[]))
     }
-}
-
-fn lines(headers: &HeaderMap) -> Lines<'_> {
-    headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
-}
-
-fn epoch() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// The policy to pace by: the one that refills most slowly is the one that binds in the long run.
@@ -97,45 +81,46 @@ mod tests {
             ("ratelimit-policy", r#""burst";q=100;w=60,"daily";q=1000;w=86400"#),
             ("ratelimit", r#""burst";r=99;t=1,"daily";r=420;t=30"#),
         ]);
-        let answer = Answer::of_response(StatusCode::OK, &fields);
+        let answer = Feedback::of_response(StatusCode::OK, &fields);
         assert_eq!((answer.limit, answer.remaining), (Some(1_000), Some(420.0)));
         assert_eq!(answer.period, Some(Duration::from_secs(86_400)));
     }
 
     #[test]
-    fn the_seeds_server_tells_only_what_remains() {
+    fn a_server_may_tell_only_what_remains() {
         let answer =
-            Answer::of_response(StatusCode::OK, &headers(&[("ratelimit-remaining", "74")]));
-        assert_eq!(answer, Answer::bare(Outcome::Accepted).with_remaining(74.0));
+            Feedback::of_response(StatusCode::OK, &headers(&[("ratelimit-remaining", "74")]));
+        assert_eq!(answer, Feedback::bare(Outcome::Accepted).with_remaining(74.0));
     }
 
     #[test]
     fn a_forbidden_answer_with_nothing_left_is_a_refusal() {
         let spent = headers(&[("x-ratelimit-limit", "60"), ("x-ratelimit-remaining", "0")]);
-        assert_eq!(Answer::of_response(StatusCode::FORBIDDEN, &spent).outcome, Outcome::Limited);
-        let plain = Answer::of_response(StatusCode::FORBIDDEN, &HeaderMap::new());
+        assert_eq!(Feedback::of_response(StatusCode::FORBIDDEN, &spent).outcome, Outcome::Limited);
+        let plain = Feedback::of_response(StatusCode::FORBIDDEN, &HeaderMap::new());
         assert_eq!(plain.outcome, Outcome::Accepted);
     }
 
     #[test]
     fn a_profile_reads_what_the_usual_names_do_not_say() {
-        let reader = Reader(Profile::builtin("shopify"));
+        let read = |profile: &str, status, headers: &HeaderMap| {
+            Feedback::read(Profile::builtin(profile).as_deref(), status, headers)
+        };
         let told = headers(&[("x-shopify-shop-api-call-limit", "32/40")]);
-        let answer = reader.answer(StatusCode::OK, &told);
+        let answer = read("shopify", StatusCode::OK, &told);
         assert_eq!((answer.limit, answer.remaining), (Some(40), Some(8.0)));
-        let guessed = Reader(None).answer(StatusCode::OK, &told);
-        assert_eq!(guessed, Answer::bare(Outcome::Accepted));
+        let guessed = Feedback::read(None, StatusCode::OK, &told);
+        assert_eq!(guessed, Feedback::bare(Outcome::Accepted));
         // GitLab's reset is an epoch by a name that the IETF uses for a delta; either way it reads.
-        let reader = Reader(Profile::builtin("github"));
         let secondary = headers(&[("retry-after", "60"), ("x-ratelimit-remaining", "4000")]);
-        let answer = reader.answer(StatusCode::FORBIDDEN, &secondary);
+        let answer = read("github", StatusCode::FORBIDDEN, &secondary);
         assert_eq!(answer.outcome, Outcome::Limited);
     }
 
     #[test]
     fn nonsense_says_nothing() {
         let fields = headers(&[("ratelimit-remaining", "many"), ("retry-after", "soon")]);
-        let answer = Answer::of_response(StatusCode::TOO_MANY_REQUESTS, &fields);
-        assert_eq!(answer, Answer::bare(Outcome::Limited));
+        let answer = Feedback::of_response(StatusCode::TOO_MANY_REQUESTS, &fields);
+        assert_eq!(answer, Feedback::bare(Outcome::Limited));
     }
 }

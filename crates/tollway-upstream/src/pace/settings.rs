@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use tollway_core::Quota;
 
-use crate::profile::{Dimension, Profile, Window};
+use crate::profile::{Profile, Window};
 
 /// How the server's quota comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refill {
     /// Told from the answers: a reset that a bucket could not have means fixed windows.
     #[default]
@@ -32,29 +33,16 @@ pub enum Refill {
 /// assert_eq!(heroku.quota().map(|quota| quota.units()), Some(4_500));
 /// # Ok::<(), tollway_core::QuotaError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    quota: Option<Quota>,
-    refill: Refill,
-    reserve: Option<u64>,
-    weight: u32,
-    pause_max: Option<Duration>,
-    only_aimd: bool,
-    seed: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            quota: None,
-            refill: Refill::Detect,
-            reserve: None,
-            weight: 1,
-            pause_max: None,
-            only_aimd: false,
-            seed: 0,
-        }
-    }
+    pub(super) quota: Option<Quota>,
+    pub(super) refill: Refill,
+    pub(super) reserve: Option<u64>,
+    /// Zero counts as one.
+    pub(super) weight: u32,
+    pub(super) pause_max: Option<Duration>,
+    pub(super) only_aimd: bool,
+    pub(super) seed: u64,
 }
 
 impl Settings {
@@ -88,15 +76,15 @@ impl Settings {
     pub fn or_profile(self, profile: &Profile) -> Self {
         // The first dimension that is told is the one that a pacer can go by.
         let Some(told) = profile.dimensions().iter().find(|of| !of.is_modelled()) else {
-            let stated = profile.dimensions().iter().find_map(Dimension::stated);
+            let stated = profile.dimensions().iter().find_map(|of| of.stated);
             return Self { quota: self.quota.or(stated), ..self };
         };
-        let refill = match (self.refill, told.window()) {
+        let refill = match (self.refill, told.window) {
             (Refill::Detect, Window::Sliding) => Refill::Continuous,
             (Refill::Detect, Window::Fixed) => Refill::Window,
             (by_hand, _) => by_hand,
         };
-        Self { quota: self.quota.or(told.stated()), refill, ..self }
+        Self { quota: self.quota.or(told.stated), refill, ..self }
     }
 
     /// How the quota comes back.
@@ -118,7 +106,7 @@ impl Settings {
     /// This client's share relative to the others'; zero counts as one.
     #[must_use]
     pub const fn weight(self, weight: u32) -> Self {
-        Self { weight: if weight == 0 { 1 } else { weight }, ..self }
+        Self { weight, ..self }
     }
 
     /// The longest pause, whatever the server asks for. At least a second.
@@ -141,39 +129,9 @@ impl Settings {
         Self { seed, ..self }
     }
 
-    /// How the quota is believed to come back.
-    #[must_use]
-    pub const fn refill_belief(&self) -> Refill {
-        self.refill
-    }
-
     /// The quota known beforehand.
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
-    }
-
-    pub(super) const fn refill_kind(&self) -> Refill {
-        self.refill
-    }
-
-    pub(super) const fn reserve_units(&self) -> Option<u64> {
-        self.reserve
-    }
-
-    pub(super) const fn weight_factor(&self) -> f64 {
-        self.weight as f64
-    }
-
-    pub(super) const fn pause_limit(&self) -> Option<Duration> {
-        self.pause_max
-    }
-
-    pub(super) const fn is_only_aimd(&self) -> bool {
-        self.only_aimd
-    }
-
-    pub(super) const fn jitter_seed(&self) -> u64 {
-        self.seed
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tollway_core::gcra::{Gcra, State};
 use tollway_core::{Cost, Quota, Timestamp};
 
-use super::{Answer, Law, Outcome, Pacer, Refill, Settings};
+use super::{Feedback, Law, Outcome, Pacer, Refill, Settings};
 
 const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -25,12 +25,12 @@ fn heroku() -> Pacer {
     Pacer::new(Settings::of(hourly()))
 }
 
-fn accepted(remaining: f64) -> Answer {
-    Answer::bare(Outcome::Accepted).with_remaining(remaining)
+fn accepted(remaining: f64) -> Feedback {
+    Feedback::bare(Outcome::Accepted).with_remaining(remaining)
 }
 
 /// Sends one request at `now` and hands it `answer` 50 ms later.
-fn exchange(pacer: &mut Pacer, answer: &Answer, now: u64) {
+fn exchange(pacer: &mut Pacer, answer: &Feedback, now: u64) {
     let sent = pacer.on_send(Cost::ONE, at(now));
     pacer.on_response(sent, answer, at(now + 50 * MS));
 }
@@ -177,18 +177,19 @@ fn a_policy_in_the_answer_overrides_the_settings() {
     let mut pacer = heroku();
     let policy = accepted(0.0).with_policy(60, Duration::from_secs(60));
     exchange(&mut pacer, &policy, S);
-    assert_eq!(pacer.plan.unwrap().unit_ns, 1e9);
-    assert_eq!(pacer.plan.unwrap().reserve, 16.0);
+    assert_eq!(pacer.params.unwrap().unit_ns, 1e9);
+    assert_eq!(pacer.params.unwrap().reserve, 16.0);
 }
 
 #[test]
 fn the_laws_are_tried_in_the_stated_order() {
-    let told = |settings: Settings, answer: &Answer| {
+    let told = |settings: Settings, answer: &Feedback| {
         let mut pacer = Pacer::new(settings);
         exchange(&mut pacer, answer, S);
         pacer.law()
     };
-    let reset = |answer: Answer| Answer { reset_after: Some(Duration::from_secs(60)), ..answer };
+    let reset =
+        |answer: Feedback| Feedback { reset_after: Some(Duration::from_secs(60)), ..answer };
     let known = Settings::of(hourly());
     let window = known.refill(Refill::Window);
     assert_eq!(told(window, &reset(accepted(9.0))), Law::Window);
@@ -197,14 +198,14 @@ fn the_laws_are_tried_in_the_stated_order() {
     assert_eq!(told(Settings::default(), &policy), Law::Ticket);
     assert_eq!(told(Settings::default(), &reset(accepted(9.0))), Law::Spread);
     assert_eq!(told(Settings::default(), &accepted(9.0)), Law::Aimd);
-    assert_eq!(told(known, &Answer::bare(Outcome::Accepted)), Law::Aimd);
+    assert_eq!(told(known, &Feedback::bare(Outcome::Accepted)), Law::Aimd);
     assert_eq!(told(known.only_aimd(), &accepted(9.0)), Law::Aimd);
 }
 
 #[test]
 fn what_is_left_is_spread_over_the_time_left() {
     let mut pacer = Pacer::new(Settings::default());
-    let answer = Answer { reset_after: Some(Duration::from_secs(100)), ..accepted(9.0) };
+    let answer = Feedback { reset_after: Some(Duration::from_secs(100)), ..accepted(9.0) };
     exchange(&mut pacer, &answer, S);
     let wait = next_after(&mut pacer, S) - S;
     assert!((9 * S..=11 * S).contains(&wait), "{wait} ns for a tenth of 100 s");
@@ -218,7 +219,7 @@ fn a_window_is_spent_evenly_once_it_is_known_as_one() {
     while now < end {
         left -= 1.0;
         let reset = Duration::from_nanos(end - now - 50 * MS);
-        exchange(&mut pacer, &Answer { reset_after: Some(reset), ..accepted(left) }, now);
+        exchange(&mut pacer, &Feedback { reset_after: Some(reset), ..accepted(left) }, now);
         now = next_after(&mut pacer, now).max(now + 50 * MS);
     }
     assert_eq!(pacer.law(), Law::Window);

@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -11,8 +10,6 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Gate;
-use super::response::Reader;
-use crate::profile::Profile;
 
 /// Makes a client wait its turn. One layer per token; clones share the pacer.
 ///
@@ -20,20 +17,13 @@ use crate::profile::Profile;
 #[derive(Clone, Debug)]
 pub struct PaceLayer {
     gate: Gate,
-    reader: Reader,
 }
 
 impl PaceLayer {
     /// A layer in front of which tasks wait at `gate`.
     #[must_use]
     pub fn new(gate: Gate) -> Self {
-        Self { gate, reader: Reader::default() }
-    }
-
-    /// Reads answers as `profile` says; without one, by what their fields look like.
-    #[must_use]
-    pub fn profile(self, profile: Arc<Profile>) -> Self {
-        Self { reader: Reader(Some(profile)), ..self }
+        Self { gate }
     }
 }
 
@@ -41,7 +31,7 @@ impl<S> Layer<S> for PaceLayer {
     type Service = Pace<S>;
 
     fn layer(&self, inner: S) -> Pace<S> {
-        Pace { inner, gate: self.gate.clone(), reader: self.reader.clone() }
+        Pace { inner, gate: self.gate.clone() }
     }
 }
 
@@ -50,7 +40,6 @@ impl<S> Layer<S> for PaceLayer {
 pub struct Pace<S> {
     inner: S,
     gate: Gate,
-    reader: Reader,
 }
 
 impl<S, B, R> Service<Request<B>> for Pace<S>
@@ -70,13 +59,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (gate, mut inner) = (self.gate.clone(), self.inner.clone());
-        let reader = self.reader.clone();
         Box::pin(async move {
             let cost = request.extensions().get().copied().unwrap_or(Cost::ONE);
             let pass = gate.enter(cost).await;
             poll_fn(|context| inner.poll_ready(context)).await?;
             let response = inner.call(request).await?;
-            pass.answer(&reader.answer(response.status(), response.headers()));
+            pass.complete_with(response.status(), response.headers());
             Ok(response)
         })
     }

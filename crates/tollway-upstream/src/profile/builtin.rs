@@ -12,29 +12,11 @@ macro_rules! shipped {
     };
 }
 
-shipped!(
-    "anthropic",
-    "azure-openai",
-    "discord",
-    "eve-esi",
-    "generic",
-    "github",
-    "gitlab",
-    "heroku",
-    "hubspot",
-    "ietf",
-    "ietf-old",
-    "jira",
-    "linear",
-    "openai",
-    "reddit",
-    "riot",
-    "shopify",
-    "slack",
-    "stripe",
-    "twitch",
-    "x",
-);
+shipped! {
+    "anthropic", "azure-openai", "discord", "eve-esi", "generic", "github", "gitlab", "heroku",
+    "hubspot", "ietf", "ietf-old", "jira", "linear", "openai", "reddit", "riot", "shopify",
+    "slack", "stripe", "twitch", "x",
+}
 
 /// The shipped profile of that name.
 pub(super) fn find(name: &str) -> Option<Arc<Profile>> {

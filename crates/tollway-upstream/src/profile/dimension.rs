@@ -1,13 +1,16 @@
 //! One dimension of an API's limits: what is counted, where it is told, how it comes back.
 
+use std::ops::Deref;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tollway_core::Quota;
 use tollway_core::fields::Form;
 
 /// Whom a dimension counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reach {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Reach {
     /// The requests of a bucket.
     #[default]
     Bucket,
@@ -16,8 +19,9 @@ pub enum Reach {
 }
 
 /// How what was used comes back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Window {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Window {
     /// Not stated: told apart by what the answers show, and taken for fixed until then.
     #[default]
     Auto,
@@ -31,13 +35,17 @@ pub enum Window {
 #[derive(Clone, Debug)]
 pub struct Dimension {
     pub(super) name: String,
-    pub(super) reach: Reach,
-    pub(super) window: Window,
+    pub(crate) reach: Reach,
+    pub(crate) window: Window,
     pub(super) source: Source,
-    pub(super) stated: Option<Quota>,
-    pub(super) refill: Option<Quota>,
-    pub(super) slack: Duration,
-    pub(super) verify: bool,
+    /// The limit that the documentation states, for an upstream that does not tell it.
+    pub(crate) stated: Option<Quota>,
+    /// How fast it comes back, where that does not follow from the limit.
+    pub(crate) refill: Option<Quota>,
+    /// What to add to every reset, because the upstream rounds it down.
+    pub(crate) slack: Duration,
+    /// Whether the first request after a reset goes alone, because the reset may promise too much.
+    pub(crate) verify: bool,
 }
 
 impl Dimension {
@@ -47,45 +55,8 @@ impl Dimension {
         &self.name
     }
 
-    /// Whom it counts.
-    #[must_use]
-    pub fn reach(&self) -> Reach {
-        self.reach
-    }
-
-    /// How what was used comes back.
-    #[must_use]
-    pub fn window(&self) -> Window {
-        self.window
-    }
-
-    /// The limit that the documentation states, for an upstream that does not tell it.
-    #[must_use]
-    pub fn stated(&self) -> Option<Quota> {
-        self.stated
-    }
-
-    /// How fast it comes back, where that does not follow from the limit.
-    #[must_use]
-    pub fn refill(&self) -> Option<Quota> {
-        self.refill
-    }
-
-    /// What to add to every reset, because the upstream rounds it down.
-    #[must_use]
-    pub fn slack(&self) -> Duration {
-        self.slack
-    }
-
-    /// Whether the first request after a reset goes alone, because the reset may promise too much.
-    #[must_use]
-    pub fn is_verified_after_reset(&self) -> bool {
-        self.verify
-    }
-
     /// Whether no answer ever tells it, so that it is counted here.
-    #[must_use]
-    pub fn is_modelled(&self) -> bool {
+    pub(crate) fn is_modelled(&self) -> bool {
         matches!(self.source, Source::Modelled)
     }
 }
@@ -96,9 +67,9 @@ pub(super) enum Source {
     /// One number per field.
     Fields(Fields),
     /// Shopify's `32/40`.
-    UsedOfSize(String),
+    UsedOfSize(FieldName),
     /// Riot's `20:1,100:120` and the same for what was used.
-    Counts { limit: String, used: String },
+    Counts { limit: FieldName, used: FieldName },
     /// The structured fields of the IETF drafts, and their predecessors.
     Structured,
     /// Nowhere.
@@ -108,16 +79,43 @@ pub(super) enum Source {
 /// The names of a dimension's fields.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields {
-    pub(super) limit: Option<String>,
-    pub(super) remaining: Option<String>,
-    pub(super) used: Option<String>,
-    pub(super) reset: Vec<Value>,
-    pub(super) interval: Option<Value>,
+    pub(super) limit: Option<FieldName>,
+    pub(super) remaining: Option<FieldName>,
+    pub(super) used: Option<FieldName>,
+    pub(super) reset: Vec<TimeField>,
+    pub(super) interval: Option<TimeField>,
 }
 
 /// A field that holds a time, and how it is written.
-#[derive(Clone, Debug)]
-pub(super) struct Value {
-    pub(super) header: String,
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TimeField {
+    pub(super) header: FieldName,
+    #[serde(deserialize_with = "super::file::form")]
     pub(super) form: Form,
+}
+
+/// The name of a header field, in lower case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct FieldName(String);
+
+impl TryFrom<String> for FieldName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_!#$%&'*+.^`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) {
+            return Err(format!("`{name}` is not the name of a header field"));
+        }
+        Ok(Self(name.to_ascii_lowercase()))
+    }
+}
+
+impl Deref for FieldName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
 }

@@ -1,29 +1,38 @@
-//! The text of a profile, as it is written.
+//! The text of a profile, as it is written, and how single values in it are read.
 //!
-//! Everything that is validated later keeps its place in the text (`Spanned`), so that an error can
-//! name the line and the field. docs/upstream.md explains each field.
+//! A value is validated where it is read, so serde names its place in the text. What depends on
+//! several values is validated in `build`; such values keep their place (`Spanned`), so that the error
+//! can name the line and the field. docs/upstream.md explains each field.
 
-use serde::Deserialize;
+use std::time::Duration;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use tollway_core::fields::Form;
+use tollway_core::{Quota, parse_duration};
 use toml::Spanned;
 
-use super::ProfileError;
-
-type Text = Spanned<String>;
+use super::dimension::{FieldName, Reach, TimeField, Window};
+use super::routing::{Routing, Rule};
+use super::signal::{Invalid, Retry, Signal};
+use super::{GlobalLimit, ProfileError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    pub(super) name: Text,
-    pub(super) about: Option<String>,
+    #[serde(deserialize_with = "name")]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) about: String,
     pub(super) docs: Option<String>,
     pub(super) upstream: Option<String>,
     #[serde(default)]
-    pub(super) route: Routes,
+    pub(super) route: Routing,
     #[serde(default)]
     pub(super) rules: Vec<Rule>,
-    pub(super) global: Option<Global>,
-    pub(super) concurrency: Option<Spanned<u32>>,
-    pub(super) bucket: Option<Text>,
+    pub(super) global: Option<GlobalLimit>,
+    pub(super) concurrency: Option<u32>,
+    pub(super) bucket: Option<FieldName>,
     #[serde(default)]
     pub(super) dimensions: Vec<Dimension>,
     #[serde(default)]
@@ -33,124 +42,54 @@ pub(super) struct File {
     pub(super) invalid: Option<Invalid>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Routes {
-    pub(super) by: Option<Text>,
-    #[serde(default)]
-    pub(super) strip: Vec<Text>,
-    #[serde(default)]
-    pub(super) ids: Vec<Text>,
-    #[serde(default)]
-    pub(super) ids_after: Vec<Text>,
-    #[serde(default)]
-    pub(super) major: Vec<Text>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Rule {
-    #[serde(rename = "match")]
-    pub(super) pattern: Text,
-    pub(super) class: Option<Text>,
-    pub(super) exempt: Option<Text>,
-    #[serde(default)]
-    pub(super) cost: Vec<Cost>,
-    pub(super) limit: Option<Text>,
-    pub(super) lane: Option<Lane>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Cost {
-    pub(super) dimension: Text,
-    pub(super) units: u32,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Lane {
-    pub(super) name: Text,
-    #[serde(default)]
-    pub(super) body: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Global {
-    pub(super) limit: Text,
-    pub(super) jitter: Option<Text>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Dimension {
-    pub(super) name: Text,
-    pub(super) reach: Option<Text>,
-    pub(super) window: Option<Text>,
-    pub(super) after_reset: Option<Text>,
-    pub(super) limit: Option<Text>,
-    pub(super) remaining: Option<Text>,
-    pub(super) used: Option<Text>,
+    pub(super) name: Spanned<String>,
     #[serde(default)]
-    pub(super) reset: Vec<Value>,
-    pub(super) interval: Option<Value>,
-    pub(super) used_of_size: Option<Text>,
+    pub(super) reach: Reach,
+    #[serde(default)]
+    pub(super) window: Window,
+    #[serde(default)]
+    pub(super) after_reset: AfterReset,
+    pub(super) limit: Option<Spanned<FieldName>>,
+    pub(super) remaining: Option<FieldName>,
+    pub(super) used: Option<FieldName>,
+    #[serde(default)]
+    pub(super) reset: Vec<Spanned<TimeField>>,
+    pub(super) interval: Option<TimeField>,
+    pub(super) used_of_size: Option<FieldName>,
     pub(super) counts: Option<Counts>,
-    pub(super) structured: Option<Text>,
-    pub(super) stated: Option<Text>,
-    pub(super) refill: Option<Text>,
-    pub(super) slack: Option<Text>,
+    pub(super) structured: Option<Structured>,
+    #[serde(default, deserialize_with = "optional_quota")]
+    pub(super) stated: Option<Quota>,
+    #[serde(default, deserialize_with = "optional_quota")]
+    pub(super) refill: Option<Quota>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(super) slack: Duration,
     pub(super) cost: Option<u32>,
 }
 
+/// What the first request after a reset may rely on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AfterReset {
+    #[default]
+    Full,
+    Probe,
+}
+
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Value {
-    pub(super) header: Text,
-    pub(super) form: Text,
+#[serde(rename_all = "lowercase")]
+pub(super) enum Structured {
+    Ietf,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Counts {
-    pub(super) limit: Text,
-    pub(super) used: Text,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Retry {
-    #[serde(default)]
-    pub(super) header: Vec<Value>,
-    pub(super) body: Option<BodyValue>,
-    pub(super) unsaid: Option<Text>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct BodyValue {
-    pub(super) field: Text,
-    pub(super) form: Text,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Signal {
-    pub(super) status: Spanned<Vec<u16>>,
-    pub(super) header: Option<Text>,
-    pub(super) equals: Option<String>,
-    pub(super) absent: Option<Text>,
-    pub(super) body: Option<Text>,
-    pub(super) means: Text,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Invalid {
-    pub(super) status: Spanned<Vec<u16>>,
-    #[serde(default)]
-    pub(super) shared_counts: bool,
+    pub(super) limit: FieldName,
+    pub(super) used: FieldName,
 }
 
 /// Reads the text; the error names the place.
@@ -159,6 +98,77 @@ pub(super) fn read(text: &str) -> Result<File, ProfileError> {
         let at = error.span().map_or(0, |span| span.start);
         error_at(text, at, error.message())
     })
+}
+
+/// A text that `parse` accepts.
+fn parsed<'de, D: Deserializer<'de>, T>(
+    from: D,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not {expected}")))
+}
+
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_name = |text: &str| !text.is_empty() && text.bytes().all(plain);
+    parsed(from, "a name of lower-case letters, digits and dashes", |text| {
+        is_name(text).then(|| text.to_owned())
+    })
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let expected = "a duration such as 100ms, 90s or 1h";
+    parsed(from, expected, |text| parse_duration(text).ok())
+}
+
+pub(super) fn quota<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {
+    parsed(from, "a quota such as 50/1s", |text| text.parse().ok())
+}
+
+pub(super) fn optional_quota<'de, D>(from: D) -> Result<Option<Quota>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    quota(from).map(Some)
+}
+
+/// The quota of a limit over all routes.
+pub(super) fn global_quota<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {
+    let quota = quota(from)?;
+    if quota.units() > GlobalLimit::UNITS_MAX {
+        let message = format!("a global limit has at most {} units", GlobalLimit::UNITS_MAX);
+        return Err(D::Error::custom(message));
+    }
+    Ok(quota)
+}
+
+pub(super) fn form<'de, D: Deserializer<'de>>(from: D) -> Result<Form, D::Error> {
+    const FORMS: [(&str, Form); 8] = [
+        ("epoch_s", Form::EpochSeconds),
+        ("epoch_ms", Form::EpochMillis),
+        ("delta_s", Form::DeltaSeconds),
+        ("delta_ms", Form::DeltaMillis),
+        ("http_date", Form::HttpDate),
+        ("rfc3339", Form::Rfc3339),
+        ("go_duration", Form::Duration),
+        ("guess", Form::Guess),
+    ];
+    let expected = format!("one of {}", FORMS.map(|(name, _)| name).join(", "));
+    parsed(from, &expected, |text| {
+        FORMS.iter().find(|(name, _)| *name == text).map(|(_, form)| *form)
+    })
+}
+
+/// Statuses, at least one.
+pub(super) fn statuses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
+    let statuses = Vec::deserialize(from)?;
+    if statuses.is_empty() {
+        Err(D::Error::custom("name at least one status"))
+    } else {
+        Ok(statuses)
+    }
 }
 
 /// An error about the byte at `at`: the line, and the field as its table and key name it.

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::pace::Outcome;
 
+/// The shortest wait after a refusal, whatever it says.
+const WAIT_MIN: Duration = Duration::from_millis(50);
+
 /// Whom a refusal concerns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -83,5 +86,27 @@ impl Observation {
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.outcome == Outcome::Limited
+    }
+
+    /// Whom a refusal concerns, as far as can be told.
+    ///
+    /// A refusal although something is left in every dimension comes from a limit that no field
+    /// tells. It must not block the whole bucket, even if the upstream says that it is the user's.
+    pub(crate) fn concerns(&self) -> Scope {
+        let mut left = self.readings.iter().filter_map(|reading| reading.remaining).peekable();
+        let has_some_left = left.peek().is_some() && left.all(|remaining| remaining > 0);
+        match self.scope {
+            Some(Scope::Global) => Scope::Global,
+            _ if has_some_left => Scope::Shared,
+            said => said.unwrap_or_default(),
+        }
+    }
+
+    /// How long to wait after a refusal: as told, else until the reset of what is spent, else
+    /// `unsaid`. Never less than [`WAIT_MIN`]: some upstreams say 0 and refuse again.
+    pub(crate) fn refused_for(&self, unsaid: Duration) -> Duration {
+        let spent = self.readings.iter().filter(|reading| reading.remaining == Some(0));
+        let reset = spent.filter_map(|reading| reading.reset_after).max();
+        self.retry_after.or(reset).unwrap_or(unsaid).max(WAIT_MIN)
     }
 }

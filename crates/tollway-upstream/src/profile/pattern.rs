@@ -1,7 +1,10 @@
 //! Patterns of paths: `POST /channels/*/messages`, `/webhooks/{}/{}`.
 //!
 //! A pattern is compared segment by segment. `*` and `{}` stand for any one segment, `{}` to be
-//! captured, as is `{#}`, which is a secret and never shown; `text*` for a segment that begins with the text; a last `**` for any rest.
+//! captured, as is `{#}`, which is a secret and never shown; `text*` for a segment that begins with
+//! the text; a last `**` for any rest.
+
+use serde::Deserialize;
 
 /// Longer paths are cut: what lies deeper is of no interest to a limit.
 pub(super) const SEGMENTS_MAX: usize = 24;
@@ -9,7 +12,7 @@ pub(super) const SEGMENTS_MAX: usize = 24;
 pub(super) const SEGMENT_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum Segment {
     Literal(Box<str>),
     Prefix(Box<str>),
     Any,
@@ -19,60 +22,80 @@ enum Part {
 }
 
 /// A pattern of a method and a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(super) struct Pattern {
     method: Option<Box<str>>,
-    parts: Vec<Part>,
+    segments: Vec<Segment>,
 }
 
-impl Pattern {
+impl TryFrom<String> for Pattern {
+    type Error = &'static str;
+
     /// Reads `METHOD /path` or `/path`; the message says what would be right.
-    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
+    fn try_from(text: String) -> Result<Self, &'static str> {
         let (method, path) = match text.split_once(' ') {
             Some((method, path)) => (Some(method), path),
-            None => (None, text),
+            None => (None, &*text),
         };
         let path = path.strip_prefix('/').ok_or("a path pattern begins with a slash")?;
-        let parts: Vec<Part> = path.split('/').filter(|part| !part.is_empty()).map(part).collect();
-        let rest = parts.iter().position(|part| *part == Part::Rest);
-        if rest.is_some_and(|at| at + 1 != parts.len()) {
+        let segments: Vec<_> =
+            path.split('/').filter(|text| !text.is_empty()).map(Segment::parse).collect();
+        let rest = segments.iter().position(|segment| *segment == Segment::Rest);
+        if rest.is_some_and(|at| at + 1 != segments.len()) {
             return Err("`**` can only stand at the end");
         }
         let method = method.filter(|method| *method != "*").map(Into::into);
-        Ok(Self { method, parts })
+        Ok(Self { method, segments })
     }
+}
 
+impl Pattern {
     /// Whether the whole path is as described.
     pub(super) fn matches(&self, method: &str, path: &[&str]) -> bool {
-        let open = self.parts.last() == Some(&Part::Rest);
+        let open = self.segments.last() == Some(&Segment::Rest);
         self.method.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(method))
             && self.is_prefix_of(path)
-            && (open || self.parts.len() == path.len())
+            && (open || self.segments.len() == path.len())
     }
 
     /// Whether the path begins as described.
     pub(super) fn is_prefix_of(&self, path: &[&str]) -> bool {
-        let parts = self.parts.strip_suffix(&[Part::Rest]).unwrap_or(&self.parts);
-        parts.len() <= path.len() && parts.iter().zip(path).all(|(part, text)| part.fits(text))
+        let segments = self.segments.strip_suffix(&[Segment::Rest]).unwrap_or(&self.segments);
+        let fits = |(segment, text): (&Segment, &&str)| segment.fits(text);
+        segments.len() <= path.len() && segments.iter().zip(path).all(fits)
     }
 
     /// How many segments it describes.
     pub(super) fn len(&self) -> usize {
-        self.parts.len()
+        self.segments.len()
     }
 
     /// Whether the segment at `index` is to be captured.
     pub(super) fn captures(&self, index: usize) -> bool {
-        matches!(self.parts.get(index), Some(Part::Captured | Part::Secret))
+        matches!(self.segments.get(index), Some(Segment::Captured | Segment::Secret))
     }
 
     /// Whether the segment at `index` must not be shown.
     pub(super) fn hides(&self, index: usize) -> bool {
-        self.parts.get(index) == Some(&Part::Secret)
+        self.segments.get(index) == Some(&Segment::Secret)
     }
 }
 
-impl Part {
+impl Segment {
+    fn parse(text: &str) -> Self {
+        match text {
+            "*" => Self::Any,
+            "**" => Self::Rest,
+            "{}" => Self::Captured,
+            "{#}" => Self::Secret,
+            _ => match text.strip_suffix('*') {
+                Some(prefix) => Self::Prefix(prefix.into()),
+                None => Self::Literal(text.into()),
+            },
+        }
+    }
+
     fn fits(&self, text: &str) -> bool {
         match self {
             Self::Literal(wanted) => &**wanted == text,
@@ -82,21 +105,9 @@ impl Part {
     }
 }
 
-fn part(text: &str) -> Part {
-    match text {
-        "*" => Part::Any,
-        "**" => Part::Rest,
-        "{}" => Part::Captured,
-        "{#}" => Part::Secret,
-        _ => match text.strip_suffix('*') {
-            Some(prefix) => Part::Prefix(prefix.into()),
-            None => Part::Literal(text.into()),
-        },
-    }
-}
-
 /// How a segment is known to be a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Id {
     /// Nothing but digits.
     Digits,
@@ -109,16 +120,6 @@ pub(super) enum Id {
 }
 
 impl Id {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "digits" => Self::Digits,
-            "uuid" => Self::Uuid,
-            "hex" => Self::Hex,
-            "opaque" => Self::Opaque,
-            _ => return None,
-        })
-    }
-
     pub(super) fn is(self, segment: &str) -> bool {
         let has_digit = || segment.bytes().any(|byte| byte.is_ascii_digit());
         let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -7,7 +7,7 @@ use tollway_core::fields::{
     Form, Lines, Observed, count, counts_per_window, http_date, read, retry_after, used_of_size,
 };
 
-use super::dimension::{Fields, Source, Value};
+use super::dimension::{FieldName, Fields, Source, TimeField};
 use super::signal::Meaning;
 use super::{Observation, Profile, Reading, Response, Scope, body};
 use crate::pace::Outcome;
@@ -25,18 +25,19 @@ pub(super) fn observe(profile: &Profile, response: &Response<'_>) -> Observation
     let date = response.lines.first("date").and_then(|text| http_date(text, response.now));
     let mut reader = Reader { response, epoch: date.unwrap_or(response.now), malformed: 0 };
     let meaning = meaning(profile, response);
-    let scope = match meaning {
-        Some(Meaning::Limit(scope)) => scope,
-        Some(Meaning::NoLimit) | None => None,
-    };
+    let scope = meaning.and_then(Meaning::scope);
     // A cached answer tells what was left when it was made.
     let is_cached = response.lines.first("age").and_then(count).is_some_and(|age_s| age_s > 0);
     let readings = if is_cached { Vec::new() } else { reader.readings(profile) };
-    let is_limit = matches!(meaning, Some(Meaning::Limit(_)));
+    let is_limit = meaning.is_some_and(Meaning::is_limit);
     let retry_after = reader.retry_after(profile, is_limit);
     Observation {
         status: response.status,
-        outcome: outcome(response.status, meaning),
+        outcome: match is_limit {
+            true => Outcome::Limited,
+            false if response.status >= 500 => Outcome::Failed,
+            false => Outcome::Accepted,
+        },
         bucket: profile.bucket.as_ref().and_then(|name| bucket(response.lines.first(name)?)),
         readings,
         retry_after,
@@ -50,15 +51,7 @@ pub(super) fn observe(profile: &Profile, response: &Response<'_>) -> Observation
 /// What the answer means by the first signal that fits; a 429 is a limit even if none does.
 fn meaning(profile: &Profile, response: &Response<'_>) -> Option<Meaning> {
     let found = profile.signals.iter().find(|signal| signal.matches(response));
-    found.map(|signal| signal.means).or((response.status == 429).then_some(Meaning::Limit(None)))
-}
-
-fn outcome(status: u16, meaning: Option<Meaning>) -> Outcome {
-    match meaning {
-        Some(Meaning::Limit(_)) => Outcome::Limited,
-        _ if status >= 500 => Outcome::Failed,
-        _ => Outcome::Accepted,
-    }
+    found.map(|signal| signal.means).or((response.status == 429).then_some(Meaning::Limit))
 }
 
 /// The upstream's name of a bucket, bounded: it becomes part of a key.
@@ -97,7 +90,7 @@ impl Reader<'_> {
     }
 
     fn fields(&mut self, fields: &Fields) -> Option<Reading> {
-        let said = |name: &Option<String>, reader: &mut Self| {
+        let said = |name: &Option<FieldName>, reader: &mut Self| {
             name.as_ref().and_then(|name| reader.parsed(name, count))
         };
         let stated = fields.limit.as_ref().and_then(|name| self.parsed(name, limit));
@@ -198,7 +191,7 @@ impl Reader<'_> {
 
     /// The wait in a field. A number that is absurd in the stated form is read as what it looks
     /// like: an epoch for a delta would be a wait of 50 years.
-    fn instant(&mut self, value: &Value) -> Option<Instant> {
+    fn instant(&mut self, value: &TimeField) -> Option<Instant> {
         let text = self.response.lines.first(&value.header)?;
         let form = if is_plausible(value.form, text) { value.form } else { Form::Guess };
         self.malformed += u32::from(form != value.form);
@@ -241,8 +234,7 @@ pub(super) fn body_wanted(profile: &Profile, status: u16, lines: &Lines<'_>) -> 
     let mut may = profile.signals.iter().filter(|signal| signal.may_match(status, lines));
     let decided = may.next();
     let signal_reads = decided.is_some_and(super::signal::Signal::reads_body);
-    let limits = |means| matches!(means, Meaning::Limit(_));
-    let is_limit = decided.map_or(status == 429, |signal| limits(signal.means));
+    let is_limit = decided.map_or(status == 429, |signal| signal.means.is_limit());
     if signal_reads || (is_limit && profile.retry.body.is_some()) { BODY_BYTES } else { 0 }
 }
 

@@ -8,12 +8,12 @@
 //! {"the": "body"}                          up to the next request or status line
 //! ```
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use tollway_core::fields::Lines;
 
-use super::{Observation, Profile, Response, Route};
+use super::{Observation, Profile, Response, Route, Scope};
 use crate::pace::Outcome;
 
 /// Recorded exchanges; further ones are an error.
@@ -114,31 +114,28 @@ fn request_line(line: &str) -> Option<(String, String)> {
     is_it.then(|| (method.to_owned(), target.to_owned()))
 }
 
-/// Writing to a string cannot fail, hence the unused results below.
+/// One line of an explanation, if there is something to say. Writing to a string cannot fail.
+fn row(out: &mut String, label: &str, value: Option<impl fmt::Display>) {
+    if let Some(value) = value {
+        let _ = writeln!(out, "{label:<11} {value}");
+    }
+}
+
 fn explain_route(out: &mut String, profile: &Profile, route: &Route) {
-    let name = format!("{} {}", route.method(), route.template());
-    let _ = writeln!(out, "route       {}", if name == " " { "all" } else { name.trim() });
-    if !route.major().is_empty() {
-        let _ = writeln!(out, "major       {}", route.major());
-    }
-    if let Some(class) = route.class() {
-        let _ = writeln!(out, "class       {class}");
-    }
-    if let Some(lane) = route.lane() {
-        let _ = writeln!(out, "lane        {lane}");
-    }
-    if let Some(stated) = route.stated() {
-        let _ = writeln!(out, "stated      {stated}");
-    }
-    if route.is_exempt() {
-        let _ = writeln!(out, "exempt      from everything");
-    } else if route.is_exempt_from_global() {
-        let _ = writeln!(out, "exempt      from the global limit");
-    }
+    row(out, "route", Some(route.name()));
+    row(out, "major", Some(route.major()).filter(|major| !major.is_empty()));
+    row(out, "class", route.class());
+    row(out, "lane", route.lane());
+    row(out, "stated", route.stated());
+    let exempt = match (route.is_exempt(), route.is_exempt_from_global()) {
+        (true, _) => Some("from everything"),
+        (false, true) => Some("from the global limit"),
+        (false, false) => None,
+    };
+    row(out, "exempt", exempt);
     for (dimension, cost) in profile.dimensions().iter().zip(route.costs()) {
-        if *cost != 1 {
-            let _ = writeln!(out, "cost        {cost} {}", dimension.name());
-        }
+        let cost = Some(cost).filter(|cost| **cost != 1);
+        row(out, "cost", cost.map(|cost| format!("{cost} {}", dimension.name())));
     }
 }
 
@@ -148,19 +145,12 @@ fn explain_observation(out: &mut String, profile: &Profile, seen: &Observation) 
         Outcome::Limited => "limited",
         Outcome::Failed => "failed",
     };
-    let _ = writeln!(out, "outcome     {outcome}");
-    if let Some(scope) = seen.scope {
-        let _ = writeln!(out, "scope       {}", scope.name());
-    }
-    if let Some(bucket) = &seen.bucket {
-        let _ = writeln!(out, "bucket      {bucket}");
-    }
+    row(out, "outcome", Some(outcome));
+    row(out, "scope", seen.scope.map(Scope::name));
+    row(out, "bucket", seen.bucket.as_ref());
     for reading in &seen.readings {
-        let of = profile.dimensions().get(usize::from(reading.dimension));
-        let _ = write!(out, "dimension   {}", of.map_or("?", super::Dimension::name));
-        if reading.part > 0 {
-            let _ = write!(out, "/{}", reading.part);
-        }
+        let name = profile.dimension_name(usize::from(reading.dimension), reading.part);
+        let _ = write!(out, "dimension   {name}");
         let number = |value: Option<u64>| value.map_or("?".to_owned(), |value| value.to_string());
         let _ = write!(out, ": {} of {} left", number(reading.remaining), number(reading.limit));
         if let Some(reset) = reading.reset_after {
@@ -174,13 +164,10 @@ fn explain_observation(out: &mut String, profile: &Profile, seen: &Observation) 
         }
         let _ = writeln!(out);
     }
-    if let Some(wait) = seen.retry_after {
-        let _ = writeln!(out, "retry after {wait:?}");
-    }
+    row(out, "retry after", seen.retry_after.map(|wait| format!("{wait:?}")));
     if seen.invalid {
         let _ = writeln!(out, "counts as an invalid request");
     }
-    if seen.malformed > 0 {
-        let _ = writeln!(out, "malformed   {} fields ignored", seen.malformed);
-    }
+    let malformed = Some(seen.malformed).filter(|count| *count > 0);
+    row(out, "malformed", malformed.map(|count| format!("{count} fields ignored")));
 }

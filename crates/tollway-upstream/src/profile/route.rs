@@ -12,19 +12,14 @@ pub type Costs = [u32; DIMENSIONS_MAX];
 
 /// Where a request goes, as far as limits are concerned. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route(Arc<Named>);
+pub struct Route(Arc<RouteFields>);
 
-/// The parts, and what is made of them once because every claim asks for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    parts: Parts,
-    name: Box<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteFields {
     pub(crate) method: Box<str>,
     pub(crate) template: Box<str>,
+    /// Made of both once, because every claim asks for it.
+    pub(crate) name: Box<str>,
     pub(crate) path: Box<str>,
     pub(crate) major: Box<str>,
     pub(crate) class: Option<Box<str>>,
@@ -37,46 +32,45 @@ pub(crate) struct Parts {
     pub(crate) stated: Option<Quota>,
 }
 
+impl RouteFields {
+    /// The route of these fields.
+    pub(crate) fn named(mut self) -> Route {
+        self.name = match (&*self.method, &*self.template) {
+            ("", "") => "all".into(),
+            ("", template) => template.into(),
+            (method, template) => [method, " ", template].concat().into(),
+        };
+        Route(Arc::new(self))
+    }
+}
+
 impl Route {
     /// A route of a method, a template and a major parameter, that costs one unit.
     #[must_use]
     pub fn new(method: &str, template: &str, major: &str) -> Self {
         let mut costs = [0; DIMENSIONS_MAX];
         costs[0] = 1;
-        Self::of_parts(Parts {
+        let fields = RouteFields {
             method: method.into(),
             template: template.into(),
             path: template.into(),
             major: major.into(),
-            class: None,
-            shape: None,
-            lane: None,
             costs,
-            exempt_global: false,
-            exempt: false,
-            stated: None,
-        })
-    }
-
-    pub(crate) fn of_parts(parts: Parts) -> Self {
-        let name = match (&*parts.method, &*parts.template) {
-            ("", "") => "all".into(),
-            ("", template) => template.into(),
-            (method, template) => [method, " ", template].concat().into(),
+            ..RouteFields::default()
         };
-        Self(Arc::new(Named { parts, name }))
+        fields.named()
     }
 
     /// The method, as sent; empty if the upstream's limits do not distinguish methods.
     #[must_use]
     pub fn method(&self) -> &str {
-        &self.0.parts.method
+        &self.0.method
     }
 
     /// The path with every parameter replaced by its name: `/channels/:major/messages/:id`.
     #[must_use]
     pub fn template(&self) -> &str {
-        &self.0.parts.template
+        &self.0.template
     }
 
     /// The path with the major parameters kept: `/channels/81384788765712384/messages/:id`.
@@ -84,19 +78,19 @@ impl Route {
     /// This is the Spectacles notion of a route.
     #[must_use]
     pub fn path(&self) -> &str {
-        &self.0.parts.path
+        &self.0.path
     }
 
     /// The major parameters, joined by `/`: each value has limits of its own. Often empty.
     #[must_use]
     pub fn major(&self) -> &str {
-        &self.0.parts.major
+        &self.0.major
     }
 
     /// The upstream's own name of the bucket, where the profile knows it beforehand.
     #[must_use]
     pub fn class(&self) -> Option<&str> {
-        self.0.parts.class.as_deref()
+        self.0.class.as_deref()
     }
 
     /// The route without its major parameters: `GET /channels/:major`; `all` where there is but one.
@@ -107,36 +101,36 @@ impl Route {
     /// What the upstream's own name of its bucket is remembered by: its name, or method and path where
     /// the profile puts routes together in classes.
     pub(crate) fn shape(&self) -> &str {
-        self.0.parts.shape.as_deref().unwrap_or(&self.0.name)
+        self.0.shape.as_deref().unwrap_or(&self.0.name)
     }
 
     /// A sub-limit that this request may meet, such as the renaming of a channel.
     #[must_use]
     pub fn lane(&self) -> Option<&str> {
-        self.0.parts.lane.as_deref()
+        self.0.lane.as_deref()
     }
 
     /// What it takes from each dimension, unless the claim says otherwise.
     #[must_use]
     pub fn costs(&self) -> &Costs {
-        &self.0.parts.costs
+        &self.0.costs
     }
 
     /// Whether the limit over all routes does not count it.
     #[must_use]
     pub fn is_exempt_from_global(&self) -> bool {
-        self.0.parts.exempt_global
+        self.0.exempt_global
     }
 
     /// Whether no limit counts it.
     #[must_use]
     pub fn is_exempt(&self) -> bool {
-        self.0.parts.exempt
+        self.0.exempt
     }
 
     /// A limit that the profile states because the upstream never tells it.
     #[must_use]
     pub fn stated(&self) -> Option<Quota> {
-        self.0.parts.stated
+        self.0.stated
     }
 }

@@ -8,65 +8,101 @@
 
 use std::fmt::Write as _;
 
+use serde::Deserialize;
 use tollway_core::Quota;
+use toml::Spanned;
 
 use super::pattern::{Id, Pattern, SEGMENT_BYTES_MAX, SEGMENTS_MAX};
-use super::route::{Costs, Parts, Route};
+use super::route::{Costs, Route, RouteFields};
 
 /// What separates the limits of an upstream's routes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) enum By {
     /// Method and path.
     #[default]
+    #[serde(rename = "method+path")]
     MethodAndPath,
     /// The path alone.
+    #[serde(rename = "path")]
     Path,
     /// Nothing: one limit for all.
+    #[serde(rename = "none")]
     Nothing,
 }
 
 /// How targets become routes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Routing {
     pub(super) by: By,
     pub(super) strip: Vec<Pattern>,
     pub(super) ids: Vec<Id>,
     pub(super) ids_after: Vec<Box<str>>,
     pub(super) major: Vec<Pattern>,
+    #[serde(skip)]
     pub(super) rules: Vec<Rule>,
+    #[serde(skip)]
     pub(super) costs: Costs,
 }
 
 /// What is particular about some routes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Rule {
-    pub(super) pattern: Pattern,
-    pub(super) class: Option<Box<str>>,
-    pub(super) exempt_global: bool,
-    pub(super) exempt: bool,
+    #[serde(rename = "match")]
+    pub(super) pattern: Spanned<Pattern>,
+    class: Option<Box<str>>,
+    #[serde(default)]
+    exempt: Exempt,
+    #[serde(default)]
+    pub(super) cost: Vec<RuleCost>,
+    /// The same in the order of the dimensions, once these are known.
+    #[serde(skip)]
     pub(super) costs: Costs,
-    pub(super) stated: Option<Quota>,
-    pub(super) lane: Option<Lane>,
+    #[serde(rename = "limit", default, deserialize_with = "super::file::optional_quota")]
+    stated: Option<Quota>,
+    lane: Option<SubLimitRule>,
+}
+
+/// What a request takes of a dimension.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleCost {
+    pub(super) dimension: Spanned<String>,
+    pub(super) units: u32,
+}
+
+/// Which limits do not count a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Exempt {
+    #[default]
+    Nothing,
+    Global,
+    Everything,
 }
 
 /// A sub-limit that some requests to a route may meet.
-#[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub(super) name: Box<str>,
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubLimitRule {
+    name: Box<str>,
     /// Fields of the request's body of which it concerns only those that have one; all if empty.
-    pub(super) body: Vec<String>,
+    #[serde(default)]
+    body: Vec<String>,
 }
 
 impl Routing {
     pub(super) fn route(&self, method: &str, target: &str, body: Option<&[u8]>) -> Route {
         let segments = self.segments(target);
-        let rule = self.rules.iter().find(|rule| rule.pattern.matches(method, &segments));
+        let rule = self.rule(method, &segments);
+        let exempt = rule.map_or(Exempt::Nothing, |rule| rule.exempt);
         let (template, path, major) = self.template(&segments);
         let class = rule.and_then(|rule| rule.class.clone());
         let is_apart = class.is_some() && self.by == By::Nothing;
         let shape = is_apart.then(|| self.shape(method, &segments).into());
         let lane = rule.and_then(|rule| rule.lane.as_ref()).filter(|lane| lane.concerns(body));
-        Route::of_parts(Parts {
+        let fields = RouteFields {
             method: if self.by == By::MethodAndPath { method.into() } else { "".into() },
             template: template.into(),
             path: path.into(),
@@ -75,16 +111,23 @@ impl Routing {
             shape,
             lane: lane.map(|lane| lane.name.clone()),
             costs: rule.map_or(self.costs, |rule| rule.costs),
-            exempt_global: rule.is_some_and(|rule| rule.exempt_global),
-            exempt: rule.is_some_and(|rule| rule.exempt),
+            exempt_global: exempt != Exempt::Nothing,
+            exempt: exempt == Exempt::Everything,
             stated: rule.and_then(|rule| rule.stated),
-        })
+            ..RouteFields::default()
+        };
+        fields.named()
     }
 
     pub(super) fn has_body_lane(&self, method: &str, target: &str) -> bool {
         let segments = self.segments(target);
-        let rule = self.rules.iter().find(|rule| rule.pattern.matches(method, &segments));
-        rule.and_then(|rule| rule.lane.as_ref()).is_some_and(|lane| !lane.body.is_empty())
+        let lane = self.rule(method, &segments).and_then(|rule| rule.lane.as_ref());
+        lane.is_some_and(|lane| !lane.body.is_empty())
+    }
+
+    /// The first rule that fits.
+    fn rule(&self, method: &str, segments: &[&str]) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.pattern.get_ref().matches(method, segments))
     }
 
     /// The segments of the path, without the query and without what all paths begin with.
@@ -149,7 +192,7 @@ impl Routing {
     }
 }
 
-impl Lane {
+impl SubLimitRule {
     /// Without the body nobody can tell, so it does: a lane too many is blocked, never one too few.
     fn concerns(&self, body: Option<&[u8]>) -> bool {
         let Some(body) = body else { return true };
@@ -157,11 +200,11 @@ impl Lane {
     }
 }
 
-/// Stands for a secret in keys and pages (FNV-1a): the same in every process, and no way back from
-/// it to a token of dozens of random characters.
-fn fingerprint(secret: &str) -> u64 {
+/// Stands for a text, the same in every process (FNV-1a): for a secret in keys and pages, because
+/// there is no way back from it to a token of dozens of random characters; for a client's name.
+pub(crate) fn fingerprint(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    secret.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// The segment, cut where no limit needs it longer.

@@ -2,28 +2,52 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use tollway_core::fields::{Form, Lines};
 
-use super::dimension::Value;
+use super::dimension::{FieldName, TimeField};
 use super::{Response, Scope, body};
 
 /// What an answer means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Meaning {
-    /// A limit was met, and whom that concerns if it is known.
-    Limit(Option<Scope>),
+    /// A limit was met; whom that concerns is not known.
+    Limit,
+    /// A limit of that [`Scope`] was met.
+    User,
+    Shared,
+    Global,
     /// It looks like a limit and is none: a lock, a missing permission.
     NoLimit,
 }
 
+impl Meaning {
+    pub(super) fn is_limit(self) -> bool {
+        self != Self::NoLimit
+    }
+
+    /// Whom a limit concerns, if that is known.
+    pub(super) fn scope(self) -> Option<Scope> {
+        match self {
+            Self::User => Some(Scope::User),
+            Self::Shared => Some(Scope::Shared),
+            Self::Global => Some(Scope::Global),
+            Self::Limit | Self::NoLimit => None,
+        }
+    }
+}
+
 /// Answers of one kind, and what they mean.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Signal {
-    pub(super) status: Vec<u16>,
-    pub(super) header: Option<String>,
-    pub(super) equals: Option<String>,
-    pub(super) absent: Option<String>,
-    pub(super) body: Option<String>,
+    #[serde(deserialize_with = "super::file::statuses")]
+    status: Vec<u16>,
+    header: Option<FieldName>,
+    equals: Option<String>,
+    absent: Option<FieldName>,
+    body: Option<String>,
     pub(super) means: Meaning,
 }
 
@@ -35,7 +59,7 @@ impl Signal {
 
     /// As far as can be said without the body.
     pub(super) fn may_match(&self, status: u16, lines: &Lines<'_>) -> bool {
-        let is = |name: &String| match (lines.first(name), &self.equals) {
+        let is = |name: &FieldName| match (lines.first(name), &self.equals) {
             (None, _) => false,
             (Some(_), None) => true,
             (Some(found), Some(wanted)) => found.eq_ignore_ascii_case(wanted),
@@ -51,25 +75,39 @@ impl Signal {
 }
 
 /// Where a refusal says how long to wait.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Retry {
-    pub(super) headers: Vec<Value>,
+    #[serde(rename = "header")]
+    pub(super) headers: Vec<TimeField>,
     pub(super) body: Option<BodyValue>,
+    /// The wait after a refusal that does not say one.
+    #[serde(deserialize_with = "super::file::duration")]
     pub(super) unsaid: Duration,
 }
 
+impl Default for Retry {
+    fn default() -> Self {
+        Self { headers: Vec::new(), body: None, unsaid: Duration::from_secs(1) }
+    }
+}
+
 /// A number in a JSON body, and how it is written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct BodyValue {
     pub(super) field: String,
+    #[serde(deserialize_with = "super::file::form")]
     pub(super) form: Form,
 }
 
 /// Which answers the upstream counts against a budget of invalid requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Invalid {
-    pub(super) status: Vec<u16>,
-    pub(super) shared_counts: bool,
+    status: Vec<u16>,
+    #[serde(default)]
+    shared_counts: bool,
 }
 
 impl Invalid {

@@ -1,4 +1,4 @@
-//! The task that claims for everybody who waits in a lane, by the cheapest way that is open.
+//! The task that claims for everybody who waits for a bucket, by the cheapest way that is open.
 //!
 //! ```text
 //!   one asks, plenty left ──> claim_quick, or claim_beside ──(not open)──┐
@@ -16,18 +16,18 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::Naming;
+use super::bucket_queue::BucketQueue;
+use super::claim_queue::ClaimResult;
 use super::connection::Trouble;
 use super::costs;
-use super::lane::Lane;
-use super::parts::Core;
+use super::ledger_state::LedgerState;
 use super::script::{self, Script};
-use super::waiters::Turn;
 
 /// For how long the quickest way is taken beside old clients before a claim looks at everything.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// An answer of the claim script.
-pub(super) struct Reply {
+pub(super) struct ClaimReply {
     pub(super) now_ms: u64,
     pub(super) wait: Duration,
     pub(super) cause: i64,
@@ -37,7 +37,7 @@ pub(super) struct Reply {
     is_short: bool,
 }
 
-impl Reply {
+impl ClaimReply {
     /// Everybody who asked may go.
     fn all(now_ms: u64, asked: usize) -> Self {
         let granted = vec![true; asked];
@@ -46,26 +46,26 @@ impl Reply {
 }
 
 /// Claims for everybody who waits, until nobody does.
-pub(super) async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
+pub(super) async fn drive(queue: Arc<BucketQueue>, ledger: Arc<LedgerState>) {
     let mut mode = "wait";
-    while let Some(asked) = lane.next_call() {
+    while let Some(asked) = queue.next_call() {
         if asked.is_empty() {
-            lane.rest().await;
+            queue.rest().await;
             continue;
         }
-        match ask(&lane, &core, mode, asked).await {
+        match ask(&queue, &ledger, mode, asked).await {
             Ok((asked, reply)) => {
                 mode = "wait";
-                let (unwanted, surplus) = lane.settle(asked, &reply, core.settings.beat());
+                let (unwanted, surplus) = queue.settle(asked, &reply, ledger.settings.beat());
                 if !unwanted.is_empty() {
-                    core.leave(&lane, reply.now_ms, "unsent", &unwanted).await;
+                    ledger.leave(&queue, reply.now_ms, "unsent", &unwanted).await;
                 }
-                lane.give_up(&core, surplus);
+                queue.give_up(&ledger, surplus);
             }
             // Its answer may only be lost: asked again, the store knows what it has granted.
-            Err((Trouble::Lost, asked)) if mode == "wait" && core.is_back_soon().await => {
+            Err((Trouble::Lost, asked)) if mode == "wait" && ledger.is_back_soon().await => {
                 mode = "again";
-                let mut state = lane.state();
+                let mut state = queue.state();
                 for ticket in asked.into_iter().rev() {
                     if !state.placed.contains(&ticket) {
                         state.fresh.push_front(ticket);
@@ -74,8 +74,8 @@ pub(super) async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
                 state.due = Some(Instant::now());
             }
             Err(_) => {
-                lane.state().asking.clear();
-                lane.dismiss(&core, || Turn::Gone);
+                queue.state().asking.clear();
+                queue.dismiss(&ledger, || ClaimResult::StoreGone);
             }
         }
     }
@@ -84,17 +84,17 @@ pub(super) async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
 /// Claims by the way that fits: the quickest where there is plenty and one asks alone. Answers the
 /// permits asked for, by the names that they have now.
 async fn ask(
-    lane: &Lane,
-    core: &Core,
+    queue: &BucketQueue,
+    ledger: &LedgerState,
     mode: &str,
     asked: Vec<String>,
-) -> Result<(Vec<String>, Reply), (Trouble, Vec<String>)> {
-    let is_mixed = core.settings.naming == Naming::Spectacles;
+) -> Result<(Vec<String>, ClaimReply), (Trouble, Vec<String>)> {
+    let is_mixed = ledger.settings.naming == Naming::Spectacles;
     let is_long = asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
-    let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && lane.has_plenty();
-    let mut seen_open = if may_be_quick { lane.state().quick } else { None };
+    let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && queue.has_plenty();
+    let mut seen_open = if may_be_quick { queue.state().quick } else { None };
     if seen_open.is_some_and(|seen| !is_mixed || seen.elapsed() < LOOK) {
-        match claim_quick(lane, core, is_mixed).await {
+        match claim_quick(queue, ledger, is_mixed).await {
             Ok(Some((permit, reply))) => return Ok((vec![permit], reply)),
             Ok(None) => seen_open = None,
             Err(trouble) => return Err((trouble, asked)),
@@ -106,11 +106,11 @@ async fn ask(
         other => other,
     };
     let script = if is_long { script::claim_long() } else { script::claim() };
-    match claim(lane, core, script, mode, &asked).await {
+    match claim(queue, ledger, script, mode, &asked).await {
         Ok(reply) => {
             if may_be_quick {
                 let is_open = reply.is_quick || reply.is_short;
-                lane.state().quick = is_open.then(Instant::now);
+                queue.state().quick = is_open.then(Instant::now);
             }
             Ok((asked, reply))
         }
@@ -119,33 +119,33 @@ async fn ask(
 }
 
 async fn claim_quick(
-    lane: &Lane,
-    core: &Core,
+    queue: &BucketQueue,
+    ledger: &LedgerState,
     is_mixed: bool,
-) -> Result<Option<(String, Reply)>, Trouble> {
+) -> Result<Option<(String, ClaimReply)>, Trouble> {
     let script = if is_mixed { script::claim_beside() } else { script::claim_quick() };
-    let value = core.link.run(script, &lane.quick_keys, &[]).await?;
+    let value = ledger.link.run(script, &queue.quick_keys, &[]).await?;
     let Value::BulkString(permit) = &value else { return Ok(None) };
     let permit = String::from_utf8(permit.clone()).map_err(|_| strange(&value))?;
     let now_ms = permit.split('-').next().and_then(|ms| ms.parse().ok());
     let now_ms = now_ms.ok_or_else(|| strange(&value))?;
-    Ok(Some((permit, Reply::all(now_ms, 1))))
+    Ok(Some((permit, ClaimReply::all(now_ms, 1))))
 }
 
 async fn claim(
-    lane: &Lane,
-    core: &Core,
+    queue: &BucketQueue,
+    ledger: &LedgerState,
     script: &Script,
     mode: &str,
     asked: &[String],
-) -> Result<Reply, Trouble> {
-    let mut args = core.arguments(&lane.bucket);
+) -> Result<ClaimReply, Trouble> {
+    let mut args = ledger.arguments(&queue.bucket);
     args.push(mode.to_owned());
     args.extend_from_slice(asked);
-    let value = core.link.run(script, &lane.keys.0, &args).await?;
+    let value = ledger.link.run(script, &queue.keys.0, &args).await?;
     if let Value::Int(now_ms) = value {
         let now_ms = u64::try_from(now_ms).unwrap_or(0);
-        return Ok(Reply::all(now_ms, asked.len()));
+        return Ok(ClaimReply::all(now_ms, asked.len()));
     }
     let Value::Array(parts) = &value else { return Err(strange(&value)) };
     let [Value::Int(now_ms), Value::Int(wait_ms), Value::Int(cause), flags, rest @ ..] = &parts[..]
@@ -157,7 +157,7 @@ async fn claim(
         Value::SimpleString(flags) => flags.clone().into_bytes(),
         _ => return Err(strange(&value)),
     };
-    Ok(Reply {
+    Ok(ClaimReply {
         now_ms: u64::try_from(*now_ms).unwrap_or(0),
         wait: Duration::from_millis(u64::try_from(*wait_ms).unwrap_or(0)),
         cause: *cause,

@@ -11,23 +11,23 @@ use crate::profile::{Dimension, Profile, Reach};
 
 /// The dimension whose counter is the one of Spectacles.
 pub(super) fn main_dimension(profile: &Profile) -> usize {
-    let is_main = |of: &Dimension| of.reach() == Reach::Bucket && !of.is_modelled();
+    let is_main = |of: &Dimension| of.reach == Reach::Bucket && !of.is_modelled();
     profile.dimensions().iter().position(is_main).unwrap_or(0)
 }
 
 /// What a claim takes, as the end of a permit's name.
 pub(super) fn of_claim(claim: &Claim, profile: &Profile) -> String {
     let main = main_dimension(profile);
-    let is_exempt = claim.route().is_exempt_from_global();
+    let is_exempt = claim.route.is_exempt_from_global();
     let mut text = String::new();
     for (index, of) in profile.dimensions().iter().enumerate() {
-        let units = claim.costs().get(index).copied().unwrap_or(0);
-        let counts = !(of.is_modelled() || is_exempt && of.reach() == Reach::Credential);
+        let units = claim.costs.get(index).copied().unwrap_or(0);
+        let counts = !(of.is_modelled() || is_exempt && of.reach == Reach::Credential);
         if index != main && units > 0 && counts {
             let _ = write!(text, ",{index}={units}");
         }
     }
-    match claim.costs().get(main).copied().unwrap_or(1) {
+    match claim.costs.get(main).copied().unwrap_or(1) {
         1 if text.is_empty() => text,
         units => format!(":{units}{text}"),
     }

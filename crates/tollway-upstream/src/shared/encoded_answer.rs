@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::costs::main_dimension;
 use crate::pace::Outcome;
-use crate::profile::{Observation, Profile, Reach, Reading, Route, Scope, Window};
+use crate::profile::{Observation, Profile, Reach, Reading, Scope, Window};
 
 /// What an answer teaches. Milliseconds are rounded up; -1 means that nothing was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lesson {
+pub(super) struct EncodedAnswer {
     pub(super) limit: i64,
     pub(super) remaining: i64,
     pub(super) until_reset_ms: i64,
@@ -28,16 +28,9 @@ const FIXED: &str = "fixed";
 /// No upstream has a longer window; no counter is larger.
 const DAY_MS: i64 = 86_400_000;
 const UNITS_MAX: u64 = 100_000_000;
-/// The wait after a refusal that does not say how long.
-const AWAY: Duration = Duration::from_secs(1);
 
-impl Lesson {
-    pub(super) fn of(
-        observation: &Observation,
-        route: &Route,
-        profile: &Profile,
-        now: Duration,
-    ) -> Self {
+impl EncodedAnswer {
+    pub(super) fn of(observation: &Observation, profile: &Profile, now: Duration) -> Self {
         let main = main_dimension(profile);
         let (own, others): (Vec<_>, Vec<_>) =
             observation.readings.iter().partition(|it| usize::from(it.dimension) == main);
@@ -45,22 +38,20 @@ impl Lesson {
         let parts = own.iter().copied().filter(|it| Some(it.part) != first.map(|it| it.part));
         let further = others.iter().copied().chain(parts);
         let wait = |reading: &Reading| wait_of(reading, observation, profile, now);
-        let mut lesson = Self {
+        let mut encoded = Self {
             limit: first.and_then(|reading| reading.limit).map_or(-1, units),
             remaining: first.and_then(|reading| reading.remaining).map_or(-1, units),
             until_reset_ms: first.and_then(wait).map_or(-1, millis),
             reset_ms: first.and_then(|reading| reading.resets_at).map_or(-1, epoch_millis),
-            sort: sort_of(observation, route, first),
+            sort: sort_of(observation),
             away_ms: -1,
             window: first.map_or(FIXED, |reading| window_of(reading, profile)),
             further: further.map(|reading| told(reading, profile, wait(reading))).collect(),
         };
         if observation.is_limited() {
-            let said = observation.retry_after;
-            let reset = (lesson.until_reset_ms > 0).then_some(lesson.until_reset_ms);
-            lesson.away_ms = said.map(millis).or(reset).unwrap_or_else(|| millis(AWAY)).max(1);
+            encoded.away_ms = millis(observation.refused_for(profile.retry_unsaid()));
         }
-        lesson
+        encoded
     }
 
     /// As arguments of the script, in its order.
@@ -81,7 +72,7 @@ impl Lesson {
 /// A further limit: `<dimension>.<part> <b or c> <limit> <left> <ms to reset> <window>;`.
 fn told(reading: &Reading, profile: &Profile, wait: Option<Duration>) -> String {
     let of = profile.dimensions().get(usize::from(reading.dimension));
-    let reach = if of.is_some_and(|of| of.reach() == Reach::Credential) { 'c' } else { 'b' };
+    let reach = if of.is_some_and(|of| of.reach == Reach::Credential) { 'c' } else { 'b' };
     format!(
         "{}.{} {reach} {} {} {} {};",
         reading.dimension,
@@ -96,7 +87,7 @@ fn told(reading: &Reading, profile: &Profile, wait: Option<Duration>) -> String 
 /// How the end of a window is told: by its reset, as that of a sliding one, or by its length alone.
 fn window_of(reading: &Reading, profile: &Profile) -> &'static str {
     let of = profile.dimensions().get(usize::from(reading.dimension));
-    if of.is_some_and(|of| of.window() == Window::Sliding) {
+    if of.is_some_and(|of| of.window == Window::Sliding) {
         return "sliding";
     }
     let is_told = reading.reset_after.is_some() || reading.resets_at.is_some();
@@ -112,7 +103,7 @@ fn wait_of(
     now: Duration,
 ) -> Option<Duration> {
     let of = profile.dimensions().get(usize::from(reading.dimension));
-    let slack = of.map_or(Duration::ZERO, |of| of.slack());
+    let slack = of.map_or(Duration::ZERO, |of| of.slack);
     let by_clock = || {
         let clock = observation.date.unwrap_or(now);
         reading.resets_at.map(|reset| reset.saturating_sub(clock))
@@ -120,18 +111,15 @@ fn wait_of(
     reading.reset_after.or_else(by_clock).map(|wait| wait + slack).or(reading.window)
 }
 
-fn sort_of(observation: &Observation, route: &Route, first: Option<&Reading>) -> &'static str {
+fn sort_of(observation: &Observation) -> &'static str {
     if !observation.is_limited() {
         let is_success = observation.outcome == Outcome::Accepted && observation.status < 400;
         return if is_success { "ok" } else { "" };
     }
-    // A refusal although something is left, of a request that may meet a limit within the limit.
-    let has_room = first.and_then(|reading| reading.remaining).is_some_and(|left| left > 0);
-    match observation.scope {
-        Some(Scope::Global) => "global",
-        Some(Scope::Shared) => "lane",
-        _ if has_room && route.lane().is_some() => "lane",
-        _ => "denied",
+    match observation.concerns() {
+        Scope::Global => "global",
+        Scope::Shared => "lane",
+        Scope::User => "denied",
     }
 }
 
@@ -161,10 +149,9 @@ mod tests {
         }
     }
 
-    fn of(observation: &Observation) -> Lesson {
+    fn of(observation: &Observation) -> EncodedAnswer {
         let profile = Profile::builtin("openai").unwrap();
-        let route = Route::new("GET", "/", "");
-        Lesson::of(observation, &route, &profile, Duration::from_secs(1_000))
+        EncodedAnswer::of(observation, &profile, Duration::from_secs(1_000))
     }
 
     #[test]
@@ -187,8 +174,8 @@ mod tests {
         };
         let date = Some(Duration::from_secs(500));
         let observation = Observation { readings: vec![told], date, ..Default::default() };
-        let lesson = of(&observation);
-        assert_eq!((lesson.until_reset_ms, lesson.reset_ms), (250, 500_250));
+        let encoded = of(&observation);
+        assert_eq!((encoded.until_reset_ms, encoded.reset_ms), (250, 500_250));
     }
 
     #[test]
@@ -197,10 +184,10 @@ mod tests {
             Reading { dimension: 1, limit: Some(1_000), ..reading(0, Duration::from_secs(9)) };
         let project = Reading { dimension: 2, limit: None, ..reading(7, Duration::from_secs(3)) };
         let readings = vec![reading(4, Duration::from_secs(1)), tokens, project];
-        let lesson = of(&Observation { readings, ..Default::default() });
-        assert_eq!((lesson.limit, lesson.remaining, lesson.until_reset_ms), (5, 4, 1_000));
-        assert_eq!(lesson.further, "1.0 b 1000 0 9000 sliding;2.0 c -1 7 3000 sliding;");
-        assert_eq!(lesson.window, "sliding", "as the profile states");
+        let encoded = of(&Observation { readings, ..Default::default() });
+        assert_eq!((encoded.limit, encoded.remaining, encoded.until_reset_ms), (5, 4, 1_000));
+        assert_eq!(encoded.further, "1.0 b 1000 0 9000 sliding;2.0 c -1 7 3000 sliding;");
+        assert_eq!(encoded.window, "sliding", "as the profile states");
     }
 
     #[test]

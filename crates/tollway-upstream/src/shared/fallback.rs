@@ -5,26 +5,24 @@
 
 use std::time::Duration;
 
-use crate::budget::{Permit, Settle};
+use crate::budget::{Fate, Permit, Settle};
 use crate::profile::{Observation, Reading};
 
 /// A permit of the local ledger, whose answer counts for one of so many processes.
-pub(super) struct Part {
+pub(super) struct FallbackPermit {
     pub(super) permit: Permit,
     pub(super) processes: u32,
 }
 
-impl Settle for Part {
-    fn complete(self: Box<Self>, observation: &Observation) {
-        self.permit.complete(&scaled(observation, u64::from(self.processes.max(1))));
-    }
-
-    fn abandon(self: Box<Self>) {
-        drop(self.permit);
-    }
-
-    fn cancel(self: Box<Self>) {
-        self.permit.cancel();
+impl Settle for FallbackPermit {
+    fn settle(self: Box<Self>, fate: Fate<'_>) {
+        match fate {
+            Fate::Answered(observation) => {
+                self.permit.complete(&scaled(observation, u64::from(self.processes.max(1))));
+            }
+            Fate::Abandoned => drop(self.permit),
+            Fate::NeverSent => self.permit.cancel(),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tollway_redis::Primary;
 
 use super::connection::Link;
 use super::keys::{Prefix, RENAMED, WAKE};
-use super::parts::Core;
+use super::ledger_state::LedgerState;
 use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
 use crate::profile::Profile;
 
@@ -35,7 +35,7 @@ struct Inner {
     /// The same, to look at without waiting for one that connects.
     known_links: Mutex<Vec<Weak<Link>>>,
     failures: Arc<AtomicU64>,
-    cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
+    ledgers: Arc<Mutex<HashMap<Prefix, Weak<LedgerState>>>>,
 }
 
 impl Fleet {
@@ -47,8 +47,8 @@ impl Fleet {
     /// If the store cannot be reached, unless the settings of the store say to start without.
     pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
         let (pushes, inbox) = mpsc::unbounded_channel();
-        let cores = Arc::new(Mutex::default());
-        tokio::spawn(dispatch(inbox, Arc::clone(&cores)));
+        let ledgers = Arc::new(Mutex::default());
+        tokio::spawn(dispatch(inbox, Arc::clone(&ledgers)));
         let fleet = Self(Arc::new(Inner {
             url: url.to_owned(),
             process: new_name().into(),
@@ -58,7 +58,7 @@ impl Fleet {
             links: tokio::sync::Mutex::default(),
             known_links: Mutex::default(),
             failures: Arc::default(),
-            cores,
+            ledgers,
         }));
         fleet.link(&Prefix::none()).await?;
         Ok(fleet)
@@ -74,8 +74,8 @@ impl Fleet {
         prefix: Prefix,
         profile: Arc<Profile>,
     ) -> Result<RedisLedger, StoreError> {
-        if let Some(core) = self.known(&prefix) {
-            return Ok(RedisLedger::new(core));
+        if let Some(ledger) = self.known(&prefix) {
+            return Ok(RedisLedger::new(ledger));
         }
         let inner = &self.0;
         let link = self.link(&prefix).await?;
@@ -83,18 +83,18 @@ impl Fleet {
         settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let core = Core::new(link, settings, prefix.clone(), process, permits, profile);
-        let core = Arc::new(core);
-        core.names.load(&core).await;
-        let mut cores = inner.cores.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(first) = cores.get(&prefix).and_then(Weak::upgrade) {
+        let ledger = LedgerState::new(link, settings, prefix.clone(), process, permits, profile);
+        let ledger = Arc::new(ledger);
+        ledger.names.load(&ledger).await;
+        let mut ledgers = inner.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(first) = ledgers.get(&prefix).and_then(Weak::upgrade) {
             return Ok(RedisLedger::new(first));
         }
-        cores.retain(|_, core| core.strong_count() > 0);
-        cores.insert(prefix, Arc::downgrade(&core));
-        drop(cores);
-        tokio::spawn(upkeep::keep_up(Arc::downgrade(&core)));
-        Ok(RedisLedger::new(core))
+        ledgers.retain(|_, ledger| ledger.strong_count() > 0);
+        ledgers.insert(prefix, Arc::downgrade(&ledger));
+        drop(ledgers);
+        tokio::spawn(upkeep::keep_up(Arc::downgrade(&ledger)));
+        Ok(RedisLedger::new(ledger))
     }
 
     /// The name by which the others know this process.
@@ -117,9 +117,9 @@ impl Fleet {
         self.0.failures.load(Ordering::Relaxed)
     }
 
-    fn known(&self, prefix: &Prefix) -> Option<Arc<Core>> {
-        let cores = self.0.cores.lock().unwrap_or_else(PoisonError::into_inner);
-        cores.get(prefix).and_then(Weak::upgrade)
+    fn known(&self, prefix: &Prefix) -> Option<Arc<LedgerState>> {
+        let ledgers = self.0.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        ledgers.get(prefix).and_then(Weak::upgrade)
     }
 
     /// The connection for the keys of a prefix.
@@ -165,10 +165,10 @@ fn new_name() -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// Passes messages on to the ledgers and lanes that they are for.
+/// Passes messages on to the ledgers and waiters that they are for.
 async fn dispatch(
     mut inbox: mpsc::UnboundedReceiver<PushInfo>,
-    cores: Arc<Mutex<HashMap<Prefix, Weak<Core>>>>,
+    ledgers: Arc<Mutex<HashMap<Prefix, Weak<LedgerState>>>>,
 ) {
     while let Some(push) = inbox.recv().await {
         let (PushKind::PMessage, [_, Value::BulkString(channel), payload]) =
@@ -180,23 +180,23 @@ async fn dispatch(
         let at = channel.rfind(WAKE).or_else(|| channel.rfind(RENAMED)).unwrap_or(0);
         let prefix = &channel[..at];
         let found = {
-            let cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut of_prefix = cores.iter().filter(|(known, _)| known.as_str() == prefix);
-            of_prefix.next().and_then(|(_, core)| core.upgrade())
+            let ledgers = ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut of_prefix = ledgers.iter().filter(|(known, _)| known.as_str() == prefix);
+            of_prefix.next().and_then(|(_, ledger)| ledger.upgrade())
         };
-        let Some(core) = found else { continue };
+        let Some(ledger) = found else { continue };
         if channel.ends_with(RENAMED) {
             if let Some((template, name)) = names::read_message(payload) {
-                core.renamed(&template, &name);
+                ledger.renamed(&template, &name);
             }
         } else {
-            wake(&core, payload);
+            wake(&ledger, payload);
         }
     }
 }
 
 /// `<bucket> \n <milliseconds> \n <tickets, by spaces>`
-fn wake(core: &Arc<Core>, payload: &Value) {
+fn wake(ledger: &Arc<LedgerState>, payload: &Value) {
     let Value::BulkString(bytes) = payload else { return };
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let mut parts = text.rsplitn(3, '\n');
@@ -206,22 +206,22 @@ fn wake(core: &Arc<Core>, payload: &Value) {
     };
     let tickets: Vec<&str> = tickets.split(' ').collect();
     let wait = Duration::from_millis(wait.parse().unwrap_or(0));
-    let lanes = core.lanes_of(bucket);
-    let known: usize = lanes.iter().map(|lane| lane.woken(&tickets, wait)).sum();
+    let queues = ledger.queues_of(bucket);
+    let known: usize = queues.iter().map(|queue| queue.woken(&tickets, wait)).sum();
     // Nobody here waits under these names: without a word they would be kept in the line until
     // their lease is over. Most have become permits since: a ticket is woken by each of several
     // scripts, and only the first message finds it waiting.
-    if let (true, Some(lane)) = (known < tickets.len(), lanes.first()) {
+    if let (true, Some(queue)) = (known < tickets.len(), queues.first()) {
         let strange: Vec<String> = tickets
             .iter()
-            .filter(|ticket| !lanes.iter().any(|lane| lane.knows(ticket)))
+            .filter(|ticket| !queues.iter().any(|queue| queue.knows(ticket)))
             .map(|ticket| (*ticket).to_owned())
             .collect();
-        let (core, lane) = (Arc::clone(core), Arc::clone(lane));
-        let runtime = core.runtime.clone();
+        let (ledger, queue) = (Arc::clone(ledger), Arc::clone(queue));
+        let runtime = ledger.runtime.clone();
         runtime.spawn(async move {
             if !strange.is_empty() {
-                core.leave(&lane, 0, "waiting", &strange).await;
+                ledger.leave(&queue, 0, "waiting", &strange).await;
             }
         });
     }

@@ -111,7 +111,7 @@ impl Keys {
 }
 
 /// Where a route's lane in a bucket is blocked by refusals that concern it alone.
-pub(super) fn lane_of(route: &Route) -> String {
+pub(super) fn sub_limit_of(route: &Route) -> String {
     match route.lane() {
         Some(lane) => cut(lane).to_owned(),
         None => cut(&format!("{} {}", route.method(), veiled(route.path()))).to_owned(),
@@ -222,7 +222,7 @@ mod tests {
         for name in [
             bucket_of(Naming::Learned, &route, None),
             bucket_of(Naming::Learned, &route, Some("abc")),
-            lane_of(&route),
+            sub_limit_of(&route),
         ] {
             assert!(!name.contains(&token) && name.contains("7/~"), "{name}");
         }

@@ -8,25 +8,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::bucket_queue::BucketQueue;
+use super::claim_queue::ClaimResult;
 use super::connection::Trouble;
-use super::fallback::Part;
+use super::fallback::FallbackPermit;
 use super::inspect;
-use super::lane::Lane;
-use super::parts::Core;
-use super::waiters::Turn;
-use crate::budget::{BoxFuture, Claim, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle};
-use crate::profile::{Observation, Route};
+use super::ledger_state::LedgerState;
+use crate::budget::{
+    BoxFuture, Claim, Fate, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle,
+};
+use crate::profile::Route;
 
 /// The budgets of one credential, shared by all processes on one store. Made by
 /// [`Fleet::ledger`](super::Fleet::ledger); clones are the same ledger.
 ///
 /// While the store is gone, each process keeps to its part of the limits.
 #[derive(Clone)]
-pub struct RedisLedger(Arc<Core>);
+pub struct RedisLedger(Arc<LedgerState>);
 
 impl RedisLedger {
-    pub(super) fn new(core: Arc<Core>) -> Self {
-        Self(core)
+    pub(super) fn new(ledger: Arc<LedgerState>) -> Self {
+        Self(ledger)
     }
 
     /// Whether the store can be reached at the moment.
@@ -59,12 +61,12 @@ impl Ledger for RedisLedger {
     fn buckets(&self, cursor: u64, max: usize) -> BoxFuture<'_, Result<Page, LedgerError>> {
         Box::pin(async move {
             let names: BTreeSet<Arc<str>> =
-                self.0.lanes().keys().map(|(bucket, ..)| Arc::clone(bucket)).collect();
+                self.0.queues().keys().map(|(bucket, ..)| Arc::clone(bucket)).collect();
             let skip = usize::try_from(cursor).unwrap_or(usize::MAX);
             let mut page = Page::default();
             for name in names.iter().skip(skip).take(max) {
-                let lanes = self.0.lanes_of(name);
-                let view = inspect::view(&self.0, name, &lanes).await.map_err(away)?;
+                let queues = self.0.queues_of(name);
+                let view = inspect::view(&self.0, name, &queues).await.map_err(away)?;
                 page.buckets.push(view);
             }
             let seen = skip.saturating_add(page.buckets.len());
@@ -75,19 +77,19 @@ impl Ledger for RedisLedger {
 
     fn unlock<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<bool, LedgerError>> {
         Box::pin(async move {
-            let lanes = self.0.lanes_of(bucket);
-            let was_there = inspect::unlock(&self.0, bucket, &lanes).await.map_err(away)?;
-            for lane in lanes {
-                lane.ring();
+            let queues = self.0.queues_of(bucket);
+            let was_there = inspect::unlock(&self.0, bucket, &queues).await.map_err(away)?;
+            for queue in queues {
+                queue.claim_again();
             }
             Ok(was_there)
         })
     }
 
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>> {
-        let drained = || Turn::Refused(Refusal { reason: Reason::Drained, wait: None });
-        let lanes = self.0.lanes_of(bucket);
-        let count = lanes.iter().map(|lane| lane.dismiss(&self.0, drained)).sum();
+        let drained = || ClaimResult::Refused(Refusal { reason: Reason::Drained, wait: None });
+        let queues = self.0.queues_of(bucket);
+        let count = queues.iter().map(|queue| queue.dismiss(&self.0, drained)).sum();
         Box::pin(async move { Ok(count) })
     }
 }
@@ -100,38 +102,40 @@ fn away(trouble: Trouble) -> LedgerError {
 }
 
 /// Waits until a request may be sent.
-async fn grant(core: Arc<Core>, claim: Claim) -> Result<Permit, Refusal> {
+async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal> {
     let start = Instant::now();
-    let deadline = claim.patience_left().map(|patience| start + patience);
-    if claim.route().is_exempt() {
+    let deadline = claim.patience.map(|patience| start + patience);
+    if claim.route.is_exempt() {
         return Ok(Permit::new(Box::new(Uncounted), Duration::ZERO));
     }
-    let _room = core.enter(&claim)?;
+    let _room = ledger.enter(&claim)?;
     loop {
-        if !core.link.is_up() {
-            return alone(&core, claim, start, deadline).await;
+        if !ledger.link.is_up() {
+            return alone(&ledger, claim, start, deadline).await;
         }
-        let lane = core.lane(claim.route())?;
-        let mut place = lane.join(&core, &claim, deadline);
+        let queue = ledger.queue_for(&claim.route)?;
+        let mut claimed = queue.join(&ledger, &claim, deadline);
         // Who cannot wait is refused by the store's first answer, which takes a moment itself.
-        let answer_by = deadline.map(|at| at.max(start + core.settings.timeout));
-        let turn = match answer_by {
-            Some(at) => match tokio::time::timeout_at(at, place.turn()).await {
-                Ok(turn) => turn,
-                Err(_) => return Err(Refusal { reason: Reason::Patience, wait: lane.due_in() }),
+        let answer_by = deadline.map(|at| at.max(start + ledger.settings.timeout));
+        let result = match answer_by {
+            Some(at) => match tokio::time::timeout_at(at, claimed.result()).await {
+                Ok(result) => result,
+                Err(_) => return Err(Refusal { reason: Reason::Patience, wait: queue.due_in() }),
             },
-            None => place.turn().await,
+            None => claimed.result().await,
         };
-        match turn {
-            Turn::Go { permit, granted_ms } => {
-                let route = claim.route().clone();
-                let home = Arc::clone(&lane);
-                let pending = Pending { core: Arc::clone(&core), lane, route, permit, granted_ms };
-                return with_tokens(&core, &home, &claim, Box::new(pending), deadline, start).await;
+        match result {
+            ClaimResult::Granted { permit, granted_ms } => {
+                let route = claim.route.clone();
+                let home = Arc::clone(&queue);
+                let pending =
+                    Pending { ledger: Arc::clone(&ledger), queue, route, permit, granted_ms };
+                return with_tokens(&ledger, &home, &claim, Box::new(pending), deadline, start)
+                    .await;
             }
-            Turn::Refused(refusal) => return Err(refusal),
-            Turn::AskAgain => {}
-            Turn::Gone => return alone(&core, claim, start, deadline).await,
+            ClaimResult::Refused(refusal) => return Err(refusal),
+            ClaimResult::AskAgain => {}
+            ClaimResult::StoreGone => return alone(&ledger, claim, start, deadline).await,
         }
     }
 }
@@ -139,17 +143,17 @@ async fn grant(core: Arc<Core>, claim: Claim) -> Result<Permit, Refusal> {
 /// Waits for tokens of the limits that no answer tells of: at dispatch, not when the wait began. That
 /// over all routes comes last, for it is the one that others wait for most.
 async fn with_tokens(
-    core: &Core,
-    lane: &Lane,
+    ledger: &LedgerState,
+    queue: &BucketQueue,
     claim: &Claim,
     settle: Box<dyn Settle>,
     deadline: Option<Instant>,
     start: Instant,
 ) -> Result<Permit, Refusal> {
     let mut unsent = Unsent(Some(settle));
-    let of_all = (!claim.route().is_exempt_from_global()).then_some(&core.purse);
-    for purse in lane.purses.iter().chain(of_all) {
-        if let Err(wait) = purse.take(core, claim, deadline).await {
+    let of_all = (!claim.route.is_exempt_from_global()).then_some(&ledger.global_tokens);
+    for tokens in queue.token_batches.iter().chain(of_all) {
+        if let Err(wait) = tokens.take(ledger, claim, deadline).await {
             return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
         }
     }
@@ -159,7 +163,7 @@ async fn with_tokens(
 
 /// This process's part of the limits, without the store.
 async fn alone(
-    core: &Arc<Core>,
+    ledger: &Arc<LedgerState>,
     claim: Claim,
     start: Instant,
     deadline: Option<Instant>,
@@ -169,10 +173,18 @@ async fn alone(
         Some(left) => claim.clone().patience(left),
         None => claim.clone(),
     };
-    let permit = core.local.claim(asked).await?;
-    let processes = core.processes.load(Ordering::Relaxed);
-    let lane = core.lane(claim.route())?;
-    with_tokens(core, &lane, &claim, Box::new(Part { permit, processes }), deadline, start).await
+    let permit = ledger.local.claim(asked).await?;
+    let processes = ledger.processes.load(Ordering::Relaxed);
+    let queue = ledger.queue_for(&claim.route)?;
+    with_tokens(
+        ledger,
+        &queue,
+        &claim,
+        Box::new(FallbackPermit { permit, processes }),
+        deadline,
+        start,
+    )
+    .await
 }
 
 /// A place that goes back unless it is used.
@@ -181,36 +193,31 @@ struct Unsent(Option<Box<dyn Settle>>);
 impl Drop for Unsent {
     fn drop(&mut self) {
         if let Some(settle) = self.0.take() {
-            settle.cancel();
+            settle.settle(Fate::NeverSent);
         }
     }
 }
 
 /// A request under way.
 struct Pending {
-    core: Arc<Core>,
-    lane: Arc<Lane>,
+    ledger: Arc<LedgerState>,
+    queue: Arc<BucketQueue>,
     route: Route,
     permit: String,
     granted_ms: u64,
 }
 
 impl Settle for Pending {
-    fn complete(self: Box<Self>, observation: &Observation) {
-        let observation = observation.clone();
-        let Self { core, lane, route, permit, granted_ms } = *self;
-        let runtime = core.runtime.clone();
-        runtime.spawn(core.learn(lane, route, permit, granted_ms, observation));
-    }
-
-    fn abandon(self: Box<Self>) {
-        let Self { core, lane, permit, granted_ms, .. } = *self;
-        core.give_up(&lane, permit, granted_ms, "sent");
-    }
-
-    fn cancel(self: Box<Self>) {
-        let Self { core, lane, permit, granted_ms, .. } = *self;
-        core.cancel(&lane, permit, granted_ms);
+    fn settle(self: Box<Self>, fate: Fate<'_>) {
+        let Self { ledger, queue, route, permit, granted_ms } = *self;
+        match fate {
+            Fate::Answered(observation) => {
+                let (runtime, observation) = (ledger.runtime.clone(), observation.clone());
+                runtime.spawn(ledger.learn(queue, route, permit, granted_ms, observation));
+            }
+            Fate::Abandoned => ledger.give_up(&queue, permit, granted_ms, "sent"),
+            Fate::NeverSent => ledger.cancel(&queue, permit, granted_ms),
+        }
     }
 }
 
@@ -218,7 +225,5 @@ impl Settle for Pending {
 struct Uncounted;
 
 impl Settle for Uncounted {
-    fn complete(self: Box<Self>, _observation: &Observation) {}
-    fn abandon(self: Box<Self>) {}
-    fn cancel(self: Box<Self>) {}
+    fn settle(self: Box<Self>, _fate: Fate<'_>) {}
 }

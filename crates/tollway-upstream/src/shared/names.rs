@@ -6,56 +6,48 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use redis::{FromRedisValue as _, Value};
 
 use super::keys::RENAMED;
-use super::parts::Core;
+use super::ledger_state::LedgerState;
+use crate::budget::Names;
 
 /// Names by method and template.
 #[derive(Debug, Default)]
-pub(super) struct Names(RwLock<HashMap<String, String>>);
+pub(super) struct SharedNames(RwLock<Names>);
 
-const NAMES_MAX: usize = 16_384;
 const DAY_S: u64 = 86_400;
 
-impl Names {
-    pub(super) fn get(&self, template: &str) -> Option<String> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(template).cloned()
+impl SharedNames {
+    pub(super) fn get(&self, template: &str) -> Option<Arc<str>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(template).map(Arc::clone)
     }
 
     /// Remembers a name; whether it is news.
     pub(super) fn learn(&self, template: &str, name: &str) -> bool {
-        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if names.get(template).is_some_and(|known| known == name) {
-            return false;
-        }
-        if names.len() >= NAMES_MAX && !names.contains_key(template) {
-            return false;
-        }
-        names.insert(template.to_owned(), name.to_owned());
-        true
+        self.0.write().unwrap_or_else(PoisonError::into_inner).learn(template, name)
     }
 
     /// Tells the others, now and those who come later.
-    pub(super) async fn tell(&self, core: &Core, template: &str, name: &str) {
-        let key = core.prefix.key("tollway:names");
+    pub(super) async fn tell(&self, ledger: &LedgerState, template: &str, name: &str) {
+        let key = ledger.prefix.key("tollway:names");
         let mut pipe = redis::pipe();
         pipe.cmd("HSET").arg(&key).arg(template).arg(name).ignore();
         pipe.cmd("EXPIRE").arg(&key).arg(DAY_S).ignore();
-        pipe.cmd("PUBLISH").arg(core.prefix.key(RENAMED)).arg(format!("{template}\n{name}"));
+        pipe.cmd("PUBLISH").arg(ledger.prefix.key(RENAMED)).arg(format!("{template}\n{name}"));
         // Who misses it sends one probe more, and learns the name from its answer.
-        let _ = core.link.send_all(&pipe).await;
+        let _ = ledger.link.send_all(&pipe).await;
     }
 
     /// Reads what the others have learned.
-    pub(super) async fn load(&self, core: &Core) {
+    pub(super) async fn load(&self, ledger: &LedgerState) {
         let mut command = redis::cmd("HGETALL");
-        command.arg(core.prefix.key("tollway:names"));
-        let Ok(value) = core.link.send(&command).await else { return };
+        command.arg(ledger.prefix.key("tollway:names"));
+        let Ok(value) = ledger.link.send(&command).await else { return };
         let known = HashMap::<String, String>::from_redis_value(value).unwrap_or_default();
-        for (template, name) in known.into_iter().take(NAMES_MAX) {
+        for (template, name) in known {
             self.learn(&template, &name);
         }
     }

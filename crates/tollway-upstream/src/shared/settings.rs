@@ -17,7 +17,7 @@ pub struct Settings {
     /// How buckets are named.
     pub naming: Naming,
     /// How "no limit" is written.
-    pub dialect: Dialect,
+    pub spectacles_version: SpectaclesVersion,
     /// The limit over all routes; the profile's if there is none here.
     pub global: Option<GlobalRate>,
     /// Whether this process looks for buckets that nobody can leave. One process of a fleet at a
@@ -38,7 +38,7 @@ impl Default for Settings {
             lease: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             naming: Naming::default(),
-            dialect: Dialect::default(),
+            spectacles_version: SpectaclesVersion::default(),
             global: None,
             mends: true,
             processes_min: 1,
@@ -74,7 +74,7 @@ pub enum Naming {
 
 /// How "no limit" is written into the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Dialect {
+pub enum SpectaclesVersion {
     /// As a large limit, which clients of every version understand.
     #[default]
     First,
@@ -82,7 +82,7 @@ pub enum Dialect {
     Later,
 }
 
-impl Dialect {
+impl SpectaclesVersion {
     pub(super) fn unlimited(self) -> u32 {
         match self {
             Self::First => 1_000_000,

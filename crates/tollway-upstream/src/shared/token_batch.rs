@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::connection::Trouble;
-use super::parts::Core;
+use super::ledger_state::LedgerState;
 use super::{GlobalRate, Prefix, script};
 use crate::budget::Claim;
 use crate::profile::{Profile, Reach, Route};
@@ -88,22 +88,21 @@ impl TokenBatch {
     /// the deadline.
     pub(super) async fn take(
         &self,
-        core: &Core,
+        ledger: &LedgerState,
         claim: &Claim,
         deadline: Option<Instant>,
     ) -> Result<(), Duration> {
         let Some(rate) = self.rate else { return Ok(()) };
-        let units =
-            self.dimension.map_or(1, |index| claim.costs().get(index).copied().unwrap_or(1));
+        let units = self.dimension.map_or(1, |index| claim.costs.get(index).copied().unwrap_or(1));
         for _ in 0..units.min(rate.limit) {
-            self.take_one(core, rate, deadline).await?;
+            self.take_one(ledger, rate, deadline).await?;
         }
         Ok(())
     }
 
     async fn take_one(
         &self,
-        core: &Core,
+        ledger: &LedgerState,
         rate: GlobalRate,
         deadline: Option<Instant>,
     ) -> Result<(), Duration> {
@@ -117,10 +116,10 @@ impl TokenBatch {
             if self.spend() {
                 return Ok(());
             }
-            let wait = match self.fetch(core, rate).await {
+            let wait = match self.fetch(ledger, rate).await {
                 Ok(Some(wait)) => wait,
                 Ok(None) => continue,
-                Err(_) => self.alone(core, rate),
+                Err(_) => self.alone(ledger, rate),
             };
             if wait.is_zero() {
                 return Ok(());
@@ -142,19 +141,23 @@ impl TokenBatch {
     }
 
     /// Takes a batch for those who wait; answers how long there is none.
-    async fn fetch(&self, core: &Core, rate: GlobalRate) -> Result<Option<Duration>, Trouble> {
+    async fn fetch(
+        &self,
+        ledger: &LedgerState,
+        rate: GlobalRate,
+    ) -> Result<Option<Duration>, Trouble> {
         let wanted = self.waiting.load(Ordering::Acquire).clamp(1, rate.limit.max(1));
         let args = [
             rate.limit.to_string(),
             rate.period.as_millis().to_string(),
             rate.spend.as_millis().to_string(),
             wanted.to_string(),
-            core.new_permit(1, "").replace('.', "-"),
+            ledger.new_permit(1, "").replace('.', "-"),
         ];
         // Counted from before the call: the store's clock for the batch starts later.
         let until = Instant::now() + rate.spend;
         let keys = std::slice::from_ref(&self.key);
-        let value = core.link.run(script::tokens(), keys, &args).await?;
+        let value = ledger.link.run(script::tokens(), keys, &args).await?;
         let Value::Array(parts) = &value else { return Err(Trouble::Lost) };
         let [Value::Int(tokens), Value::Int(wait_ms)] = parts[..] else {
             return Err(Trouble::Lost);
@@ -167,8 +170,8 @@ impl TokenBatch {
     }
 
     /// The wait for this process's part of the limit; zero if the request may go.
-    fn alone(&self, core: &Core, rate: GlobalRate) -> Duration {
-        let processes = core.processes.load(Ordering::Relaxed).max(1);
+    fn alone(&self, ledger: &LedgerState, rate: GlobalRate) -> Duration {
+        let processes = ledger.processes.load(Ordering::Relaxed).max(1);
         let gap = rate.period * processes / rate.limit.max(1);
         let now = Instant::now();
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,8 +187,8 @@ impl TokenBatch {
 /// The limits of that reach that are stated and never told.
 fn stated(profile: &Profile, reach: Reach) -> impl Iterator<Item = (usize, GlobalRate)> {
     profile.dimensions().iter().enumerate().filter_map(move |(index, of)| {
-        let quota = of.stated().filter(|_| of.is_modelled() && of.reach() == reach)?;
-        Some((index, GlobalRate::stated(quota, of.slack())))
+        let quota = of.stated.filter(|_| of.is_modelled() && of.reach == reach)?;
+        Some((index, GlobalRate::stated(quota, of.slack)))
     })
 }
 

@@ -12,18 +12,18 @@ use tollway_sim::upstream::{Ending, Fault, Spec};
 use tollway_upstream::budget::{Ledger, LocalLedger, Reason, Refusal, Settings};
 use tollway_upstream::client::reqwest::BudgetMiddleware;
 use tollway_upstream::client::tower::{BudgetLayer, Error};
-use tollway_upstream::client::{Asking, Conduct};
+use tollway_upstream::client::{ClaimOptions, ClientSettings};
 use tollway_upstream::profile::Profile;
 use tower::{Layer as _, ServiceExt as _};
 
-fn conduct() -> Conduct {
+fn settings() -> ClientSettings {
     let profile = Profile::builtin("discord").unwrap();
     let ledger = LocalLedger::new(profile.clone(), Settings::default());
-    Conduct::new(Arc::new(ledger), profile)
+    ClientSettings::new(Arc::new(ledger), profile)
 }
 
-fn reqwest_client(conduct: Conduct) -> ClientWithMiddleware {
-    ClientBuilder::new(reqwest::Client::new()).with(BudgetMiddleware::new(conduct)).build()
+fn reqwest_client(settings: ClientSettings) -> ClientWithMiddleware {
+    ClientBuilder::new(reqwest::Client::new()).with(BudgetMiddleware::new(settings)).build()
 }
 
 /// Discord as the simulator plays it, with its periods divided by three.
@@ -40,7 +40,7 @@ async fn start(spec: Spec) -> (Loopback, String) {
 #[tokio::test]
 async fn twelve_requests_at_five_per_window_bring_no_429_through_the_middleware() {
     let (fake, url) = start(discord()).await;
-    let client = reqwest_client(conduct());
+    let client = reqwest_client(settings());
     let all = (0..12).map(|_| Box::pin(client.post(&url).body("{}").send()));
     for answer in join_all(all).await {
         assert_eq!(answer.unwrap().status(), 200);
@@ -52,7 +52,7 @@ async fn twelve_requests_at_five_per_window_bring_no_429_through_the_middleware(
 async fn twelve_requests_at_five_per_window_bring_no_429_through_the_layer() {
     let (fake, url) = start(discord()).await;
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let service = BudgetLayer::new(conduct()).replaying().layer(client);
+    let service = BudgetLayer::new(settings()).replaying().layer(client);
     let ask = || {
         let request = http::Request::post(&url).body(Full::new(Bytes::from_static(b"{}"))).unwrap();
         Box::pin(service.clone().oneshot(request))
@@ -67,7 +67,7 @@ async fn twelve_requests_at_five_per_window_bring_no_429_through_the_layer() {
 async fn a_refusal_is_retried_with_the_same_body_and_only_so_often() {
     let (fake, url) = start(discord()).await;
     fake.inject(Fault::SetLimit { bucket: "messages".to_owned(), limit: 1 });
-    let client = reqwest_client(conduct().retries(1));
+    let client = reqwest_client(settings().retries(1));
     assert_eq!(client.post(&url).body("{}").send().await.unwrap().status(), 200);
     // Refused, and refused again: the second refusal is the answer.
     fake.inject(Fault::Html { count: 2 });
@@ -82,7 +82,7 @@ async fn a_stream_is_sent_once_only() {
     let (fake, url) = start(discord()).await;
     fake.inject(Fault::Html { count: 1 });
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let service = BudgetLayer::new(conduct()).layer(client);
+    let service = BudgetLayer::new(settings()).layer(client);
     let request = http::Request::post(&url).body(Full::new(Bytes::from_static(b"{}"))).unwrap();
     assert_eq!(service.oneshot(request).await.unwrap().status(), 429);
     assert_eq!(fake.counters().requests, 1);
@@ -91,30 +91,30 @@ async fn a_stream_is_sent_once_only() {
 #[tokio::test]
 async fn a_deadline_is_kept_before_and_between_tries() {
     let (fake, url) = start(Spec::named("discord").unwrap()).await;
-    let client = reqwest_client(conduct());
+    let client = reqwest_client(settings());
     for _ in 0..5 {
         assert_eq!(client.post(&url).body("{}").send().await.unwrap().status(), 200);
     }
-    let asking = Asking::default().within(Duration::from_millis(100));
-    let refused = client.post(&url).body("{}").with_extension(asking).send().await.unwrap_err();
+    let options = ClaimOptions::default().within(Duration::from_millis(100));
+    let refused = client.post(&url).body("{}").with_extension(options).send().await.unwrap_err();
     let reqwest_middleware::Error::Middleware(error) = refused else { panic!("{refused}") };
     assert_eq!(error.downcast_ref::<Refusal>().unwrap().reason, Reason::Patience);
     assert_eq!(fake.counters().requests, 5);
 
     // The upstream says to wait longer than the caller can: its refusal is the answer, at once.
     let (fake, url) = start(Spec::named("discord").unwrap()).await;
-    let client = reqwest_client(conduct());
+    let client = reqwest_client(settings());
     fake.inject(Fault::Html { count: 1 });
-    let asking = Asking::default().within(Duration::from_millis(300));
-    let answer = client.post(&url).body("{}").with_extension(asking).send().await.unwrap();
+    let options = ClaimOptions::default().within(Duration::from_millis(300));
+    let answer = client.post(&url).body("{}").with_extension(options).send().await.unwrap();
     assert_eq!((answer.status().as_u16(), fake.counters().requests), (429, 1));
 }
 
 #[tokio::test]
 async fn lost_answers_and_refused_connections_leave_a_budget_that_goes_on() {
     let (fake, url) = start(discord()).await;
-    let conduct = conduct();
-    let client = reqwest_client(conduct);
+    let settings = settings();
+    let client = reqwest_client(settings);
     assert_eq!(client.post(&url).body("{}").send().await.unwrap().status(), 200);
     fake.inject(Fault::End { count: 2, ending: Ending::Close });
     for _ in 0..2 {
@@ -135,8 +135,8 @@ async fn the_layer_says_why_a_request_was_not_sent() {
     let settings = Settings { queue_max: 1, ..Settings::default() };
     let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::new(profile.clone(), settings));
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let conduct = Conduct::new(ledger, profile).patience(Duration::from_secs(20));
-    let service = BudgetLayer::new(conduct).layer(client);
+    let settings = ClientSettings::new(ledger, profile).patience(Duration::from_secs(20));
+    let service = BudgetLayer::new(settings).layer(client);
     let ask = || {
         let request = http::Request::post(&url).body(Full::default()).unwrap();
         Box::pin(service.clone().oneshot(request))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use tollway_core::{Cost, Quota};
 use tollway_upstream::pace::reqwest::PaceMiddleware;
 use tollway_upstream::pace::tower::PaceLayer;
-use tollway_upstream::pace::{Answer, Gate, Law, Outcome, Settings};
+use tollway_upstream::pace::{Feedback, Gate, Law, Outcome, Settings};
 use tower::{Layer as _, Service as _, service_fn};
 
 fn hourly() -> Gate {
@@ -20,14 +20,14 @@ fn hourly() -> Gate {
     Gate::new(Settings::of(quota))
 }
 
-fn left(remaining: f64) -> Answer {
-    Answer::bare(Outcome::Accepted).with_remaining(remaining)
+fn left(remaining: f64) -> Feedback {
+    Feedback::bare(Outcome::Accepted).with_remaining(remaining)
 }
 
 /// A gate that has learned that `remaining` units are left.
 async fn told(remaining: f64) -> Gate {
     let gate = hourly();
-    gate.enter(Cost::ONE).await.answer(&left(remaining));
+    gate.enter(Cost::ONE).await.complete(&left(remaining));
     gate
 }
 
@@ -38,7 +38,7 @@ async fn tasks_go_in_the_order_in_which_they_came() {
     for task in 0..10 {
         let (gate, sender) = (gate.clone(), sender.clone());
         tokio::spawn(async move {
-            gate.enter(Cost::ONE).await.answer(&left(60.0));
+            gate.enter(Cost::ONE).await.complete(&left(60.0));
             let _ = sender.send(task);
         });
         // Lets the task reach the line before the next one is started.
@@ -72,7 +72,7 @@ async fn an_answer_lets_the_first_in_line_look_again() {
     });
     tokio::task::yield_now().await;
     let start = Instant::now();
-    under_way.answer(&left(4_000.0));
+    under_way.complete(&left(4_000.0));
     drop(waiting.await.unwrap());
     assert!(start.elapsed() < Duration::from_millis(5), "waited for a slot all the same");
     drop(burst);

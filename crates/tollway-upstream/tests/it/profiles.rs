@@ -94,12 +94,15 @@ fn the_listed_apis_are_all_shipped() {
 #[test]
 fn an_error_names_the_line_and_the_field_and_what_would_be_right() {
     let cases = [
-        ("name = 'Mine'", "line 1: name: a name is made of lower-case letters, digits and dashes"),
+        (
+            "name = 'Mine'",
+            "line 1: name: `Mine` is not a name of lower-case letters, digits and dashes",
+        ),
         (
             "name = 'm'\n\n[[dimensions]]\nname = 'a'\nremaining = 'x'\n[[dimensions]]\nname = 'b'\n\
              remaining = 'y'\nreset = [{ header = 'z', form = 'minutes' }]\n",
-            "line 9: dimensions[1].reset: no such form; right would be epoch_s, epoch_ms, delta_s, \
-             delta_ms, http_date, rfc3339, go_duration or guess",
+            "line 9: dimensions[1].reset: `minutes` is not one of epoch_s, epoch_ms, delta_s, \
+             delta_ms, http_date, rfc3339, go_duration, guess",
         ),
         (
             "name = 'm'\n[[dimensions]]\nname = 'a'\nlimit = 'x-limit'\n",
@@ -111,23 +114,24 @@ fn an_error_names_the_line_and_the_field_and_what_would_be_right() {
         ),
         (
             "name = 'm'\n[route]\nby = 'host'\n",
-            "line 3: route.by: expected one of method+path, path, none",
+            "line 3: route.by: unknown variant `host`, expected one of `method+path`, `path`, `none`",
         ),
         (
             "name = 'm'\n[[signals]]\nstatus = [429]\nmeans = 'stop'\n",
-            "line 4: signals[0].means: expected one of limit, user, shared, global, no-limit",
+            "line 4: signals[0].means: unknown variant `stop`, expected one of `limit`, `user`, \
+             `shared`, `global`, `no-limit`",
         ),
         (
             "name = 'm'\n[global]\nlimit = '50'\n",
-            "line 3: global.limit: this is no quota such as 50/1s",
+            "line 3: global.limit: `50` is not a quota such as 50/1s",
         ),
         (
             "name = 'm'\n[retry]\nunsaid = 'soon'\n",
-            "line 3: retry.unsaid: this is no duration such as 100ms, 90s or 1h",
+            "line 3: retry.unsaid: `soon` is not a duration such as 100ms, 90s or 1h",
         ),
         (
             "name = 'm'\nbucket = 'x bucket'\n",
-            "line 2: bucket: this cannot be the name of a header field",
+            "line 2: bucket: `x bucket` is not the name of a header field",
         ),
     ];
     for (text, expected) in cases {

@@ -19,6 +19,8 @@ mod late;
 mod meters;
 /// What old clients write at the wrong time, and the quickest way of a claim without them.
 mod mixed;
+/// The order of service, with and without a store.
+mod priorities;
 /// The fleet of real Spectacles clients and ours.
 mod spectacles;
 /// Ledgers, raw keys and a truthful upstream, as the tests need them.

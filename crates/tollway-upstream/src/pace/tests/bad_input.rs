@@ -4,8 +4,8 @@ use super::*;
 
 const YEAR: u64 = 365 * 86_400 * S;
 
-fn refused() -> Answer {
-    Answer::bare(Outcome::Limited)
+fn refused() -> Feedback {
+    Feedback::bare(Outcome::Limited)
 }
 
 /// Sends whenever it may from `now` until `until`; answers take 10 ms. How many were sent.
@@ -13,7 +13,7 @@ fn drive(
     pacer: &mut Pacer,
     mut now: u64,
     until: u64,
-    mut answer: impl FnMut(u64) -> Answer,
+    mut answer: impl FnMut(u64) -> Feedback,
 ) -> u64 {
     let mut sent = 0;
     loop {
@@ -41,7 +41,7 @@ fn any_seconds() -> impl Strategy<Value = Option<Duration>> {
     ]
 }
 
-fn any_answer() -> impl Strategy<Value = Answer> {
+fn any_answer() -> impl Strategy<Value = Feedback> {
     let outcome =
         prop_oneof![Just(Outcome::Accepted), Just(Outcome::Limited), Just(Outcome::Failed)];
     let remaining = prop_oneof![
@@ -51,7 +51,7 @@ fn any_answer() -> impl Strategy<Value = Answer> {
     ];
     let limit = prop_oneof![Just(None), (0u64..10_000).prop_map(Some), Just(Some(u64::MAX))];
     (outcome, limit, any_seconds(), remaining, any_seconds(), any_seconds()).prop_map(
-        |(outcome, limit, period, remaining, reset_after, retry_after)| Answer {
+        |(outcome, limit, period, remaining, reset_after, retry_after)| Feedback {
             outcome,
             limit,
             period,
@@ -108,7 +108,7 @@ proptest! {
     ) {
         let settings = if known { Settings::of(hourly()) } else { Settings::default() };
         let mut pacer = Pacer::new(settings);
-        let answer = Answer { outcome: Outcome::Limited, ..answer };
+        let answer = Feedback { outcome: Outcome::Limited, ..answer };
         let sent = drive(&mut pacer, S, 3_600 * S, |_| answer);
         prop_assert!(sent <= 3_600, "{sent} requests in an hour of refusals");
         let sent = drive(&mut pacer, 3_600 * S, YEAR, |_| answer);
@@ -120,7 +120,7 @@ proptest! {
 fn without_remaining_the_429s_set_the_pace() {
     let mut pacer = Pacer::new(Settings::of(hourly()));
     let sent = drive(&mut pacer, S, 3_600 * S, |request| {
-        Answer::bare(if request % 3 == 2 { Outcome::Limited } else { Outcome::Accepted })
+        Feedback::bare(if request % 3 == 2 { Outcome::Limited } else { Outcome::Accepted })
     });
     assert_eq!(pacer.law(), Law::Aimd);
     assert!((5..1_200).contains(&sent), "{sent} requests");
@@ -131,7 +131,7 @@ fn a_remaining_that_disappears_is_forgotten_after_a_while() {
     let mut pacer = heroku();
     exchange(&mut pacer, &accepted(4_000.0), S);
     for request in 2..10 {
-        exchange(&mut pacer, &Answer::bare(Outcome::Accepted), request * S);
+        exchange(&mut pacer, &Feedback::bare(Outcome::Accepted), request * S);
     }
     assert_eq!(pacer.law(), Law::Aimd);
 }
@@ -174,14 +174,14 @@ fn a_limit_that_changes_changes_the_plan_at_once() {
     exchange(&mut pacer, &told(450), 2 * S);
     assert!(pacer.interval() > before);
     exchange(&mut pacer, &told(0), 3 * S);
-    assert_eq!(pacer.plan.unwrap().units, 450.0);
+    assert_eq!(pacer.params.unwrap().units, 450.0);
 }
 
 #[test]
 fn a_retry_after_in_the_past_still_means_a_pause() {
     let mut pacer = Pacer::new(Settings::default());
     let now = S + 50 * MS;
-    exchange(&mut pacer, &Answer { retry_after: Some(Duration::ZERO), ..refused() }, S);
+    exchange(&mut pacer, &Feedback { retry_after: Some(Duration::ZERO), ..refused() }, S);
     assert!(pacer.may_send_at(Cost::ONE, at(now)) >= at(now + 50 * MS));
 }
 
@@ -189,7 +189,7 @@ fn a_retry_after_in_the_past_still_means_a_pause() {
 fn a_retry_after_of_a_year_means_the_longest_pause() {
     let mut pacer = heroku();
     let year = Some(Duration::from_nanos(YEAR));
-    exchange(&mut pacer, &Answer { retry_after: year, ..refused() }, S);
+    exchange(&mut pacer, &Feedback { retry_after: year, ..refused() }, S);
     let hours = (next_after(&mut pacer, S) - S) / (3_600 * S);
     assert_eq!(hours, 2, "twice the period");
 }

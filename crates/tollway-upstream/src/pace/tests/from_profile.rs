@@ -2,21 +2,21 @@ use std::time::Duration;
 
 use tollway_core::{Cost, Quota, Timestamp};
 
-use super::super::{Answer, Law, Outcome, Pacer, Refill, Settings};
+use super::super::{Feedback, Law, Outcome, Pacer, Refill, Settings};
 use crate::profile::Profile;
 
 fn heroku() -> Settings {
     Settings::default().or_profile(&Profile::builtin("heroku").expect("it is shipped"))
 }
 
-fn told(pacer: &mut Pacer, answer: Answer) {
+fn told(pacer: &mut Pacer, answer: Feedback) {
     let now = Timestamp::from_millis(1_000);
     let sent = pacer.on_send(Cost::ONE, now);
     pacer.on_response(sent, &answer, now);
 }
 
-fn left(units: f64) -> Answer {
-    Answer::bare(Outcome::Accepted).with_remaining(units)
+fn left(units: f64) -> Feedback {
+    Feedback::bare(Outcome::Accepted).with_remaining(units)
 }
 
 #[test]
@@ -24,9 +24,9 @@ fn what_was_set_by_hand_comes_before_the_profile() {
     let by_hand = Quota::new(100, Duration::from_secs(60)).expect("a valid quota");
     let profile = Profile::builtin("heroku").expect("it is shipped");
     let both = Settings::of(by_hand).refill(Refill::Window).or_profile(&profile);
-    assert_eq!((both.quota(), both.refill_belief()), (Some(by_hand), Refill::Window));
+    assert_eq!((both.quota(), both.refill), (Some(by_hand), Refill::Window));
     assert_eq!(heroku().quota().map(Quota::units), Some(4_500));
-    assert_eq!(heroku().refill_belief(), Refill::Continuous);
+    assert_eq!(heroku().refill, Refill::Continuous);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn with_a_stated_quota_the_first_answer_brings_tickets_without_it_only_what_is_t
 #[test]
 fn a_profile_that_states_fixed_windows_is_believed_and_one_that_states_nothing_changes_nothing() {
     let of = |name| Settings::default().or_profile(&Profile::builtin(name).expect("it is shipped"));
-    assert_eq!((of("github").quota(), of("github").refill_belief()), (None, Refill::Window));
-    assert_eq!((of("generic").quota(), of("generic").refill_belief()), (None, Refill::Detect));
+    assert_eq!((of("github").quota(), of("github").refill), (None, Refill::Window));
+    assert_eq!((of("generic").quota(), of("generic").refill), (None, Refill::Detect));
     assert_eq!(of("stripe").quota().map(Quota::units), Some(100), "stated, though never told");
 }

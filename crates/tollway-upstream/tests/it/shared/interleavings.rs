@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollway_testkit::servers::Engine;
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Observation, Route, Scope};
-use tollway_upstream::shared::{Dialect, GlobalRate, Naming, Settings};
+use tollway_upstream::shared::{GlobalRate, Naming, Settings, SpectaclesVersion};
 
 use super::stage::{
     ROUTE, Stage, World, claim, claim_on, join, limited, settings, take_all, told, try_claim, until,
@@ -94,7 +94,7 @@ async fn e_no_limit_is_read_as_later_clients_write_it_and_written_so_that_old_on
         let _: () = stage.tell(&format!("SET ${ROUTE}:limit 0")).await;
         assert_eq!(take_all(&stage.ledger, 50).await.len(), 50, "{engine:?}: no limit");
         let _: () = stage.tell(&format!("DEL ${ROUTE}:limit")).await;
-        let later = Settings { dialect: Dialect::Later, ..settings(LONG) };
+        let later = Settings { spectacles_version: SpectaclesVersion::Later, ..settings(LONG) };
         let stage = Stage::new(engine, later).await;
         claim(&stage.ledger).await.complete(&Observation::default());
         until("the later form is written", async || {

@@ -297,23 +297,5 @@ impl World {
 
 /// The description of an upstream whose messages have this limit.
 pub(crate) fn spec(limit: &str) -> String {
-    format!(
-        r#"
-fields = [
-    ["Via", "=1.1 edge"],
-    ["X-RateLimit-Limit", "limit"],
-    ["X-RateLimit-Remaining", "remaining"],
-    ["X-RateLimit-Reset", "reset-epoch-decimal"],
-    ["X-RateLimit-Reset-After", "reset-after-decimal"],
-    ["X-RateLimit-Bucket", "bucket"],
-]
-denied-fields = [["Retry-After", "retry-seconds"], ["X-RateLimit-Scope", "scope"]]
-denied-body = '{{"retry_after":{{retry}},"global":{{global}}}}'
-[buckets]
-messages = {{ {limit} }}
-[[routes]]
-path = "/channels/{{+channel}}/messages"
-bucket = "messages"
-"#
-    )
+    include_str!("messages.toml").replace("LIMIT", limit)
 }

@@ -44,47 +44,36 @@ pub(super) enum Cause {
     Late,
 }
 
+/// A word, the status, the wait that would help, and what people are told.
+type Facts = (&'static str, u16, Option<Duration>, &'static str);
+
 impl Cause {
     /// A word for metrics and for the field that names the cause.
     pub(super) const fn word(self) -> &'static str {
-        match self {
-            Self::BadRequest(_) => "bad-request",
-            Self::CrossSite(_) => "cross-site",
-            Self::NoPage => "no-page",
-            Self::NoTunnel => "no-tunnel",
-            Self::Full => "full",
-            Self::Refused(refusal) => match refusal.reason {
-                Reason::Patience => "deadline",
-                Reason::QueueFull | Reason::BytesFull | Reason::BucketsFull => "full",
-                Reason::TooCostly => "too-costly",
-                Reason::Drained => "drained",
-                _ => "unavailable",
-            },
-            Self::Unauthorized(_) => "unauthorized",
-            Self::Missing(_) => "missing",
-            Self::Guarded(_) => "guarded",
-            Self::NoConnection => "no-connection",
-            Self::Broken => "broken",
-            Self::Late => "late",
-        }
+        self.facts().0
     }
 
     /// The answer. Its body is JSON that clients of chat APIs understand as well: `message`,
     /// `retry_after` and `global`.
     pub(super) fn response(self) -> Response<Body> {
-        let (status, wait) = self.status_and_wait();
+        let (word, status, wait, message) = self.facts();
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let message = match self {
+            Self::Refused(refusal) => refusal.to_string(),
+            _ => message.to_owned(),
+        };
         let body = json!({
             "type": "about:blank",
             "title": status.canonical_reason(),
             "status": status.as_u16(),
-            "message": self.message(),
-            "cause": self.word(),
+            "message": message,
+            "cause": word,
             "retry_after": wait.map(|wait| wait.as_secs_f64()),
             "global": false,
         });
         let mut response = json_response(status, &body);
         let headers = response.headers_mut();
-        headers.insert(BY, HeaderValue::from_static(self.word()));
+        headers.insert(BY, HeaderValue::from_static(word));
         headers.insert(VIA, HeaderValue::from_static("1.1 tollway"));
         if let Some(wait) = wait {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds_up(wait).max(1)));
@@ -92,40 +81,37 @@ impl Cause {
         response
     }
 
-    fn status_and_wait(self) -> (StatusCode, Option<Duration>) {
+    const fn facts(self) -> Facts {
+        const NO_PAGE: &str =
+            "no such page of the proxy; the admin token is not sent to the upstream";
+        let (soon, missing) =
+            (Some(Duration::from_secs(1)), "the upstream did not know this resource lately");
         match self {
-            Self::BadRequest(_) => (StatusCode::BAD_REQUEST, None),
-            Self::CrossSite(_) => (StatusCode::FORBIDDEN, None),
-            Self::NoPage => (StatusCode::NOT_FOUND, None),
-            Self::NoTunnel => (StatusCode::METHOD_NOT_ALLOWED, None),
-            Self::Full => (StatusCode::SERVICE_UNAVAILABLE, Some(Duration::from_secs(1))),
-            Self::Refused(Refusal { reason, wait }) => match reason {
-                Reason::Patience | Reason::TooCostly => (StatusCode::TOO_MANY_REQUESTS, wait),
-                _ => (StatusCode::SERVICE_UNAVAILABLE, wait),
-            },
-            Self::Unauthorized(wait) => (StatusCode::UNAUTHORIZED, Some(wait)),
-            Self::Missing(wait) => (StatusCode::NOT_FOUND, Some(wait)),
-            Self::Guarded(wait) => (StatusCode::SERVICE_UNAVAILABLE, Some(wait)),
-            Self::NoConnection | Self::Broken => (StatusCode::BAD_GATEWAY, None),
-            Self::Late => (StatusCode::GATEWAY_TIMEOUT, None),
-        }
-    }
-
-    fn message(self) -> String {
-        match self {
-            Self::BadRequest(what) | Self::CrossSite(what) => what.to_owned(),
-            Self::NoPage => {
-                "no such page of the proxy; the admin token is not sent to the upstream".to_owned()
+            Self::BadRequest(what) => ("bad-request", 400, None, what),
+            Self::CrossSite(what) => ("cross-site", 403, None, what),
+            Self::NoPage => ("no-page", 404, None, NO_PAGE),
+            Self::NoTunnel => ("no-tunnel", 405, None, "tunnels are not offered"),
+            Self::Full => ("full", 503, soon, "too many requests are held already"),
+            Self::Refused(refusal) => {
+                let (word, status) = match refusal.reason {
+                    Reason::Patience => ("deadline", 429),
+                    Reason::TooCostly => ("too-costly", 429),
+                    Reason::QueueFull | Reason::BytesFull | Reason::BucketsFull => ("full", 503),
+                    Reason::Drained => ("drained", 503),
+                    _ => ("unavailable", 503),
+                };
+                (word, status, refusal.wait, "")
             }
-            Self::NoTunnel => "tunnels are not offered".to_owned(),
-            Self::Full => "too many requests are held already".to_owned(),
-            Self::Refused(refusal) => refusal.to_string(),
-            Self::Unauthorized(_) => "the upstream refused this credential lately".to_owned(),
-            Self::Missing(_) => "the upstream did not know this resource lately".to_owned(),
-            Self::Guarded(_) => "so many invalid requests that a ban is near".to_owned(),
-            Self::NoConnection => "no connection to the upstream".to_owned(),
-            Self::Broken => "the upstream broke off before it answered".to_owned(),
-            Self::Late => "the upstream did not answer in time".to_owned(),
+            Self::Unauthorized(wait) => {
+                ("unauthorized", 401, Some(wait), "the upstream refused this credential lately")
+            }
+            Self::Missing(wait) => ("missing", 404, Some(wait), missing),
+            Self::Guarded(wait) => {
+                ("guarded", 503, Some(wait), "so many invalid requests that a ban is near")
+            }
+            Self::NoConnection => ("no-connection", 502, None, "no connection to the upstream"),
+            Self::Broken => ("broken", 502, None, "the upstream broke off before it answered"),
+            Self::Late => ("late", 504, None, "the upstream did not answer in time"),
         }
     }
 }

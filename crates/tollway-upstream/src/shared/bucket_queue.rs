@@ -1,4 +1,7 @@
-//! One lane of a bucket in this process: its waiters, its places in the store's line, its permits.
+//! The claims of this process on one bucket: who waits, places in the store's queue, open permits.
+//!
+//! Requests that meet a sub-limit of their own have a queue of their own, and so have those that the
+//! limit over all routes does not count.
 //!
 //! ```text
 //!   waiters ──> fresh tickets ──claim──> granted ──> open permits ──> answer, or dropped
@@ -18,39 +21,40 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Naming;
-use super::claim_loop::{Reply, drive};
+use super::claim_loop::{ClaimReply, drive};
+use super::claim_queue::{ClaimQueue, ClaimResult, rank};
 use super::costs;
-use super::encoded_answer::Lesson;
+use super::encoded_answer::EncodedAnswer;
 use super::keys::Keys;
-use super::parts::Core;
+use super::ledger_state::LedgerState;
 use super::token_batch::TokenBatch;
-use super::waiters::{Line, Turn, rank};
 use crate::budget::{Claim, Reason, Refusal};
+use crate::fair_queue::QueueKey;
 
-/// One lane of a bucket.
-pub(super) struct Lane {
+/// The claims of this process on one bucket.
+pub(super) struct BucketQueue {
     pub(super) bucket: Arc<str>,
     /// Method and template of its route, by which the upstream's names are known.
     pub(super) template: String,
     pub(super) keys: Keys,
     pub(super) quick_keys: Vec<String>,
     /// Tokens of the limits that the profile states for the bucket.
-    pub(super) purses: Vec<TokenBatch>,
+    pub(super) token_batches: Vec<TokenBatch>,
     state: Mutex<State>,
-    bell: Notify,
+    wake_up: Notify,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) line: Line,
+    pub(super) claims: ClaimQueue,
     /// Tickets that the store does not know yet.
     pub(super) fresh: VecDeque<String>,
-    /// Tickets in the store's line, in their order there.
+    /// Tickets in the store's queue, in their order there.
     pub(super) placed: VecDeque<String>,
     /// Tickets of the call that is under way, and whether one of them was woken meanwhile: the
     /// message may overtake the answer on its way through this process.
     pub(super) asking: Vec<String>,
-    is_rung: bool,
+    was_woken: bool,
     /// Permits given out, and since when.
     pub(super) open: HashMap<String, Instant>,
     /// Answers being learned that give the bucket another name: whoever waits asks there in a moment,
@@ -75,36 +79,42 @@ const QUICK_LIMIT_MIN: u64 = 64;
 const FOR_HEADERS: i64 = 4;
 const FOR_OTHERS: i64 = 5;
 
-impl Lane {
+impl BucketQueue {
     pub(super) fn new(bucket: Arc<str>, template: String, keys: Keys, naming: Naming) -> Self {
         let quick_keys = keys.quick(naming);
-        let (purses, state, bell) = (Vec::new(), Mutex::default(), Notify::new());
-        Self { bucket, template, keys, quick_keys, purses, state, bell }
+        let (token_batches, state, wake_up) = (Vec::new(), Mutex::default(), Notify::new());
+        Self { bucket, template, keys, quick_keys, token_batches, state, wake_up }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lines up.
+    /// Queues a claim.
     pub(super) fn join(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        ledger: &Arc<LedgerState>,
         claim: &Claim,
         deadline: Option<Instant>,
-    ) -> Place {
-        let (sender, turn) = oneshot::channel();
+    ) -> QueuedClaim {
+        let (sender, result) = oneshot::channel();
         let mut state = self.state();
-        let costs = costs::of_claim(claim, &core.profile);
-        state.fresh.push_back(core.new_permit(rank(claim), &costs));
-        let waiter = state.line.join(claim, costs, sender, deadline);
+        let costs = costs::of_claim(claim, &ledger.profile);
+        state.fresh.push_back(ledger.new_permit(rank(claim), &costs));
+        let waiter = state.claims.join(claim, costs, sender, deadline);
         state.used = Some(Instant::now());
         if !std::mem::replace(&mut state.is_driven, true) {
-            core.runtime.spawn(drive(Arc::clone(self), Arc::clone(core)));
+            ledger.runtime.spawn(drive(Arc::clone(self), Arc::clone(ledger)));
         }
         drop(state);
-        self.bell.notify_one();
-        Place { lane: Arc::clone(self), core: Arc::clone(core), waiter, turn, is_over: false }
+        self.wake_up.notify_one();
+        QueuedClaim {
+            queue: Arc::clone(self),
+            ledger: Arc::clone(ledger),
+            waiter,
+            result,
+            is_over: false,
+        }
     }
 
     /// Some of these tickets, which may be ours, are worth a claim after `wait`. Answers how many
@@ -115,11 +125,11 @@ impl Lane {
         let woken: HashSet<&str> = tickets.iter().copied().collect();
         let asking = state.asking.iter().filter(|known| woken.contains(known.as_str())).count();
         let placed = state.placed.iter().filter(|known| woken.contains(known.as_str())).count();
-        state.is_rung |= asking > 0;
+        state.was_woken |= asking > 0;
         if placed > 0 {
             state.due = Some(Instant::now() + wait);
             drop(state);
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
         asking + placed
     }
@@ -131,9 +141,9 @@ impl Lane {
     }
 
     /// Makes everybody claim again now.
-    pub(super) fn ring(&self) {
+    pub(super) fn claim_again(&self) {
         self.state().due = Some(Instant::now());
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// How long until another claim is worthwhile.
@@ -142,9 +152,9 @@ impl Lane {
     }
 
     /// Notes what an answer told, for estimates.
-    pub(super) fn note(&self, lesson: &Lesson) {
-        let window = u64::try_from(lesson.until_reset_ms).map(Duration::from_millis);
-        if let (Ok(limit @ 1..), Ok(window)) = (u64::try_from(lesson.limit), window) {
+    pub(super) fn note(&self, encoded: &EncodedAnswer) {
+        let window = u64::try_from(encoded.until_reset_ms).map(Duration::from_millis);
+        if let (Ok(limit @ 1..), Ok(window)) = (u64::try_from(encoded.limit), window) {
             let mut state = self.state();
             let longest = state.told.map_or(window, |(_, known)| known.max(window));
             state.told = Some((limit, longest));
@@ -158,25 +168,29 @@ impl Lane {
         (old.map(|(permit, _)| permit.clone()).collect(), state.placed.iter().cloned().collect())
     }
 
-    /// Everybody asks again elsewhere; gives up the places in the store's line.
-    pub(super) fn dismiss(self: &Arc<Self>, core: &Arc<Core>, say: impl Fn() -> Turn) -> usize {
+    /// Everybody asks again elsewhere; gives up the places in the store's queue.
+    pub(super) fn dismiss(
+        self: &Arc<Self>,
+        ledger: &Arc<LedgerState>,
+        say: impl Fn() -> ClaimResult,
+    ) -> usize {
         let mut state = self.state();
-        let count = state.line.dismiss(say);
+        let count = state.claims.dismiss(say);
         state.fresh.clear();
         let placed: Vec<_> = state.placed.drain(..).collect();
         drop(state);
-        self.give_up(core, placed);
-        self.bell.notify_one();
+        self.give_up(ledger, placed);
+        self.wake_up.notify_one();
         count
     }
 
     /// Gives up tickets. What a claim under way makes of them is settled when it is answered.
-    pub(super) fn give_up(self: &Arc<Self>, core: &Arc<Core>, tickets: Vec<String>) {
+    pub(super) fn give_up(self: &Arc<Self>, ledger: &Arc<LedgerState>, tickets: Vec<String>) {
         if !tickets.is_empty() {
-            let (lane, core) = (Arc::clone(self), Arc::clone(core));
-            let runtime = core.runtime.clone();
+            let (queue, ledger) = (Arc::clone(self), Arc::clone(ledger));
+            let runtime = ledger.runtime.clone();
             runtime.spawn(async move {
-                core.leave(&lane, 0, "waiting", &tickets).await;
+                ledger.leave(&queue, 0, "waiting", &tickets).await;
             });
         }
     }
@@ -184,7 +198,7 @@ impl Lane {
     /// What to ask for now: tickets, and whether placed ones are among them. None if nobody waits.
     pub(super) fn next_call(&self) -> Option<Vec<String>> {
         let mut state = self.state();
-        if state.line.len() == 0 {
+        if state.claims.is_empty() {
             state.is_driven = false;
             return None;
         }
@@ -205,7 +219,7 @@ impl Lane {
     pub(super) fn settle(
         &self,
         asked: Vec<String>,
-        reply: &Reply,
+        reply: &ClaimReply,
         beat: Duration,
     ) -> (Vec<String>, Vec<String>) {
         let mut state = self.state();
@@ -218,7 +232,7 @@ impl Lane {
                     if let Some(at) = place {
                         state.placed.remove(at);
                     }
-                    if state.line.go(&ticket, reply.now_ms) {
+                    if state.claims.grant(&ticket, reply.now_ms) {
                         state.open.insert(ticket, Instant::now());
                     } else {
                         unwanted.push(ticket);
@@ -241,17 +255,17 @@ impl Lane {
     pub(super) async fn rest(&self) {
         let due = {
             let state = self.state();
-            if !state.fresh.is_empty() || state.line.len() == 0 {
+            if !state.fresh.is_empty() || state.claims.is_empty() {
                 return;
             }
             state.due
         };
-        let bell = self.bell.notified();
+        let wake_up = self.wake_up.notified();
         match due {
             Some(due) => {
-                let _ = tokio::time::timeout_at(due, bell).await;
+                let _ = tokio::time::timeout_at(due, wake_up).await;
             }
-            None => bell.await,
+            None => wake_up.await,
         }
     }
 }
@@ -259,10 +273,10 @@ impl Lane {
 impl State {
     /// Drops tickets for which there is no waiter any more; answers those that the store knows.
     fn drop_surplus(&mut self) -> Vec<String> {
-        if self.placed.len() + self.fresh.len() <= self.line.len() {
+        if self.placed.len() + self.fresh.len() <= self.claims.len() {
             return Vec::new();
         }
-        let over = self.line.surplus(self.placed.iter().chain(&self.fresh));
+        let over = self.claims.surplus(self.placed.iter().chain(&self.fresh));
         over.iter().filter_map(|costs| self.drop_one(costs)).collect()
     }
 
@@ -278,12 +292,12 @@ impl State {
     }
 
     /// Notes when to claim again, and refuses those who cannot wait that long.
-    fn wait_or_refuse(&mut self, reply: &Reply, beat: Duration) {
+    fn wait_or_refuse(&mut self, reply: &ClaimReply, beat: Duration) {
         if self.placed.is_empty() {
             return;
         }
         let now = Instant::now();
-        let wait = if std::mem::take(&mut self.is_rung) { Duration::ZERO } else { reply.wait };
+        let wait = if std::mem::take(&mut self.was_woken) { Duration::ZERO } else { reply.wait };
         // A message that came while this claim was under way, about tickets that it did not name, has
         // set an earlier time: overwritten, its tickets would sleep until the next beat.
         let next = now + wait.min(beat);
@@ -294,50 +308,50 @@ impl State {
         let say = |wait| Refusal { reason: Reason::Patience, wait: Some(wait) };
         if reply.cause == FOR_HEADERS || reply.cause == FOR_OTHERS {
             // Nobody knows how long that takes; only those are refused who cannot wait at all.
-            self.line.refuse_impatient(Duration::ZERO, usize::MAX, Duration::ZERO, now, say);
+            self.claims.refuse_impatient(Duration::ZERO, usize::MAX, Duration::ZERO, now, say);
             return;
         }
         let (limit, window) = self.told.unwrap_or((u64::MAX, Duration::ZERO));
         let per_window = usize::try_from(limit).unwrap_or(usize::MAX);
-        self.line.refuse_impatient(reply.wait, per_window, window, now, say);
+        self.claims.refuse_impatient(reply.wait, per_window, window, now, say);
     }
 }
 
-/// A waiter's place. Dropped, it leaves the line.
-pub(super) struct Place {
-    lane: Arc<Lane>,
-    core: Arc<Core>,
-    waiter: (u64, u64),
-    turn: oneshot::Receiver<Turn>,
+/// A claim that waits. Dropped, it leaves the queue.
+pub(super) struct QueuedClaim {
+    queue: Arc<BucketQueue>,
+    ledger: Arc<LedgerState>,
+    waiter: QueueKey,
+    result: oneshot::Receiver<ClaimResult>,
     is_over: bool,
 }
 
-impl Place {
-    /// Waits for the turn.
-    pub(super) async fn turn(&mut self) -> Turn {
-        let turn = (&mut self.turn).await.unwrap_or(Turn::AskAgain);
+impl QueuedClaim {
+    /// Waits until the claim is granted or refused.
+    pub(super) async fn result(&mut self) -> ClaimResult {
+        let result = (&mut self.result).await.unwrap_or(ClaimResult::AskAgain);
         self.is_over = true;
-        turn
+        result
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuedClaim {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        // The turn may have come between the last look and now: then it goes back unused.
-        self.turn.close();
-        if let Ok(Turn::Go { permit, granted_ms }) = self.turn.try_recv() {
-            self.core.cancel(&self.lane, permit, granted_ms);
+        // The permit may have come between the last look and now: then it goes back unused.
+        self.result.close();
+        if let Ok(ClaimResult::Granted { permit, granted_ms }) = self.result.try_recv() {
+            self.ledger.cancel(&self.queue, permit, granted_ms);
             return;
         }
         let surplus = {
-            let mut state = self.lane.state();
-            let costs = state.line.leave(self.waiter);
+            let mut state = self.queue.state();
+            let costs = state.claims.leave(self.waiter);
             costs.and_then(|costs| state.drop_one(&costs))
         };
-        self.lane.give_up(&self.core, surplus.into_iter().collect());
-        self.lane.bell.notify_one();
+        self.queue.give_up(&self.ledger, surplus.into_iter().collect());
+        self.queue.wake_up.notify_one();
     }
 }

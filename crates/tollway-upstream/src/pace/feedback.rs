@@ -5,9 +5,10 @@ use core::time::Duration;
 use crate::profile::{Observation, Reading};
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// The server did the work.
+    #[default]
     Accepted,
     /// The server refused because of a limit: a 429, or what its profile calls one.
     Limited,
@@ -16,8 +17,8 @@ pub enum Outcome {
 }
 
 /// One response, as far as pacing is concerned. Every number may be missing, wrong or absurd.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Feedback {
     /// How the request ended.
     pub outcome: Outcome,
     /// Units per period, from the policy field.
@@ -32,18 +33,11 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
 }
 
-impl Answer {
+impl Feedback {
     /// An answer that says nothing but how the request ended.
     #[must_use]
-    pub const fn bare(outcome: Outcome) -> Self {
-        Self {
-            outcome,
-            limit: None,
-            period: None,
-            remaining: None,
-            reset_after: None,
-            retry_after: None,
-        }
+    pub fn bare(outcome: Outcome) -> Self {
+        Self { outcome, ..Self::default() }
     }
 
     /// What a response says, as a profile reads it.

@@ -12,7 +12,7 @@ const CLIENTS: f64 = 64.0;
 
 /// What follows from a quota.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct PaceParameters {
     /// Units a full bucket holds.
     pub(super) burst: f64,
     /// Units per period.
@@ -31,8 +31,8 @@ pub(super) struct Plan {
     knee_depth: f64,
 }
 
-impl Plan {
-    /// The plan for `quota`, with `reserve` units instead of the usual number if given.
+impl PaceParameters {
+    /// The parameters for `quota`, with `reserve` units instead of the usual number if given.
     pub(super) fn new(quota: Quota, reserve: Option<u64>) -> Self {
         let burst = quota.burst() as f64;
         let period_ns = quota.period().as_nanos() as f64;
@@ -98,32 +98,35 @@ mod tests {
 
     use super::*;
 
-    fn plan(units: u64, period_s: u64) -> Plan {
-        Plan::new(Quota::new(units, Duration::from_secs(period_s)).unwrap(), None)
+    fn params(units: u64, period_s: u64) -> PaceParameters {
+        PaceParameters::new(Quota::new(units, Duration::from_secs(period_s)).unwrap(), None)
     }
 
     #[test]
     fn the_reserve_is_a_fixed_function_of_the_quota() {
-        assert_eq!(plan(4_500, 3_600).reserve, 64.0);
-        assert_eq!(plan(60, 60).reserve, 16.0);
-        assert_eq!(plan(20, 60).reserve, 8.0);
-        assert_eq!(plan(100_000, 86_400).reserve, 128.0);
-        assert_eq!(plan(1, 86_400).reserve, 0.4);
+        assert_eq!(params(4_500, 3_600).reserve, 64.0);
+        assert_eq!(params(60, 60).reserve, 16.0);
+        assert_eq!(params(20, 60).reserve, 8.0);
+        assert_eq!(params(100_000, 86_400).reserve, 128.0);
+        assert_eq!(params(1, 86_400).reserve, 0.4);
     }
 
     #[test]
     fn at_low_rates_one_unit_of_level_is_one_slot() {
-        let plan = plan(4_500, 3_600);
-        assert_eq!((plan.spacing(5.0), plan.spacing(0.0), plan.spacing(-9.0)), (5.0, 0.0, 0.0));
+        let params = params(4_500, 3_600);
+        assert_eq!(
+            (params.spacing(5.0), params.spacing(0.0), params.spacing(-9.0)),
+            (5.0, 0.0, 0.0)
+        );
     }
 
     #[test]
     fn at_high_rates_the_curve_is_continuous_and_rises() {
-        let plan = plan(100_000, 1_000);
-        assert!(plan.knee > 24.0 && plan.reserve > plan.knee_depth);
-        let mut last = plan.spacing(-200.0);
+        let params = params(100_000, 1_000);
+        assert!(params.knee > 24.0 && params.reserve > params.knee_depth);
+        let mut last = params.spacing(-200.0);
         for step in -1_999..3_000 {
-            let next = plan.spacing(f64::from(step) / 10.0);
+            let next = params.spacing(f64::from(step) / 10.0);
             assert!(next > last && next - last < 0.11, "step {step}: {last} to {next}");
             last = next;
         }
@@ -132,8 +135,8 @@ mod tests {
     #[test]
     fn a_burst_smaller_than_the_usual_reserve_is_still_usable() {
         let quota = Quota::with_burst(1_000, Duration::from_secs(1), 10).unwrap();
-        let plan = Plan::new(quota, None);
-        assert_eq!(plan.reserve, 8.0);
-        assert!(plan.knee >= 1.0 && plan.knee_depth < plan.reserve);
+        let params = PaceParameters::new(quota, None);
+        assert_eq!(params.reserve, 8.0);
+        assert!(params.knee >= 1.0 && params.knee_depth < params.reserve);
     }
 }

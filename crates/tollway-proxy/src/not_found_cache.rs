@@ -14,12 +14,12 @@ const ENTRIES_MAX: usize = 10_000;
 ///
 /// A seeded 64-bit hash stands for the target: it may carry a token.
 #[derive(Debug, Default)]
-pub(super) struct Missing {
+pub(super) struct NotFoundCache {
     seed: RandomState,
     until: Mutex<HashMap<u64, Instant>>,
 }
 
-impl Missing {
+impl NotFoundCache {
     /// How long the resource is still believed to be missing.
     pub(super) fn left(&self, method: &str, target: &str) -> Option<Duration> {
         let key = self.key(method, target);
@@ -62,7 +62,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_missing_is_believed_to_be_for_as_long_as_told() {
-        let missing = Missing::default();
+        let missing = NotFoundCache::default();
         missing.remember("POST", "/webhooks/1/t", MINUTE);
         tokio::time::advance(MINUTE / 2).await;
         assert_eq!(missing.left("POST", "/webhooks/1/t"), Some(MINUTE / 2));
@@ -74,7 +74,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_too_many_the_one_that_ends_first_is_forgotten() {
-        let missing = Missing::default();
+        let missing = NotFoundCache::default();
         missing.remember("POST", "/first", MINUTE / 2);
         for number in 0..ENTRIES_MAX {
             missing.remember("POST", &format!("/{number}"), MINUTE);

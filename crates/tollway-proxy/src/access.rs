@@ -16,7 +16,8 @@ use subtle::ConstantTimeEq as _;
 use tollway_core::fields::{Hosts, is_foreign_page, sf};
 
 use crate::State;
-use crate::answer::Cause;
+use crate::fields::percent_decoded;
+use crate::refusal::Cause;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -50,7 +51,7 @@ pub(super) fn has_admin_token<B>(state: &State, request: &Request<B>) -> bool {
     let target = request.uri().path_and_query().map_or("", |target| target.as_str());
     let fields = request.headers().values().map(|value| value.as_bytes());
     fields.chain([target.as_bytes()]).any(|text| {
-        holds(text, token) || text.contains(&b'%') && holds(&without_escapes(text), token)
+        holds(text, token) || text.contains(&b'%') && holds(&percent_decoded(text), token)
     })
 }
 
@@ -70,18 +71,4 @@ fn decoded(word: &[u8]) -> Option<Vec<u8>> {
         other => *other,
     };
     sf::base64(&word.iter().map(standard).collect::<Vec<u8>>())
-}
-
-/// The text with every `%` and two digits after it as the byte that they mean.
-fn without_escapes(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        let digits = after.first_chunk::<2>().filter(|_| *first == b'%');
-        let digits = digits.and_then(|pair| std::str::from_utf8(pair).ok());
-        let escaped = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        bytes.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { &after[2..] } else { after };
-    }
-    bytes
 }

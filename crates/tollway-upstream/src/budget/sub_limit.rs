@@ -1,8 +1,8 @@
-//! A lane of a bucket: requests that may meet a limit of their own.
+//! A sub-limit of a bucket: requests that may meet a limit of their own.
 //!
 //! Two renames of a channel in ten minutes, a crosspost in an hour: limits that no field announces
 //! and that only a refusal shows. They must not stop the other requests of the bucket. After its
-//! first refusal a lane goes one request at a time, and what was counted between two refusals is
+//! first refusal a sub-limit goes one request at a time, and what was counted between two refusals is
 //! its limit from then on: the upstream need not say it twice.
 
 use std::time::Duration;
@@ -10,24 +10,24 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::budgets::Waiting;
-use super::fair_queue::Line;
 use super::meter::When;
+use crate::fair_queue::FairQueue;
 
 /// How long what a refusal taught is remembered after it.
 const MEMORY: Duration = Duration::from_secs(3_600);
 
-/// What refusals have taught of a lane's limit.
+/// What refusals have taught of a sub-limit's limit.
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     units: u32,
     window: Duration,
 }
 
-/// A lane of a bucket.
+/// A sub-limit of a bucket.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SubLimit {
     pub(super) label: Box<str>,
-    pub(super) line: Line<Waiting>,
+    pub(super) queue: FairQueue<Waiting>,
     pub(super) in_flight: u32,
     /// Whether it was refused, so that requests go one by one.
     refused: bool,
@@ -39,11 +39,11 @@ pub(super) struct Lane {
     touched: Timestamp,
 }
 
-impl Lane {
+impl SubLimit {
     pub(super) fn new(label: &str) -> Self {
         Self {
             label: label.into(),
-            line: Line::default(),
+            queue: FairQueue::new(),
             in_flight: 0,
             refused: false,
             blocked_until: Timestamp::MIN,
@@ -54,7 +54,7 @@ impl Lane {
         }
     }
 
-    /// When its next request may go, as far as the lane is concerned.
+    /// When its next request may go, as far as the sub-limit is concerned.
     pub(super) fn ready(&self, now: Timestamp) -> When {
         if self.blocked_until > now {
             When::At(self.blocked_until)
@@ -98,7 +98,7 @@ impl Lane {
 
     pub(super) fn can_be_forgotten(&self, now: Timestamp) -> bool {
         let remembered = self.refused && now < self.touched.after(MEMORY);
-        self.line.is_empty() && self.in_flight == 0 && self.blocked_until <= now && !remembered
+        self.queue.is_empty() && self.in_flight == 0 && self.blocked_until <= now && !remembered
     }
 
     fn block(&mut self, until: Timestamp) {
