@@ -26,7 +26,6 @@
 //! different processes: between processes it is first come, first served.
 
 mod claim_loop;
-mod connection;
 mod costs;
 mod encoded_answer;
 mod fallback;

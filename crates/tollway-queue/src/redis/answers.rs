@@ -210,7 +210,7 @@ impl QueueContext {
         }
         let mut command = redis::cmd("HGET");
         command.arg([&self.base[..], b"c"].concat()).arg("s");
-        let value = inner.line.ask(&command).await?;
+        let value = inner.client.ask(&command).await?;
         let settings = Arc::new(unpack_settings(bytes(&value)?)?);
         *self.lock_settings() = Some((version, Arc::clone(&settings)));
         Ok(settings)

@@ -62,11 +62,11 @@ fn check(jobs: &[NewJob], now: Timestamp) -> Result<(), Error> {
 
 impl Backend for RedisBackend {
     fn health(&self) -> Health {
-        Health { failed_calls: self.inner.line.failed_calls(), ..Health::default() }
+        Health { failed_calls: self.inner.client.failed_calls(), ..Health::default() }
     }
 
     fn outage(&self) -> Option<Outage> {
-        self.inner.line.outage.told()
+        self.inner.client.outage()
     }
 
     fn put_queue(
@@ -105,8 +105,8 @@ impl Backend for RedisBackend {
         self.on(async move |inner: Inners| {
             let key = format!("{}~k", inner.base);
             // Whoever is first chooses; what counts is what is there then.
-            inner.line.ask(redis::cmd("SET").arg(&key).arg(&proposed[..]).arg("NX")).await?;
-            let kept = inner.line.ask(redis::cmd("GET").arg(&key)).await?;
+            inner.client.ask(redis::cmd("SET").arg(&key).arg(&proposed[..]).arg("NX")).await?;
+            let kept = inner.client.ask(redis::cmd("GET").arg(&key)).await?;
             bytes(&kept)?.try_into().map_err(|_| damaged())
         })
     }

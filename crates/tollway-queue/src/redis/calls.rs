@@ -81,7 +81,7 @@ impl Inner {
     pub(super) async fn list_queues(&self) -> Result<Vec<(QueueName, QueueSettings)>, Error> {
         let mut command = redis::cmd("HGETALL");
         command.arg(format!("{}c", self.base));
-        let pairs = match self.line.ask(&command).await? {
+        let pairs = match self.client.ask(&command).await? {
             Value::Map(pairs) => pairs.into_iter().flat_map(|(k, v)| [k, v]).collect(),
             value => list(value)?,
         };
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     pub(super) async fn server_time(&self) -> Result<Timestamp, Error> {
-        let answer = list(self.line.ask(&redis::cmd("TIME")).await?)?;
+        let answer = list(self.client.ask(&redis::cmd("TIME")).await?)?;
         let [seconds, micros] = &answer[..] else { return Err(damaged()) };
         Ok(moment(unsigned(seconds)? * 1_000_000 + unsigned(micros)?))
     }

@@ -26,7 +26,7 @@ impl QueueContext {
         }
         let mut command = redis::cmd("HGET");
         command.arg([&self.base[..], b"c"].concat()).arg("s");
-        let value = inner.line.ask(&command).await?;
+        let value = inner.client.ask(&command).await?;
         // That there is no such queue is told by the script.
         if value == Value::Nil {
             return Ok(());

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use redis::Value;
 use tokio::time::Instant;
+use tollway_redis::connection::{Failure, Script};
 
 use super::Naming;
-use super::connection::Trouble;
 use super::costs;
 use super::lane::Lane;
 use super::parts::Core;
-use super::script::{self, Script};
+use super::script;
 use super::waiters::Turn;
 
 /// For how long the quickest way is taken beside old clients before a claim looks at everything.
@@ -63,7 +63,9 @@ pub(super) async fn drive(lane: Arc<Lane>, core: Arc<Core>) {
                 lane.give_up(&core, surplus);
             }
             // Its answer may only be lost: asked again, the store knows what it has granted.
-            Err((Trouble::Lost, asked)) if mode == "wait" && core.is_back_soon().await => {
+            Err((failure, asked))
+                if failure.is_transient() && mode == "wait" && core.is_back_soon().await =>
+            {
                 mode = "again";
                 let mut state = lane.state();
                 for ticket in asked.into_iter().rev() {
@@ -88,7 +90,7 @@ async fn ask(
     core: &Core,
     mode: &str,
     asked: Vec<String>,
-) -> Result<(Vec<String>, Reply), (Trouble, Vec<String>)> {
+) -> Result<(Vec<String>, Reply), (Failure, Vec<String>)> {
     let is_mixed = core.settings.naming == Naming::Spectacles;
     let is_long = asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
     let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && lane.has_plenty();
@@ -97,7 +99,7 @@ async fn ask(
         match claim_quick(lane, core, is_mixed).await {
             Ok(Some((permit, reply))) => return Ok((vec![permit], reply)),
             Ok(None) => seen_open = None,
-            Err(trouble) => return Err((trouble, asked)),
+            Err(failure) => return Err((failure, asked)),
         }
     }
     let mode = match mode {
@@ -114,7 +116,7 @@ async fn ask(
             }
             Ok((asked, reply))
         }
-        Err(trouble) => Err((trouble, asked)),
+        Err(failure) => Err((failure, asked)),
     }
 }
 
@@ -122,9 +124,9 @@ async fn claim_quick(
     lane: &Lane,
     core: &Core,
     is_mixed: bool,
-) -> Result<Option<(String, Reply)>, Trouble> {
+) -> Result<Option<(String, Reply)>, Failure> {
     let script = if is_mixed { script::claim_beside() } else { script::claim_quick() };
-    let value = core.link.run(script, &lane.quick_keys, &[]).await?;
+    let value = core.client.run::<_, &str>(script, &lane.quick_keys, &[]).await?;
     let Value::BulkString(permit) = &value else { return Ok(None) };
     let permit = String::from_utf8(permit.clone()).map_err(|_| strange(&value))?;
     let now_ms = permit.split('-').next().and_then(|ms| ms.parse().ok());
@@ -138,11 +140,11 @@ async fn claim(
     script: &Script,
     mode: &str,
     asked: &[String],
-) -> Result<Reply, Trouble> {
+) -> Result<Reply, Failure> {
     let mut args = core.arguments(&lane.bucket);
     args.push(mode.to_owned());
     args.extend_from_slice(asked);
-    let value = core.link.run(script, &lane.keys.0, &args).await?;
+    let value = core.client.run(script, &lane.keys.0, &args).await?;
     if let Value::Int(now_ms) = value {
         let now_ms = u64::try_from(now_ms).unwrap_or(0);
         return Ok(Reply::all(now_ms, asked.len()));
@@ -167,6 +169,6 @@ async fn claim(
     })
 }
 
-fn strange(value: &Value) -> Trouble {
-    Trouble::Refused(format!("the claim was answered {value:?}"))
+fn strange(value: &Value) -> Failure {
+    Failure::rejected(format!("the claim was answered {value:?}"))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
+use tollway_redis::connection::Failure;
 
-use super::connection::Trouble;
 use super::costs::main_dimension;
 use super::keys::Keys;
 use super::lane::Lane;
@@ -18,7 +18,7 @@ pub(super) async fn view(
     core: &Core,
     bucket: &str,
     lanes: &[Arc<Lane>],
-) -> Result<BucketView, Trouble> {
+) -> Result<BucketView, Failure> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
     let [remaining, limit, global, leases, window, waiting, _, _, quick, meters, account, ..] =
         &keys.0;
@@ -31,7 +31,7 @@ pub(super) async fn view(
     for lane in lanes {
         pipe.cmd("PTTL").arg(&lane.keys.0[7]);
     }
-    let answers = Vec::from_redis_value(core.link.send_all(&pipe).await?).unwrap_or_default();
+    let answers = Vec::from_redis_value(core.client.send_all(&pipe).await?).unwrap_or_default();
     Ok(Seen(answers).bucket(core, bucket, lanes))
 }
 
@@ -128,7 +128,7 @@ pub(super) async fn unlock(
     core: &Core,
     bucket: &str,
     lanes: &[Arc<Lane>],
-) -> Result<bool, Trouble> {
+) -> Result<bool, Failure> {
     let keys = Keys::new(&core.prefix, bucket, "", false);
     let mut command = redis::cmd("DEL");
     for index in [0, 1, 4, 9, 12, 13] {
@@ -137,6 +137,6 @@ pub(super) async fn unlock(
     for lane in lanes {
         command.arg(&lane.keys.0[7]);
     }
-    let deleted = core.link.send(&command).await?;
+    let deleted = core.client.send(&command).await?;
     Ok(matches!(deleted, Value::Int(1..)))
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tollway_redis::connection::Failure;
 
-use super::connection::Trouble;
 use super::fallback::Part;
 use super::inspect;
 use super::lane::Lane;
@@ -32,7 +32,7 @@ impl RedisLedger {
     /// Whether the store can be reached at the moment.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.0.link.is_up()
+        self.0.client.is_up()
     }
 
     /// How many processes share the credential, as last counted.
@@ -92,11 +92,8 @@ impl Ledger for RedisLedger {
     }
 }
 
-fn away(trouble: Trouble) -> LedgerError {
-    LedgerError::new(match trouble {
-        Trouble::Lost => "the store cannot be reached".to_owned(),
-        Trouble::Refused(message) => format!("the store refuses: {message}"),
-    })
+fn away(failure: Failure) -> LedgerError {
+    LedgerError::new(failure.to_string())
 }
 
 /// Waits until a request may be sent.
@@ -108,7 +105,7 @@ async fn grant(core: Arc<Core>, claim: Claim) -> Result<Permit, Refusal> {
     }
     let _room = core.enter(&claim)?;
     loop {
-        if !core.link.is_up() {
+        if !core.client.is_up() {
             return alone(&core, claim, start, deadline).await;
         }
         let lane = core.lane(claim.route())?;

@@ -46,14 +46,14 @@ impl Names {
         pipe.cmd("EXPIRE").arg(&key).arg(DAY_S).ignore();
         pipe.cmd("PUBLISH").arg(core.prefix.key(RENAMED)).arg(format!("{template}\n{name}"));
         // Who misses it sends one probe more, and learns the name from its answer.
-        let _ = core.link.send_all(&pipe).await;
+        let _ = core.client.send_all(&pipe).await;
     }
 
     /// Reads what the others have learned.
     pub(super) async fn load(&self, core: &Core) {
         let mut command = redis::cmd("HGETALL");
         command.arg(core.prefix.key("tollway:names"));
-        let Ok(value) = core.link.send(&command).await else { return };
+        let Ok(value) = core.client.send(&command).await else { return };
         let known = HashMap::<String, String>::from_redis_value(value).unwrap_or_default();
         for (template, name) in known.into_iter().take(NAMES_MAX) {
             self.learn(&template, &name);

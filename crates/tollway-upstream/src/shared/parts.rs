@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tollway_redis::connection::{Client, Failure};
 
-use super::connection::{Link, Trouble};
 use super::encoded_answer::Lesson;
 use super::keys::{Keys, Prefix, bucket_of, lane_of, template_of};
 use super::lane::Lane;
@@ -23,7 +23,7 @@ use crate::profile::{Observation, Profile, Route};
 
 /// The ledger of one credential.
 pub(super) struct Core {
-    pub(super) link: Arc<Link>,
+    pub(super) client: Arc<Client>,
     pub(super) settings: Settings,
     pub(super) runtime: Handle,
     pub(super) prefix: Prefix,
@@ -46,7 +46,7 @@ type LaneName = (Arc<str>, String, bool);
 
 impl Core {
     pub(super) fn new(
-        link: Arc<Link>,
+        client: Arc<Client>,
         settings: Settings,
         prefix: Prefix,
         process: Arc<str>,
@@ -56,7 +56,7 @@ impl Core {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
         let purse = TokenBatch::of_credential(settings.global, &profile, &prefix);
         Self {
-            link,
+            client,
             runtime: Handle::current(),
             prefix,
             process,
@@ -140,9 +140,8 @@ impl Core {
 
     /// Whether the store answers again within the time that a call may take.
     pub(super) async fn is_back_soon(&self) -> bool {
-        let mut epochs = self.link.epochs();
-        let back = epochs.wait_for(|epoch| epoch % 2 == 1);
-        tokio::time::timeout(self.settings.timeout, back).await.is_ok_and(|back| back.is_ok())
+        let mut changes = self.client.changes();
+        tokio::time::timeout(self.settings.timeout, changes.up()).await.unwrap_or(false)
     }
 
     /// Gives up permits or tickets. If the store does not answer, their leases run out.
@@ -160,8 +159,8 @@ impl Core {
             args.push(granted_ms.to_string());
             args.push(how.to_owned());
             args.extend_from_slice(some);
-            if let Ok(Value::Int(count)) = self.link.run(script::leave(), &lane.keys.0, &args).await
-            {
+            let left = self.client.run(script::leave(), &lane.keys.0, &args).await;
+            if let Ok(Value::Int(count)) = left {
                 answer = count;
             }
         }
@@ -216,10 +215,10 @@ impl Core {
         args.extend([permit.clone(), granted_ms.to_string()]);
         args.extend(lesson.arguments(self.settings.dialect.unlimited()));
         args.extend([elsewhere.to_string(), lesson.further]);
-        let told = self.link.run(script::observe(), &home.keys.0, &args).await;
+        let told = self.client.run(script::observe(), &home.keys.0, &args).await;
         // Told twice it counts once. Lost, the permit's lease runs out and the next one asks again.
-        if matches!(told, Err(Trouble::Lost)) && self.is_back_soon().await {
-            let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
+        if told.as_ref().is_err_and(Failure::is_transient) && self.is_back_soon().await {
+            let _ = self.client.run(script::observe(), &home.keys.0, &args).await;
         }
         // Only now: whoever knew the name earlier would find nothing under it, and send a probe into
         // the window that this answer tells of.
