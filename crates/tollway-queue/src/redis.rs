@@ -169,7 +169,8 @@ fn dialer(url: &str, base: &str, settings: &RedisSettings) -> Result<Dialer, Err
 }
 
 fn client_settings(settings: &RedisSettings) -> ClientSettings {
-    ClientSettings::new(settings.answer_timeout, &settings.connection)
+    let settings = ClientSettings::new(settings.answer_timeout, &settings.connection);
+    ClientSettings { waits_for_connection: true, may_be_full: true, ..settings }
 }
 
 impl Inner {

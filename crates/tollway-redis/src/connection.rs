@@ -26,15 +26,17 @@ mod cluster;
 mod dial;
 mod failure;
 mod outage;
+mod reconnecting;
 mod script;
 
 pub use address::check_url;
 pub(crate) use address::{at, misuse, unavailable};
 pub use batcher::{BatchBounds, Batcher, Rejected};
-pub use client::{Changes, Client, ClientSettings, Probe};
+pub use client::{Client, ClientSettings, Probe};
 pub(crate) use cluster::{Range, slots};
 pub use dial::Dialer;
 pub use failure::{Failure, FailureKind};
 pub(crate) use failure::{Redirect, unknown};
 pub use outage::{OutageRecord, Proof};
+pub use reconnecting::Changes;
 pub use script::Script;

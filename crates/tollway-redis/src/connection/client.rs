@@ -9,21 +9,21 @@
 //! and the end of an outage too.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
+use redis::{Cmd, Pipeline, PushInfo, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
-use tollway_core::{StoreError, explained};
+use tollway_core::StoreError;
 
-use super::address::unavailable;
 use super::dial::Dialer;
 use super::failure::{Failure, FailureKind};
 use super::outage::{OutageRecord, Proof};
+use super::reconnecting::State;
 use super::script::Script;
 
 /// How a client keeps its connection, and what answers say of the server.
@@ -34,6 +34,8 @@ pub struct ClientSettings {
     /// The longest pause between two attempts to connect; the first is a hundredth of it. A server
     /// that nobody has asked for so long is probed.
     pub backoff_max: Duration,
+    /// Whether commands wait for a connection if there is none; otherwise they fail at once.
+    pub waits_for_connection: bool,
     /// How an idle server is probed. `None` connects when somebody asks and not before, and probes
     /// nothing: for connections on which commands block.
     pub probe: Option<Probe>,
@@ -41,6 +43,9 @@ pub struct ClientSettings {
     pub connection_proves: Proof,
     /// What the answer to a command proves.
     pub answer_proves: Proof,
+    /// Whether a server whose memory is full is well: whoever reads is answered, and whoever writes is
+    /// told. A limiter cannot do without writes, a queue goes on with the jobs that it has.
+    pub may_be_full: bool,
     /// Channels, by patterns, to which every connection subscribes before anything else is sent on
     /// it, and where their messages go.
     pub subscription: Option<(Vec<String>, mpsc::UnboundedSender<PushInfo>)>,
@@ -60,25 +65,15 @@ pub enum Probe {
 /// One connection to one server, made anew whenever it breaks.
 #[derive(Debug)]
 pub struct Client {
-    dialer: Dialer,
-    settings: ClientSettings,
+    pub(super) dialer: Dialer,
+    pub(super) settings: ClientSettings,
     outage: OutageRecord,
     traffic: Traffic,
-    state: watch::Sender<State>,
+    pub(super) state: watch::Sender<State>,
     /// Whether there is a connection: every call looks, and none shall wait for a lock to do so.
-    is_up: AtomicBool,
+    pub(super) is_up: AtomicBool,
     /// Ends the pause before the next attempt to connect.
-    wanted: Arc<Notify>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    connection: Option<MultiplexedConnection>,
-    /// How many connections there were: what failed on an earlier one says nothing about this one.
-    number: u64,
-    /// How many attempts to connect have failed, and why the last one did.
-    attempts: u64,
-    reason: String,
+    pub(super) wanted: Arc<Notify>,
 }
 
 /// A connection and its number.
@@ -109,9 +104,11 @@ impl ClientSettings {
         Self {
             timeout,
             backoff_max: store.backoff_max,
+            waits_for_connection: false,
             probe: Some(Probe::Ping),
             connection_proves: Proof::Alive,
             answer_proves: Proof::Read,
+            may_be_full: false,
             subscription: None,
             failures: Arc::default(),
         }
@@ -160,11 +157,6 @@ impl Client {
         Arc::new(Self { dialer, settings, outage, traffic, state, is_up, wanted })
     }
 
-    fn keep_connected(self: &Arc<Self>, runtime: &Handle) {
-        let (states, wanted) = (self.state.subscribe(), Arc::clone(&self.wanted));
-        runtime.spawn(keep_connected(Arc::downgrade(self), states, wanted));
-    }
-
     /// Whether there is a connection.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -175,14 +167,6 @@ impl Client {
     #[must_use]
     pub const fn outage(&self) -> &OutageRecord {
         &self.outage
-    }
-
-    /// Tells of connections that are lost and made from now on.
-    #[must_use]
-    pub fn changes(&self) -> Changes {
-        let states = self.state.subscribe();
-        let seen = connection_of(&states.borrow());
-        Changes { states, seen }
     }
 
     pub(crate) const fn dialer(&self) -> &Dialer {
@@ -198,11 +182,11 @@ impl Client {
         &self.settings.failures
     }
 
-    /// Runs a script; fails at once while there is no connection.
+    /// Runs a script: by its hash, and with its source where the server does not know the hash.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or it is an error.
+    /// If there is no answer within the timeout, or it is an error.
     pub async fn run<K, A>(
         &self,
         script: &Script,
@@ -213,19 +197,14 @@ impl Client {
         K: AsRef<[u8]>,
         A: AsRef<[u8]>,
     {
-        match self.send(&script.command(false, keys, arguments)).await {
-            Err(failure) if failure.kind() == FailureKind::NoScript => {
-                self.send(&script.command(true, keys, arguments)).await
-            }
-            answer => answer,
-        }
+        self.run_until(script, keys, arguments, self.deadline()).await
     }
 
-    /// Runs a script; waits until then for a connection and the answer.
+    /// As [`Self::run`], and waits for the answer until then.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or it is an error.
+    /// As [`Self::run`].
     pub async fn run_until<K, A>(
         &self,
         script: &Script,
@@ -245,28 +224,20 @@ impl Client {
         }
     }
 
-    /// Sends a command; fails at once while there is no connection.
+    /// Sends a command.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or it is an error.
+    /// If there is no answer within the timeout, or it is an error.
     pub async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
-        let began = Instant::now();
-        let answer = match self.current() {
-            Ok(connected) => {
-                self.traffic.sent(1, 1);
-                self.exchange(connected, command, began + self.settings.timeout).await
-            }
-            Err(failure) => Err(failure),
-        };
-        self.noted(began, answer)
+        self.send_until(command, self.deadline()).await
     }
 
-    /// Sends a command; waits until then for a connection and the answer.
+    /// As [`Self::send`], and waits for the answer until then.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or it is an error.
+    /// As [`Self::send`].
     ///
     /// # Cancel safety
     ///
@@ -281,18 +252,17 @@ impl Client {
         self.noted(began, answer)
     }
 
-    /// Sends commands together; fails at once while there is no connection.
+    /// Sends commands together.
     ///
     /// # Errors
     ///
-    /// If there is no answer, or one of them is an error.
+    /// If there is no answer within the timeout, or one of them is an error.
     pub async fn send_all(&self, pipeline: &Pipeline) -> Result<Value, Failure> {
-        let began = Instant::now();
-        let answer = match self.current() {
+        let (began, until) = (Instant::now(), self.deadline());
+        self.traffic.sent(1, pipeline.len());
+        let answer = match self.connected(until).await {
             Ok((mut connection, number)) => {
-                self.traffic.sent(1, pipeline.len());
-                let sent = pipeline.query_async(&mut connection);
-                self.judged(number, began + self.settings.timeout, sent).await
+                self.judged(number, until, pipeline.query_async(&mut connection)).await
             }
             Err(failure) => Err(failure),
         };
@@ -306,9 +276,8 @@ impl Client {
         (connection, number): &mut Connected,
         pipeline: &Pipeline,
     ) -> Result<Vec<Value>, Failure> {
-        let until = Instant::now() + self.settings.timeout;
         let sent = connection.send_packed_commands(pipeline, 0, pipeline.len());
-        self.judged(*number, until, sent).await
+        self.judged(*number, self.deadline(), sent).await
     }
 
     /// The connection and its number.
@@ -327,22 +296,11 @@ impl Client {
         self.down(number, &failure.to_string());
     }
 
-    /// Stops using the connection of that number.
-    pub(crate) fn down(&self, number: u64, reason: &str) {
-        let is_down = self.state.send_if_modified(|state| {
-            let is_down = state.number == number && state.connection.take().is_some();
-            if is_down {
-                self.is_up.store(false, Ordering::Release);
-            }
-            is_down
-        });
-        if is_down {
-            // Whatever was answered before: from now on calls are refused.
-            self.outage.failed_by(Instant::now(), reason);
-        }
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.settings.timeout
     }
 
-    async fn exchange(
+    pub(super) async fn exchange(
         &self,
         (mut connection, number): Connected,
         command: &Cmd,
@@ -374,218 +332,26 @@ impl Client {
 
     /// Notes what an answer to a command that was sent at `began` says of the server.
     fn noted(&self, began: Instant, answer: Result<Value, Failure>) -> Result<Value, Failure> {
-        match answer.as_ref().map_err(Failure::kind) {
+        match &answer {
             Ok(_) => self.outage.answered(self.settings.answer_proves),
             // It is there, and runs what it is sent.
-            Err(FailureKind::NoScript | FailureKind::Rejected) => self.outage.answered(Proof::Read),
-            Err(_) => {
-                if let Err(failure) = &answer {
-                    self.outage.note_failure(began, failure);
-                }
+            Err(failure) if self.is_of_caller(failure) => self.outage.answered(Proof::Read),
+            Err(failure) => {
+                self.outage.note_failure(began, failure);
                 self.settings.failures.fetch_add(1, Ordering::Relaxed);
             }
         }
         answer
     }
 
-    /// The connection; once there is one, if there is none.
-    async fn connected(&self, until: Instant) -> Result<Connected, Failure> {
-        if let Ok(connected) = self.current() {
-            return Ok(connected);
-        }
-        let mut states = self.state.subscribe();
-        let before = states.borrow().attempts;
-        self.wanted.notify_one();
-        let is_over = |state: &State| state.connection.is_some() || state.attempts > before;
-        match tokio::time::timeout_at(until, states.wait_for(is_over)).await {
-            Ok(Ok(state)) => match &state.connection {
-                Some(connection) => Ok((connection.clone(), state.number)),
-                None => Err(Failure::away(state.reason.clone())),
-            },
-            // The sender lives as long as this.
-            Ok(Err(_)) => Err(Failure::away("the store is being shut down")),
-            Err(_) => Err(Failure::away("the store cannot be reached in time")),
-        }
-    }
-
-    /// Connects once, and subscribes.
-    async fn dial(self: &Arc<Self>) -> Result<(), StoreError> {
-        let began = Instant::now();
-        let dialled = self.dial_once().await;
-        if let Err(error) = &dialled {
-            let reason = explained(error);
-            self.outage.failed_by(began, &reason);
-            self.state.send_modify(|state| {
-                state.attempts += 1;
-                state.reason = reason;
-            });
-        }
-        dialled
-    }
-
-    async fn dial_once(self: &Arc<Self>) -> Result<(), StoreError> {
-        let Some((channels, messages)) = &self.settings.subscription else {
-            self.up(self.dialer.connect(None).await?);
-            return Ok(());
-        };
-        let (pushes, inbox) = mpsc::unbounded_channel();
-        let mut connection = self.dialer.connect(Some(&pushes)).await?;
-        // Before the first command goes out: no message falls between the two.
-        let subscribed = connection.psubscribe(channels);
-        if !matches!(tokio::time::timeout(self.settings.timeout, subscribed).await, Ok(Ok(()))) {
-            return Err(unavailable("the store does not let this process subscribe"));
-        }
-        let number = self.up(connection);
-        tokio::spawn(pass_on(inbox, messages.clone(), Arc::downgrade(self), number));
-        Ok(())
-    }
-
-    /// Starts to use a connection; its number.
-    fn up(&self, connection: MultiplexedConnection) -> u64 {
-        self.outage.answered(self.settings.connection_proves);
-        let mut number = 0;
-        self.state.send_modify(|state| {
-            state.number += 1;
-            state.connection = Some(connection);
-            self.is_up.store(true, Ordering::Release);
-            number = state.number;
-        });
-        number
-    }
-
-    async fn probe(&self, probe: &Probe) {
-        let Ok(connected) = self.current() else { return };
-        let (began, until) = (Instant::now(), Instant::now() + self.settings.timeout);
-        match probe {
-            Probe::Ping => match self.exchange(connected, &redis::cmd("PING"), until).await {
-                Err(failure) if failure.spoils_connection() => {}
-                // An error is an answer as well: a user may lack the right to ask.
-                _ => self.outage.answered(Proof::Alive),
-            },
-            Probe::Write(key) => {
-                match self.exchange(connected, redis::cmd("DEL").arg(key), until).await {
-                    Ok(_) => self.outage.answered(Proof::Written),
-                    Err(failure) => self.outage.note_failure(began, &failure),
-                }
+    /// Whether a failure says nothing against the server.
+    fn is_of_caller(&self, failure: &Failure) -> bool {
+        match failure.kind() {
+            FailureKind::NoScript | FailureKind::Rejected => true,
+            FailureKind::RefusesWrites => {
+                self.settings.may_be_full && failure.code() == Some("OOM")
             }
+            FailureKind::Away | FailureKind::Elsewhere | FailureKind::Lost => false,
         }
-    }
-}
-
-/// Tells of connections that are lost and made.
-#[derive(Clone, Debug)]
-pub struct Changes {
-    states: watch::Receiver<State>,
-    /// The number of the connection that was there when this last told of a change.
-    seen: Option<u64>,
-}
-
-impl Changes {
-    /// Waits until the connection is lost, or there is another; `false` if neither will happen any
-    /// more, because the client is gone.
-    ///
-    /// # Cancel safety
-    ///
-    /// A change that nobody waits for is told by the next call.
-    pub async fn next(&mut self) -> bool {
-        let seen = self.seen;
-        match self.states.wait_for(|state| connection_of(state) != seen).await {
-            Ok(state) => {
-                self.seen = connection_of(&state);
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Waits until there is a connection; `false` if the client is gone.
-    pub async fn up(&mut self) -> bool {
-        self.states.wait_for(|state| state.connection.is_some()).await.is_ok()
-    }
-}
-
-fn connection_of(state: &State) -> Option<u64> {
-    state.connection.as_ref().map(|_| state.number)
-}
-
-/// Connects whenever there is no connection, and probes a server that nobody asks, until the client
-/// is dropped.
-async fn keep_connected(
-    client: Weak<Client>,
-    mut states: watch::Receiver<State>,
-    wanted: Arc<Notify>,
-) {
-    let Some(settings) = client.upgrade().map(|client| client.settings.clone()) else { return };
-    let longest = settings.backoff_max;
-    let grown = |pause: Duration| (pause * 2).clamp(longest / 100, longest);
-    let (mut pause, mut round_trips) = (Duration::ZERO, 0);
-    let mut up_since = Instant::now();
-    loop {
-        let is_up = states.borrow_and_update().connection.is_some();
-        if is_up {
-            let lost = states.wait_for(|state| state.connection.is_none());
-            let idle = settings.probe.as_ref().map_or(Duration::MAX, |_| longest.max(IDLE_MIN));
-            match tokio::time::timeout(idle, lost).await.map(|lost| lost.map(drop)) {
-                Ok(Err(_)) => return,
-                // One that is lost again and again is not made at the rate at which that happens.
-                Ok(Ok(())) if up_since.elapsed() < longest => pause = grown(pause),
-                Ok(Ok(())) => pause = Duration::ZERO,
-                Err(_) => {
-                    let Some(client) = client.upgrade() else { return };
-                    let seen = client.traffic.round_trips.load(Ordering::Relaxed);
-                    let is_idle = std::mem::replace(&mut round_trips, seen) == seen;
-                    // During an outage whether others ask or not: what they ask may show less.
-                    if let Some(probe) = &settings.probe
-                        && (is_idle || client.outage.told().is_some())
-                    {
-                        client.probe(probe).await;
-                    }
-                }
-            }
-            continue;
-        }
-        let waiting = async {
-            match settings.probe {
-                Some(_) => drop(tokio::time::timeout(pause, wanted.notified()).await),
-                None => wanted.notified().await,
-            }
-        };
-        tokio::select! {
-            () = waiting => {}
-            changed = states.changed() => if changed.is_err() { return },
-        }
-        let Some(client) = client.upgrade() else { return };
-        match client.dial().await {
-            Ok(()) => {
-                up_since = Instant::now();
-                // The probe may be what shows that the outage is over.
-                if let Some(probe) = &settings.probe
-                    && client.outage.told().is_some()
-                {
-                    client.probe(probe).await;
-                }
-            }
-            Err(_) => pause = grown(pause),
-        }
-    }
-}
-
-/// An idle server is not probed more often.
-const IDLE_MIN: Duration = Duration::from_millis(10);
-
-/// Passes on the messages of a connection, until it is lost.
-async fn pass_on(
-    mut inbox: mpsc::UnboundedReceiver<PushInfo>,
-    messages: mpsc::UnboundedSender<PushInfo>,
-    client: Weak<Client>,
-    number: u64,
-) {
-    while let Some(push) = inbox.recv().await {
-        if push.kind == PushKind::Disconnection {
-            let Some(client) = client.upgrade() else { return };
-            return client.down(number, "the connection to the store broke");
-        }
-        // Nobody listens any more only when everything is being shut down.
-        let _ = messages.send(push);
     }
 }
