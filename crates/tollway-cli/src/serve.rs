@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_redis::{RedisStore, RemoteSettings, RemoteStore};
+use tollway_redis::{RedisStore, RemoteStore};
 use tollway_server::config::{Config, LogFormat, Overrides};
 use tollway_server::{
     Backing, Bound, Front, Metrics, Origin, ProxyAdmin, Pushing, QueuePlan, Queues, Server,
@@ -233,7 +233,7 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
         }
         // The URL may hold a password: it is not repeated.
         if url.starts_with("tollway") {
-            let settings = RemoteSettings { start_without, ..RemoteSettings::default() };
+            let settings = tollway_redis::Settings { start_without, ..Default::default() };
             let store = RemoteStore::connect(url, settings).await.context("the store")?;
             return Ok((Backing::Shared(Arc::new(store)), "remote"));
         }

@@ -1,8 +1,8 @@
 //! Queues on Redis or Valkey, shared by several machines: every call is one run of one script.
 //!
 //! ```text
-//!   enqueue, settle ──> gather ──┐
-//!   lease, heartbeat, ... ───────┴──> line ──> script ──> answer        (one connection)
+//!   enqueue, settle ──> batching ──┐
+//!   lease, heartbeat, ... ─────────┴──> repeating_client ──> script ──> answer   (one connection)
 //!   changed ──> watch ──> BZPOPMIN on the marker                        (one more per queue)
 //! ```
 //!
@@ -26,13 +26,13 @@
 
 mod batch_runs;
 mod batching;
-mod connection;
 mod decode;
 mod encode;
 mod estimate;
 mod operations;
 mod queue_settings;
 mod recurring;
+mod repeating_client;
 mod script;
 mod watch;
 
@@ -44,12 +44,11 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::runtime::Handle;
 use tollway_core::{StoreError, Timestamp, explained};
-use tollway_redis::Primary;
+use tollway_redis::connection::{Client, ClientSettings, Dialer, Probe, Script};
 
-use self::batching::Gather;
-use self::connection::Line;
+use self::batching::ScriptBatcher;
 use self::encode::micros_at;
-use self::script::Script;
+use self::repeating_client::RepeatingClient;
 use self::watch::Watch;
 use crate::error::{Error, ErrorKind};
 use crate::{QueueName, QueueSettings, Reply};
@@ -96,7 +95,7 @@ struct Inner {
     url: String,
     settings: RedisSettings,
     runtime: Handle,
-    line: Arc<Line>,
+    client: RepeatingClient,
     /// What the keys that all queues share begin with.
     base: String,
     queues: Mutex<HashMap<QueueName, Arc<QueueContext>>>,
@@ -111,8 +110,8 @@ struct Inner {
 struct QueueContext {
     /// What the keys of the queue begin with.
     base: Vec<u8>,
-    enqueue: Gather<Reply>,
-    settle: Gather<Reply>,
+    enqueue: ScriptBatcher<Reply>,
+    settle: ScriptBatcher<Reply>,
     watch: Arc<Watch>,
     /// The longest result that it takes, as last read.
     result_max: AtomicU32,
@@ -135,22 +134,25 @@ impl RedisBackend {
             &std::hash::RandomState::new(),
             (std::process::id(), std::time::SystemTime::now()),
         );
-        let line = Arc::new(new_line(url, &base, &settings)?);
+        let dialer = dialer(url, &base, &settings)?;
+        // The removal of a key that is never there shows that the server takes writes: what the
+        // scripts are answered does not, since not every script writes.
+        let probe = Some(Probe::Write(format!("{base}~w").into_bytes()));
+        let client_settings = ClientSettings { probe, ..client_settings(&settings) };
+        let start_without = settings.connection.start_without;
+        let client =
+            Client::start(dialer, client_settings, start_without).await.map_err(refused)?;
         let inner = Inner {
             url: url.to_owned(),
+            client: RepeatingClient::new(client, &settings),
             settings,
             runtime,
-            line,
             base,
             queues: Mutex::default(),
             requests: AtomicU64::new(0),
             seed,
             ahead_ns: AtomicI64::new(0),
         };
-        let connection = &inner.settings.connection;
-        inner.line.start(connection.start_without).await.map_err(refused)?;
-        let watching = connection::watch_idle(Arc::downgrade(&inner.line), connection.backoff_max);
-        inner.runtime.spawn(watching);
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -160,10 +162,14 @@ fn refused(error: StoreError) -> Error {
     Error::new(kind, explained(&error))
 }
 
-fn new_line(url: &str, base: &str, settings: &RedisSettings) -> Result<Line, Error> {
-    let primary = Primary::of(url, base.as_bytes(), settings.connection.clone());
+fn dialer(url: &str, base: &str, settings: &RedisSettings) -> Result<Dialer, Error> {
     let misuse = |error| Error::new(ErrorKind::Misuse, "the URL does not read").caused_by(error);
-    Ok(Line::new(primary.map_err(misuse)?, base, settings))
+    Dialer::new(url, base.as_bytes(), &settings.connection).map_err(misuse)
+}
+
+fn client_settings(settings: &RedisSettings) -> ClientSettings {
+    let settings = ClientSettings::new(settings.answer_timeout, &settings.connection);
+    ClientSettings { waits_for_connection: true, may_be_full: true, ..settings }
 }
 
 impl Inner {
@@ -175,12 +181,16 @@ impl Inner {
         }
         // A colon ends the name: one within it would make another queue's key.
         let base = format!("{}{}:", self.base, queue.as_str().replace(':', "/")).into_bytes();
-        let line = new_line(&self.url, &self.base, &self.settings)?;
+        let dialer = dialer(&self.url, &self.base, &self.settings)?;
+        let blocking = Client::on_demand(&self.runtime, dialer, client_settings(&self.settings));
         let marker = [&base[..], b"m"].concat();
-        let watch = Watch::start(&self.runtime, line, marker);
+        let watch = Watch::start(&self.runtime, blocking, marker);
         let context = Arc::new_cyclic(|context: &std::sync::Weak<QueueContext>| QueueContext {
-            enqueue: Gather::start(&self.runtime, batch_runs::enqueue_all(self, context.clone())),
-            settle: Gather::start(&self.runtime, batch_runs::settle_all(self, base.clone())),
+            enqueue: ScriptBatcher::start(
+                &self.runtime,
+                batch_runs::enqueue_all(self, context.clone()),
+            ),
+            settle: ScriptBatcher::start(&self.runtime, batch_runs::settle_all(self, base.clone())),
             base,
             watch,
             result_max: AtomicU32::new(0),
@@ -236,7 +246,7 @@ impl Inner {
         arguments: impl IntoIterator<Item = Vec<u8>>,
     ) -> Result<Value, Error> {
         let all: Vec<Vec<u8>> = first.into_iter().chain(arguments).collect();
-        self.line.run(script, &[base, self.base.as_bytes()], &all).await
+        self.client.run(script, &[base, self.base.as_bytes()], &all).await
     }
 
     /// Notes how far the server's clock is ahead of the caller's, who asked at `asked` and said that

@@ -7,10 +7,11 @@ use redis::{Cmd, Value};
 use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::amount::{moment, pair};
+use crate::connection::Script;
 use crate::packed_bytes::{put_double, put_number};
 use crate::replay::{Board, Reply};
 use crate::request::{Op, Request};
-use crate::script::{Script, bit, script, short};
+use crate::script::{bit, script, short};
 use crate::single_request::SingleRequest;
 use crate::{layout, ledger};
 
@@ -105,16 +106,7 @@ impl Batch {
             Some(brief) => (brief.script, &brief.arguments[..]),
             None => (self.script, &self.arguments[..]),
         };
-        let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
-        command.arg(if with_source { &script.source } else { &script.sha });
-        command.arg(self.keys.len());
-        self.keys.iter().for_each(|key| {
-            command.arg(key.as_slice());
-        });
-        arguments.iter().for_each(|argument| {
-            command.arg(argument.as_slice());
-        });
-        command
+        script.command(with_source, &self.keys, arguments)
     }
 
     /// Takes the whole script in place of the short one, which answers nil if it cannot decide.

@@ -1,7 +1,7 @@
 //! Shared store on Redis and Valkey: one round trip, cluster-safe, honest under failure.
 //!
 //! ```text
-//!   charges ─> known denials? ─> units in hand? ─> request ─> router ─> link ─> batch ─> script
+//!   charges ─> known denials? ─> units in hand? ─> request ─> router ─> node ─> batch ─> script
 //!                   │                 │                       (slot)   (server)            │
 //!                   v                 v                                                    v
 //!   verdict <───────┴─────────────────┴── policies, if the store fails <── replay on the core
@@ -25,24 +25,20 @@
 
 #![forbid(unsafe_code)]
 
-mod address;
 mod amount;
 mod batch;
+mod call;
+pub mod connection;
 mod denial;
-mod dial;
 mod encoded_policy;
 mod failure;
-mod job;
 mod layout;
 mod lease;
 mod ledger;
-mod line;
-mod link;
 mod local;
 mod names;
-mod outage;
+mod node;
 mod packed_bytes;
-mod primary;
 mod remembered;
 mod remote;
 mod replay;
@@ -57,10 +53,8 @@ mod split;
 mod status;
 mod store;
 
-pub use address::check_url;
-pub use outage::{OutageRecord, Proof, refuses_all};
-pub use primary::Primary;
-pub use remote::{RemoteSettings, RemoteStore};
+pub use connection::check_url;
+pub use remote::RemoteStore;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;

@@ -28,24 +28,21 @@ use std::time::Duration;
 
 use redis::Cmd;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tollway_core::{
     Answer, Charge, Grant, Mode, OnExpiry, Outage, Reservation, ReservationId, Reserved,
-    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict, explained,
+    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
-use self::round_trip::{Job, fly};
-use crate::address::{misuse, service};
-use crate::dial::Dial;
+use self::round_trip::{CommandCall, round_trip};
+use crate::call::CallError;
+use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
 use crate::encoded_policy::KnownTerms;
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
-use crate::job::{Trouble, unknown};
 use crate::layout;
-use crate::line::{Bounds, Line, drive};
 use crate::local::LocalShares;
 use crate::names::Names;
 use crate::request::{Op, Part, Request};
-use crate::settings::{Certificates, Settings};
+use crate::settings::Settings;
 use crate::status::Status;
 
 /// A Tollway service as the store. Clones share everything.
@@ -53,10 +50,10 @@ use crate::status::Status;
 /// ```no_run
 /// use std::sync::Arc;
 /// use tollway_core::{Charge, Key, Policy, Store, Timestamp};
-/// use tollway_redis::{RemoteSettings, RemoteStore};
+/// use tollway_redis::{RemoteStore, Settings};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = RemoteStore::connect("tollway://127.0.0.1", RemoteSettings::default()).await?;
+/// let store = RemoteStore::connect("tollway://127.0.0.1", Settings::default()).await?;
 /// let policy = Policy::parse("example", "100/1m")?;
 /// // The time and the numbers are the service's own.
 /// let verdict = store.check(&[Charge::new(&policy, Key::new("alice")?)], Timestamp::MIN).await?;
@@ -69,61 +66,10 @@ pub struct RemoteStore {
     inner: Arc<Inner>,
 }
 
-/// Bounds and times of a [`RemoteStore`]. Everything has a default; all of it is a hard bound.
-#[derive(Clone, Debug)]
-pub struct RemoteSettings {
-    /// How long a call may take, from the question to the answer.
-    pub timeout: Duration,
-    /// How long connecting may take, and a probe of a service that did not answer.
-    pub connect_timeout: Duration,
-    /// The longest pause between two attempts to reconnect; the first is a hundredth of it.
-    pub backoff_max: Duration,
-    /// The most writes under way at once. What is asked meanwhile goes with the next.
-    pub in_flight_max: usize,
-    /// The most requests in one write.
-    pub pipeline_max: usize,
-    /// The most requests that wait; more are answered as if the service were gone.
-    pub queue_max: usize,
-    /// The most keys for which a policy with `Local` shares keeps a state while the service is
-    /// gone.
-    pub local_keys_max: usize,
-    /// Whether to start although the service cannot be reached: its policies answer until it can.
-    /// What waiting does not mend is an error all the same; see [`Settings::start_without`].
-    pub start_without: bool,
-    /// Certificates for `tollways://`; by default those of the system and no client certificate.
-    pub certificates: Certificates,
-}
-
-impl Default for RemoteSettings {
-    fn default() -> Self {
-        let Settings {
-            timeout,
-            connect_timeout,
-            backoff_max,
-            in_flight_max,
-            queue_max,
-            local_keys_max,
-            start_without,
-            certificates,
-            ..
-        } = Settings::default();
-        Self {
-            timeout,
-            connect_timeout,
-            backoff_max,
-            in_flight_max,
-            pipeline_max: 512,
-            queue_max,
-            local_keys_max,
-            start_without,
-            certificates,
-        }
-    }
-}
-
 struct Inner {
-    line: Arc<Line>,
-    jobs: mpsc::Sender<Job>,
+    client: Arc<Client>,
+    calls: Batcher<CommandCall>,
+    timeout: Duration,
     terms: KnownTerms,
     names: Names,
     local: LocalShares,
@@ -137,40 +83,36 @@ impl RemoteStore {
     /// Connects to the service at `url`: `tollway://[:token@]host[:port]`, `tollways://` with
     /// TLS, or `tollway+unix:///path`. The token needs the role `check`, and `admin` for resets.
     ///
+    /// Of the settings those count that are about connections, waiting and the service's absence. One
+    /// write carries up to eight times [`Settings::batch_max`] requests.
+    ///
     /// # Errors
     ///
     /// If the URL does not make sense, the server is no Tollway service, refuses the token or
-    /// cannot be reached (unless [`RemoteSettings::start_without`]), or there is no tokio runtime.
-    pub async fn connect(url: &str, settings: RemoteSettings) -> Result<Self, StoreError> {
+    /// cannot be reached (unless [`Settings::start_without`]), or there is no tokio runtime.
+    pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
         let runtime = Handle::try_current()
             .map_err(|error| misuse("the store needs a tokio runtime").caused_by(error))?;
-        let dial = Dial::Service(service(url)?);
-        let (local, pipeline_max) = (settings.local_keys_max, settings.pipeline_max);
-        let settings = Arc::new(shared_settings(settings));
-        let connection = dial.connect(&settings).await;
-        let line = Line::new(dial, Arc::clone(&settings));
-        match connection {
-            Ok(connection) => line.up(connection),
-            Err(error) if settings.start_without && error.is_transient() => {
-                line.probe(&explained(&error));
-            }
-            Err(error) => return Err(error),
-        }
-        let (jobs, queue) = mpsc::channel(settings.queue_max.max(1));
-        let weak = Arc::downgrade(&line);
-        let board = move |jobs| weak.upgrade().map(|line| async move { fly(&line, jobs).await });
-        let (in_flight_max, timeout) = (settings.in_flight_max, settings.timeout);
-        let bounds = Bounds { in_flight_max, gather_max: pipeline_max, timeout };
-        tokio::spawn(drive(bounds, queue, board));
+        let timeout = settings.timeout;
+        let dialer = Dialer::to_service(url, &settings)?;
+        let client_settings = ClientSettings::new(timeout, &settings);
+        let client = Client::start(dialer, client_settings, settings.start_without).await?;
+        // 512 by default: the service decides one write as one batch, whatever its size.
+        let calls_max = settings.batch_max.saturating_mul(8);
+        let bounds = BatchBounds::within(timeout, calls_max, &settings);
+        let weak = Arc::downgrade(&client);
+        let run = move |calls| weak.upgrade().map(|client| round_trip(client, calls));
+        let calls = Batcher::start(&runtime, bounds, |_| 0, run);
         let (terms, names) = (KnownTerms::default(), Names::new());
-        let local = LocalShares::new(local);
-        Ok(Self { inner: Arc::new(Inner { line, jobs, terms, names, local, runtime }) })
+        let local = LocalShares::new(settings.local_keys_max);
+        let inner = Inner { client, calls, timeout, terms, names, local, runtime };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// How the store is.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status::default().with(&self.inner.line)
+        Status::default().with(&self.inner.client)
     }
 
     /// The answer that `ask` will give.
@@ -197,20 +139,6 @@ impl RemoteStore {
         let request = self.inner.request(op, charges);
         let command = command_of(command, charges);
         self.later(|inner| ask(inner, request, command))
-    }
-}
-
-fn shared_settings(settings: RemoteSettings) -> Settings {
-    Settings {
-        timeout: settings.timeout,
-        connect_timeout: settings.connect_timeout,
-        backoff_max: settings.backoff_max,
-        in_flight_max: settings.in_flight_max,
-        queue_max: settings.queue_max,
-        local_keys_max: settings.local_keys_max,
-        start_without: settings.start_without,
-        certificates: settings.certificates,
-        ..Settings::default()
     }
 }
 
@@ -260,7 +188,7 @@ impl Store for RemoteStore {
         let charge = Charge { mode: Mode::Enforce, ..*charge };
         let command = command_of("TOLL.REFUND", &[charge]);
         self.later(|inner| async move {
-            let reply = inner.ask(command).await.map_err(|trouble| trouble.error)?;
+            let reply = inner.ask(command).await.map_err(|failure| failure.error)?;
             reply::snapshot(&reply).ok_or_else(strange_reply)
         })
     }
@@ -269,7 +197,7 @@ impl Store for RemoteStore {
         let mut command = redis::cmd("TOLL.RESET");
         command.arg(charge.policy.name()).arg(charge.key.as_bytes());
         self.later(|inner| async move {
-            inner.ask(command).await.map(|_| ()).map_err(|trouble| trouble.error)
+            inner.ask(command).await.map(|_| ()).map_err(|failure| failure.error)
         })
     }
 
@@ -307,7 +235,7 @@ impl Store for RemoteStore {
     }
 
     fn outage(&self) -> Option<Outage> {
-        self.inner.line.outage.told()
+        self.inner.client.outage().told()
     }
 }
 
@@ -333,17 +261,17 @@ impl Inner {
     ) -> Result<Verdict, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::verdict(&reply, request.parts.len()).ok_or_else(strange_reply),
-            Err(trouble) => self.degrade(&request, trouble),
+            Err(failure) => self.degrade(&request, failure),
         }
     }
 
     async fn take(self: Arc<Self>, request: Request, command: Cmd) -> Result<Grant, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::grant(&reply).ok_or_else(strange_reply),
-            Err(trouble) if trouble.degrades => {
-                Ok(degraded_grant(&request, &self.local, self.absence(&trouble)))
+            Err(failure) if failure.degrades => {
+                Ok(degraded_grant(&request, &self.local, self.absence(&failure)))
             }
-            Err(trouble) => Err(trouble.error),
+            Err(failure) => Err(failure.error),
         }
     }
 
@@ -356,7 +284,7 @@ impl Inner {
             Ok(reply) => {
                 return reply::reserved(&reply, request.parts.len()).ok_or_else(strange_reply);
             }
-            Err(trouble) => self.degrade(&request, trouble)?,
+            Err(failure) => self.degrade(&request, failure)?,
         };
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_reply()) };
         // Whoever settles it learns that the service does not know it.
@@ -366,19 +294,19 @@ impl Inner {
     }
 
     async fn settle(&self, command: Cmd) -> Result<Settlement, StoreError> {
-        let reply = self.ask(command).await.map_err(|trouble| trouble.error)?;
+        let reply = self.ask(command).await.map_err(|failure| failure.error)?;
         reply::settlement(&reply).ok_or_else(strange_reply)
     }
 
-    fn degrade(&self, request: &Request, trouble: Trouble) -> Result<Verdict, StoreError> {
-        if !trouble.degrades {
-            return Err(trouble.error);
+    fn degrade(&self, request: &Request, failure: CallError) -> Result<Verdict, StoreError> {
+        if !failure.degrades {
+            return Err(failure.error);
         }
-        Ok(degraded_verdict(request, &self.local, self.absence(&trouble)))
+        Ok(degraded_verdict(request, &self.local, self.absence(&failure)))
     }
 
-    fn absence(&self, trouble: &Trouble) -> Absence {
-        Absence { kind: trouble.error.kind(), lasted: self.line.outage.lasted() }
+    fn absence(&self, failure: &CallError) -> Absence {
+        Absence { kind: failure.error.kind(), lasted: self.client.outage().lasted() }
     }
 }
 

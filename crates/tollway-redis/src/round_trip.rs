@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use redis::{Pipeline, ServerError, ServerErrorKind, Value};
+use redis::{Pipeline, ServerError, Value};
 use tollway_core::{ErrorKind, StoreError};
 
-use crate::address::unavailable;
 use crate::batch::{Batch, Outcome};
-use crate::job::{Job, Trouble, unknown};
-use crate::link::{Bounce, Destination, Link};
-use crate::outage::Proof;
+use crate::call::CallError;
+use crate::connection::{Failure, FailureKind, Proof, Redirect, unavailable, unknown};
+use crate::node::{Node, RequestCall};
 use crate::request::{Op, Request};
 
 /// The most times that a request is sent on, or sent again.
@@ -24,7 +23,7 @@ const PARTS_MAX: usize = 1_024;
 /// Requests that one run of a script answers.
 struct Group {
     batch: Batch,
-    jobs: Vec<Job>,
+    calls: Vec<RequestCall>,
     asking: bool,
     /// How often the server has not decided it and said so.
     repeats: u8,
@@ -35,28 +34,19 @@ struct Group {
 const REPEATS_MAX: u8 = 2;
 
 /// Sends the requests and answers everyone who waits for one of them.
-pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
-    let Some((mut connection, number)) = link.current() else {
-        return jobs.into_iter().for_each(|job| link.refuse(job, "the store has just gone down"));
+pub(crate) async fn round_trip(node: &Arc<Node>, calls: Vec<RequestCall>) {
+    let Ok(mut connected) = node.client.current() else {
+        let refuse = |call| node.refuse(call, "the store has just gone down");
+        return calls.into_iter().for_each(refuse);
     };
-    let mut groups = gather(link, jobs);
+    let mut groups = gather(node, calls);
     let mut with_source = false;
     while !groups.is_empty() {
         let pipeline = pipeline(&groups, with_source);
-        note_traffic(link, &groups, &pipeline, with_source);
-        let sent = connection.send_packed_commands(&pipeline, 0, pipeline.len());
-        match tokio::time::timeout(link.settings.timeout, sent).await {
-            Ok(Ok(answers)) => groups = land(link, number, groups, answers),
-            Ok(Err(error)) => {
-                let reason = format!("the connection to the store broke: {error}");
-                link.down(number, &reason);
-                return lose(link, groups, &reason);
-            }
-            Err(_) => {
-                let reason = "the store did not answer in time";
-                link.down(number, reason);
-                return lose(link, groups, reason);
-            }
+        note_traffic(node, &groups, &pipeline, with_source);
+        match node.client.round_trip(&mut connected, &pipeline).await {
+            Ok(answers) => groups = hand_out(node, connected.1, groups, answers),
+            Err(failure) => return lose(node, groups, &failure.to_string()),
         }
         // Whatever is left is sent with its source: the server did not know the script, or may not
         // know the one that is needed now.
@@ -65,41 +55,43 @@ pub(crate) async fn fly(link: &Arc<Link>, jobs: Vec<Job>) {
 }
 
 /// Requests as batches: those of one slot together, and alone those that must be.
-fn gather(link: &Link, jobs: Vec<Job>) -> Vec<Group> {
-    let mut by_slot: BTreeMap<u16, Vec<Job>> = BTreeMap::new();
+fn gather(node: &Node, calls: Vec<RequestCall>) -> Vec<Group> {
+    let mut by_slot: BTreeMap<u16, Vec<RequestCall>> = BTreeMap::new();
     let mut groups = Vec::new();
-    for job in jobs.into_iter().filter(|job| job.ticket.send()) {
-        if is_solo(&job) {
-            groups.push(group(link, vec![job]));
+    for call in calls.into_iter().filter(|call| call.progress.send()) {
+        if is_solo(&call) {
+            groups.push(group(node, vec![call]));
             continue;
         }
-        let waiting = by_slot.entry(if link.by_slot { job.slot } else { 0 }).or_default();
-        let parts: usize = waiting.iter().map(|job| job.request.parts.len()).sum();
-        if parts + job.request.parts.len() > PARTS_MAX || waiting.len() >= link.settings.batch_max {
-            groups.push(group(link, std::mem::take(waiting)));
+        let waiting = by_slot.entry(if node.by_slot { call.question.slot } else { 0 }).or_default();
+        let parts: usize = requests(waiting).map(|request| request.parts.len()).sum();
+        let more = call.question.request.parts.len();
+        if parts + more > PARTS_MAX || waiting.len() >= node.settings.batch_max {
+            groups.push(group(node, std::mem::take(waiting)));
         }
-        waiting.push(job);
+        waiting.push(call);
     }
-    groups.extend(by_slot.into_values().map(|waiting| group(link, waiting)));
+    groups.extend(by_slot.into_values().map(|waiting| group(node, waiting)));
     groups
 }
 
 /// What has a time, a memory or a settlement of its own does not share a run with others.
-fn is_solo(job: &Job) -> bool {
-    let manner = &job.manner;
-    let settles = matches!(job.request.op, Op::Settle { .. });
-    manner.at.is_some() || manner.remember_ms.is_some() || job.asking || settles
+fn is_solo(call: &RequestCall) -> bool {
+    let (manner, asking) = (&call.question.manner, call.question.asking);
+    let settles = matches!(call.question.request.op, Op::Settle { .. });
+    manner.at.is_some() || manner.remember_ms.is_some() || asking || settles
 }
 
-fn group(link: &Link, jobs: Vec<Job>) -> Group {
-    let manner = jobs.first().map(|job| job.manner).unwrap_or_default();
-    let asking = jobs.iter().any(|job| job.asking);
-    let batch = Batch::new(&link.settings.prefix, &requests(&jobs), manner);
-    Group { batch, jobs, asking, repeats: 0 }
+fn group(node: &Node, calls: Vec<RequestCall>) -> Group {
+    let manner = calls.first().map(|call| call.question.manner).unwrap_or_default();
+    let asking = calls.iter().any(|call| call.question.asking);
+    let requests: Vec<_> = requests(&calls).collect();
+    let batch = Batch::new(&node.settings.prefix, &requests, manner);
+    Group { batch, calls, asking, repeats: 0 }
 }
 
-fn requests(jobs: &[Job]) -> Vec<&Request> {
-    jobs.iter().map(|job| &job.request).collect()
+fn requests(calls: &[RequestCall]) -> impl Iterator<Item = &Request> {
+    calls.iter().map(|call| &*call.question.request)
 }
 
 fn pipeline(groups: &[Group], with_source: bool) -> Pipeline {
@@ -115,156 +107,115 @@ fn pipeline(groups: &[Group], with_source: bool) -> Pipeline {
 }
 
 /// A request that is sent once more, with its script, is still one.
-fn note_traffic(link: &Link, groups: &[Group], pipeline: &Pipeline, is_repeated: bool) {
-    let requests = groups.iter().map(|group| group.jobs.len()).sum();
-    link.traffic.sent(if is_repeated { 0 } else { requests }, pipeline.len());
+fn note_traffic(node: &Node, groups: &[Group], pipeline: &Pipeline, is_repeated: bool) {
+    let requests = groups.iter().map(|group| group.calls.len()).sum();
+    node.client.traffic().sent(if is_repeated { 0 } else { requests }, pipeline.len());
 }
 
 /// Hands out the answers; what is left are the groups whose script the server did not know, or
 /// which need the whole script.
-fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) -> Vec<Group> {
+fn hand_out(node: &Node, number: u64, groups: Vec<Group>, answers: Vec<Value>) -> Vec<Group> {
     let mut answers = answers.into_iter();
     let mut left = Vec::new();
     for group in groups {
         if group.asking {
             answers.next();
         }
+        let may_repeat = group.repeats < REPEATS_MAX;
         match answers.next() {
-            Some(Value::ServerError(error))
-                if is(&error, ServerErrorKind::NoScript) && group.repeats < REPEATS_MAX =>
-            {
-                left.push(Group { repeats: group.repeats + 1, ..group });
-            }
-            Some(Value::ServerError(error)) => reject(link, number, group, &error),
-            Some(Value::Nil) if group.repeats < REPEATS_MAX => {
+            Some(Value::ServerError(error)) => left.extend(reject(node, number, group, error)),
+            Some(Value::Nil) if may_repeat => {
                 let mut group = Group { repeats: group.repeats + 1, ..group };
                 group.batch.take_whole_script();
                 left.push(group);
             }
             Some(Value::Nil) => {
                 let refused = || StoreError::new(ErrorKind::Refused, "the store does not decide");
-                group.jobs.into_iter().for_each(|job| fail(link, job, Trouble::store(refused())));
+                group.calls.into_iter().for_each(|call| fail(node, call, refused()));
             }
             Some(answer) => {
-                let outcomes = group.batch.outcomes(&requests(&group.jobs), answer);
-                answer_all(link, group.jobs, outcomes);
+                let requests: Vec<_> = requests(&group.calls).collect();
+                let outcomes = group.batch.outcomes(&requests, answer);
+                answer_all(node, group.calls, outcomes);
             }
-            None => lose(link, vec![group], "the store's answer is incomplete"),
+            None => lose(node, vec![group], "the store's answer is incomplete"),
         }
     }
     left
 }
 
-fn answer_all(link: &Link, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, StoreError>>) {
-    let is_written = |(job, outcome): (&Job, &Result<Outcome, StoreError>)| {
-        let is_read = job.request.op == Op::Peek;
+fn answer_all(node: &Node, calls: Vec<RequestCall>, outcomes: Vec<Result<Outcome, StoreError>>) {
+    let is_written = |(request, outcome): (&Request, &Result<Outcome, StoreError>)| {
+        let is_read = request.op == Op::Peek;
         outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty())
     };
-    let is_any_written = jobs.iter().zip(&outcomes).any(is_written);
+    let is_any_written = requests(&calls).zip(&outcomes).any(is_written);
     // Whoever has a decision in hand must find the outage over.
-    link.outage.answered(if is_any_written { Proof::Written } else { Proof::Read });
-    for (job, outcome) in jobs.into_iter().zip(outcomes) {
-        // Nobody waits any more if this fails.
-        let _ = job.answer.send(outcome.map_err(Trouble::request));
+    node.client.outage().answered(if is_any_written { Proof::Written } else { Proof::Read });
+    for (call, outcome) in calls.into_iter().zip(outcomes) {
+        call.answer(outcome.map_err(CallError::request));
     }
 }
 
-/// The server said no: the script did not run, or stopped before its first write.
-fn reject(link: &Arc<Link>, number: u64, group: Group, error: &ServerError) {
-    let destination = match error.kind() {
-        Some(ServerErrorKind::Moved) => {
-            redirect(error).map(|(host, port)| Destination::Moved { host, port })
+/// The server said no: the script did not run, or stopped before its first write. Answers the group
+/// if its script is to be sent again with its source.
+fn reject(node: &Node, number: u64, group: Group, error: ServerError) -> Option<Group> {
+    let failure = Failure::of(error.into());
+    if failure.kind() == FailureKind::NoScript && group.repeats < REPEATS_MAX {
+        return Some(Group { repeats: group.repeats + 1, ..group });
+    }
+    if let Some(to) = failure.redirect() {
+        group.calls.into_iter().for_each(|call| redirect(node, call, to.clone()));
+        return None;
+    }
+    let message = failure.to_string();
+    if failure.spoils_connection() {
+        node.client.down(number, &message);
+    }
+    let is_of_request = matches!(failure.code(), Some("CROSSSLOT" | "WRONGTYPE"));
+    let kind = StoreError::from(failure).kind();
+    for call in group.calls {
+        let error = StoreError::new(kind, message.clone());
+        if is_of_request {
+            call.answer(Err(CallError::request(error)));
+        } else {
+            fail(node, call, error);
         }
-        Some(ServerErrorKind::Ask) => {
-            redirect(error).map(|(host, port)| Destination::Ask { host, port })
-        }
-        Some(ServerErrorKind::TryAgain) => Some(Destination::OnceMoved),
-        Some(ServerErrorKind::ClusterDown) => Some(Destination::Later),
-        _ => None,
-    };
-    if let Some(to) = destination {
-        return group.jobs.into_iter().for_each(|job| bounce(link, job, &to));
     }
-    let useless = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown];
-    if error.kind().is_some_and(|kind| useless.contains(&kind)) {
-        link.down(number, &trouble(error).error.to_string());
-    }
-    for job in group.jobs {
-        fail(link, job, trouble(error));
-    }
-}
-
-fn trouble(error: &ServerError) -> Trouble {
-    let details = error.details().unwrap_or_default();
-    let message = format!("the store refuses: {} {details}", error.code());
-    let transient = [
-        ServerErrorKind::ReadOnly,
-        ServerErrorKind::MasterDown,
-        ServerErrorKind::BusyLoading,
-        ServerErrorKind::ClusterDown,
-        ServerErrorKind::TryAgain,
-    ];
-    if error.kind().is_some_and(|kind| transient.contains(&kind)) || error.code() == "BUSY" {
-        return Trouble::store(unavailable(&message));
-    }
-    let refused = StoreError::new(ErrorKind::Refused, message);
-    match error.code() {
-        "CROSSSLOT" | "WRONGTYPE" => Trouble::request(refused),
-        _ => Trouble::store(refused),
-    }
+    None
 }
 
 /// Sends a request on that was certainly not acted upon.
-fn bounce(link: &Link, mut job: Job, to: &Destination) {
-    job.ticket.unsend();
+fn redirect(node: &Node, mut call: RequestCall, to: Redirect) {
+    call.progress.unsend();
     // Keys on their way arrive; whoever asked gives up when the budget is over, and is not sent.
-    job.hops += u8::from(!matches!(to, Destination::OnceMoved));
-    if job.hops > HOPS_MAX {
-        return fail(link, job, Trouble::store(unavailable("the slot moves too often")));
+    call.question.hops += u8::from(to != Redirect::OnceMoved);
+    if call.question.hops > HOPS_MAX {
+        return fail(node, call, unavailable("the slot moves too often"));
     }
-    let to = match to {
-        Destination::Moved { host, port } => Destination::Moved { host: host.clone(), port: *port },
-        Destination::Ask { host, port } => Destination::Ask { host: host.clone(), port: *port },
-        Destination::Later => Destination::Later,
-        Destination::OnceMoved => Destination::OnceMoved,
-    };
-    if let Err(lost) = link.bounced.send(Bounce { job, to }) {
-        fail(link, lost.0.job, Trouble::store(unavailable("the store is being shut down")));
-    }
+    node.redirect(call, to);
 }
 
 /// Nobody knows what the server made of these requests. Those whose answers it remembers are asked
 /// again, under the same name; the others are reported as unknown.
-fn lose(link: &Link, groups: Vec<Group>, message: &str) {
-    for job in groups.into_iter().flat_map(|group| group.jobs) {
-        if job.manner.remember_ms.is_some() && job.hops < HOPS_MAX {
-            link.outage.failed(job.began);
-            bounce(link, job, &Destination::Later);
+fn lose(node: &Node, groups: Vec<Group>, message: &str) {
+    for call in groups.into_iter().flat_map(|group| group.calls) {
+        if call.question.manner.remember_ms.is_some() && call.question.hops < HOPS_MAX {
+            node.client.outage().failed(call.began);
+            redirect(node, call, Redirect::Later);
         } else {
-            fail(link, job, Trouble::store(unknown(message)));
+            fail(node, call, unknown(message));
         }
     }
 }
 
-fn fail(link: &Link, job: Job, trouble: Trouble) {
-    if trouble.degrades {
-        match trouble.error.kind() {
-            ErrorKind::Refused => link.outage.refused_by(job.began, &trouble.error.to_string()),
-            _ => link.outage.failed_by(job.began, &trouble.error.to_string()),
-        }
-        link.traffic.failures.fetch_add(1, Ordering::Relaxed);
+/// Tells whoever asked that the store is at fault, and why.
+fn fail(node: &Node, call: RequestCall, error: StoreError) {
+    let (outage, reason) = (node.client.outage(), error.to_string());
+    match error.kind() {
+        ErrorKind::Refused => outage.refused_by(call.began, &reason),
+        _ => outage.failed_by(call.began, &reason),
     }
-    // Nobody waits any more if this fails.
-    let _ = job.answer.send(Err(trouble));
-}
-
-fn is(error: &ServerError, kind: ServerErrorKind) -> bool {
-    error.kind() == Some(kind)
-}
-
-/// The host and port that a server names: `MOVED 3999 127.0.0.1:6381`.
-fn redirect(error: &ServerError) -> Option<(String, u16)> {
-    let address = error.details()?.split_whitespace().nth(1)?;
-    let (host, port) = address.rsplit_once(':')?;
-    Some((host.to_owned(), port.parse().ok()?))
+    node.client.failures().fetch_add(1, Ordering::Relaxed);
+    call.answer(Err(CallError::store(error)));
 }

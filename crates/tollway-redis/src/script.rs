@@ -9,11 +9,7 @@
 
 use std::sync::OnceLock;
 
-/// A script and the name that the server gives it.
-pub(crate) struct Script {
-    pub(crate) source: String,
-    pub(crate) sha: String,
-}
+use crate::connection::Script;
 
 const TIME: &str = include_str!("scripts/time.lua");
 const DIVISION: &str = include_str!("scripts/division.lua");
@@ -80,13 +76,6 @@ pub(crate) fn written_out(charges: usize, shape: Shape) -> Option<&'static Scrip
     let place = charges.checked_sub(1).filter(|_| charges <= WRITTEN_OUT_MAX)?;
     let script = &SCRIPTS[shape as usize][place];
     Some(script.get_or_init(|| Script::new(write_out(shape.source(), charges))))
-}
-
-impl Script {
-    fn new(source: String) -> Self {
-        let sha = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, sha }
-    }
 }
 
 /// The bit of a kind.
@@ -159,10 +148,10 @@ mod tests {
     fn a_script_holds_only_the_algorithms_of_its_batch() {
         let gcra = script(bit(1));
         assert!(
-            gcra.source.contains("algorithms[1] =") && !gcra.source.contains("algorithms[2] =")
+            gcra.source().contains("algorithms[1] =") && !gcra.source().contains("algorithms[2] =")
         );
-        assert_ne!(gcra.sha, script(bit(1) | bit(3)).sha);
-        assert!(script(bit(1) | bit(5)).source.contains("algorithms[5] ="));
+        assert_ne!(gcra.hash(), script(bit(1) | bit(3)).hash());
+        assert!(script(bit(1) | bit(5)).source().contains("algorithms[5] ="));
     }
 
     #[test]
@@ -177,9 +166,9 @@ mod tests {
         assert!(written_out(0, Shape::Whole).is_none());
         assert!(written_out(WRITTEN_OUT_MAX + 1, Shape::Fine).is_none());
         let [one, three] = [1, 3].map(|charges| written_out(charges, Shape::Whole).unwrap());
-        assert!(!one.source.contains('@') && !three.source.contains('@'));
-        assert!(three.source.contains("id3") && !three.source.contains("id4"));
-        assert_ne!(written_out(1, Shape::Fine).unwrap().sha, one.sha);
+        assert!(!one.source().contains('@') && !three.source().contains('@'));
+        assert!(three.source().contains("id3") && !three.source().contains("id4"));
+        assert_ne!(written_out(1, Shape::Fine).unwrap().hash(), one.hash());
     }
 
     /// Every script that a store may run.
@@ -220,7 +209,7 @@ mod tests {
     #[test]
     fn scripts_call_nothing_that_redis_6_2_does_not_have() {
         for (name, script) in all() {
-            let calls = called(&script.source);
+            let calls = called(script.source());
             assert!(!calls.is_empty(), "{name} calls nothing");
             for call in calls {
                 let (command, options) = call.split_first().expect("a command is a literal");
@@ -233,7 +222,7 @@ mod tests {
             for newer in
                 ["redis.setresp", "redis.acl_check_cmd", "redis.register_function", "#!lua"]
             {
-                assert!(!script.source.contains(newer), "{name} uses {newer}");
+                assert!(!script.source().contains(newer), "{name} uses {newer}");
             }
         }
     }

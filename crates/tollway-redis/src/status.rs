@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::line::Line;
+use crate::connection::Client;
 use crate::router::Router;
 
 /// How the store is.
@@ -27,21 +27,21 @@ pub struct Status {
 
 impl Status {
     pub(crate) fn of(router: &Router) -> Self {
-        let links = router.links();
-        let status = links.iter().fold(Self::default(), |status, link| status.with(link));
+        let nodes = router.nodes();
+        let status = nodes.iter().fold(Self::default(), |status, node| status.with(&node.client));
         Self { outage: router.outage().map_or(Duration::ZERO, |outage| outage.lasted), ..status }
     }
 
-    pub(crate) fn with(self, link: &Line) -> Self {
-        let traffic = &link.traffic;
+    pub(crate) fn with(self, client: &Client) -> Self {
+        let traffic = client.traffic();
         Self {
             servers: self.servers + 1,
-            servers_up: self.servers_up + usize::from(link.is_up()),
-            outage: self.outage.max(link.outage.lasted()),
+            servers_up: self.servers_up + usize::from(client.is_up()),
+            outage: self.outage.max(client.outage().lasted()),
             requests: self.requests + traffic.requests.load(Ordering::Relaxed),
             commands: self.commands + traffic.commands.load(Ordering::Relaxed),
             round_trips: self.round_trips + traffic.round_trips.load(Ordering::Relaxed),
-            failures: self.failures + traffic.failures.load(Ordering::Relaxed),
+            failures: self.failures + client.failures().load(Ordering::Relaxed),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tollway_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 
-use crate::address::{Address, misuse, unavailable};
+use crate::connection::{Dialer, misuse};
 use crate::denial::DenialCache;
 use crate::encoded_policy::KnownTerms;
 use crate::layout;
@@ -100,7 +100,9 @@ impl RedisStore {
             return Err(misuse("the prefix must not contain braces: they would choose the slot"));
         }
         let settings = Arc::new(settings);
-        let router = Router::start(Address::parse(url)?, Arc::clone(&settings)).await?;
+        // The slot of the dialer does not matter: a cluster is asked for all of them.
+        let dialer = Dialer::new(url, b"", &settings)?;
+        let router = Router::start(dialer, Arc::clone(&settings)).await?;
         let inner = Inner {
             router,
             terms: KnownTerms::default(),
@@ -181,10 +183,6 @@ impl Inner {
             ));
         }
         Ok(())
-    }
-
-    fn shut_down() -> StoreError {
-        unavailable("the store is being shut down")
     }
 }
 

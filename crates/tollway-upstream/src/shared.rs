@@ -33,7 +33,6 @@
 mod bucket_queue;
 mod claim_loop;
 mod claim_queue;
-mod connection;
 mod costs;
 mod encoded_answer;
 mod fallback;

@@ -1,101 +1,62 @@
-//! Calls that find the server busy go together in the next run of a script.
-//!
-//! ```text
-//!   callers ──> queue ──> [ everything that waits ] ──> one run ──> answers, one per call
-//! ```
-//!
-//! A call that finds nothing under way is sent as soon as tasks that are ready have run, and alone if
-//! they ask nothing: batches grow only out of time that would be spent waiting anyway.
+//! Calls to one script of one queue, which go together in one run of it.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::oneshot;
+use tollway_redis::connection::{BatchBounds, Batcher};
 
 use crate::Call;
 use crate::error::{Error, ErrorKind};
 
-/// The most calls that wait for one script of one queue; more are refused.
-const WAITING_MAX: usize = 16_384;
-/// The most calls in one run, and about the most bytes of them.
-const CALLS_MAX: usize = 256;
-const BYTES_MAX: usize = 1 << 20;
-/// The most runs under way at once: one, because what comes meanwhile makes the next one larger,
-/// and a run costs the server about as much as two jobs.
-const RUNS_MAX: usize = 1;
-
-/// How often others go first before a run is put together: whoever was just answered may ask again at
-/// once and go with those that wait. Where nobody does, this takes about a microsecond.
-const YIELDS: usize = 3;
+const BOUNDS: BatchBounds = BatchBounds {
+    waiting_max: 16_384,
+    calls_max: 256,
+    bytes_max: 1 << 20,
+    // What comes meanwhile makes the next run larger, and a run costs the server about as much as two
+    // jobs.
+    in_flight_max: 1,
+    // A call is repeated until its patience ends, however long a run takes.
+    late_after: None,
+    yields: 3,
+};
 
 /// One call: what it asks, as arguments of the script, and who waits for the answer.
-pub(super) struct Ask<R> {
-    pub(super) arguments: Vec<Vec<u8>>,
-    pub(super) answer: oneshot::Sender<Result<R, Error>>,
+struct ScriptCall<R> {
+    arguments: Vec<Vec<u8>>,
+    answer: oneshot::Sender<Result<R, Error>>,
 }
 
 /// Where calls to one script of one queue wait.
-pub(super) struct Gather<R> {
-    asks: mpsc::Sender<Ask<R>>,
-}
+pub(super) struct ScriptBatcher<R>(Batcher<ScriptCall<R>>);
 
-impl<R: Send + 'static> Gather<R> {
+impl<R: Send + 'static> ScriptBatcher<R> {
     /// Starts to gather; `run` answers a batch, one answer per call.
     pub(super) fn start<F, A>(runtime: &Handle, run: F) -> Self
     where
-        F: Fn(Vec<Vec<Vec<u8>>>) -> A + Send + Sync + 'static,
+        F: Fn(Vec<Vec<Vec<u8>>>) -> A + Send + 'static,
         A: Future<Output = Result<Vec<Result<R, Error>>, Error>> + Send + 'static,
     {
-        let (asks, waiting) = mpsc::channel(WAITING_MAX);
-        runtime.spawn(drive(waiting, Arc::new(run)));
-        Self { asks }
+        let size = |call: &ScriptCall<R>| call.arguments.iter().map(Vec::len).sum();
+        let run = move |calls: Vec<ScriptCall<R>>| {
+            let (asked, answers): (Vec<_>, Vec<_>) =
+                calls.into_iter().map(|call| (call.arguments, call.answer)).unzip();
+            let running = run(asked);
+            Some(async move { hand_out(running.await, answers) })
+        };
+        Self(Batcher::start(runtime, BOUNDS, size, run))
     }
 
     /// Asks at once; the answer comes when the server has given it.
     pub(super) fn ask(&self, arguments: Vec<Vec<u8>>) -> Call<R> {
         let (answer, answered) = oneshot::channel();
-        if self.asks.try_send(Ask { arguments, answer }).is_err() {
+        if self.0.submit(ScriptCall { arguments, answer }).is_err() {
             let message = "too many calls wait for the server";
             return Call::ready(Err(Error::new(ErrorKind::Unavailable, message)));
         }
         let gone = |_| Error::new(ErrorKind::Unknown, "the backend is being shut down");
         Call::pending(async move { answered.await.map_err(gone)? })
     }
-}
-
-async fn drive<R, F, A>(mut waiting: mpsc::Receiver<Ask<R>>, run: Arc<F>)
-where
-    R: Send + 'static,
-    F: Fn(Vec<Vec<Vec<u8>>>) -> A + Send + Sync + 'static,
-    A: Future<Output = Result<Vec<Result<R, Error>>, Error>> + Send + 'static,
-{
-    let runs = Arc::new(Semaphore::new(RUNS_MAX));
-    loop {
-        let Ok(turn) = Arc::clone(&runs).acquire_owned().await else { return };
-        let Some(first) = waiting.recv().await else { return };
-        for _ in 0..YIELDS {
-            tokio::task::yield_now().await;
-        }
-        let mut bytes = size(&first);
-        let mut batch = vec![first];
-        while batch.len() < CALLS_MAX && bytes < BYTES_MAX {
-            let Ok(ask) = waiting.try_recv() else { break };
-            bytes += size(&ask);
-            batch.push(ask);
-        }
-        let run = Arc::clone(&run);
-        tokio::spawn(async move {
-            let (asked, answers): (Vec<_>, Vec<_>) =
-                batch.into_iter().map(|ask| (ask.arguments, ask.answer)).unzip();
-            hand_out(run(asked).await, answers);
-            drop(turn);
-        });
-    }
-}
-
-fn size<R>(ask: &Ask<R>) -> usize {
-    ask.arguments.iter().map(Vec::len).sum()
 }
 
 fn hand_out<R>(

@@ -62,11 +62,11 @@ impl Backend for RedisBackend {
     }
 
     fn health(&self) -> Health {
-        Health { failed_calls: self.inner.line.failed_calls(), ..Health::default() }
+        Health { failed_calls: self.inner.client.failed_calls(), ..Health::default() }
     }
 
     fn outage(&self) -> Option<Outage> {
-        self.inner.line.outage.told()
+        self.inner.client.outage()
     }
 }
 
@@ -98,8 +98,8 @@ impl Inner {
             Command::Secret(proposed) => {
                 let key = format!("{}~k", self.base);
                 // Whoever is first chooses; what counts is what is there then.
-                self.line.ask(redis::cmd("SET").arg(&key).arg(&proposed[..]).arg("NX")).await?;
-                let kept = self.line.ask(redis::cmd("GET").arg(&key)).await?;
+                self.client.ask(redis::cmd("SET").arg(&key).arg(&proposed[..]).arg("NX")).await?;
+                let kept = self.client.ask(redis::cmd("GET").arg(&key)).await?;
                 <[u8; 32]>::try_from(bytes(&kept)?).map_err(|_| damaged())?.into()
             }
             Command::PutShared(name, limit) => {
@@ -369,7 +369,7 @@ impl Inner {
     async fn list_queues(&self) -> Result<Vec<(QueueName, QueueSettings)>, Error> {
         let mut command = redis::cmd("HGETALL");
         command.arg(format!("{}c", self.base));
-        let pairs = match self.line.ask(&command).await? {
+        let pairs = match self.client.ask(&command).await? {
             Value::Map(pairs) => pairs.into_iter().flat_map(|(k, v)| [k, v]).collect(),
             value => list(value)?,
         };
@@ -395,7 +395,7 @@ impl Inner {
     }
 
     async fn server_time(&self) -> Result<Timestamp, Error> {
-        let answer = list(self.line.ask(&redis::cmd("TIME")).await?)?;
+        let answer = list(self.client.ask(&redis::cmd("TIME")).await?)?;
         let [seconds, micros] = &answer[..] else { return Err(damaged()) };
         Ok(moment(unsigned(seconds)? * 1_000_000 + unsigned(micros)?))
     }

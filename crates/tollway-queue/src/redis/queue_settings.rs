@@ -63,7 +63,7 @@ impl QueueContext {
     async fn fetch(&self, inner: &Inner) -> Result<Option<QueueSettings>, Error> {
         let mut command = redis::cmd("HGET");
         command.arg([&self.base[..], b"c"].concat()).arg("s");
-        match inner.line.ask(&command).await? {
+        match inner.client.ask(&command).await? {
             Value::Nil => Ok(None),
             value => unpack_settings(bytes(&value)?).map(Some),
         }

@@ -54,10 +54,10 @@ impl Inner {
             let key = |suffix: &[u8]| [&context.base[..], suffix].concat();
             let mut command = redis::cmd("HGET");
             command.arg(key(b"t")).arg(&name);
-            let packed = self.line.ask(&command).await?;
+            let packed = self.client.ask(&command).await?;
             let mut command = redis::cmd("ZSCORE");
             command.arg(key(b"tz")).arg(&name);
-            let due = self.line.ask(&command).await?;
+            let due = self.client.ask(&command).await?;
             if packed == Value::Nil || due == Value::Nil {
                 continue;
             }

@@ -5,45 +5,35 @@
 
 use std::sync::LazyLock;
 
-/// A script and the name that the server gives it.
-pub(super) struct Script {
-    pub(super) source: String,
-    pub(super) sha: String,
+use tollway_redis::connection::Script;
+
+/// The parts without what is said to people: the server reads every byte.
+fn joined(parts: &[&str]) -> Script {
+    let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim_start);
+    let code = lines.filter(|line| !line.is_empty() && !line.starts_with("--"));
+    Script::new(code.flat_map(|line| [line, "\n"]).collect())
 }
 
-impl Script {
-    fn new(parts: &[&str]) -> Self {
-        // The server reads every byte, also of what is said to people.
-        let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim_start);
-        let source: String = lines
-            .filter(|line| !line.is_empty() && !line.starts_with("--"))
-            .flat_map(|line| [line, "\n"])
-            .collect();
-        let sha = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, sha }
-    }
-
-    /// A script of `first`, which may answer before anything else is looked at, and `rest`.
-    fn of(first: &str, rest: &str) -> Self {
-        Self::new(&[
-            include_str!("scripts/layout.lua"),
-            include_str!("scripts/plain_groups.lua"),
-            include_str!("scripts/stored_jobs.lua"),
-            first,
-            include_str!("scripts/limits.lua"),
-            include_str!("scripts/waiting_jobs.lua"),
-            include_str!("scripts/groups.lua"),
-            include_str!("scripts/group_turns.lua"),
-            include_str!("scripts/jobs.lua"),
-            rest,
-        ])
-    }
+/// A script of `first`, which may answer before anything else is looked at, and `rest`.
+fn script_of(first: &str, rest: &str) -> Script {
+    joined(&[
+        include_str!("scripts/layout.lua"),
+        include_str!("scripts/plain_groups.lua"),
+        include_str!("scripts/stored_jobs.lua"),
+        first,
+        include_str!("scripts/limits.lua"),
+        include_str!("scripts/waiting_jobs.lua"),
+        include_str!("scripts/groups.lua"),
+        include_str!("scripts/group_turns.lua"),
+        include_str!("scripts/jobs.lua"),
+        rest,
+    ])
 }
 
 macro_rules! scripts {
     ($($name:ident $($first:literal)? then $rest:literal)*) => {$(
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::of(
+            script_of(
                 concat!($(include_str!(concat!("scripts/", $first)))?),
                 include_str!(concat!("scripts/", $rest)),
             )
@@ -61,4 +51,4 @@ scripts! {
 }
 
 pub(super) static MANAGE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(&[include_str!("scripts/manage_queues.lua")]));
+    LazyLock::new(|| joined(&[include_str!("scripts/manage_queues.lua")]));

@@ -12,8 +12,9 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tollway_redis::connection::Client;
 
-use super::connection::Line;
 use super::decode::{list, text};
 use super::encode::moment;
 use crate::{Wake, error::Error};
@@ -32,8 +33,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts the task that blocks on `marker`, over a line of its own.
-    pub(super) fn start(runtime: &Handle, line: Line, marker: Vec<u8>) -> Arc<Self> {
+    /// Starts the task that blocks on `marker`, over a connection of its own.
+    pub(super) fn start(runtime: &Handle, client: Arc<Client>, marker: Vec<u8>) -> Arc<Self> {
         let wake = Wake { next: None, seen: 1 };
         let watch = Arc::new(Self {
             wakes: watch::Sender::new(wake),
@@ -41,7 +42,7 @@ impl Watch {
             heard: AtomicU64::new(wake.seen),
             somebody: Notify::new(),
         });
-        runtime.spawn(block(Arc::downgrade(&watch), line, marker));
+        runtime.spawn(block(Arc::downgrade(&watch), client, marker));
         watch
     }
 
@@ -98,7 +99,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-async fn block(watch: std::sync::Weak<Watch>, line: Line, marker: Vec<u8>) {
+async fn block(watch: std::sync::Weak<Watch>, client: Arc<Client>, marker: Vec<u8>) {
     loop {
         {
             let Some(watch) = watch.upgrade() else { return };
@@ -112,12 +113,12 @@ async fn block(watch: std::sync::Weak<Watch>, line: Line, marker: Vec<u8>) {
                 }
             }
         }
-        let taken = take(&line, &marker).await;
+        let taken = take(&client, &marker).await;
         let Some(watch) = watch.upgrade() else { return };
         match taken {
             Ok(Some(next_us)) => {
                 if !watch.tell(next_us) {
-                    put_back(&line, &marker, next_us).await;
+                    put_back(&client, &marker, next_us).await;
                 }
             }
             // Nothing for a while, or the connection broke: whoever waits asks anew, to be sure.
@@ -131,11 +132,11 @@ async fn block(watch: std::sync::Weak<Watch>, line: Line, marker: Vec<u8>) {
 }
 
 /// Blocks until there is a marker; its time.
-async fn take(line: &Line, marker: &[u8]) -> Result<Option<u64>, ()> {
+async fn take(client: &Client, marker: &[u8]) -> Result<Option<u64>, ()> {
     let mut command = redis::cmd("BZPOPMIN");
     command.arg(marker).arg(LOOK_AGAIN.as_secs());
-    let patience = LOOK_AGAIN + Duration::from_secs(5);
-    match line.send(&command, patience).await.map_err(|_| ())? {
+    let until = Instant::now() + LOOK_AGAIN + Duration::from_secs(5);
+    match client.send_until(&command, until).await.map_err(|_| ())? {
         Value::Nil => Ok(None),
         value => {
             let parts = list(value).map_err(|_| ())?;
@@ -149,14 +150,14 @@ async fn take(line: &Line, marker: &[u8]) -> Result<Option<u64>, ()> {
     }
 }
 
-async fn put_back(line: &Line, marker: &[u8], next_us: u64) {
+async fn put_back(client: &Client, marker: &[u8], next_us: u64) {
     // At one go: a marker without TTL would stay for ever.
     let script = "redis.call('ZADD', KEYS[1], 'LT', ARGV[1], '1') \
                   return redis.call('PEXPIRE', KEYS[1], 3600000)";
     let mut command = redis::cmd("EVAL");
     command.arg(script).arg(1).arg(marker).arg(next_us);
     // If this fails the marker was lost with the connection, and everybody asks anew.
-    let _ = line.send(&command, Duration::from_secs(1)).await;
+    let _ = client.send_until(&command, Instant::now() + Duration::from_secs(1)).await;
 }
 
 #[cfg(test)]

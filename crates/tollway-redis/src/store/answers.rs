@@ -9,6 +9,7 @@ use tollway_core::{
 };
 
 use super::ask::strange_answer;
+use super::check::Check;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
 use crate::remembered::Leg;
@@ -20,35 +21,22 @@ impl Store for RedisStore {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
-        match self.inner.check_of(Op::Check, charges) {
-            Err(error) => Answer::Ready(Err(error)),
-            Ok(check) => {
-                match self.inner.one_slot(&check.request) {
-                    Ok(()) => self.later(move |inner| async move { inner.check(check, now).await }),
-                    Err(_) if check.across_slots => self.later(move |inner| async move {
-                        inner.check_across(check.request, now).await
-                    }),
-                    Err(error) => Answer::Ready(Err(error)),
-                }
-            }
-        }
+        self.checked(
+            (Op::Check, charges),
+            move |inner, check| async move { inner.check(check, now).await },
+            move |inner, request| async move { inner.check_across(request, now).await },
+        )
     }
 
     fn peek(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
         if charges.is_empty() {
             return Answer::Ready(Ok(Verdict::new(Vec::new())));
         }
-        match self.inner.check_of(Op::Peek, charges) {
-            Err(error) => Answer::Ready(Err(error)),
-            Ok(check) => match self.inner.one_slot(&check.request) {
-                Ok(()) => {
-                    self.later(move |inner| async move { inner.peek(check.request, now).await })
-                }
-                Err(_) if check.across_slots => self
-                    .later(move |inner| async move { inner.peek_across(check.request, now).await }),
-                Err(error) => Answer::Ready(Err(error)),
-            },
-        }
+        self.checked(
+            (Op::Peek, charges),
+            move |inner, check| async move { inner.peek(check.request, now).await },
+            move |inner, request| async move { inner.peek_across(request, now).await },
+        )
     }
 
     fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
@@ -77,18 +65,11 @@ impl Store for RedisStore {
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
         let op = Op::Reserve { expires_after, slots: Vec::new() };
-        match self.inner.check_of(op, charges) {
-            Err(error) => Answer::Ready(Err(error)),
-            Ok(check) => match self.inner.one_slot(&check.request) {
-                Ok(()) => {
-                    self.later(move |inner| async move { inner.reserve(check.request, now).await })
-                }
-                Err(_) if check.across_slots => self.later(move |inner| async move {
-                    inner.reserve_across(check.request, now).await
-                }),
-                Err(error) => Answer::Ready(Err(error)),
-            },
-        }
+        self.checked(
+            (op, charges),
+            move |inner, check| async move { inner.reserve(check.request, now).await },
+            move |inner, request| async move { inner.reserve_across(request, now).await },
+        )
     }
 
     fn commit(
@@ -127,48 +108,70 @@ impl RedisStore {
         Answer::pending(ask(Arc::clone(&self.inner)))
     }
 
+    /// The answer that `ask` will give to the charges if they are in one slot, or `ask_across` if they
+    /// are in several of a cluster and may be; or why there is none.
+    fn checked<T, F, G>(
+        &self,
+        (op, charges): (Op, &[Charge<'_>]),
+        ask: impl FnOnce(Arc<Inner>, Check) -> F,
+        ask_across: impl FnOnce(Arc<Inner>, Arc<Request>) -> G,
+    ) -> Answer<T>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+        G: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let check = match self.inner.check_of(op, charges) {
+            Ok(check) => check,
+            Err(error) => return Answer::Ready(Err(error)),
+        };
+        match self.inner.one_slot(&check.request) {
+            Ok(()) => self.later(|inner| ask(inner, check)),
+            Err(_) if check.across_slots => self.later(|inner| ask_across(inner, check.request)),
+            Err(error) => Answer::Ready(Err(error)),
+        }
+    }
+
     /// The answer that `ask` will give to the request that one charge makes, in the share whose turn
-    /// it is if its policy is split; or why there is no request.
+    /// it is if its policy is split; or why there is no request. One charge is in one slot.
     fn single<T, F>(
         &self,
         op: Op,
         charge: &Charge<'_>,
-        ask: impl FnOnce(Arc<Inner>, Request) -> F,
+        ask: impl FnOnce(Arc<Inner>, Arc<Request>) -> F,
     ) -> Answer<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let check = self.inner.check_of(op, std::slice::from_ref(charge));
-        match check.and_then(|check| self.inner.one_slot(&check.request).map(|()| check.request)) {
-            Ok(request) => self.later(|inner| ask(inner, request)),
+        match self.inner.check_of(op, std::slice::from_ref(charge)) {
+            Ok(check) => self.later(|inner| ask(inner, check.request)),
             Err(error) => Answer::Ready(Err(error)),
         }
     }
 }
 
 impl Inner {
-    async fn peek(&self, request: Request, now: Timestamp) -> Result<Verdict, StoreError> {
-        match self.ask(request.clone(), now).await {
+    async fn peek(&self, request: Arc<Request>, now: Timestamp) -> Result<Verdict, StoreError> {
+        match self.ask(Arc::clone(&request), now).await {
             Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => Ok(verdict),
             Ok(_) => Err(strange_answer()),
-            Err(trouble) => self.degrade(&request, trouble),
+            Err(failure) => self.degrade(&request, failure),
         }
     }
 
-    async fn take(&self, request: Request, now: Timestamp) -> Result<Grant, StoreError> {
-        match self.ask(request.clone(), now).await {
+    async fn take(&self, request: Arc<Request>, now: Timestamp) -> Result<Grant, StoreError> {
+        match self.ask(Arc::clone(&request), now).await {
             Ok(Outcome { reply: Reply::Grant(grant), .. }) => Ok(grant),
             Ok(_) => Err(strange_answer()),
-            Err(trouble) => self.degrade_grant(&request, trouble),
+            Err(failure) => self.degrade_grant(&request, failure),
         }
     }
 
-    async fn refund(&self, request: Request, now: Timestamp) -> Result<Snapshot, StoreError> {
+    async fn refund(&self, request: Arc<Request>, now: Timestamp) -> Result<Snapshot, StoreError> {
         self.forget_denials(&request.parts);
         match self.ask(request, now).await {
             Ok(Outcome { reply: Reply::Snapshot(snapshot), .. }) => Ok(snapshot),
             Ok(_) => Err(strange_answer()),
-            Err(trouble) => Err(trouble.error),
+            Err(failure) => Err(failure.error),
         }
     }
 
@@ -177,32 +180,34 @@ impl Inner {
         self.forget_denials(&parts);
         for part in parts {
             let request = Request { op: Op::Reset, id: self.names.next(), parts: vec![part] };
-            self.ask(request, now).await.map_err(|trouble| trouble.error)?;
+            self.ask(request, now).await.map_err(|failure| failure.error)?;
         }
         Ok(())
     }
 
-    async fn reserve(&self, request: Request, now: Timestamp) -> Result<Reserved, StoreError> {
+    async fn reserve(&self, request: Arc<Request>, now: Timestamp) -> Result<Reserved, StoreError> {
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         if request.parts.is_empty() {
             return Ok(Reserved { verdict: Verdict::new(Vec::new()), reservation: None });
         }
         let id = name_in(request.slot(), request.id);
-        let mut request = Request { id, ..request };
+        let mut request = Request { id, ..Arc::unwrap_or_clone(request) };
         for part in &mut request.parts {
             part.returns &= !expires_by_itself(part.terms.algorithm(), expires_after);
         }
-        let verdict = match self.ask(request.clone(), now).await {
+        let request = Arc::new(request);
+        let verdict = match self.ask(Arc::clone(&request), now).await {
             Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => verdict,
             Ok(_) => return Err(strange_answer()),
-            Err(trouble) => self.degrade(&request, trouble)?,
+            Err(failure) => self.degrade(&request, failure)?,
         };
         if !verdict.is_allowed() {
             return Ok(Reserved { verdict, reservation: None });
         }
         let reservation = Reservation { id: ReservationId(id), expires_after };
         if !verdict.is_degraded() {
-            self.reservations.put(reservation, vec![Leg { id, parts: request.parts }]);
+            self.reservations
+                .put(reservation, vec![Leg { id, parts: Arc::unwrap_or_clone(request).parts }]);
         }
         Ok(Reserved { verdict, reservation: Some(reservation) })
     }

@@ -1,74 +1,63 @@
 //! Asking: one request to its server, within the budget of time.
 
 use std::sync::Arc;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
+
+use redis::FromRedisValue as _;
 use tollway_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
-use crate::address::unavailable;
 use crate::batch::{Manner, Outcome};
+use crate::call::{Call, CallError, shut_down};
+use crate::connection::{Failure, OutageRecord, unavailable, unknown};
 use crate::failure::{Absence, degraded_grant, degraded_verdict};
-use crate::job::{Job, Ticket, Trouble, unknown};
 use crate::layout;
-use crate::outage::OutageRecord;
+use crate::node::RoutedRequest;
 use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
 
 impl Inner {
-    /// Asks the store, and waits for the answer no longer than the budget.
-    pub(super) async fn ask(&self, request: Request, at: Timestamp) -> Result<Outcome, Trouble> {
-        let (answer, receive) = oneshot::channel();
-        let ticket = Arc::new(Ticket::default());
-        let (slot, began) = (request.slot(), Instant::now());
-        let manner =
-            Manner { at: self.obeys_caller.then_some(at), remember_ms: self.remember_ms(&request) };
-        let job = Job {
-            request,
-            manner,
-            slot,
-            began,
-            ticket: Arc::clone(&ticket),
-            answer,
-            hops: 0,
-            asking: false,
+    /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the request
+    /// afterwards keeps a reference to it.
+    pub(super) async fn ask(
+        &self,
+        request: impl Into<Arc<Request>>,
+        at: Timestamp,
+    ) -> Result<Outcome, CallError> {
+        let request = request.into();
+        let slot = request.slot();
+        let at = self.obeys_caller.then_some(at);
+        let manner = Manner { at, remember_ms: self.remember_ms(&request) };
+        let question = RoutedRequest { request, manner, slot, hops: 0, asking: false };
+        let note_late = |began, reason: &str| {
+            self.router.with_outage(slot, |outage| outage.failed_by(began, reason));
         };
-        self.router.submit(job);
-        tokio::select! {
-            biased;
-            outcome = receive => outcome.unwrap_or_else(|_| Err(Trouble::store(Self::shut_down()))),
-            () = self.budget() => {
-                let error = ticket.abandon();
-                let reason = error.to_string();
-                self.router.with_outage(slot, |outage| outage.failed_by(began, &reason));
-                Err(Trouble::store(error))
-            }
-        }
+        let budget = (&self.runtime, self.settings.timeout);
+        Call::ask(question, budget, |call| self.router.submit(call), note_late).await
     }
 
-    /// What the policies answer in place of a store that is in trouble.
+    /// What the policies answer in place of a store that is in failure.
     pub(super) fn degrade(
         &self,
         request: &Request,
-        trouble: Trouble,
+        failure: CallError,
     ) -> Result<Verdict, StoreError> {
-        if !trouble.degrades {
-            return Err(trouble.error);
+        if !failure.degrades {
+            return Err(failure.error);
         }
-        Ok(degraded_verdict(request, &self.local, self.absence(request, &trouble)))
+        Ok(degraded_verdict(request, &self.local, self.absence(request, &failure)))
     }
 
     /// The same for a partial grant.
     pub(super) fn degrade_grant(
         &self,
         request: &Request,
-        trouble: Trouble,
+        failure: CallError,
     ) -> Result<Grant, StoreError> {
-        if !trouble.degrades {
-            return Err(trouble.error);
+        if !failure.degrades {
+            return Err(failure.error);
         }
-        Ok(degraded_grant(request, &self.local, self.absence(request, &trouble)))
+        Ok(degraded_grant(request, &self.local, self.absence(request, &failure)))
     }
 
     /// Settles a reservation, whoever made it.
@@ -93,7 +82,7 @@ impl Inner {
                 }
                 Ok(Outcome { reply: Reply::Settlement(Settlement::Unknown), .. }) => {}
                 Ok(_) => answer = Err(strange_answer()),
-                Err(trouble) => answer = Err(trouble.error),
+                Err(failure) => answer = Err(failure.error),
             }
         }
         answer
@@ -116,18 +105,15 @@ impl Inner {
     /// What the record of a reservation says: its parts in that slot, and all of its slots.
     async fn fetch(&self, id: ReservationId) -> Result<Option<(Vec<Part>, Vec<u16>)>, StoreError> {
         let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
-        let down = || unavailable("the store is down; it is being probed");
-        let link = self.router.link(slot_of(id)).ok_or_else(down)?;
-        let (mut connection, _) = link.current().ok_or_else(down)?;
-        let mut command = redis::cmd("GET");
-        command.arg(key);
-        let record = tokio::select! {
-            biased;
-            record = command.query_async::<Option<Vec<u8>>>(&mut connection) => record,
-            () = self.budget() => return Err(unavailable("the store did not answer in time")),
-        };
-        let record = record.map_err(|error| {
-            unavailable("the reservation could not be looked up").caused_by(error)
+        let absent = || unavailable("no server of the cluster holds the slot");
+        let client = Arc::clone(&self.router.node(slot_of(id)).ok_or_else(absent)?.client);
+        // On the store's runtime, which keeps the time: whoever awaits this need not run in one.
+        let read = self.runtime.spawn(async move {
+            let record = client.send(redis::cmd("GET").arg(key)).await?;
+            Ok(<Option<Vec<u8>>>::from_redis_value(record).ok().flatten())
+        });
+        let record = read.await.map_err(|_| shut_down())?.map_err(|failure: Failure| {
+            unavailable("the reservation could not be looked up").caused_by(failure)
         })?;
         Ok(record.and_then(|record| parse_record(&record)))
     }
@@ -140,21 +126,14 @@ impl Inner {
     }
 
     /// Why the server of a request does not answer, and how long it has not.
-    fn absence(&self, request: &Request, trouble: &Trouble) -> Absence {
+    fn absence(&self, request: &Request, failure: &CallError) -> Absence {
         let lasted = self.router.with_outage(request.slot(), OutageRecord::lasted);
-        Absence { kind: trouble.error.kind(), lasted }
+        Absence { kind: failure.error.kind(), lasted }
     }
 
     fn remember_ms(&self, request: &Request) -> Option<u64> {
         let remembered = self.settings.ask_again && request.op != Op::Peek;
         remembered.then(|| u64::try_from(self.settings.remember.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// The budget of time, kept by the runtime that the store was made in: whoever awaits an answer
-    /// need not run in one.
-    fn budget(&self) -> Sleep {
-        let _runtime = self.runtime.enter();
-        tokio::time::sleep(self.settings.timeout)
     }
 }
 

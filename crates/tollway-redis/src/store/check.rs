@@ -7,7 +7,7 @@ use tollway_core::{Algorithm, Charge, Grant, Mode, StoreError, Timestamp, Verdic
 
 use super::Inner;
 use super::ask::strange_answer;
-use crate::address::misuse;
+use crate::connection::misuse;
 use crate::lease::Lease;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request};
@@ -16,7 +16,7 @@ use crate::split::Split;
 
 /// A check and how its policies want it done.
 pub(super) struct Check {
-    pub(super) request: Request,
+    pub(super) request: Arc<Request>,
     /// The shares of its only charge's policy.
     split: Option<SplitKey>,
     /// The lease of its only charge's policy.
@@ -36,31 +36,31 @@ impl Inner {
     /// The check that charges make.
     pub(super) fn check_of(&self, op: Op, charges: &[Charge<'_>]) -> Result<Check, StoreError> {
         let mut request = self.request(op, charges)?;
-        let mut check =
-            Check { request: request.clone(), split: None, lease: None, across_slots: false };
-        if self.settings.policies.is_empty() {
-            return Ok(check);
-        }
-        let settings: Vec<_> =
-            charges.iter().map(|charge| self.policy_settings(charge.policy)).collect();
-        check.across_slots = settings.iter().all(|settings| settings.across_slots);
-        for ((charge, part), settings) in charges.iter().zip(&mut request.parts).zip(&settings) {
-            if let Some(count) = settings.split {
-                let split = self.split(charge.policy, count.get())?;
-                let (index, key) = (split.next(), charge.key.as_bytes().to_vec());
-                *part = split.part(&self.settings.prefix, &key, part, index);
-                check.split = Some(SplitKey { split, key, index });
+        let (mut split, mut lease, mut across_slots) = (None, None, false);
+        if !self.settings.policies.is_empty() {
+            let settings: Vec<_> =
+                charges.iter().map(|charge| self.policy_settings(charge.policy)).collect();
+            across_slots = settings.iter().all(|settings| settings.across_slots);
+            for ((charge, part), settings) in charges.iter().zip(&mut request.parts).zip(&settings)
+            {
+                if let Some(count) = settings.split {
+                    let shares = self.split(charge.policy, count.get())?;
+                    let (index, key) = (shares.next(), charge.key.as_bytes().to_vec());
+                    *part = shares.part(&self.settings.prefix, &key, part, index);
+                    split = Some(SplitKey { split: shares, key, index });
+                }
+            }
+            // Neither is for requests of several charges, which are decided together.
+            match &request.parts[..] {
+                [part] if part.mode == Mode::Enforce => {
+                    let is_leased = !matches!(part.terms.algorithm(), Algorithm::Concurrency(_));
+                    lease = settings[0].lease.filter(|_| is_leased && split.is_none());
+                }
+                [_] => {}
+                _ => split = None,
             }
         }
-        match &request.parts[..] {
-            [part] if part.mode == Mode::Enforce => {
-                let is_leased = !matches!(part.terms.algorithm(), Algorithm::Concurrency(_));
-                check.lease = settings[0].lease.filter(|_| is_leased && check.split.is_none());
-            }
-            [_] => {}
-            _ => check.split = None,
-        }
-        Ok(Check { request, ..check })
+        Ok(Check { request: Arc::new(request), split, lease, across_slots })
     }
 
     /// Decides a check.
@@ -68,22 +68,26 @@ impl Inner {
         if let Some(terms) = check.lease
             && let Some(lease) = self.leases.of(&check.request.parts[0], terms)
         {
-            return self.check_leased(&lease, check.request, now).await;
+            return self.check_leased(&lease, &check.request, now).await;
         }
         let verdict = self.check_once(&check.request, now).await?;
         match &check.split {
-            Some(split) => self.check_other_share(split, check.request, verdict, now).await,
+            Some(split) => self.check_other_share(split, &check.request, verdict, now).await,
             None => Ok(verdict),
         }
     }
 
     /// Asks the store, unless what is known already denies the request.
-    async fn check_once(&self, request: &Request, now: Timestamp) -> Result<Verdict, StoreError> {
+    async fn check_once(
+        &self,
+        request: &Arc<Request>,
+        now: Timestamp,
+    ) -> Result<Verdict, StoreError> {
         if let Some(verdict) = self.denials.as_ref().and_then(|denials| denials.deny(request)) {
             return Ok(verdict);
         }
         let asked_at = Instant::now();
-        match self.ask(request.clone(), now).await {
+        match self.ask(Arc::clone(request), now).await {
             Ok(outcome) => {
                 if let (Some(denials), false) = (&self.denials, outcome.states.is_empty()) {
                     denials.remember(request, &outcome, asked_at);
@@ -93,7 +97,7 @@ impl Inner {
                     _ => Err(strange_answer()),
                 }
             }
-            Err(trouble) => self.degrade(request, trouble),
+            Err(failure) => self.degrade(request, failure),
         }
     }
 
@@ -101,7 +105,7 @@ impl Inner {
     async fn check_other_share(
         &self,
         tried: &SplitKey,
-        request: Request,
+        request: &Request,
         verdict: Verdict,
         now: Timestamp,
     ) -> Result<Verdict, StoreError> {
@@ -113,7 +117,8 @@ impl Inner {
         };
         let prefix = &self.settings.prefix;
         let part = tried.split.part(prefix, &tried.key, &request.parts[0], other);
-        let request = Request { id: self.names.next(), parts: vec![part], ..request };
+        let (op, id) = (request.op.clone(), self.names.next());
+        let request = Arc::new(Request { op, id, parts: vec![part] });
         let second = self.check_once(&request, now).await?;
         tried.split.note(other, remaining(&second));
         let is_sooner = second.is_allowed() || second.retry() < verdict.retry();
@@ -124,7 +129,7 @@ impl Inner {
     async fn check_leased(
         &self,
         lease: &Lease,
-        request: Request,
+        request: &Arc<Request>,
         now: Timestamp,
     ) -> Result<Verdict, StoreError> {
         let units = request.parts[0].units;
@@ -147,7 +152,7 @@ impl Inner {
             Some(decision) => Ok(Verdict::one(decision)),
             // One unit is asked for as such, and a denial must say when these units will be there.
             None => {
-                let verdict = self.check_once(&request, now).await?;
+                let verdict = self.check_once(request, now).await?;
                 if verdict.is_allowed() && !verdict.is_degraded() {
                     lease.note_demand(verdict.decisions()[0].snapshot());
                 }

@@ -22,20 +22,20 @@ use tollway_core::{
 use super::Inner;
 use super::answers::expires_by_itself;
 use super::ask::strange_answer;
-use crate::job::Trouble;
+use crate::call::{CallError, shut_down};
 use crate::layout;
 use crate::remembered::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
 /// What each slot answered.
-type Answers = Vec<Result<Verdict, Trouble>>;
+type Answers = Vec<Result<Verdict, CallError>>;
 
 impl Inner {
     /// Decides a check whose charges are in several slots.
     pub(super) async fn check_across(
         self: &Arc<Self>,
-        request: Request,
+        request: Arc<Request>,
         now: Timestamp,
     ) -> Result<Verdict, StoreError> {
         // Long enough for both halves, however slow the store is.
@@ -51,7 +51,7 @@ impl Inner {
     /// Reserves charges in several slots; in all of them or in none.
     pub(super) async fn reserve_across(
         self: &Arc<Self>,
-        request: Request,
+        request: Arc<Request>,
         now: Timestamp,
     ) -> Result<Reserved, StoreError> {
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
@@ -68,7 +68,8 @@ impl Inner {
         let id = first.map(|leg| ReservationId(leg.id));
         let reservation = id.map(|id| Reservation { id, expires_after });
         if let (Some(reservation), false) = (reservation, verdict.is_degraded()) {
-            let legs = legs.into_iter().map(|leg| Leg { id: leg.id, parts: leg.parts });
+            let legs = legs.into_iter().map(Arc::unwrap_or_clone);
+            let legs = legs.map(|leg| Leg { id: leg.id, parts: leg.parts });
             self.reservations.put(reservation, legs.collect());
         }
         Ok(Reserved { verdict, reservation })
@@ -77,7 +78,7 @@ impl Inner {
     /// Looks at charges in several slots, at each by itself: there is nothing to roll back.
     pub(super) async fn peek_across(
         self: &Arc<Self>,
-        request: Request,
+        request: Arc<Request>,
         now: Timestamp,
     ) -> Result<Verdict, StoreError> {
         let legs = self.legs(&request, |_| Op::Peek, |part| part.returns);
@@ -91,7 +92,7 @@ impl Inner {
         request: &Request,
         op: impl FnOnce(Vec<u16>) -> Op,
         returns: impl Fn(&Part) -> bool,
-    ) -> Vec<Request> {
+    ) -> Vec<Arc<Request>> {
         let mut slots: Vec<u16> = Vec::new();
         let mut legs: Vec<Vec<Part>> = Vec::new();
         for part in &request.parts {
@@ -106,20 +107,18 @@ impl Inner {
             }
         }
         let (random, op) = (self.names.next(), op(slots.clone()));
-        let leg = |(slot, parts): (u16, Vec<Part>)| Request {
-            op: op.clone(),
-            id: name_in(slot, random),
-            parts,
+        let leg = |(slot, parts): (u16, Vec<Part>)| {
+            Arc::new(Request { op: op.clone(), id: name_in(slot, random), parts })
         };
         slots.into_iter().zip(legs).map(leg).collect()
     }
 
     /// Asks all slots at once.
-    async fn ask_legs(self: &Arc<Self>, legs: &[Request], now: Timestamp) -> Answers {
+    async fn ask_legs(self: &Arc<Self>, legs: &[Arc<Request>], now: Timestamp) -> Answers {
         let asked: Vec<_> = legs
             .iter()
             .map(|leg| {
-                let (inner, request) = (Arc::clone(self), leg.clone());
+                let (inner, request) = (Arc::clone(self), Arc::clone(leg));
                 self.runtime.spawn(async move { inner.ask(request, now).await })
             })
             .collect();
@@ -128,10 +127,10 @@ impl Inner {
             answers.push(match answer.await {
                 Ok(Ok(outcome)) => match outcome.reply {
                     Reply::Verdict(verdict) => Ok(verdict),
-                    _ => Err(Trouble::store(strange_answer())),
+                    _ => Err(CallError::store(strange_answer())),
                 },
-                Ok(Err(trouble)) => Err(trouble),
-                Err(_) => Err(Trouble::store(Self::shut_down())),
+                Ok(Err(failure)) => Err(failure),
+                Err(_) => Err(CallError::store(shut_down())),
             });
         }
         answers
@@ -140,7 +139,7 @@ impl Inner {
     /// Commits or cancels every leg that may be reserved; one whose outcome is unknown may be, too.
     async fn settle_legs(
         self: &Arc<Self>,
-        legs: &[Request],
+        legs: &[Arc<Request>],
         answers: &Answers,
         costs: Option<Vec<u64>>,
         now: Timestamp,
@@ -151,7 +150,8 @@ impl Inner {
             .filter(|(_, answer)| answer.as_ref().map_or(true, Verdict::is_allowed));
         let settling: Vec<_> = reserved
             .map(|(leg, _)| {
-                let request = Request { op: Op::Settle { costs: costs.clone() }, ..leg.clone() };
+                let op = Op::Settle { costs: costs.clone() };
+                let request = Request { op, id: leg.id, parts: leg.parts.clone() };
                 let inner = Arc::clone(self);
                 self.runtime.spawn(async move { inner.ask(request, now).await })
             })
@@ -165,14 +165,14 @@ impl Inner {
     fn join_legs(
         &self,
         request: &Request,
-        legs: &[Request],
+        legs: &[Arc<Request>],
         answers: Answers,
     ) -> Result<Verdict, StoreError> {
         let mut decisions: Vec<Option<Decision>> = vec![None; request.parts.len()];
         for (leg, answer) in legs.iter().zip(answers) {
             let verdict = match answer {
                 Ok(verdict) => verdict,
-                Err(trouble) => return self.degrade(request, trouble),
+                Err(failure) => return self.degrade(request, failure),
             };
             for (part, decision) in leg.parts.iter().zip(verdict.decisions()) {
                 decisions[usize::from(part.place)] = Some(*decision);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tollway_core::{Store, Timestamp, VirtualClock};
-use tollway_redis::{RemoteSettings, RemoteStore};
+use tollway_redis::{RemoteStore, Settings};
 use tollway_server::config::{Config, Overrides};
 use tollway_server::testing::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tollway_server::{Backing, Metrics, Server, Service};
@@ -15,7 +15,7 @@ const API: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
 /// The service of this address, if there is one, as a store.
 fn remote(address: std::net::SocketAddr) -> (RemoteStore, Runtime) {
     let runtime = Runtime::new().unwrap();
-    let settings = RemoteSettings { start_without: true, ..RemoteSettings::default() };
+    let settings = Settings { start_without: true, ..Settings::default() };
     let url = format!("tollway://{address}");
     (runtime.block_on(RemoteStore::connect(&url, settings)).unwrap(), runtime)
 }

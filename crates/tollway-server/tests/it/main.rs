@@ -46,6 +46,9 @@ mod traces;
 /// What a store that fails does to requests, and what it must not.
 mod failures;
 
+/// One set of failure rules for everybody who talks to Redis: each fault through all four users.
+mod redis_faults;
+
 /// What operators and clients are told while the store is lost: killed, stopped, paused.
 mod outage;
 

@@ -8,7 +8,7 @@ use tollway_core::{
     Charge, Cost, ErrorKind, Key, OnStoreError, Policy, ReservationId, Settlement, Store,
     StoreLimiter, Timestamp, VirtualClock,
 };
-use tollway_redis::{RemoteSettings, RemoteStore};
+use tollway_redis::{RemoteStore, Settings};
 use tollway_testkit::conformance::{
     Ask, Failure, Figures, Operation, Outcome, Subject, run, scenarios,
 };
@@ -22,8 +22,8 @@ use crate::harness::{Http, PATIENCE, Running, eventually, start};
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"5/1m burst 5\"\n";
 const AT: Timestamp = Timestamp::MIN;
 
-fn settings() -> RemoteSettings {
-    RemoteSettings { timeout: PATIENCE, ..RemoteSettings::default() }
+fn settings() -> Settings {
+    Settings { timeout: PATIENCE, ..Settings::default() }
 }
 
 async fn connect(running: &Running) -> RemoteStore {
@@ -182,11 +182,8 @@ async fn callers_who_wait_share_round_trips() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_service_each_policy_answers_and_it_is_found_again() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let settings = RemoteSettings {
-        start_without: true,
-        backoff_max: Duration::from_millis(20),
-        ..settings()
-    };
+    let settings =
+        Settings { start_without: true, backoff_max: Duration::from_millis(20), ..settings() };
     let url = format!("tollway://127.0.0.1:{port}");
     let store = RemoteStore::connect(&url, settings).await.unwrap();
     let allow = policy("api", OnStoreError::Allow { at_most: Duration::from_secs(3600) });

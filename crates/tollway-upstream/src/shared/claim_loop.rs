@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use redis::Value;
 use tokio::time::Instant;
+use tollway_redis::connection::{Failure, Script};
 
 use super::Naming;
 use super::bucket_queue::BucketQueue;
 use super::claim_queue::ClaimResult;
-use super::connection::Trouble;
 use super::costs;
 use super::ledger_state::LedgerState;
-use super::script::{self, Script};
+use super::script;
 
 /// For how long the quickest way is taken beside old clients before a claim looks at everything.
 const LOOK: Duration = Duration::from_millis(250);
@@ -63,7 +63,9 @@ pub(super) async fn drive(queue: Arc<BucketQueue>, ledger: Arc<LedgerState>) {
                 queue.give_up(&ledger, surplus);
             }
             // Its answer may only be lost: asked again, the store knows what it has granted.
-            Err((Trouble::Lost, asked)) if mode == "wait" && ledger.is_back_soon().await => {
+            Err((failure, asked))
+                if failure.is_transient() && mode == "wait" && ledger.is_back_soon().await =>
+            {
                 mode = "again";
                 let mut state = queue.state();
                 for ticket in asked.into_iter().rev() {
@@ -88,7 +90,7 @@ async fn ask(
     ledger: &LedgerState,
     mode: &str,
     asked: Vec<String>,
-) -> Result<(Vec<String>, ClaimReply), (Trouble, Vec<String>)> {
+) -> Result<(Vec<String>, ClaimReply), (Failure, Vec<String>)> {
     let is_mixed = ledger.settings.naming == Naming::Spectacles;
     let is_long = asked.iter().any(|ticket| !costs::of_permit(ticket).is_empty());
     let may_be_quick = mode == "wait" && asked.len() == 1 && !is_long && queue.has_plenty();
@@ -97,7 +99,7 @@ async fn ask(
         match claim_quick(queue, ledger, is_mixed).await {
             Ok(Some((permit, reply))) => return Ok((vec![permit], reply)),
             Ok(None) => seen_open = None,
-            Err(trouble) => return Err((trouble, asked)),
+            Err(failure) => return Err((failure, asked)),
         }
     }
     let mode = match mode {
@@ -114,7 +116,7 @@ async fn ask(
             }
             Ok((asked, reply))
         }
-        Err(trouble) => Err((trouble, asked)),
+        Err(failure) => Err((failure, asked)),
     }
 }
 
@@ -122,9 +124,9 @@ async fn claim_quick(
     queue: &BucketQueue,
     ledger: &LedgerState,
     is_mixed: bool,
-) -> Result<Option<(String, ClaimReply)>, Trouble> {
+) -> Result<Option<(String, ClaimReply)>, Failure> {
     let script = if is_mixed { script::claim_beside() } else { script::claim_quick() };
-    let value = ledger.link.run(script, &queue.quick_keys, &[]).await?;
+    let value = ledger.client.run::<_, &str>(script, &queue.quick_keys, &[]).await?;
     let Value::BulkString(permit) = &value else { return Ok(None) };
     let permit = String::from_utf8(permit.clone()).map_err(|_| strange(&value))?;
     let now_ms = permit.split('-').next().and_then(|ms| ms.parse().ok());
@@ -138,11 +140,11 @@ async fn claim(
     script: &Script,
     mode: &str,
     asked: &[String],
-) -> Result<ClaimReply, Trouble> {
+) -> Result<ClaimReply, Failure> {
     let mut args = ledger.arguments(&queue.bucket);
     args.push(mode.to_owned());
     args.extend_from_slice(asked);
-    let value = ledger.link.run(script, &queue.keys.0, &args).await?;
+    let value = ledger.client.run(script, &queue.keys.0, &args).await?;
     if let Value::Int(now_ms) = value {
         let now_ms = u64::try_from(now_ms).unwrap_or(0);
         return Ok(ClaimReply::all(now_ms, asked.len()));
@@ -167,6 +169,6 @@ async fn claim(
     })
 }
 
-fn strange(value: &Value) -> Trouble {
-    Trouble::Refused(format!("the claim was answered {value:?}"))
+fn strange(value: &Value) -> Failure {
+    Failure::rejected(format!("the claim was answered {value:?}"))
 }

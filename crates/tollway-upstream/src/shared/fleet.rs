@@ -9,9 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 use tollway_core::{Outage, StoreError};
-use tollway_redis::Primary;
+use tollway_redis::connection::{Client, ClientSettings, Dialer, Proof};
 
-use super::connection::Link;
 use super::keys::{Prefix, RENAMED, WAKE};
 use super::ledger_state::LedgerState;
 use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
@@ -31,9 +30,9 @@ struct Inner {
     permits: Arc<AtomicU64>,
     pushes: mpsc::UnboundedSender<PushInfo>,
     /// By prefix in a cluster, one otherwise.
-    links: tokio::sync::Mutex<HashMap<String, Arc<Link>>>,
+    clients: tokio::sync::Mutex<HashMap<String, Arc<Client>>>,
     /// The same, to look at without waiting for one that connects.
-    known_links: Mutex<Vec<Weak<Link>>>,
+    known_clients: Mutex<Vec<Weak<Client>>>,
     failures: Arc<AtomicU64>,
     ledgers: Arc<Mutex<HashMap<Prefix, Weak<LedgerState>>>>,
 }
@@ -55,12 +54,12 @@ impl Fleet {
             settings,
             permits: Arc::new(AtomicU64::new(0)),
             pushes,
-            links: tokio::sync::Mutex::default(),
-            known_links: Mutex::default(),
+            clients: tokio::sync::Mutex::default(),
+            known_clients: Mutex::default(),
             failures: Arc::default(),
             ledgers,
         }));
-        fleet.link(&Prefix::none()).await?;
+        fleet.client(&Prefix::none()).await?;
         Ok(fleet)
     }
 
@@ -78,12 +77,12 @@ impl Fleet {
             return Ok(RedisLedger::new(ledger));
         }
         let inner = &self.0;
-        let link = self.link(&prefix).await?;
+        let client = self.client(&prefix).await?;
         let mut settings = inner.settings.clone();
         settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let ledger = LedgerState::new(link, settings, prefix.clone(), process, permits, profile);
+        let ledger = LedgerState::new(client, settings, prefix.clone(), process, permits, profile);
         let ledger = Arc::new(ledger);
         ledger.names.load(&ledger).await;
         let mut ledgers = inner.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,8 +105,8 @@ impl Fleet {
     /// The longest outage of a server of the store that is under way, if there is one.
     #[must_use]
     pub fn outage(&self) -> Option<Outage> {
-        let links = self.0.known_links.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = links.iter().filter_map(|link| link.upgrade()?.outage.told());
+        let clients = self.0.known_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = clients.iter().filter_map(|client| client.upgrade()?.outage().told());
         told.max_by_key(|outage| outage.lasted)
     }
 
@@ -123,28 +122,34 @@ impl Fleet {
     }
 
     /// The connection for the keys of a prefix.
-    async fn link(&self, prefix: &Prefix) -> Result<Arc<Link>, StoreError> {
+    async fn client(&self, prefix: &Prefix) -> Result<Arc<Client>, StoreError> {
         let inner = &self.0;
         let is_cluster = inner.url.split("://").next().is_some_and(|s| s.ends_with("+cluster"));
         let name = if is_cluster { prefix.as_str() } else { "" };
-        let mut links = inner.links.lock().await;
-        if let Some(link) = links.get(name) {
-            return Ok(Arc::clone(link));
+        let mut clients = inner.clients.lock().await;
+        if let Some(client) = clients.get(name) {
+            return Ok(Arc::clone(client));
         }
-        let store = inner.settings.store.clone();
-        let primary = Primary::of(&inner.url, prefix.key("global").as_bytes(), store)?;
-        let timeout = inner.settings.timeout;
-        let (pushes, start_without) = (inner.pushes.clone(), inner.settings.store.start_without);
-        let failures = Arc::clone(&inner.failures);
-        let link = Link::connect(primary, timeout, &inner.process, pushes, failures, start_without)
-            .await?;
-        let mut known = inner.known_links.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|link| link.strong_count() > 0);
-        known.push(Arc::downgrade(&link));
+        let store = &inner.settings.store;
+        let dialer = Dialer::new(&inner.url, prefix.key("global").as_bytes(), store)?;
+        let channels = vec![format!("*{WAKE}{}", inner.process), format!("*{RENAMED}")];
+        let settings = ClientSettings {
+            // There is nothing that may be allowed meanwhile, as a limiter does: a server that takes
+            // the subscription, or answers anything, is there.
+            connection_proves: Proof::Written,
+            answer_proves: Proof::Written,
+            subscription: Some((channels, inner.pushes.clone())),
+            failures: Arc::clone(&inner.failures),
+            ..ClientSettings::new(inner.settings.timeout, store)
+        };
+        let client = Client::start(dialer, settings, store.start_without).await?;
+        let mut known = inner.known_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|client| client.strong_count() > 0);
+        known.push(Arc::downgrade(&client));
         drop(known);
-        links.retain(|_, link| Arc::strong_count(link) > 1);
-        links.insert(name.to_owned(), Arc::clone(&link));
-        Ok(link)
+        clients.retain(|_, client| Arc::strong_count(client) > 1);
+        clients.insert(name.to_owned(), Arc::clone(&client));
+        Ok(client)
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
+use tollway_redis::connection::Failure;
 
 use super::bucket_queue::BucketQueue;
-use super::connection::Trouble;
 use super::costs::main_dimension;
 use super::keys::Keys;
 use super::ledger_state::LedgerState;
@@ -18,7 +18,7 @@ pub(super) async fn view(
     ledger: &LedgerState,
     bucket: &str,
     queues: &[Arc<BucketQueue>],
-) -> Result<BucketView, Trouble> {
+) -> Result<BucketView, Failure> {
     let keys = Keys::new(&ledger.prefix, bucket, "", false);
     let [remaining, limit, global, leases, window, waiting, _, _, quick, meters, account, ..] =
         &keys.0;
@@ -31,7 +31,7 @@ pub(super) async fn view(
     for queue in queues {
         pipe.cmd("PTTL").arg(&queue.keys.0[7]);
     }
-    let answers = Vec::from_redis_value(ledger.link.send_all(&pipe).await?).unwrap_or_default();
+    let answers = Vec::from_redis_value(ledger.client.send_all(&pipe).await?).unwrap_or_default();
     Ok(Seen(answers).bucket(ledger, bucket, queues))
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn unlock(
     ledger: &LedgerState,
     bucket: &str,
     queues: &[Arc<BucketQueue>],
-) -> Result<bool, Trouble> {
+) -> Result<bool, Failure> {
     let keys = Keys::new(&ledger.prefix, bucket, "", false);
     let mut command = redis::cmd("DEL");
     for index in [0, 1, 4, 9, 12, 13] {
@@ -136,6 +136,6 @@ pub(super) async fn unlock(
     for queue in queues {
         command.arg(&queue.keys.0[7]);
     }
-    let deleted = ledger.link.send(&command).await?;
+    let deleted = ledger.client.send(&command).await?;
     Ok(matches!(deleted, Value::Int(1..)))
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tollway_redis::connection::Failure;
 
 use super::bucket_queue::BucketQueue;
 use super::claim_queue::ClaimResult;
-use super::connection::Trouble;
 use super::fallback::FallbackPermit;
 use super::inspect;
 use super::ledger_state::LedgerState;
@@ -34,7 +34,7 @@ impl RedisLedger {
     /// Whether the store can be reached at the moment.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.0.link.is_up()
+        self.0.client.is_up()
     }
 
     /// How many processes share the credential, as last counted.
@@ -94,11 +94,8 @@ impl Ledger for RedisLedger {
     }
 }
 
-fn away(trouble: Trouble) -> LedgerError {
-    LedgerError::new(match trouble {
-        Trouble::Lost => "the store cannot be reached".to_owned(),
-        Trouble::Refused(message) => format!("the store refuses: {message}"),
-    })
+fn away(failure: Failure) -> LedgerError {
+    LedgerError::new(failure.to_string())
 }
 
 /// Waits until a request may be sent.
@@ -110,7 +107,7 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
     }
     let _room = ledger.enter(&claim)?;
     loop {
-        if !ledger.link.is_up() {
+        if !ledger.client.is_up() {
             return alone(&ledger, claim, start, deadline).await;
         }
         let queue = ledger.queue_for(&claim.route)?;

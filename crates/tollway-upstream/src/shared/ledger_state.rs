@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tollway_redis::connection::{Client, Failure};
 
 use super::bucket_queue::BucketQueue;
 use super::claim_queue::ClaimResult;
-use super::connection::{Link, Trouble};
 use super::encoded_answer::EncodedAnswer;
 use super::keys::{Keys, Prefix, bucket_of, sub_limit_of, template_of};
 use super::names::SharedNames;
@@ -23,7 +23,7 @@ use crate::profile::{Observation, Profile, Route};
 
 /// The ledger of one credential.
 pub(super) struct LedgerState {
-    pub(super) link: Arc<Link>,
+    pub(super) client: Arc<Client>,
     pub(super) settings: Settings,
     pub(super) runtime: Handle,
     pub(super) prefix: Prefix,
@@ -46,7 +46,7 @@ type QueueName = (Arc<str>, String, bool);
 
 impl LedgerState {
     pub(super) fn new(
-        link: Arc<Link>,
+        client: Arc<Client>,
         settings: Settings,
         prefix: Prefix,
         process: Arc<str>,
@@ -56,7 +56,7 @@ impl LedgerState {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
         let global_tokens = TokenBatch::of_credential(settings.global, &profile, &prefix);
         Self {
-            link,
+            client,
             runtime: Handle::current(),
             prefix,
             process,
@@ -132,9 +132,8 @@ impl LedgerState {
 
     /// Whether the store answers again within the time that a call may take.
     pub(super) async fn is_back_soon(&self) -> bool {
-        let mut epochs = self.link.epochs();
-        let back = epochs.wait_for(|epoch| epoch % 2 == 1);
-        tokio::time::timeout(self.settings.timeout, back).await.is_ok_and(|back| back.is_ok())
+        let mut changes = self.client.changes();
+        tokio::time::timeout(self.settings.timeout, changes.up()).await.unwrap_or(false)
     }
 
     /// Gives up permits or tickets. If the store does not answer, their leases run out.
@@ -153,7 +152,7 @@ impl LedgerState {
             args.push(how.to_owned());
             args.extend_from_slice(some);
             if let Ok(Value::Int(count)) =
-                self.link.run(script::leave(), &queue.keys.0, &args).await
+                self.client.run(script::leave(), &queue.keys.0, &args).await
             {
                 answer = count;
             }
@@ -214,10 +213,10 @@ impl LedgerState {
         args.extend([permit.clone(), granted_ms.to_string()]);
         args.extend(encoded.arguments(self.settings.spectacles_version.unlimited()));
         args.extend([elsewhere.to_string(), encoded.further]);
-        let told = self.link.run(script::observe(), &home.keys.0, &args).await;
+        let told = self.client.run(script::observe(), &home.keys.0, &args).await;
         // Told twice it counts once. Lost, the permit's lease runs out and the next one asks again.
-        if matches!(told, Err(Trouble::Lost)) && self.is_back_soon().await {
-            let _ = self.link.run(script::observe(), &home.keys.0, &args).await;
+        if told.as_ref().is_err_and(Failure::is_transient) && self.is_back_soon().await {
+            let _ = self.client.run(script::observe(), &home.keys.0, &args).await;
         }
         // Only now: whoever knew the name earlier would find nothing under it, and send a probe into
         // the window that this answer tells of.

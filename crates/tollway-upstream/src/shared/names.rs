@@ -38,14 +38,14 @@ impl SharedNames {
         pipe.cmd("EXPIRE").arg(&key).arg(DAY_S).ignore();
         pipe.cmd("PUBLISH").arg(ledger.prefix.key(RENAMED)).arg(format!("{template}\n{name}"));
         // Who misses it sends one probe more, and learns the name from its answer.
-        let _ = ledger.link.send_all(&pipe).await;
+        let _ = ledger.client.send_all(&pipe).await;
     }
 
     /// Reads what the others have learned.
     pub(super) async fn load(&self, ledger: &LedgerState) {
         let mut command = redis::cmd("HGETALL");
         command.arg(ledger.prefix.key("tollway:names"));
-        let Ok(value) = ledger.link.send(&command).await else { return };
+        let Ok(value) = ledger.client.send(&command).await else { return };
         let known = HashMap::<String, String>::from_redis_value(value).unwrap_or_default();
         for (template, name) in known {
             self.learn(&template, &name);

@@ -1,15 +1,8 @@
-//! The scripts, put together from the files in `scripts/`, and how they are run.
+//! The scripts, put together from the files in `scripts/`.
 
 use std::sync::OnceLock;
 
-use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value};
-
-/// A script and the name that servers give it.
-pub(super) struct Script {
-    source: String,
-    sha: String,
-}
+use tollway_redis::connection::Script;
 
 const BUCKET: &str = include_str!("scripts/bucket.lua");
 const METERS: &str = include_str!("scripts/meters.lua");
@@ -19,7 +12,7 @@ macro_rules! script {
         $(#[$doc])*
         pub(super) fn $name() -> &'static Script {
             static SCRIPT: OnceLock<Script> = OnceLock::new();
-            SCRIPT.get_or_init(|| Script::new(&[$($part),+]))
+            SCRIPT.get_or_init(|| Script::new([$($part),+].concat()))
         }
     };
 }
@@ -65,32 +58,3 @@ script!(
     /// Counts the processes that are alive.
     beat = include_str!("scripts/beat.lua")
 );
-
-impl Script {
-    fn new(parts: &[&str]) -> Self {
-        let source = parts.concat();
-        let sha = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, sha }
-    }
-
-    /// Runs it by name; a server that does not know the name is sent the text, once.
-    pub(super) async fn run(
-        &self,
-        connection: &mut MultiplexedConnection,
-        keys: &[String],
-        args: &[String],
-    ) -> Result<Value, RedisError> {
-        match command("EVALSHA", &self.sha, keys, args).query_async(connection).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                command("EVAL", &self.source, keys, args).query_async(connection).await
-            }
-            answer => answer,
-        }
-    }
-}
-
-fn command(verb: &str, script: &str, keys: &[String], args: &[String]) -> redis::Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(script).arg(keys.len()).arg(keys).arg(args);
-    command
-}

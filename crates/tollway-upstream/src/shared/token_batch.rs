@@ -15,8 +15,8 @@ use std::time::Duration;
 use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use tollway_redis::connection::Failure;
 
-use super::connection::Trouble;
 use super::ledger_state::LedgerState;
 use super::{GlobalRate, Prefix, script};
 use crate::budget::Claim;
@@ -145,7 +145,7 @@ impl TokenBatch {
         &self,
         ledger: &LedgerState,
         rate: GlobalRate,
-    ) -> Result<Option<Duration>, Trouble> {
+    ) -> Result<Option<Duration>, Failure> {
         let wanted = self.waiting.load(Ordering::Acquire).clamp(1, rate.limit.max(1));
         let args = [
             rate.limit.to_string(),
@@ -157,11 +157,10 @@ impl TokenBatch {
         // Counted from before the call: the store's clock for the batch starts later.
         let until = Instant::now() + rate.spend;
         let keys = std::slice::from_ref(&self.key);
-        let value = ledger.link.run(script::tokens(), keys, &args).await?;
-        let Value::Array(parts) = &value else { return Err(Trouble::Lost) };
-        let [Value::Int(tokens), Value::Int(wait_ms)] = parts[..] else {
-            return Err(Trouble::Lost);
-        };
+        let value = ledger.client.run(script::tokens(), keys, &args).await?;
+        let strange = || Failure::rejected(format!("tokens were answered {value:?}"));
+        let Value::Array(parts) = &value else { return Err(strange()) };
+        let [Value::Int(tokens), Value::Int(wait_ms)] = parts[..] else { return Err(strange()) };
         let tokens = u32::try_from(tokens).unwrap_or(0);
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         *hand = Hand { tokens, until: Some(until), alone_at: None };

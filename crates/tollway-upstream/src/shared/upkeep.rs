@@ -22,26 +22,25 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(beat) = ledger.upgrade().map(|ledger| ledger.settings.beat()) else { return };
     let mut tick = tokio::time::interval(beat);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let Some(mut epochs) = ledger.upgrade().map(|ledger| ledger.link.epochs()) else { return };
-    let mut seen = *epochs.borrow_and_update();
+    let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
     loop {
-        tokio::select! {
-            _ = tick.tick() => {}
-            changed = epochs.changed() => {
-                if changed.is_err() {
+        let is_changed = tokio::select! {
+            _ = tick.tick() => false,
+            is_changed = changes.next() => {
+                if !is_changed {
                     return;
                 }
+                true
             }
-        }
+        };
         let Some(ledger) = ledger.upgrade() else { return };
-        let epoch = *epochs.borrow_and_update();
-        if std::mem::replace(&mut seen, epoch) != epoch {
+        if is_changed {
             // A connection was lost or made: messages may have been missed, or never come.
             ledger.wake_all();
         }
         ledger.forget_idle();
-        if !ledger.link.is_up() {
+        if !ledger.client.is_up() {
             continue;
         }
         count(&ledger).await;
@@ -56,7 +55,7 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
 async fn count(ledger: &LedgerState) {
     let keys = [ledger.prefix.key("tollway:processes")];
     let args = [ledger.settings.lease_ms().to_string(), ledger.process.to_string()];
-    if let Ok(Value::Int(count)) = ledger.link.run(script::beat(), &keys, &args).await {
+    if let Ok(Value::Int(count)) = ledger.client.run(script::beat(), &keys, &args).await {
         let count = u32::try_from(count).unwrap_or(1).max(ledger.settings.processes_min).max(1);
         ledger.processes.store(count, Ordering::Relaxed);
     }
@@ -73,7 +72,7 @@ async fn renew(ledger: &LedgerState) {
             let permits = some.iter().filter(|(is_permit, _)| *is_permit).count();
             let mut args = vec![ledger.settings.lease_ms().to_string(), permits.to_string()];
             args.extend(some.iter().map(|(_, name)| name.clone()));
-            let _ = ledger.link.run(script::renew(), &queue.keys.0, &args).await;
+            let _ = ledger.client.run(script::renew(), &queue.keys.0, &args).await;
         }
     }
 }
@@ -86,7 +85,7 @@ async fn mend(ledger: &LedgerState, mut cursor: u64) -> u64 {
     for _ in 0..SCANS_MAX {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(ledger.prefix.counters()).arg("COUNT").arg(SCAN_COUNT);
-        let Ok(value) = ledger.link.send(&scan).await else { return cursor };
+        let Ok(value) = ledger.client.send(&scan).await else { return cursor };
         let Ok((next, keys)) = <(u64, Vec<String>)>::from_redis_value(value) else { return 0 };
         mend_these(ledger, &keys).await;
         cursor = next;
@@ -105,13 +104,13 @@ async fn mend_these(ledger: &LedgerState, keys: &[String]) {
     for key in keys {
         pipe.cmd("PTTL").arg(key);
     }
-    let Ok(value) = ledger.link.send_all(&pipe).await else { return };
+    let Ok(value) = ledger.client.send_all(&pipe).await else { return };
     let ttls = Vec::<i64>::from_redis_value(value).unwrap_or_default();
     for (key, _) in keys.iter().zip(ttls).filter(|(_, ttl)| *ttl == -1) {
         let name = key.strip_prefix(ledger.prefix.as_str()).unwrap_or(key);
         let Some(bucket) = name.strip_suffix(":remaining") else { continue };
         let keys = Keys::new(&ledger.prefix, bucket, "", false);
-        let _ = ledger.link.run(script::mend(), &keys.0, &ledger.arguments(bucket)).await;
+        let _ = ledger.client.run(script::mend(), &keys.0, &ledger.arguments(bucket)).await;
     }
 }
 
@@ -123,12 +122,12 @@ async fn is_on_duty(ledger: &LedgerState) -> bool {
     let me = &*ledger.process;
     pipe.cmd("SET").arg(&key).arg(me).arg("NX").arg("PX").arg(lease_ms).ignore();
     pipe.cmd("GET").arg(&key);
-    let Ok(value) = ledger.link.send_all(&pipe).await else { return false };
+    let Ok(value) = ledger.client.send_all(&pipe).await else { return false };
     let holder = Vec::<Option<String>>::from_redis_value(value).unwrap_or_default();
     if holder.first().and_then(Option::as_deref) != Some(me) {
         return false;
     }
     let mut keep = redis::cmd("PEXPIRE");
     keep.arg(&key).arg(lease_ms);
-    ledger.link.send(&keep).await.is_ok()
+    ledger.client.send(&keep).await.is_ok()
 }

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::failure::{Failure, FailureKind};
+
 /// Since when a server has been failing, and why.
 #[derive(Debug, Default)]
 pub struct OutageRecord(Mutex<Record>);
@@ -71,6 +73,15 @@ impl OutageRecord {
         self.note(began, Some(reason), true);
     }
 
+    /// Notes why an attempt that began at `began` has failed.
+    pub fn note_failure(&self, began: Instant, failure: &Failure) {
+        let refuses_writes = failure.kind() == FailureKind::RefusesWrites;
+        // That there is no connection is no news: why there is none was noted when it was lost.
+        let is_news = failure.kind() != FailureKind::Away || failure.code().is_some();
+        let reason = is_news.then(|| failure.to_string());
+        self.note(began, reason.as_deref(), refuses_writes);
+    }
+
     fn note(&self, began: Instant, reason: Option<&str>, refuses_writes: bool) {
         let now = Instant::now();
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,18 +129,6 @@ impl OutageRecord {
         let lasted = record.since?.elapsed();
         Some(tollway_core::Outage { lasted, reason: record.reason.as_ref().to_owned() })
     }
-}
-
-/// The code of an error with which a server refuses every write, and not one that somebody got wrong.
-#[must_use]
-pub fn refuses_all(error: &redis::RedisError) -> Option<&'static str> {
-    const CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "NOPERM", "NOAUTH"];
-    // Before Redis 7 what a script was refused stands within the error of the script.
-    let within = error.detail().filter(|detail| detail.starts_with("Error running script"));
-    CODES.into_iter().find(|code| {
-        let is_within = |detail: &str| detail.contains(&format!(": -{code} "));
-        error.code() == Some(code) || within.is_some_and(is_within)
-    })
 }
 
 fn shortened(reason: &str) -> &str {

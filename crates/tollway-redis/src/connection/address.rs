@@ -1,4 +1,4 @@
-//! Where the store is: URLs, and how they become connections.
+//! Where a store is: the URLs that name servers, sentinels, clusters and Tollway services.
 //!
 //! | URL | means |
 //! |---|---|
@@ -11,18 +11,9 @@
 //! sentinels, if they want any, follow as `?sentinel_user=…&sentinel_password=…`, either or both,
 //! percent-encoded like everything in a URL.
 
-use std::sync::Arc;
-
-use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, ProtocolVersion, PushInfo, RedisError, TlsCertificates,
-};
-use tokio::sync::mpsc::UnboundedSender;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tollway_core::{ErrorKind, StoreError};
-
-use crate::settings::{Certificates, Settings};
 
 /// Whether a URL names a store that this crate can speak to: a Redis or Valkey, or another Tollway.
 /// Nobody is connected to.
@@ -141,102 +132,6 @@ pub(crate) fn at(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo
         _ => ConnectionAddr::Tcp(host.to_owned(), port),
     };
     info.clone().set_addr(addr)
-}
-
-/// Connects once.
-pub(crate) async fn connect(
-    info: &ConnectionInfo,
-    settings: &Settings,
-) -> Result<MultiplexedConnection, StoreError> {
-    connect_with(info, settings, AsyncConnectionConfig::new()).await
-}
-
-/// Connects once; what is published to the connection's channels goes to `pushes`.
-pub(crate) async fn listen(
-    info: &ConnectionInfo,
-    settings: &Settings,
-    pushes: &UnboundedSender<PushInfo>,
-) -> Result<MultiplexedConnection, StoreError> {
-    // Only the newer protocol carries messages beside answers.
-    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let config = AsyncConnectionConfig::new().set_push_sender(pushes.clone());
-    connect_with(&info.clone().set_redis_settings(redis), settings, config).await
-}
-
-async fn connect_with(
-    info: &ConnectionInfo,
-    settings: &Settings,
-    config: AsyncConnectionConfig,
-) -> Result<MultiplexedConnection, StoreError> {
-    let client = client(info, &settings.certificates).map_err(classify)?;
-    let config = config
-        .set_connection_timeout(Some(settings.connect_timeout))
-        // Batches carry their own deadline.
-        .set_response_timeout(None);
-    let connected = client.get_multiplexed_async_connection_with_config(&config);
-    match tokio::time::timeout(settings.connect_timeout, connected).await {
-        Ok(connection) => connection.map_err(classify),
-        Err(_) => Err(unavailable("the store did not answer while connecting")),
-    }
-}
-
-fn client(info: &ConnectionInfo, certificates: &Certificates) -> Result<Client, RedisError> {
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return Client::open(info.clone());
-    }
-    // rustls uses what the process has chosen; without a choice it would refuse to connect.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client_tls = certificates.client.as_ref().map(|(certificate, key)| ClientTlsConfig {
-        client_cert: certificate.clone(),
-        client_key: key.clone(),
-    });
-    let root_cert = certificates.authority.clone();
-    Client::build_with_tls(info.clone(), TlsCertificates { client_tls, root_cert })
-}
-
-/// What went wrong while connecting.
-pub(crate) fn classify(error: RedisError) -> StoreError {
-    let refused = matches!(error.kind(), redis::ErrorKind::AuthenticationFailed)
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"));
-    if refused {
-        let message = "the store refuses the user or the password";
-        return StoreError::new(ErrorKind::Refused, message).caused_by(error);
-    }
-    if let Some(wrong) = untrusted(&error) {
-        let message = format!("the store's certificate is not trusted: {wrong:?}");
-        return StoreError::new(ErrorKind::Refused, message).caused_by(error);
-    }
-    if matches!(error.kind(), redis::ErrorKind::InvalidClientConfig) {
-        return misuse("the store's URL or certificates cannot be used").caused_by(error);
-    }
-    unavailable("the store cannot be reached").caused_by(error)
-}
-
-/// What is wrong with a certificate that waiting does not mend. One that has expired is renewed where
-/// it is, and a clock that is behind is set.
-fn untrusted(error: &RedisError) -> Option<&rustls::CertificateError> {
-    use rustls::CertificateError as Wrong;
-    type Shared = Arc<dyn std::error::Error + Send + Sync>;
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        // Neither an error that is shared nor one of I/O names what it wraps as its source.
-        let shared = error.downcast_ref::<Shared>();
-        let error = shared.map_or(error, |shared| &**shared as _);
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let error = wrapped.map_or(error, |wrapped| wrapped as _);
-        if let Some(rustls::Error::InvalidCertificate(wrong)) = error.downcast_ref() {
-            let may_pass = matches!(
-                wrong,
-                Wrong::Expired
-                    | Wrong::ExpiredContext { .. }
-                    | Wrong::NotValidYet
-                    | Wrong::NotValidYetContext { .. }
-            );
-            return (!may_pass).then_some(wrong);
-        }
-        cause = error.source();
-    }
-    None
 }
 
 pub(crate) fn unavailable(message: &str) -> StoreError {
