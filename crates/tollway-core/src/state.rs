@@ -23,6 +23,26 @@ pub enum State {
     Concurrency(concurrency::State),
 }
 
+/// Brings a limit and the state of the same algorithm together. States of two `words` are copied;
+/// those of a sliding `window` and of `holds` in flight change in place. A state that an `other`
+/// algorithm left behind says nothing, as if the key had never been seen.
+macro_rules! matched {
+    (
+        ($algorithm:ident, $self:expr), |$limit:ident, $state:ident|
+        words: $words:expr, window: $window:expr, holds: $holds:expr, other: $other:expr
+    ) => {
+        match ($algorithm, $self) {
+            (Algorithm::Gcra($limit), State::Gcra($state)) => $words,
+            (Algorithm::LeakyBucket($limit), State::LeakyBucket($state)) => $words,
+            (Algorithm::FixedWindow($limit), State::FixedWindow($state)) => $words,
+            (Algorithm::SlidingWindow($limit), State::SlidingWindow($state)) => $window,
+            (Algorithm::Concurrency($limit), State::Concurrency($state)) => $holds,
+            #[allow(unused_variables, reason = "not every fallback looks at both")]
+            ($algorithm, $state) => $other,
+        }
+    };
+}
+
 impl State {
     /// The state of a key that was never seen.
     #[must_use]
@@ -44,27 +64,15 @@ impl State {
         if charge.mode == Mode::Count {
             return Decision::Allow(self.count(algorithm, cost, hold_id, now));
         }
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
-                keep(state, gcra.decide(*state, cost, now))
-            }
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                keep(state, bucket.decide(*state, cost, now))
-            }
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                keep(state, window.decide(*state, cost, now))
-            }
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.decide(state, cost, now)
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
-                limit.decide(state, cost, hold_id, now)
-            }
-            (algorithm, state) => {
+        matched!((algorithm, self), |limit, state|
+            words: keep(state, limit.decide(*state, cost, now)),
+            window: limit.decide(state, cost, now),
+            holds: limit.decide(state, cost, hold_id, now),
+            other: {
                 *state = Self::vacant(algorithm);
                 state.charge(charge, hold_id, now)
             }
-        }
+        )
     }
 
     /// Gives memory back that was needed for more than is kept now: at most four times as much as
@@ -85,64 +93,38 @@ impl State {
         hold_id: u128,
         now: Timestamp,
     ) -> Snapshot {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => {
-                keep(state, gcra.count(*state, cost, now))
-            }
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                keep(state, bucket.count(*state, cost, now))
-            }
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                keep(state, window.count(*state, cost, now))
-            }
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.count(state, cost, now)
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
-                limit.count(state, cost, hold_id, now)
-            }
-            (algorithm, state) => {
+        matched!((algorithm, self), |limit, state|
+            words: keep(state, limit.count(*state, cost, now)),
+            window: limit.count(state, cost, now),
+            holds: limit.count(state, cost, hold_id, now),
+            other: {
                 *state = Self::vacant(algorithm);
                 state.count(algorithm, cost, hold_id, now)
             }
-        }
+        )
     }
 
     /// When `cost` units are worth another try, if the policy would not allow them: what
     /// [`Self::charge`] would deny, with nothing taken and nothing copied.
     #[must_use]
     pub fn retry(&self, algorithm: &Algorithm, cost: Cost, now: Timestamp) -> Option<Retry> {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.decide(*state, cost, now).0.retry(),
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                bucket.decide(*state, cost, now).0.retry()
-            }
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                window.decide(*state, cost, now).0.retry()
-            }
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.retry(state, cost, now)
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => {
-                limit.retry(state, cost, now)
-            }
-            (algorithm, _) => Self::vacant(algorithm).retry(algorithm, cost, now),
-        }
+        matched!((algorithm, self), |limit, state|
+            words: limit.decide(*state, cost, now).0.retry(),
+            window: limit.retry(state, cost, now),
+            holds: limit.retry(state, cost, now),
+            other: Self::vacant(algorithm).retry(algorithm, cost, now)
+        )
     }
 
     /// What there is to report, with nothing taken.
     #[must_use]
     pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.peek(*state, now),
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => bucket.peek(*state, now),
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => window.peek(*state, now),
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.peek(state, now)
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.peek(state, now),
-            (algorithm, _) => Self::vacant(algorithm).peek(algorithm, now),
-        }
+        matched!((algorithm, self), |limit, state|
+            words: limit.peek(*state, now),
+            window: limit.peek(state, now),
+            holds: limit.peek(state, now),
+            other: Self::vacant(algorithm).peek(algorithm, now)
+        )
     }
 
     /// Gives `units` back. Algorithms with windows give back only what still counts in them:
@@ -200,35 +182,23 @@ impl State {
     /// From when on this state says nothing that an absent one would not.
     #[must_use]
     pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => gcra.vacant_at(*state),
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => bucket.vacant_at(*state),
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => window.vacant_at(*state),
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.vacant_at(state)
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.vacant_at(state),
-            _ => Timestamp::MIN,
-        }
+        matched!((algorithm, self), |limit, state|
+            words: limit.vacant_at(*state),
+            window: limit.vacant_at(state),
+            holds: limit.vacant_at(state),
+            other: Timestamp::MIN
+        )
     }
 
     /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time
     /// before: a caller who read the clock earlier and comes later does not begin anew in the past.
     pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.clear(*state, now),
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                *state = bucket.clear(*state, now);
-            }
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                *state = window.clear(*state, now);
-            }
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.clear(state, now);
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.clear(state, now),
-            (algorithm, state) => *state = Self::vacant(algorithm),
-        }
+        matched!((algorithm, self), |limit, state|
+            words: *state = limit.clear(*state, now),
+            window: limit.clear(state, now),
+            holds: limit.clear(state, now),
+            other: *state = Self::vacant(algorithm)
+        )
     }
 
     /// The moment as of which a charge with the reading `now` is decided: `now`, or the later
@@ -281,20 +251,12 @@ impl State {
     ///
     /// [`SKEW`]: crate::SKEW
     pub fn rewind(&mut self, algorithm: &Algorithm, now: Timestamp) {
-        match (algorithm, self) {
-            (Algorithm::Gcra(gcra), Self::Gcra(state)) => *state = gcra.rewind(*state, now),
-            (Algorithm::LeakyBucket(bucket), Self::LeakyBucket(state)) => {
-                *state = bucket.rewind(*state, now);
-            }
-            (Algorithm::FixedWindow(window), Self::FixedWindow(state)) => {
-                *state = window.rewind(*state, now);
-            }
-            (Algorithm::SlidingWindow(window), Self::SlidingWindow(state)) => {
-                window.rewind(state, now);
-            }
-            (Algorithm::Concurrency(limit), Self::Concurrency(state)) => limit.rewind(state, now),
-            (algorithm, state) => *state = Self::vacant(algorithm),
-        }
+        matched!((algorithm, self), |limit, state|
+            words: *state = limit.rewind(*state, now),
+            window: limit.rewind(state, now),
+            holds: limit.rewind(state, now),
+            other: *state = Self::vacant(algorithm)
+        )
     }
 }
 

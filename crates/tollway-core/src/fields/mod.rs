@@ -18,7 +18,7 @@
 //! not a dependency: this crate has none, and two small lists do not justify the first.
 
 mod browser;
-mod calendar;
+pub mod calendar;
 mod dialect;
 mod digits;
 mod form;
