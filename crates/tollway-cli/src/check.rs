@@ -32,9 +32,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let quota = quota(&args)?;
-    let cost = Cost::new(args.cost).context("--cost must be at least 1")?;
-    let every = args.every.as_deref().map(parse_duration).transpose().context("--every")?;
-    tollway_core::Key::new(&args.key).context("--key")?;
+    let cost = Cost::new(args.cost).context("invalid --cost 0: expected at least 1")?;
+    let every = args.every.as_deref().map(parse_duration).transpose();
+    let every = every.context("invalid --every: expected a duration such as 500ms or 2s")?;
+    tollway_core::Key::new(&args.key).context("invalid --key")?;
     let policy = Policy::new("check", Gcra::new(quota))?;
     let limiter = Limiter::with_policy(policy, Capacity::keys(1_000));
     let mut out = BufWriter::new(std::io::stdout().lock());
@@ -62,7 +63,9 @@ fn quota(args: &Args) -> anyhow::Result<Quota> {
     })?;
     match args.burst {
         None => Ok(quota),
-        Some(burst) => Quota::with_burst(quota.units(), quota.period(), burst).context("--burst"),
+        Some(burst) => {
+            Quota::with_burst(quota.units(), quota.period(), burst).context("invalid --burst")
+        }
     }
 }
 

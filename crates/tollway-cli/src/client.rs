@@ -79,7 +79,9 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(body)).context("the address or the token")?;
+        let request = request
+            .body(Full::new(body))
+            .context("the address or the token in TOLLWAY_TOKEN cannot be sent in a request")?;
         let (status, text) = self.runtime.block_on(async {
             let called = tokio::time::timeout(PATIENCE, self.ask(request)).await;
             called.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
@@ -107,11 +109,11 @@ impl Client {
 
 impl Address {
     fn parse(text: &str, has_ca: bool) -> Result<Self> {
-        let right = "right would be host:port, http://host:port, https://host:port or unix:/path";
+        let right = "expected host:port, http://host:port, https://host:port or unix:/path";
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.split('?').next().unwrap_or_default();
             if path.is_empty() {
-                bail!("{text:?} names no socket; {right}");
+                bail!("the address {text:?} names no socket; {right}");
             }
             let scheme = if has_ca { "https" } else { "http" };
             return Ok(Self { base: format!("{scheme}://localhost"), unix: Some(path.into()) });
@@ -121,10 +123,13 @@ impl Address {
             Some((scheme @ ("http" | "https"), rest)) => {
                 format!("{scheme}://{}", rest.trim_end_matches('/'))
             }
-            Some((scheme, _)) => bail!("{scheme}:// is not spoken; {right}"),
+            Some((scheme, _)) => {
+                bail!("the address {text:?}: {scheme}:// is not supported; {right}")
+            }
         };
-        let uri: http::Uri = base.parse().with_context(|| format!("{text:?}; {right}"))?;
-        uri.host().with_context(|| format!("{text:?} names no host; {right}"))?;
+        let uri: http::Uri =
+            base.parse().with_context(|| format!("invalid address {text:?}; {right}"))?;
+        uri.host().with_context(|| format!("the address {text:?} names no host; {right}"))?;
         Ok(Self { base, unix: None })
     }
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use tollway_sim::upstream::loopback::Loopback;
-use tollway_sim::upstream::{Fault, Spec};
+use tollway_sim::fake_api::loopback::Loopback;
+use tollway_sim::fake_api::{Fault, Spec};
 
 /// Serve a fake API that limits like a real one, on a loopback port.
 ///
@@ -40,13 +40,16 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     // A playground that answers anybody is nothing to offer to a network.
     if !args.listen.ip().is_loopback() {
-        bail!("--listen {}: only loopback addresses", args.listen);
+        bail!("invalid --listen {}: expected a loopback address", args.listen);
     }
     let spec = spec(&args)?.faster(args.faster);
     let faults: Vec<Fault> = args
         .fault
         .iter()
-        .map(|text| serde_json::from_str(text).with_context(|| format!("--fault {text}")))
+        .map(|text| {
+            serde_json::from_str(text)
+                .with_context(|| format!("invalid --fault {text:?}: expected a fault in JSON"))
+        })
         .collect::<Result<_>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -20,6 +20,7 @@ mod validate;
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory, Parser};
 
 /// Enforce your own rate limits, and obey other people's.
@@ -55,6 +56,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes to standard output at once: whoever reads a pipe waits for it.
+fn say(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.context("cannot write to standard output")
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -47,8 +47,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The profile of that name, or in that file.
-fn open(profile: &str) -> anyhow::Result<Arc<Profile>> {
+/// The profile that is shipped under a name, or the one in a file.
+pub(crate) fn open(profile: &str) -> anyhow::Result<Arc<Profile>> {
     if let Some(shipped) = Profile::builtin(profile) {
         return Ok(shipped);
     }

@@ -16,7 +16,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollway_core::fields::Hosts;
 use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
-use tollway_upstream::profile::Profile;
+
+use invalid_requests::InvalidCounter;
 
 /// How long a stop waits for requests at work.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -119,13 +120,14 @@ async fn serve(args: Args) -> Result<()> {
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
     for address in [Some(args.listen), args.admin].into_iter().flatten() {
         if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
-            bail!("{address} can be reached by others: set {TOKEN}, or say --listen-public");
+            bail!("{address} can be reached by others: set {TOKEN}, or pass --listen-public");
         }
     }
-    let profile = profile(&args.profile)?;
+    let profile = crate::profile::open(&args.profile).context("--profile")?;
     let upstream = args.upstream.as_deref().or(profile.upstream());
     let upstream = upstream.context("--upstream is missing, and the profile names none")?;
-    let upstream = Upstream::parse(upstream).context("--upstream")?;
+    let upstream =
+        Upstream::parse(upstream).with_context(|| format!("invalid --upstream {upstream:?}"))?;
     // Before anything else is touched: a second process started by mistake ends here, and leaves
     // the first one's --state alone.
     let listener = bind(args.listen).await?;
@@ -134,19 +136,18 @@ async fn serve(args: Args) -> Result<()> {
         None => None,
     };
     let start_without = !args.store_required;
-    let place = invalid_requests::Place {
-        store: &args.store,
-        start_without,
-        file: args.state.clone(),
-        is_required: args.state_required,
+    let state = args.state.as_deref();
+    let counter = match (&*args.invalid, &*args.store) {
+        ("off", _) => InvalidCounter::off(),
+        (quota, "memory") => InvalidCounter::in_memory(quota, state, args.state_required)?,
+        (quota, store) => InvalidCounter::in_store(quota, store, start_without).await?,
     };
-    let kept = invalid_requests::Kept::open(place, &args.invalid).await?;
     let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
     let parts = Parts {
         upstream,
         ledgers,
         profile,
-        guard: kept.guard()?,
+        guard: counter.guard()?,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings: settings(&args, token)?,
     };
@@ -154,7 +155,7 @@ async fn serve(args: Args) -> Result<()> {
     let signals = Signals::new()?;
     let mut proxy = Proxy::new(parts).context("TLS")?;
     if let Some(fleet) = fleet {
-        let shared = outage::Shared { fleet, counts: kept.store.clone() };
+        let shared = outage::Shared { fleet, counts: counter.store.clone() };
         proxy.watch_store(Arc::new(shared), outage::tell);
     }
     let mut out = std::io::stdout();
@@ -165,11 +166,11 @@ async fn serve(args: Args) -> Result<()> {
         proxy.listen_admin(listener);
     }
     out.flush()?;
-    let keeping = kept.keep();
+    let keeping = counter.keep_file();
     signals.told().await;
     keeping.abort();
     let in_time = proxy.drain(DRAIN).await;
-    let saved = kept.save();
+    let saved = counter.save();
     if !in_time {
         let late = format!("some requests were not finished within {DRAIN:?}");
         return saved.context(late.clone()).and_then(|()| bail!(late));
@@ -177,23 +178,12 @@ async fn serve(args: Args) -> Result<()> {
     saved
 }
 
-fn profile(name: &str) -> Result<Arc<Profile>> {
-    if let Some(profile) = Profile::builtin(name) {
-        return Ok(profile);
-    }
-    let text = std::fs::read_to_string(name).with_context(|| {
-        let told = tollway_core::spelling::unknown("profile", name, Profile::builtins());
-        format!("--profile: no such file, and {told}")
-    })?;
-    Ok(Arc::new(Profile::parse(&text).with_context(|| name.to_owned())?))
-}
-
 fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
     let versions = match args.http.as_deref() {
         None => Versions::Negotiated,
         Some("1.1" | "1") => Versions::Http1,
         Some("2") => Versions::Http2,
-        Some(other) => bail!("--http {other}: 1.1 or 2"),
+        Some(other) => bail!("invalid --http {other:?}: expected 1.1 or 2"),
     };
     let mut hosts = Hosts::default();
     for name in &args.host {
@@ -237,12 +227,12 @@ impl Signals {
 
 fn duration(text: &str) -> Result<Duration, String> {
     tollway_core::parse_duration(text)
-        .map_err(|_| "expected a time such as 500ms, 30s or 2m".to_owned())
+        .map_err(|_| "expected a duration such as 500ms, 30s or 2m".to_owned())
 }
 
 fn weight(text: &str) -> Result<(String, u32), String> {
     let pair = text.split_once('=').and_then(|(name, share)| Some((name, share.parse().ok()?)));
-    let (name, share) = pair.ok_or("expected NAME=SHARE, such as web=5")?;
+    let (name, share) = pair.ok_or("expected NAME=SHARE, for example web=5")?;
     if share == 0 {
         Err("expected a share of at least 1".to_owned())
     } else {

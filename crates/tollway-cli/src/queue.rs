@@ -2,13 +2,14 @@
 
 mod watch;
 
-use std::io::{BufRead as _, Write as _};
+use std::io::BufRead as _;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use tollway_queue::QueueName;
 
 use crate::client::{self, Trust};
+use crate::say;
 
 /// Jobs per call of a batch.
 const BATCH: usize = 500;
@@ -139,14 +140,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Resume { queue, group } => pause(&client, &queue, "resume", group),
         Command::Cancel { queue, id } => {
             let answer = client.delete(&format!("{queue}/jobs/{id}"))?;
-            say(&format!("job {id}: {}", word(&answer, "cancelled")))
+            say(&format!("job {id}: {}\n", word(&answer, "cancelled")))
         }
     }
 }
 
 fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     let delay = args.delay.as_deref().map(tollway_core::parse_duration).transpose();
-    let delay_ms = delay.context("--delay")?.map(|delay| delay.as_millis() as u64);
+    let delay_ms = delay
+        .context("invalid --delay: expected a duration such as 90s or 2h")?
+        .map(|delay| delay.as_millis() as u64);
     let job = |payload: &str| {
         let mut job = Map::new();
         job.insert("group".to_owned(), args.group.as_str().into());
@@ -163,7 +166,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     };
     if args.payload != "-" {
         let answer = client.post(&format!("{}/jobs", args.queue), &job(&args.payload))?;
-        return say(&enqueued(&answer));
+        return say(&(enqueued(&answer) + "\n"));
     }
     if args.key.is_some() {
         bail!("--key names one job: lines of standard input cannot share it");
@@ -187,7 +190,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
         }
     }
     count += send(client, &args.queue, &mut batch)?;
-    say(&format!("{count} jobs enqueued"))
+    say(&format!("{count} jobs enqueued\n"))
 }
 
 fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<usize> {
@@ -217,7 +220,7 @@ fn enqueued(answer: &Value) -> String {
 fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
     if let Some(id) = id {
         client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
-        return say(&format!("job {id} waits again"));
+        return say(&format!("job {id} waits again\n"));
     }
     let (mut count, mut cursor) = (0, String::new());
     loop {
@@ -225,7 +228,7 @@ fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
         let page = client.get(&format!("{queue}/dead?max=1000{cursor}"))?;
         let jobs = page["jobs"].as_array().into_iter().flatten();
         let ids: Vec<u64> = jobs.filter_map(|job| job["id"].as_u64()).collect();
-        let Some(last) = ids.last() else { return say(&format!("{count} jobs wait again")) };
+        let Some(last) = ids.last() else { return say(&format!("{count} jobs wait again\n")) };
         for id in &ids {
             client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
             count += 1;
@@ -238,7 +241,7 @@ fn pause(client: &Client, queue: &QueueName, verb: &str, group: Option<String>) 
     let body = group.as_ref().map_or(json!({}), |group| json!({"group": group}));
     client.post(&format!("{queue}/{verb}"), &body)?;
     let what = group.map_or(format!("queue {queue}"), |group| format!("group {group:?}"));
-    say(&format!("{what}: {verb}d"))
+    say(&format!("{what}: {verb}d\n"))
 }
 
 fn stats(client: &Client, queue: &QueueName, groups: u16) -> Result<()> {
@@ -266,13 +269,13 @@ fn stats(client: &Client, queue: &QueueName, groups: u16) -> Result<()> {
             lines.push(format!("  and more: {} groups in all", page["groups_total"]));
         }
     }
-    say(&lines.join("\n"))
+    say(&(lines.join("\n") + "\n"))
 }
 
 fn list(client: &Client) -> Result<()> {
     let answer = client.get("")?;
     let lines: Vec<String> = answer["queues"].as_array().into_iter().flatten().map(line).collect();
-    say(&if lines.is_empty() { "no queues".to_owned() } else { lines.join("\n") })
+    say(&if lines.is_empty() { "no queues\n".to_owned() } else { lines.join("\n") + "\n" })
 }
 
 fn line(figures: &Value) -> String {
@@ -293,10 +296,4 @@ fn line(figures: &Value) -> String {
 /// character would move the cursor, or end the line and begin another.
 fn word(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or_default().escape_debug().to_string()
-}
-
-fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")?;
-    Ok(out.flush()?)
 }

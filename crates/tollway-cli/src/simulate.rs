@@ -1,7 +1,6 @@
 //! `tollway simulate`: how clients that cannot see each other share a token, over simulated days.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -59,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let scenario = scenario(&args)?;
     let strategies = strategies(&args.strategy)?;
     if args.seeds == 0 || args.seeds > SEEDS_MAX {
-        bail!("--seeds must be between 1 and {SEEDS_MAX}");
+        bail!("invalid --seeds {}: expected 1 to {SEEDS_MAX}", args.seeds);
     }
     let start = Instant::now();
     let rows = simulate(&scenario, &strategies, args.seed, args.seeds);
@@ -73,7 +72,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
     let output =
         if args.json { as_json(&scenario, &rows)? } else { as_text(&scenario, &rows, took) };
-    std::io::stdout().write_all(output.as_bytes()).context("cannot write to standard output")
+    crate::say(&output)
 }
 
 fn scenario(args: &Args) -> Result<Scenario> {
@@ -87,9 +86,13 @@ fn scenario(args: &Args) -> Result<Scenario> {
         Scenario::named(&args.scenario)?
     };
     let Some(hours) = args.hours else { return Ok(scenario) };
-    let length = Duration::try_from_secs_f64(hours * 3_600.0)
-        .context("--hours must be a number above 0, at most 8784")?;
-    scenario.lasting(length).checked().context("--hours must be above 0 and at most 8784")
+    let length =
+        Duration::try_from_secs_f64(hours * 3_600.0).ok().with_context(|| invalid_hours(hours))?;
+    scenario.lasting(length).checked().with_context(|| invalid_hours(hours))
+}
+
+fn invalid_hours(hours: f64) -> String {
+    format!("invalid --hours {hours}: expected more than 0 and at most 8784")
 }
 
 fn strategies(names: &[String]) -> Result<Vec<Kind>> {

@@ -36,7 +36,9 @@ pub(crate) struct Args {
 
 /// Shows the view until interrupted.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let every = Duration::try_from_secs_f64(args.every).context("--every")?;
+    let every = Duration::try_from_secs_f64(args.every).with_context(|| {
+        format!("invalid --every {}: expected seconds, for example 1", args.every)
+    })?;
     let client = Client::new(&args.address, &args.trust)?;
     let mut out = std::io::stdout().lock();
     loop {

@@ -79,7 +79,7 @@ pub struct CidrError;
 
 impl fmt::Display for CidrError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("not an address range; right would be 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1")
+        out.write_str("not an address range; expected 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1")
     }
 }
 

@@ -270,7 +270,11 @@ fn divide(dividend: u128, divisor: u64) -> (u64, u64) {
     (u64::try_from(dividend / wide).unwrap_or(u64::MAX), (dividend % wide) as u64)
 }
 
-const fn gcd(a: u64, b: u64) -> u64 {
+/// The greatest common divisor. Public for `tollway-redis`, whose scripts reduce quotas the same
+/// way.
+#[doc(hidden)]
+#[must_use]
+pub const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

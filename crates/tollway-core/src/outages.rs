@@ -36,7 +36,7 @@ pub struct Episode {
 
 /// What somebody is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum OutageEvent {
     /// The store does not answer.
     Began(Episode),
     /// It answers again, after so long.
@@ -63,7 +63,7 @@ impl Outages {
         told: impl FnOnce() -> Option<Outage>,
         unanswered: u64,
         now: Timestamp,
-    ) -> Option<Turn> {
+    ) -> Option<OutageEvent> {
         let began = self.current.is_none().then(|| self.begin(told().as_ref(), now));
         self.is_fresh = true;
         if let Some(current) = &mut self.current {
@@ -74,7 +74,7 @@ impl Outages {
 
     /// Looks whether an outage has begun without a call, goes on, or is over; `told` is what the
     /// store says of itself.
-    pub fn look(&mut self, told: Option<&Outage>, now: Timestamp) -> Option<Turn> {
+    pub fn look(&mut self, told: Option<&Outage>, now: Timestamp) -> Option<OutageEvent> {
         let is_fresh = core::mem::take(&mut self.is_fresh);
         match (told, &mut self.current) {
             (Some(_), None) => Some(self.begin(told, now)),
@@ -85,19 +85,19 @@ impl Outages {
             (None, Some(_)) if !is_fresh => {
                 let over = self.current.take()?;
                 let lasted = now.since(over.since);
-                Some(Turn::Ended(over, lasted))
+                Some(OutageEvent::Ended(over, lasted))
             }
             (None, _) => None,
         }
     }
 
-    fn begin(&mut self, told: Option<&Outage>, now: Timestamp) -> Turn {
+    fn begin(&mut self, told: Option<&Outage>, now: Timestamp) -> OutageEvent {
         // A service that is the store may answer, and say that it could not ask its own.
         let reason = told.map_or("the store could not answer", |told| &told.reason).to_owned();
         let since = now.before(told.map_or(Duration::ZERO, |told| told.lasted));
         let episode = Episode { since, reason, unanswered: 0 };
         self.current = Some(episode.clone());
-        Turn::Began(episode)
+        OutageEvent::Began(episode)
     }
 }
 
@@ -113,10 +113,10 @@ mod tests {
         Outage { lasted: Duration::from_secs(seconds), reason: reason.to_owned() }
     }
 
-    fn kind(turn: Option<Turn>) -> &'static str {
+    fn kind(turn: Option<OutageEvent>) -> &'static str {
         match turn {
-            Some(Turn::Began(_)) => "began",
-            Some(Turn::Ended(..)) => "ended",
+            Some(OutageEvent::Began(_)) => "began",
+            Some(OutageEvent::Ended(..)) => "ended",
             None => "nothing",
         }
     }
@@ -126,7 +126,8 @@ mod tests {
         let mut outages = Outages::default();
         let gone = told(2, "gone");
         assert_eq!(kind(outages.look(None, at(9))), "nothing");
-        let Some(Turn::Began(began)) = outages.failed(|| Some(gone.clone()), 3, at(10)) else {
+        let Some(OutageEvent::Began(began)) = outages.failed(|| Some(gone.clone()), 3, at(10))
+        else {
             panic!("it begins");
         };
         assert_eq!((began.since, began.reason.as_str()), (at(8), "gone"));
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(outages.current().unwrap().reason, "still");
         assert_eq!(kind(outages.failed(|| None, 1, at(12))), "nothing");
         assert_eq!(kind(outages.look(None, at(12))), "nothing", "a call has just failed");
-        let Some(Turn::Ended(over, lasted)) = outages.look(None, at(13)) else {
+        let Some(OutageEvent::Ended(over, lasted)) = outages.look(None, at(13)) else {
             panic!("it ends");
         };
         assert_eq!((over.unanswered, lasted), (6, Duration::from_secs(5)));
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn a_failure_that_the_store_knows_nothing_of_counts_too() {
         let mut outages = Outages::default();
-        let Some(Turn::Began(began)) = outages.failed(|| None, 1, at(5)) else {
+        let Some(OutageEvent::Began(began)) = outages.failed(|| None, 1, at(5)) else {
             panic!("it begins")
         };
         assert_eq!(began.since, at(5));

@@ -29,6 +29,7 @@ pub struct Policy {
 
 /// What a policy answers when the store does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnStoreError {
     /// Allow, for at most this long without a break; then deny.
     Allow {
@@ -216,7 +217,7 @@ fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 pub enum PolicyError {
     /// The name is empty, too long, or not printable ASCII.
     Name,
-    /// The quota does not read.
+    /// The text is not a quota.
     Quota(ParseQuotaError),
 }
 
@@ -226,7 +227,7 @@ impl fmt::Display for PolicyError {
             Self::Name => f.write_str(
                 "a policy's name is 1 to 128 printable ASCII characters without \" and \\",
             ),
-            Self::Quota(error) => write!(f, "the quota does not read, {error}"),
+            Self::Quota(error) => write!(f, "invalid quota: {error}"),
         }
     }
 }

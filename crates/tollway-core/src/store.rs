@@ -47,12 +47,7 @@ pub trait Store: Send + Sync {
     /// Settles a reservation at its real costs, one per charge in order; costs left out are as
     /// reserved. What was reserved too much goes back; what was too little is taken, allowed or
     /// not.
-    fn commit(
-        &self,
-        reservation: ReservationId,
-        costs: &[u64],
-        now: Timestamp,
-    ) -> Answer<Settlement>;
+    fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Answer<Settlement>;
 
     /// Settles a reservation by giving everything back.
     fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement>;

@@ -19,16 +19,16 @@ pub(crate) struct Waiters {
     queues: Mutex<Queues>,
 }
 
-/// The keys that somebody waits for, each with the turn that its waiters take.
+/// The keys that somebody waits for, each with the queue of its waiters.
 #[derive(Debug, Default)]
 struct Queues {
-    turns: HashMap<Box<[u8]>, Turn>,
+    by_key: HashMap<Box<[u8]>, KeyQueue>,
     waiting: usize,
 }
 
 /// One at a time, in order of arrival, and how many there are.
 #[derive(Debug)]
-struct Turn {
+struct KeyQueue {
     head: Arc<Semaphore>,
     waiting: usize,
 }
@@ -96,7 +96,7 @@ impl Waiters {
     }
 
     fn somebody_waits_for(&self, key: &[u8]) -> bool {
-        self.queues().turns.contains_key(key)
+        self.queues().by_key.contains_key(key)
     }
 
     fn enter(&self, key: &[u8]) -> Option<Arc<Semaphore>> {
@@ -105,10 +105,10 @@ impl Waiters {
             return None;
         }
         queues.waiting += 1;
-        let fresh = || Turn { head: Arc::new(Semaphore::new(1)), waiting: 0 };
-        let turn = queues.turns.entry(key.into()).or_insert_with(fresh);
-        turn.waiting += 1;
-        Some(Arc::clone(&turn.head))
+        let fresh = || KeyQueue { head: Arc::new(Semaphore::new(1)), waiting: 0 };
+        let queue = queues.by_key.entry(key.into()).or_insert_with(fresh);
+        queue.waiting += 1;
+        Some(Arc::clone(&queue.head))
     }
 }
 
@@ -122,10 +122,10 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let mut queues = self.waiters.queues();
         queues.waiting -= 1;
-        if let Some(turn) = queues.turns.get_mut(self.key) {
-            turn.waiting -= 1;
-            if turn.waiting == 0 {
-                queues.turns.remove(self.key);
+        if let Some(queue) = queues.by_key.get_mut(self.key) {
+            queue.waiting -= 1;
+            if queue.waiting == 0 {
+                queues.by_key.remove(self.key);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! How much a store may hold, in keys or in bytes.
+//! How much a store may hold, in keys or in bytes, and how it does when it is full.
 
 use crate::slot::{Double, Narrow, Slot};
-use crate::table::{Table, WhenFull};
+use crate::table::Table;
 
 /// How much a store may hold. All of it is a hard bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,41 @@ impl Default for Capacity {
     }
 }
 
+/// What to do with a newcomer when every key near it is being limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Deny it until the first of them is free again: no key is forgiven early.
+    #[default]
+    Deny,
+    /// Forget the one nearest to being free: no newcomer is turned away.
+    Forget,
+}
+
+/// How the table is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Slots that hold or have held a key.
+    pub used: u64,
+    /// Keys that were forgotten before their time.
+    pub forgotten: u64,
+    /// Newcomers denied because every key near them was being limited.
+    pub refused: u64,
+}
+
+impl Pressure {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            used: self.used + other.used,
+            forgotten: self.forgotten + other.forgotten,
+            refused: self.refused + other.refused,
+        }
+    }
+}
+
 impl Capacity {
-    /// Room for `keys` keys under GCRA, as many in wide slots, 64 MiB of states of variable size
-    /// and 65,536 reservations. What is not used costs address space, not memory.
+    /// Room for `keys` keys under GCRA, as many in slots of 32 bytes, 64 MiB of states of variable
+    /// size and 65,536 reservations. What is not used costs address space, not memory.
     #[must_use]
     pub const fn keys(keys: usize) -> Self {
         Self {
@@ -39,8 +71,8 @@ impl Capacity {
         }
     }
 
-    /// At most `bytes` for states: half for keys under GCRA, a quarter for wide slots, a quarter
-    /// for states of variable size.
+    /// At most `bytes` for states: half for keys under GCRA, a quarter for slots of 32 bytes, a
+    /// quarter for states of variable size.
     #[must_use]
     pub fn bytes(bytes: usize) -> Self {
         Self {

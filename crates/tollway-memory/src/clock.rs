@@ -12,7 +12,7 @@
 //! A counter alone drifts: 23 to 27 millionths were measured, two seconds a day, and a step of the
 //! system's time was never followed. So the first reading that is a second or more past the last
 //! look compares the two and draws a new line ([`steering`]). There is no thread: a process that
-//! does not read the clock need not know the time.
+//! never asks for the time need not know it.
 //!
 //! **Invariants.** A reading takes no lock and writes nothing, also while another thread draws a
 //! line: there are two lines, and one word says which of them holds. Lines join, or the next begins
@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollway_core::{Clock, Timestamp};
 
-use self::steering::{Line, Look, Steering};
+use self::steering::{ClockLine, Look, Steering};
 
 /// The system's time without its steps back, read in a third of the time that the standard library
 /// takes: from the time-stamp counter where the processor has a steady one.
@@ -166,9 +166,9 @@ impl Shared {
 
 impl SharedLine {
     #[inline]
-    fn load(&self) -> Line {
+    fn load(&self) -> ClockLine {
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        Line {
+        ClockLine {
             raw: word(&self.raw),
             ns: word(&self.ns),
             rate: word(&self.rate),
@@ -176,7 +176,7 @@ impl SharedLine {
         }
     }
 
-    fn store(&self, line: Line) {
+    fn store(&self, line: ClockLine) {
         // A reader that sees one of these stores must see the number that was stored before them.
         fence(Ordering::Release);
         self.raw.store(line.raw, Ordering::Relaxed);
@@ -231,7 +231,7 @@ mod tests {
         let shared = &*clock.0;
         // As though the last look were two seconds ago.
         let line = shared.lines[0].load();
-        let two_seconds = Line {
+        let two_seconds = ClockLine {
             raw: line.raw.saturating_sub(2 * shared.look_every),
             ns: line.ns - 2_000_000_000,
             ..line

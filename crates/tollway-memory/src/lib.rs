@@ -24,16 +24,15 @@ mod slot;
 mod store;
 mod sync;
 mod table;
-mod wide;
+mod variable_states;
 
 #[cfg(feature = "tokio")]
 mod acquire;
 
-pub use capacity::Capacity;
+pub use capacity::{Capacity, Pressure, WhenFull};
 pub use clock::SystemClock;
 pub use limiter::Limiter;
 pub use store::{DumpError, DumpErrorKind, DumpFile, Fill, MemoryStore};
-pub use table::{Pressure, WhenFull};
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::table::Pressure;
+use crate::capacity::Pressure;
 
 /// Which byte stands for which owner.
 pub(crate) struct Owners(Box<[Owner; NUMBERS]>);

@@ -9,16 +9,16 @@ use crate::slot::Content;
 
 /// Where the states of a policy live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Layout {
     /// One word: a moment in time.
     Narrow,
     /// Two words.
     Double,
     /// Any size.
-    Wide,
+    Variable,
 }
 
-impl Place {
+impl Layout {
     #[inline]
     pub(crate) fn of(algorithm: &Algorithm, now: Timestamp) -> Self {
         match algorithm {
@@ -26,7 +26,7 @@ impl Place {
             Algorithm::Gcra(_) | Algorithm::LeakyBucket(_) | Algorithm::FixedWindow(_) => {
                 Self::Double
             }
-            _ => Self::Wide,
+            _ => Self::Variable,
         }
     }
 }

@@ -87,12 +87,12 @@ fn count_down(places: &mut HashMap<u64, usize>, id: u64) {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) expires_at: Timestamp,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ReservedCharge>,
 }
 
 /// What one charge of a reservation took.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct ReservedCharge {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) algorithm: Algorithm,
     pub(crate) held: Held,

@@ -17,6 +17,8 @@ use tollway_core::Timestamp;
 #[cfg(not(tollway_loom))]
 pub(crate) use crate::pages::Zeroable as Zeroed;
 
+use crate::sync::{AtomicU64, Ordering, fence, pause};
+
 pub(crate) use double::Double;
 pub(crate) use narrow::Narrow;
 
@@ -25,11 +27,30 @@ pub(crate) trait Slot: Zeroed {
     /// The tag, which may change at any time.
     fn tag(&self) -> u64;
 
+    /// A consistent view, without writing; `None` if the slot is locked or changes meanwhile.
+    fn try_read(&self) -> Option<View>;
+
     /// A consistent view, without writing.
-    fn read(&self) -> View;
+    #[inline]
+    fn read(&self) -> View {
+        let mut spins = 0;
+        loop {
+            if let Some(view) = self.try_read() {
+                return view;
+            }
+            pause(&mut spins);
+        }
+    }
 
     /// Writes if nothing has changed since `seen`.
-    fn try_write(&self, seen: View, tag: u64, content: Content) -> bool;
+    #[inline]
+    fn try_write(&self, seen: View, tag: u64, content: Content) -> bool {
+        let locked = self.try_lock(seen);
+        if locked {
+            self.write_locked(seen, tag, content);
+        }
+        locked
+    }
 
     /// Locks if nothing has changed since `seen`.
     fn try_lock(&self, seen: View) -> bool;
@@ -62,6 +83,16 @@ pub(crate) struct Content {
     pub(crate) limited: bool,
 }
 
+/// Sets the bit `locked` of the word that changes with every write, if that is still `seen`.
+#[inline]
+fn try_lock_word(word: &AtomicU64, seen: u64, locked: u64) -> bool {
+    let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+    let held = word.compare_exchange(seen, seen | locked, success, failure).is_ok();
+    // A reader that sees one of our stores must see the lock too.
+    fence(Ordering::Release);
+    held
+}
+
 /// A locked slot; dropped, it is unlocked unchanged.
 pub(crate) struct Locked<'a, S: Slot> {
     slot: &'a S,
@@ -78,7 +109,7 @@ impl<'a, S: Slot> Locked<'a, S> {
             if slot.try_lock(seen) {
                 return Self { slot, seen, written: false };
             }
-            crate::sync::pause(&mut spins);
+            pause(&mut spins);
         }
     }
 

@@ -15,14 +15,14 @@ use tollway_core::{
     Timestamp, Verdict,
 };
 
-use crate::capacity::{Capacity, slots};
+use crate::capacity::{Capacity, Pressure, slots};
 use crate::hash::{Fingerprint, Seed, siphash};
-use crate::packed::{self, Place};
+use crate::packed::{self, Layout};
 use crate::reservations::Reservations;
 use crate::slot::{Double, Narrow};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Change, Full, Pressure, Table};
-use crate::wide::Wide;
+use crate::table::{Change, Full, Table};
+use crate::variable_states::VariableStates;
 
 pub use dump::{DumpError, DumpErrorKind, DumpFile};
 
@@ -50,7 +50,7 @@ pub struct MemoryStore {
     seed: Seed,
     narrow: Table<Narrow>,
     double: Table<Double>,
-    wide: Wide,
+    variable: VariableStates,
     reservations: Reservations,
     /// Makes the names of reservations and permits: fresh for every store, a restored one too.
     naming: [u64; 2],
@@ -97,7 +97,7 @@ impl MemoryStore {
             seed,
             narrow: Table::new(slots(capacity.keys), capacity.when_full),
             double: Table::new(slots(capacity.wide_keys), capacity.when_full),
-            wide: Wide::new(capacity.variable_bytes, capacity.when_full),
+            variable: VariableStates::new(capacity.variable_bytes, capacity.when_full),
             reservations: Reservations::new(capacity.reservations),
             naming: Seed::random().words,
             named: AtomicU64::new(0),
@@ -118,7 +118,7 @@ impl MemoryStore {
     /// How full it is.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
-        self.narrow.pressure().plus(self.double.pressure()).plus(self.wide.pressure())
+        self.narrow.pressure().plus(self.double.pressure()).plus(self.variable.pressure())
     }
 
     /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How
@@ -127,7 +127,7 @@ impl MemoryStore {
     pub fn pressure_of(&self, policy: &Policy) -> Pressure {
         let owner = policy.name_id();
         let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
-        tables.plus(self.wide.pressure_of(owner))
+        tables.plus(self.variable.pressure_of(owner))
     }
 
     /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about
@@ -135,7 +135,7 @@ impl MemoryStore {
     #[must_use]
     pub fn fill(&self, now: Timestamp) -> Fill {
         let (mut bytes, mut bytes_max) = (0, 0);
-        for shard in self.wide.shards() {
+        for shard in self.variable.shards() {
             let (taken, most) = shard.bytes();
             bytes += taken;
             bytes_max += most;
@@ -205,7 +205,7 @@ impl MemoryStore {
     #[inline(never)]
     fn check_several(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         self.settle_expired(now);
-        let taken = self.take_few(charges, now);
+        let taken = self.take_known(charges, now);
         taken.unwrap_or_else(|| self.request(charges, self.hold_id(charges), now))
     }
 
@@ -271,10 +271,10 @@ impl MemoryStore {
         algorithm: &Algorithm,
         now: Timestamp,
     ) {
-        match Place::of(algorithm, now) {
-            Place::Narrow => self.narrow.prefetch(home),
-            Place::Double => self.double.prefetch(self.double.home(fingerprint)),
-            Place::Wide => {}
+        match Layout::of(algorithm, now) {
+            Layout::Narrow => self.narrow.prefetch(home),
+            Layout::Double => self.double.prefetch(self.double.home(fingerprint)),
+            Layout::Variable => {}
         }
     }
 
@@ -320,15 +320,15 @@ impl MemoryStore {
             Change { answer: decision.told_at(now, at), content }
         };
         let algorithm = charge.policy.algorithm();
-        let decided = match self.place(fingerprint, algorithm, now) {
-            Place::Narrow => self.narrow.update(fingerprint, now, decide),
-            Place::Double => self.double.update(fingerprint, now, decide),
-            Place::Wide => self.check_wide(fingerprint, charge, now),
+        let decided = match self.layout(fingerprint, algorithm, now) {
+            Layout::Narrow => self.narrow.update(fingerprint, now, decide),
+            Layout::Double => self.double.update(fingerprint, now, decide),
+            Layout::Variable => self.check_variable(fingerprint, charge, now),
         };
         decided.unwrap_or_else(|full| refuse(algorithm, full, now))
     }
 
-    fn check_wide(
+    fn check_variable(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
@@ -350,9 +350,9 @@ impl MemoryStore {
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
-        let place = self.place(fingerprint, algorithm, now);
-        if place == Place::Wide {
-            return self.wide.change(fingerprint, algorithm, now, change);
+        let layout = self.layout(fingerprint, algorithm, now);
+        if layout == Layout::Variable {
+            return self.variable.change(fingerprint, algorithm, now, change);
         }
         let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
@@ -364,8 +364,8 @@ impl MemoryStore {
             let content = (after != words).then(|| packed::content(after, snapshot(), moment));
             Change { answer, content }
         };
-        match place {
-            Place::Narrow => self.narrow.update(fingerprint, now, change),
+        match layout {
+            Layout::Narrow => self.narrow.update(fingerprint, now, change),
             _ => self.double.update(fingerprint, now, change),
         }
     }
@@ -379,10 +379,10 @@ impl MemoryStore {
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp),
     ) {
-        let known = match self.place(fingerprint, algorithm, now) {
-            Place::Narrow => self.narrow.read(fingerprint).is_some(),
-            Place::Double => self.double.read(fingerprint).is_some(),
-            Place::Wide => return self.wide.amend(fingerprint, algorithm, now, change),
+        let known = match self.layout(fingerprint, algorithm, now) {
+            Layout::Narrow => self.narrow.read(fingerprint).is_some(),
+            Layout::Double => self.double.read(fingerprint).is_some(),
+            Layout::Variable => return self.variable.amend(fingerprint, algorithm, now, change),
         };
         if known {
             // Full only if the key has just been forgotten by itself.
@@ -397,10 +397,10 @@ impl MemoryStore {
         algorithm: &Algorithm,
         now: Timestamp,
     ) -> (State, Timestamp) {
-        let (words, newcomer_at) = match self.place(fingerprint, algorithm, now) {
-            Place::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
-            Place::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
-            Place::Wide => return self.wide.read(fingerprint, algorithm, now),
+        let (words, newcomer_at) = match self.layout(fingerprint, algorithm, now) {
+            Layout::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
+            Layout::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
+            Layout::Variable => return self.variable.read(fingerprint, algorithm, now),
         };
         let at = if words.is_some() { now } else { newcomer_at };
         (packed::unpack(algorithm, words.unwrap_or_default()), at)

@@ -36,6 +36,7 @@ use std::sync::atomic::AtomicU8 as StdAtomicU8;
 
 use tollway_core::Timestamp;
 
+use crate::capacity::{Pressure, WhenFull};
 use crate::hash::Fingerprint;
 use crate::owners::Owners;
 #[cfg(not(tollway_loom))]
@@ -43,39 +44,8 @@ use crate::pages::{Pages, Zeroable};
 use crate::slot::{Content, Narrow, Slot, View};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, StripeLock, fence, prefetch};
 
-use growth::{BASE, Moving, Plan};
+use growth::{BASE, Moving, TableSizes};
 pub(crate) use locked_slots::{FEW, LockedSlots};
-
-/// What to do with a newcomer when every key near it is being limited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
-    /// Deny it until the first of them is free again: no key is forgiven early.
-    #[default]
-    Deny,
-    /// Forget the one nearest to being free: no newcomer is turned away.
-    Forget,
-}
-
-/// How the table is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// Slots that hold or have held a key.
-    pub used: u64,
-    /// Keys that were forgotten before their time.
-    pub forgotten: u64,
-    /// Newcomers denied because every key near them was being limited.
-    pub refused: u64,
-}
-
-impl Pressure {
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            used: self.used + other.used,
-            forgotten: self.forgotten + other.forgotten,
-            refused: self.refused + other.refused,
-        }
-    }
-}
 
 pub(crate) struct Table<S> {
     buckets: Buckets<S>,
@@ -160,7 +130,8 @@ impl<S: Slot> Table<S> {
 
     /// As [`Self::new`], with at most `base_max` buckets in use at first.
     fn with_base(slots: usize, base_max: usize, when_full: WhenFull) -> Self {
-        let Plan { base, mask_max, len } = Plan::new(slots.div_ceil(SLOTS).max(1), base_max);
+        let TableSizes { base, mask_max, len } =
+            TableSizes::new(slots.div_ceil(SLOTS).max(1), base_max);
         let stripe =
             || Stripe { lock: StripeLock::new(Moving::default()), used: AtomicU64::new(0) };
         Self {

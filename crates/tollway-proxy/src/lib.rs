@@ -54,7 +54,7 @@ use credential::Accounts;
 use metrics::Metrics;
 use not_found_cache::NotFoundCache;
 use store::Watched;
-use tollway_core::outages::Turn;
+use tollway_core::outages::OutageEvent;
 use tollway_http::Room;
 use tollway_http::connect::{self, Pool};
 use tollway_upstream::profile::Profile;
@@ -149,7 +149,7 @@ impl Proxy {
     pub fn watch_store(
         &mut self,
         store: Arc<dyn SharedStore>,
-        tell: impl Fn(&Turn) + Send + 'static,
+        tell: impl Fn(&OutageEvent) + Send + 'static,
     ) {
         let watched = Arc::new(Watched::new(store));
         if self.state.store.set(Arc::clone(&watched)).is_ok() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::MissedTickBehavior;
-use tollway_core::outages::{Episode, Outages, Turn};
+use tollway_core::outages::{Episode, OutageEvent, Outages};
 use tollway_core::{Outage, Timestamp};
 
 /// How often the store is looked at.
@@ -63,7 +63,7 @@ impl Watched {
     }
 
     /// Looks at the store now; what is to be told.
-    fn look(&self, now: Timestamp) -> Option<Turn> {
+    fn look(&self, now: Timestamp) -> Option<OutageEvent> {
         let (told, failures) = (self.store.outage(), self.store.failures());
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let unanswered = failures.saturating_sub(std::mem::replace(&mut seen.failures, failures));
@@ -77,7 +77,7 @@ impl Watched {
 }
 
 /// Looks at the store once a second, and tells of what has changed.
-pub(super) async fn watch(watched: Arc<Watched>, tell: impl Fn(&Turn) + Send) {
+pub(super) async fn watch(watched: Arc<Watched>, tell: impl Fn(&OutageEvent) + Send) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+pub(crate) use tollway_core::gcra::gcd;
 use tollway_core::{Algorithm, Quota, Timestamp};
 
 /// Above every limit, and low enough that sums of two stay exact in a double.
@@ -84,10 +85,6 @@ pub(crate) const fn moment(micros: u64, nanos: u64) -> Timestamp {
 /// A duration in nanoseconds; those of policies fit.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-pub(crate) const fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

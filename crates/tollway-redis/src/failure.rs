@@ -61,15 +61,16 @@ fn answer_alone(part: &crate::request::Part, lasted: Duration, now: Timestamp) -
         // More than the policy ever holds is not allowed by any failure.
         _ if part.units > algorithm.limit() => Some(denied(algorithm.limit())),
         OnStoreError::Allow { .. } => Some(allowed()),
-        OnStoreError::Deny => Some(denied(algorithm.limit())),
         OnStoreError::Local { .. } | OnStoreError::AllowThenLocal { .. } => None,
+        // Whatever else a policy may say some day: to deny is safe.
+        _ => Some(denied(algorithm.limit())),
     }
 }
 
 fn shares(request: &Request, index: usize) -> u32 {
     match request.parts[index].on_store_error {
         OnStoreError::Local { shares } | OnStoreError::AllowThenLocal { shares, .. } => shares,
-        OnStoreError::Allow { .. } | OnStoreError::Deny => 1,
+        _ => 1,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
-use tollway_core::outages::{Episode, Outages, Turn};
+use tollway_core::outages::{Episode, OutageEvent, Outages};
 use tollway_core::{Outage, Timestamp};
 use tracing::{info, warn};
 
@@ -100,12 +100,12 @@ impl OutageLog {
         text.sample(labels, f64::from(u8::from(self.is_up())));
     }
 
-    fn tell(&self, store: &str, turn: Option<Turn>) {
+    fn tell(&self, store: &str, turn: Option<OutageEvent>) {
         match turn {
-            Some(Turn::Began(outage)) => {
+            Some(OutageEvent::Began(outage)) => {
                 warn!(store, reason = outage.reason, "{}", self.words.began);
             }
-            Some(Turn::Ended(outage, lasted)) => {
+            Some(OutageEvent::Ended(outage, lasted)) => {
                 let (lasted_ms, degraded) = (lasted.as_millis() as u64, outage.unanswered);
                 info!(store, lasted_ms, degraded, "{}", self.words.ended);
             }

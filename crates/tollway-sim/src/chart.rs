@@ -37,7 +37,7 @@ const LINES_MAX: usize = 8;
 
 /// Values over time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct Curve {
     /// A value per step; none where there is nothing to show.
     pub values: Vec<Option<f64>>,
     /// Seconds per step.
@@ -52,7 +52,7 @@ pub struct Chart {
     /// The unit of its values.
     pub unit: String,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<Curve>,
     /// Simulated seconds from left to right.
     pub length_s: f64,
     /// The value at the top, given from outside so that charts side by side compare. What is
@@ -109,7 +109,7 @@ impl Chart {
         LEFT + part * (RIGHT - LEFT)
     }
 
-    fn path(&self, line: &Line, axis: &Axis) -> String {
+    fn path(&self, line: &Curve, axis: &Axis) -> String {
         let mut path = String::new();
         let mut drawing = false;
         for (step, value) in line.values.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Chart {
         lower.reverse();
         let outline = [upper, lower].concat().join("L");
         let _ = writeln!(svg, "<path class=\"band\" d=\"M{outline}Z\"/>");
-        let mean = self.path(&Line { values: means, step_s }, axis);
+        let mean = self.path(&Curve { values: means, step_s }, axis);
         let _ = writeln!(svg, "<path class=\"line line-0\" d=\"{mean}\"/>");
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn chart(lines: usize) -> Chart {
-        let line = Line { values: vec![Some(1.0), None, Some(3.0), Some(2.0)], step_s: 900.0 };
+        let line = Curve { values: vec![Some(1.0), None, Some(3.0), Some(2.0)], step_s: 900.0 };
         Chart {
             title: "a < b".to_owned(),
             unit: "per minute".to_owned(),

@@ -10,6 +10,7 @@ use crate::scenario::{nanos, text};
 /// How long a request and its answer take together. The server decides halfway.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Latency {
     /// Always the same.
     Constant {

@@ -18,14 +18,14 @@
 #![forbid(unsafe_code)]
 
 pub mod chart;
+pub mod fake_api;
 pub mod fault;
 pub mod latency;
 pub mod measure;
 pub mod report;
 pub mod scenario;
-pub mod server;
+pub mod simulated_server;
 pub mod strategy;
-pub mod upstream;
 pub mod world;
 
 pub use scenario::{Scenario, ScenarioError};

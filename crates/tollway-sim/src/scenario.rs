@@ -13,7 +13,7 @@ pub use builtin::NAMES;
 
 use crate::fault::Faults;
 use crate::latency::Latency;
-use crate::server::{Limiting, ServerSpec, chunked};
+use crate::simulated_server::{Limiting, ServerSpec, chunked};
 use crate::strategy::Kind;
 
 /// More clients than this would be a mistake, and their series would not fit into memory.
@@ -285,10 +285,10 @@ impl fmt::Display for ScenarioError {
         match self {
             Self::UnknownName(name) => {
                 let names = NAMES.join(", ");
-                write!(f, "no scenario `{name}`; right would be a TOML file or one of {names}")
+                write!(f, "unknown scenario {name:?}; expected a TOML file or one of {names}")
             }
             Self::Syntax(message) => f.write_str(message),
-            Self::Field { field, right } => write!(f, "`{field}` is wrong: {right}"),
+            Self::Field { field, right } => write!(f, "`{field}`: {right}"),
         }
     }
 }

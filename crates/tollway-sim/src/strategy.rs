@@ -1,9 +1,9 @@
 //! How a client decides when to send: one trait, nine strategies.
 //!
 //! A strategy belongs to one process and serves all its tasks. Two kinds of behaviour fit the
-//! trait. A *sleeper* tells each task when to send as soon as it wants to ([`Turn::At`]). A *gate*
-//! lets tasks stand in line ([`Turn::Queue`]) and is asked again after every answer when the first
-//! in line may go.
+//! trait. A *sleeper* tells each task when to send as soon as it wants to ([`NextSend::At`]). A
+//! *gate* lets tasks stand in line ([`NextSend::Queue`]) and is asked again after every answer when
+//! the first in line may go.
 //!
 //! The ticket and AIMD strategies are the production [`Pacer`](tollway_upstream::pace::Pacer).
 
@@ -27,7 +27,7 @@ pub use remembering::{Decrease, Remembering};
 
 /// When a task that wants to send may do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum NextSend {
     /// At this moment of the process's clock, in nanoseconds; the past means at once.
     At(u64),
     /// Not now: it is to ask again at this moment.
@@ -42,9 +42,9 @@ pub trait Strategy {
     fn on_join(&mut self, _now_ns: u64) {}
 
     /// `task` wants to send; `retry` if its last request was refused.
-    fn turn(&mut self, task: usize, retry: bool, now_ns: u64) -> Turn;
+    fn next_send(&mut self, task: usize, retry: bool, now_ns: u64) -> NextSend;
 
-    /// When the first in line may go. Only asked if a turn was [`Turn::Queue`].
+    /// When the first in line may go. Only asked if a turn was [`NextSend::Queue`].
     fn gate(&mut self, _cost: Cost, now_ns: u64) -> u64 {
         now_ns
     }
@@ -89,6 +89,7 @@ impl Setting {
 /// The strategies by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Kind {
     /// Ticket pacing, the default.
     Ticket,

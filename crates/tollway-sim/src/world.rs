@@ -20,8 +20,8 @@ use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::fault::Faults;
 use crate::scenario::Scenario;
-use crate::server::Server;
-use crate::strategy::{Kind, Turn};
+use crate::simulated_server::Server;
+use crate::strategy::{Kind, NextSend};
 use agenda::{Agenda, Event};
 use process::{Process, Task};
 
@@ -189,17 +189,17 @@ impl World {
             task.wanted_ns = Some(self.now_ns);
         }
         let local = process.local(self.now_ns);
-        match process.strategy.turn(index - process.tasks.start, task.retry, local) {
-            Turn::At(at_ns) if at_ns <= local => self.send(index),
-            Turn::At(at_ns) => {
+        match process.strategy.next_send(index - process.tasks.start, task.retry, local) {
+            NextSend::At(at_ns) if at_ns <= local => self.send(index),
+            NextSend::At(at_ns) => {
                 let at_ns = self.now_ns.saturating_add(at_ns - local);
                 self.agenda.put(at_ns, Event::Wake(index as u32, task.turn));
             }
-            Turn::Later(at_ns) => {
+            NextSend::Later(at_ns) => {
                 let at_ns = self.now_ns.saturating_add(at_ns.saturating_sub(local));
                 self.agenda.put(at_ns, Event::Want(index as u32, task.turn));
             }
-            Turn::Queue => {
+            NextSend::Queue => {
                 process.queue.push_back(index);
                 let process = task.process;
                 self.open_gate(process);

@@ -73,7 +73,7 @@ pub use subject::{Capabilities, Failure, Figure, Figures, Outcome, Subject, Wait
 ///
 /// # Errors
 ///
-/// If the file does not read; a test of this crate's makes sure that it does.
+/// If the file is malformed; a test of this crate makes sure that it is not.
 pub fn scenarios() -> Result<Vec<Scenario>, FormatError> {
     load(include_str!("../conformance/scenarios.json"))
 }

@@ -3,10 +3,10 @@
 use tollway_core::{Charge, Cost, Key, Policy};
 
 use crate::Head;
-use crate::gate::Reason;
 use crate::guard::guarded;
 use crate::keys::{KEY_BYTES_MAX, KeyBuf, NoKey};
 use crate::limit::{Limit, MissingKey};
+use crate::refusal::Reason;
 
 /// The most limits of one layer. It bounds what a request can make a store do at once.
 pub(crate) const LIMITS_MAX: usize = 8;

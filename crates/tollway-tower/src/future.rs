@@ -168,7 +168,7 @@ fn finish<R, W: Bodies<R>>(
     gate.tell(*limits, verdict, None, response.headers_mut());
     let Some(mut open) = open.take() else { return response.map(plain) };
     open.begin_response(&ResponseHead::of(&response));
-    if gate.plan.until_end() {
+    if gate.charging.until_end() {
         return response.map(|body| W::limited(Body::held(body, open)));
     }
     drop(open);

@@ -7,15 +7,18 @@
 //!
 //! A store that answers at once takes a request through here without an allocation of ours.
 
-mod later;
-
+use std::cmp::Reverse;
 use std::pin::Pin;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use tollway_core::fields::{Denied, Dialect, Report, Standing};
 use tollway_core::{
-    Answer, Charge, Decision, OnStoreError, ReservationId, Reserved, StoreError, StoreLimiter,
-    Verdict,
+    Answer, Charge, Decision, ErrorKind, OnStoreError, ReservationId, Reserved, StoreError,
+    StoreLimiter, Verdict,
 };
 
 use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
@@ -23,14 +26,11 @@ use crate::guard::guarded;
 use crate::keys::KeyBuf;
 use crate::limit::{Predicate, Settle};
 use crate::outage::Outage;
-use crate::refusal::Refusals;
+use crate::refusal::{Reason, Refusal, Refusals};
 use crate::reply::Reply;
 use crate::settle::Open;
 use crate::wait::Waiting;
 use crate::{Head, Meter};
-
-pub(crate) use self::later::detach;
-use self::later::{First, Question};
 
 pub(crate) type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
 pub(crate) type Later = Pin<Box<dyn Future<Output = Passed> + Send>>;
@@ -50,27 +50,11 @@ pub struct Observation<'a> {
     pub degraded: bool,
 }
 
-/// Why a request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Reason {
-    /// A policy denied it.
-    Quota,
-    /// It has no key, and a limit demands one.
-    NoKey,
-    /// A function that the layer was configured with panicked.
-    Panicked,
-    /// The store failed, and a policy denies in that case.
-    Store,
-    /// The inner service is busy, and the layer sheds load.
-    Busy,
-}
-
 pub(crate) struct Gate {
     pub(crate) limiter: StoreLimiter,
     pub(crate) limits: Box<[Gated]>,
     pub(crate) shadows: Box<[Gated]>,
-    pub(crate) plan: Plan,
+    pub(crate) charging: Charging,
     pub(crate) reply: Reply,
     pub(crate) refusals: Refusals,
     pub(crate) exempt: Vec<Predicate>,
@@ -84,7 +68,7 @@ pub(crate) struct Gate {
 
 /// How units are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum Charging {
     /// At once and for good.
     Check,
     /// Reserved, and settled by the response's head.
@@ -95,7 +79,7 @@ pub(crate) enum Plan {
     Hold,
 }
 
-impl Plan {
+impl Charging {
     pub(crate) fn until_end(self) -> bool {
         matches!(self, Self::SettleAtEnd | Self::Hold)
     }
@@ -154,6 +138,31 @@ impl From<Reserved> for Taken {
         let reservation = reserved.reservation.map(|reservation| reservation.id);
         Self { verdict: reserved.verdict, reservation }
     }
+}
+
+/// A question to the store that takes a while.
+enum Question {
+    Check(Answer<Verdict>),
+    Reserve(Answer<Reserved>),
+}
+
+impl Question {
+    async fn answer(self) -> Result<Taken, StoreError> {
+        match self {
+            Self::Check(answer) => answer.await.map(Taken::from),
+            Self::Reserve(answer) => answer.await.map(Taken::from),
+        }
+    }
+}
+
+/// How far a request came before it had to wait.
+enum First {
+    /// Others with the same keys wait already, and must not be overtaken.
+    Unasked,
+    /// The store was asked and has not answered yet.
+    Asked(Question),
+    /// The store refused.
+    Refused(Refused),
 }
 
 type Answered = Result<Result<Taken, StoreError>, Question>;
@@ -263,7 +272,7 @@ impl Gate {
     #[inline(always)]
     fn ask(&self, demand: &Demand) -> Answered {
         demand.with_charges(&self.limits, |charges| {
-            if self.plan != Plan::Check {
+            if self.charging != Charging::Check {
                 return self.reserve(charges);
             }
             match self.limiter.check(charges) {
@@ -330,5 +339,139 @@ impl Gate {
 
     pub(crate) fn settle_of(&self, index: usize) -> Option<&Settle> {
         self.limits[index].limit.settle.as_ref()
+    }
+
+    /// The store failed: each policy says whether that lets a request pass, and for how long.
+    ///
+    /// `Local` is kept by the stores that can: Redis and a remote service answer by this process's
+    /// share before an error gets here. With a store that has no shares it denies, and so does
+    /// everything where the question itself was wrong: no outage excuses that.
+    #[cold]
+    fn judge_outage(&self, limits: LimitSet, error: &StoreError) -> Passed {
+        let now = self.limiter.clock().now();
+        let lasted = now.since(self.outage.began(now));
+        let allows = |index: usize| {
+            let policy = &self.limits[index].policy;
+            matches!(policy.store_error().once_gone_for(lasted), OnStoreError::Allow { .. })
+        };
+        if error.kind() != ErrorKind::Misuse && limits.indices().all(allows) {
+            return Ok(None);
+        }
+        Err(Refused { reason: Reason::Store, limits, verdict: None })
+    }
+
+    /// Finishes what takes a while: a store that answers later, a denial that is waited out.
+    #[cold]
+    fn later(self: &Arc<Self>, demand: Demand, first: First) -> Later {
+        let gate = Arc::clone(self);
+        Box::pin(async move {
+            let refused = match first {
+                First::Unasked => None,
+                First::Refused(refused) => Some(refused),
+                First::Asked(question) => match gate.judge(&demand, question.answer().await) {
+                    Err(refused) => Some(refused),
+                    passed => return passed,
+                },
+            };
+            match (&gate.waiting, refused) {
+                (Some(waiting), refused) => waiting.out(&gate, &demand, refused).await,
+                (None, Some(refused)) => Err(refused),
+                (None, None) => gate.check_again(&demand).await,
+            }
+        })
+    }
+
+    /// Asks the store once more.
+    pub(crate) async fn check_again(self: &Arc<Self>, demand: &Demand) -> Passed {
+        match self.ask(demand) {
+            Ok(taken) => self.judge(demand, taken),
+            Err(question) => self.judge(demand, question.answer().await),
+        }
+    }
+
+    /// What the store would answer now: the refusal, if it would refuse.
+    pub(crate) async fn look(self: &Arc<Self>, demand: &Demand) -> Option<Refused> {
+        let answer = demand.with_charges(&self.limits, |charges| self.limiter.peek(charges));
+        match answer.await {
+            Ok(verdict) if verdict.is_allowed() => None,
+            Ok(verdict) => {
+                let limits = demand.limits();
+                Some(Refused { reason: Reason::Quota, limits, verdict: Some(verdict) })
+            }
+            Err(error) => self.judge_outage(demand.limits(), &error).err(),
+        }
+    }
+
+    /// The response to a refused request.
+    pub(crate) fn refuse(&self, head: &Head<'_>, refused: &Refused) -> Response<Bytes> {
+        let violated = self.violated(refused);
+        let retry = refused.verdict.as_ref().and_then(|verdict| verdict.retry()?.after());
+        let status = self.refusals.status_of(refused.reason);
+        let refusal = Refusal { reason: refused.reason, status, violated: &violated, retry };
+        let mut response = self.refusals.respond(&refusal, head.is_grpc());
+        if let Some(verdict) = &refused.verdict {
+            let denied = verdict.denied_by().map(|by| Denied { by, retry });
+            self.tell(refused.limits, verdict, denied, response.headers_mut());
+        }
+        response
+    }
+
+    /// The policies that denied, each once, the one to wait for longest first.
+    fn violated(&self, refused: &Refused) -> Vec<&str> {
+        let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
+        let decided = refused.limits.indices().zip(decisions);
+        let denied = decided.filter_map(|(index, decision)| Some((decision.retry()?, index)));
+        let mut denied: Vec<_> = denied.collect();
+        denied.sort_by_key(|&(retry, _)| Reverse(retry));
+        let mut names = Vec::new();
+        for (_, index) in denied {
+            let name = self.limits[index].policy.name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// Writes how the limits in `set` stand into `headers`.
+    pub(crate) fn tell(
+        &self,
+        set: LimitSet,
+        verdict: &Verdict,
+        denied: Option<Denied>,
+        headers: &mut HeaderMap,
+    ) {
+        let decisions = verdict.decisions();
+        if decisions.is_empty() {
+            return;
+        }
+        let epoch = match self.reply.dialect {
+            Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
+            _ => Duration::ZERO,
+        };
+        let standing = |(index, decision): (usize, &Decision)| {
+            Standing::new(&self.limits[index].policy, decision.snapshot())
+        };
+        let mut standings = set.indices().zip(decisions).map(standing);
+        // Most requests are one charge, which needs no list.
+        if decisions.len() == 1 {
+            let only = standings.next();
+            let report = Report { standings: only.as_slice(), denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        } else {
+            let all: Vec<_> = standings.collect();
+            let report = Report { standings: &all, denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        }
+    }
+}
+
+/// Lets an answer nobody waits for finish on the runtime. Without one it is dropped, which a store
+/// survives: a reservation then ends by its policy's terms.
+pub(crate) fn detach<T: Send + 'static>(answer: Answer<T>) {
+    if let Answer::Pending(future) = answer
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        runtime.spawn(future);
     }
 }

@@ -50,6 +50,7 @@ pub trait KeySource: Send + Sync + 'static {
 
 /// Why a request has no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NoKey {
     /// What the source looks for is absent, empty or too long: [`MissingKey`](crate::MissingKey)
     /// decides.

@@ -15,7 +15,7 @@ use tower_layer::Layer;
 use crate::AxumBody;
 use crate::demand::{Gated, LIMITS_MAX};
 use crate::error::{LayerError, LayerErrorKind};
-use crate::gate::{Gate, Observation, Observer, Plan};
+use crate::gate::{Charging, Gate, Observation, Observer};
 use crate::keys::KeySource;
 use crate::limit::{Limit, Predicate, Settle};
 use crate::outage::Outage;
@@ -188,16 +188,16 @@ impl Builder {
     /// have, if concurrency policies are mixed with others, or are to be settled.
     pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
         let (limits, shadows) = self.gated()?;
-        let plan = plan(&limits)?;
+        let charging = charging(&limits)?;
         let is_bare = |gated: &Gated| gated.limit.only_if.is_none() && gated.limit.cost.is_none();
         let looked_at = self.observer.is_some() || !self.exempt.is_empty() || !shadows.is_empty();
-        let is_plain = plan == Plan::Check
+        let is_plain = charging == Charging::Check
             && limits.len() == 1
             && limits.iter().all(is_bare)
             && !looked_at
             && self.waiting.is_none();
         let gate = Gate {
-            plan,
+            charging,
             is_plain,
             reply: Reply::new(self.dialect, &limits),
             refusals: Refusals { status: self.status, custom: self.rejection },
@@ -240,22 +240,22 @@ impl fmt::Debug for Builder {
 }
 
 /// How a layer with these limits takes units.
-fn plan(limits: &[Gated]) -> Result<Plan, LayerError> {
+fn charging(limits: &[Gated]) -> Result<Charging, LayerError> {
     let holds = |gated: &Gated| matches!(gated.policy.algorithm(), Algorithm::Concurrency(_));
-    let mut plan = Plan::Check;
+    let mut charging = Charging::Check;
     for gated in limits {
         let fail = |kind| Err(LayerError::new(kind, gated.policy.name()));
         if holds(gated) != holds(&limits[0]) {
             return fail(LayerErrorKind::MixedKinds);
         }
-        plan = match (&gated.limit.settle, plan) {
-            (None, _) if holds(gated) => Plan::Hold,
+        charging = match (&gated.limit.settle, charging) {
+            (None, _) if holds(gated) => Charging::Hold,
             (Some(_), _) if holds(gated) => return fail(LayerErrorKind::SettledConcurrency),
-            (None, plan) => plan,
-            (Some(Settle::Head(_)), Plan::Check) => Plan::SettleAtHead,
-            (Some(Settle::Head(_)), plan) => plan,
-            (Some(Settle::Bytes | Settle::Metered), _) => Plan::SettleAtEnd,
+            (None, charging) => charging,
+            (Some(Settle::Head(_)), Charging::Check) => Charging::SettleAtHead,
+            (Some(Settle::Head(_)), charging) => charging,
+            (Some(Settle::Bytes | Settle::Metered), _) => Charging::SettleAtEnd,
         };
     }
-    Ok(plan)
+    Ok(charging)
 }

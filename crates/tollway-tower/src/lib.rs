@@ -57,11 +57,11 @@ pub use body::AxumBody;
 pub use body::{AnyBody, Bodies, Body};
 pub use error::{LayerError, LayerErrorKind};
 pub use future::ResponseFuture;
-pub use gate::{Observation, Reason};
+pub use gate::Observation;
 pub use head::{Head, ResponseHead};
 pub use layer::{Builder, RateLimitLayer};
 pub use limit::{Limit, Meter, MissingKey};
-pub use refusal::Refusal;
+pub use refusal::{Reason, Refusal};
 pub use service::RateLimit;
 pub use tollway_core::fields::Dialect;
 

@@ -13,6 +13,7 @@ pub(crate) type RealCost = Box<dyn Fn(&ResponseHead<'_>, u64) -> u64 + Send + Sy
 
 /// What to do with a request that has no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// All such requests share one key of their own: limited together, never free. The default,
     /// because leaving a header out must not be a way round the limit, nor an outage.

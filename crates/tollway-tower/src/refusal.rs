@@ -1,21 +1,34 @@
 //! The response to a request that is refused: status, body, and the truth in header fields.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use tollway_core::fields::{Denied, Problem};
+use tollway_core::fields::Problem;
 
-use crate::Head;
-use crate::gate::{Gate, Reason, Refused};
 use crate::guard::guarded;
 
 pub(crate) type Rejection = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A policy denied it.
+    Quota,
+    /// It has no key, and a limit demands one.
+    NoKey,
+    /// A function that the layer was configured with panicked.
+    Panicked,
+    /// The store failed, and a policy denies in that case.
+    Store,
+    /// The inner service is busy, and the layer sheds load.
+    Busy,
+}
 
 /// Why and how a request is refused, for a custom rejection body.
 #[derive(Debug, Clone, Copy)]
@@ -36,41 +49,8 @@ pub(crate) struct Refusals {
     pub(crate) custom: Option<Rejection>,
 }
 
-impl Gate {
-    /// The response to a refused request.
-    pub(crate) fn refuse(&self, head: &Head<'_>, refused: &Refused) -> Response<Bytes> {
-        let violated = self.violated(refused);
-        let retry = refused.verdict.as_ref().and_then(|verdict| verdict.retry()?.after());
-        let status = self.refusals.status_of(refused.reason);
-        let refusal = Refusal { reason: refused.reason, status, violated: &violated, retry };
-        let mut response = self.refusals.respond(&refusal, head.is_grpc());
-        if let Some(verdict) = &refused.verdict {
-            let denied = verdict.denied_by().map(|by| Denied { by, retry });
-            self.tell(refused.limits, verdict, denied, response.headers_mut());
-        }
-        response
-    }
-
-    /// The policies that denied, each once, the one to wait for longest first.
-    fn violated(&self, refused: &Refused) -> Vec<&str> {
-        let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
-        let decided = refused.limits.indices().zip(decisions);
-        let denied = decided.filter_map(|(index, decision)| Some((decision.retry()?, index)));
-        let mut denied: Vec<_> = denied.collect();
-        denied.sort_by_key(|&(retry, _)| Reverse(retry));
-        let mut names = Vec::new();
-        for (_, index) in denied {
-            let name = self.limits[index].policy.name();
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    }
-}
-
 impl Refusals {
-    fn status_of(&self, reason: Reason) -> StatusCode {
+    pub(crate) fn status_of(&self, reason: Reason) -> StatusCode {
         match reason {
             Reason::Quota => self.status,
             Reason::NoKey => StatusCode::FORBIDDEN,
@@ -79,7 +59,7 @@ impl Refusals {
         }
     }
 
-    fn respond(&self, refusal: &Refusal<'_>, grpc: bool) -> Response<Bytes> {
+    pub(crate) fn respond(&self, refusal: &Refusal<'_>, grpc: bool) -> Response<Bytes> {
         let custom = self.custom.as_ref();
         // A rejection function that panics still owes the client an answer: the default one.
         match custom.map(|custom| guarded(|| custom(refusal))) {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollway_core::fields::{Denied, Dialect, Field, Report, Standing};
-use tollway_core::{Decision, Snapshot, Verdict};
+use tollway_core::Snapshot;
+use tollway_core::fields::{Dialect, Field, Report, Standing};
 
-use crate::demand::{Gated, LimitSet};
-use crate::gate::Gate;
+use crate::demand::Gated;
 
 /// Header names by [`Field`], made once: making one costs as much as a lookup.
 static NAMES: [HeaderName; Field::ALL.len()] =
@@ -26,7 +25,7 @@ thread_local! {
 /// How a layer tells clients about its limits.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    dialect: Dialect,
+    pub(crate) dialect: Dialect,
     /// `RateLimit-Policy` for requests that all limits apply to: the same bytes every time.
     policies: Option<HeaderValue>,
 }
@@ -49,7 +48,7 @@ impl Reply {
         matches!(self.dialect, Dialect::Off | Dialect::RetryAfter)
     }
 
-    fn emit(&self, report: &Report<'_>, limits: usize, headers: &mut HeaderMap) {
+    pub(crate) fn emit(&self, report: &Report<'_>, limits: usize, headers: &mut HeaderMap) {
         LINE.with_borrow_mut(|line| match &self.policies {
             Some(policies) if report.standings.len() == limits => {
                 headers.append(&NAMES[Field::RateLimitPolicy as usize], policies.clone());
@@ -61,40 +60,6 @@ impl Reply {
                 self.dialect.emit(report, line, put);
             }
         });
-    }
-}
-
-impl Gate {
-    /// Writes how the limits in `set` stand into `headers`.
-    pub(crate) fn tell(
-        &self,
-        set: LimitSet,
-        verdict: &Verdict,
-        denied: Option<Denied>,
-        headers: &mut HeaderMap,
-    ) {
-        let decisions = verdict.decisions();
-        if decisions.is_empty() {
-            return;
-        }
-        let epoch = match self.reply.dialect {
-            Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
-            _ => Duration::ZERO,
-        };
-        let standing = |(index, decision): (usize, &Decision)| {
-            Standing::new(&self.limits[index].policy, decision.snapshot())
-        };
-        let mut standings = set.indices().zip(decisions).map(standing);
-        // Most requests are one charge, which needs no list.
-        if decisions.len() == 1 {
-            let only = standings.next();
-            let report = Report { standings: only.as_slice(), denied, epoch };
-            self.reply.emit(&report, self.limits.len(), headers);
-        } else {
-            let all: Vec<_> = standings.collect();
-            let report = Report { standings: &all, denied, epoch };
-            self.reply.emit(&report, self.limits.len(), headers);
-        }
     }
 }
 

@@ -9,7 +9,8 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::future::{Stage, call};
-use crate::gate::{Admission, Gate, Reason, Refused};
+use crate::gate::{Admission, Gate, Refused};
+use crate::refusal::Reason;
 use crate::{AnyBody, Bodies, Head, ResponseFuture};
 
 /// A service behind a [`RateLimitLayer`](crate::RateLimitLayer). Clones share all limits.

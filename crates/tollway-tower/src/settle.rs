@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! reserve ──► handler ──► head of response ──► body … end
-//!                │             └ costs by head known; settled here unless the plan waits
+//!                │             └ costs by head known; settled here unless it waits for the end
 //!                │                                   └ bytes counted, meter read: settled here
 //!                └ dropped (client gone, handler failed): what was reserved stays charged
 //! ```
@@ -16,7 +16,7 @@ use tollway_core::ReservationId;
 
 use crate::ResponseHead;
 use crate::demand::{Demand, LIMITS_MAX, LimitSet};
-use crate::gate::{Gate, Plan, detach};
+use crate::gate::{Charging, Gate, detach};
 use crate::guard::guarded;
 use crate::limit::{Meter, Settle};
 
@@ -63,7 +63,7 @@ impl Open {
 
     fn settle(&mut self) {
         let limiter = &self.gate.limiter;
-        if self.gate.plan == Plan::Hold {
+        if self.gate.charging == Charging::Hold {
             return limiter.release(self.id);
         }
         let reported = self.meter.as_ref().and_then(Meter::reported);

@@ -28,11 +28,11 @@ pub(crate) struct Waiting {
     at_most: Duration,
     places: Arc<Semaphore>,
     /// A line for each demand that somebody waits for; no more of them than places.
-    lines: Mutex<HashMap<Vec<u8>, Arc<Line>>>,
+    lines: Mutex<HashMap<Vec<u8>, Arc<KeyLock>>>,
 }
 
 /// Requests with the same keys. A fair lock: who asked first for it gets it first.
-type Line = tokio::sync::Mutex<()>;
+type KeyLock = tokio::sync::Mutex<()>;
 
 impl Waiting {
     pub(crate) fn new(at_most: Duration, places: usize) -> Self {
@@ -84,26 +84,26 @@ impl Waiting {
     }
 
     /// A place at the end of the line of that name, if one is free.
-    fn join(&self, name: Vec<u8>) -> Option<Place<'_>> {
+    fn join(&self, name: Vec<u8>) -> Option<WaitSlot<'_>> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let line = Arc::clone(self.lines().entry(name.clone()).or_default());
-        Some(Place { waiting: self, name, line, _place: place })
+        Some(WaitSlot { waiting: self, name, line, _place: place })
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<Line>>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<KeyLock>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One request's place in a line, given back when dropped.
-struct Place<'a> {
+struct WaitSlot<'a> {
     waiting: &'a Waiting,
     name: Vec<u8>,
-    line: Arc<Line>,
+    line: Arc<KeyLock>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
         let mut lines = self.waiting.lines();
         // Let go under the lock, as all are: of two that leave together the second sees it.
@@ -143,6 +143,6 @@ async fn refused_late(gate: &Arc<Gate>, demand: &Demand) -> Refused {
     match gate.look(demand).await {
         Some(refused) => refused,
         // Units there are, but they are those of the line.
-        None => Refused::from(crate::gate::Reason::Busy),
+        None => Refused::from(crate::Reason::Busy),
     }
 }

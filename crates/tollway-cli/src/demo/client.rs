@@ -1,6 +1,6 @@
 //! One client process of the demo: tasks that send as fast as their shared pacer lets them.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::BufRead as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -9,7 +9,8 @@ use tollway_core::Quota;
 use tollway_upstream::pace::reqwest::PaceMiddleware;
 use tollway_upstream::pace::{Gate, Settings};
 
-use super::tally::Line;
+use super::tally::RequestReport;
+use crate::say;
 
 /// What all clients share.
 const TOKEN: &str = "the-shared-token";
@@ -38,7 +39,7 @@ pub(super) struct Args {
 /// processes begin together.
 pub(super) fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    say("ready")?;
+    say("ready\n")?;
     std::io::stdin().lock().read_line(&mut String::new()).context("the parent is gone")?;
     runtime.block_on(async {
         let seed = u64::from(std::process::id());
@@ -72,15 +73,11 @@ async fn send(task: u32, client: &ClientWithMiddleware, gate: &Gate, url: &str, 
             Err(_) => (0, None),
         };
         let sleep_for_s = gate.interval().as_secs_f64() * scale;
-        let line = Line { process: std::process::id(), task, status, remaining, sleep_for_s };
-        if say(&line.to_string()).is_err() {
+        let line =
+            RequestReport { process: std::process::id(), task, status, remaining, sleep_for_s };
+        // One whole line at a time: tasks must not write into each other's lines.
+        if say(&format!("{line}\n")).is_err() {
             return;
         }
     }
-}
-
-/// One whole line at a time: tasks must not write into each other's lines.
-fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("the parent is gone")
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tollway_core::Quota;
 
-use super::tally::Line;
+use super::tally::RequestReport;
 
 /// Lines that wait to be read.
 const LINES_MAX: usize = 1_024;
@@ -71,7 +71,7 @@ impl Fleet {
 
 /// What the processes say, in the order in which it is heard.
 pub(super) struct Voices {
-    lines: mpsc::Receiver<Line>,
+    lines: mpsc::Receiver<RequestReport>,
     readers: Vec<JoinHandle<Result<()>>>,
 }
 
@@ -81,7 +81,7 @@ impl Voices {
     /// # Cancel safety
     ///
     /// No line is lost.
-    pub(super) async fn next(&mut self) -> Option<Line> {
+    pub(super) async fn next(&mut self) -> Option<RequestReport> {
         self.lines.recv().await
     }
 
@@ -112,11 +112,11 @@ impl Client {
     }
 
     /// Lets the process begin and hands on its lines until it ends.
-    async fn forward(mut self, sender: mpsc::Sender<Line>) -> Result<()> {
+    async fn forward(mut self, sender: mpsc::Sender<RequestReport>) -> Result<()> {
         let mut stdin = self.child.stdin.take().context("a client without standard input")?;
         stdin.write_all(b"go\n").await.context("a client process is gone")?;
         while let Some(text) = self.lines.next_line().await? {
-            if let Some(line) = Line::parse(&text)
+            if let Some(line) = RequestReport::parse(&text)
                 && sender.send(line).await.is_err()
             {
                 return Ok(());

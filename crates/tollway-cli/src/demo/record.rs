@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tollway_core::Quota;
-use tollway_sim::chart::{Chart, Line as Curve, columns_of};
+use tollway_sim::chart::{Chart, Curve, columns_of};
 
-use super::tally::{Line, Tally};
+use super::tally::{RequestReport, Tally};
 
 const BAR_CHARS: u64 = 40;
 /// A client sends a few times a second: bare counts per second would be a comb.
@@ -31,7 +31,7 @@ impl Record {
     }
 
     /// Adds what a client said so long after the beginning.
-    pub(super) fn add(&mut self, line: &Line, at: Duration) {
+    pub(super) fn add(&mut self, line: &RequestReport, at: Duration) {
         self.tally.add(line);
         let second = (at.as_secs() as usize).min(self.seconds - 1);
         let client = self.accepted.entry((line.process, line.task));
@@ -137,7 +137,7 @@ mod tests {
         for (process, task, status, at_ms) in
             [(7, 0, 200, 100), (7, 1, 200, 1_100), (9, 0, 429, 1_200), (9, 0, 200, 5_000)]
         {
-            let line = Line { process, task, status, remaining: None, sleep_for_s: 0.1 };
+            let line = RequestReport { process, task, status, remaining: None, sleep_for_s: 0.1 };
             record.add(&line, Duration::from_millis(at_ms));
         }
         record

@@ -8,7 +8,7 @@ use tollway_sim::measure::jain;
 
 /// One request as a client reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Line {
+pub(super) struct RequestReport {
     pub(super) process: u32,
     pub(super) task: u32,
     pub(super) status: u16,
@@ -16,7 +16,7 @@ pub(super) struct Line {
     pub(super) sleep_for_s: f64,
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for RequestReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}: #status={} #remaining=", self.process, self.task, self.status)?;
         match self.remaining {
@@ -27,7 +27,7 @@ impl fmt::Display for Line {
     }
 }
 
-impl Line {
+impl RequestReport {
     /// The line that [`fmt::Display`] wrote, if `text` is one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (who, rest) = text.split_once(": ")?;
@@ -70,7 +70,7 @@ pub(super) struct Summary {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, line: &Line) {
+    pub(super) fn add(&mut self, line: &RequestReport) {
         let (accepted, limited) = self.tasks.entry((line.process, line.task)).or_default();
         match line.status {
             200 => *accepted += 1,
@@ -126,12 +126,17 @@ mod tests {
     #[test]
     fn what_a_client_writes_is_what_the_parent_reads() {
         for remaining in [Some(74), None] {
-            let line =
-                Line { process: 13_946, task: 3, status: 200, remaining, sleep_for_s: 6.163 };
-            assert_eq!(Line::parse(&line.to_string()), Some(line));
+            let line = RequestReport {
+                process: 13_946,
+                task: 3,
+                status: 200,
+                remaining,
+                sleep_for_s: 6.163,
+            };
+            assert_eq!(RequestReport::parse(&line.to_string()), Some(line));
         }
         for other in ["", "ready", "13946#3: #status=", "a#b: #status=200 #remaining=1"] {
-            assert_eq!(Line::parse(other), None, "{other}");
+            assert_eq!(RequestReport::parse(other), None, "{other}");
         }
     }
 
@@ -139,7 +144,13 @@ mod tests {
     fn refused_requests_are_not_shares() {
         let mut tally = Tally::default();
         for (process, status) in [(1, 200), (1, 429), (2, 200), (2, 503)] {
-            tally.add(&Line { process, task: 0, status, remaining: None, sleep_for_s: 1.0 });
+            tally.add(&RequestReport {
+                process,
+                task: 0,
+                status,
+                remaining: None,
+                sleep_for_s: 1.0,
+            });
         }
         let summary = tally.summary(4.0);
         assert_eq!((summary.accepted, summary.limited, summary.failed), (2, 1, 1));

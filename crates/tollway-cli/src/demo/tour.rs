@@ -1,7 +1,7 @@
 //! `tollway demo`: the service under load, its page, and 25 clients that share one token fairly.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tollway_server::{Backing, Front, Metrics, Server, Service, until_told};
 use super::fleet::{Fleet, Orders};
 use super::record::Record;
 use super::traffic::{self, Seen};
+use crate::say;
 
 const RULES: &str = include_str!("tour.toml");
 /// What the rules say of the token.
@@ -48,7 +49,7 @@ pub(crate) struct Tour {
 /// Shows a limit enforced, a page in motion and a chart of 25 clients.
 pub(super) fn run(args: &Tour) -> Result<()> {
     if !(3..=3_600).contains(&args.seconds) {
-        bail!("--seconds must be between 3 and 3600");
+        bail!("invalid --seconds {}: expected 3 to 3600", args.seconds);
     }
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(tour(args))
 }
@@ -155,10 +156,4 @@ async fn watch(url: &str, seconds: u16, seen: &Seen) -> Result<Record> {
     }
     voices.end().await?;
     Ok(record)
-}
-
-fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.context("cannot write to standard output")
 }

@@ -22,21 +22,11 @@ const EVERY: Duration = Duration::from_secs(2);
 const PARTS: u64 = 60;
 
 /// Where invalid requests are counted.
-pub(super) struct Kept {
+pub(super) struct InvalidCounter {
     limiter: Option<StoreLimiter>,
     file: Option<File>,
     /// The fleet's store, if it is counted there.
     pub(super) store: Option<RedisStore>,
-}
-
-/// Where it is kept, from the command line.
-pub(super) struct Place<'a> {
-    pub(super) store: &'a str,
-    /// Whether to start although the store is away.
-    pub(super) start_without: bool,
-    pub(super) file: Option<PathBuf>,
-    /// Whether to start only with a file that can be used, if there is one.
-    pub(super) is_required: bool,
 }
 
 /// The count in memory, and the file in which it outlives the process.
@@ -47,34 +37,36 @@ struct File {
     path: PathBuf,
 }
 
-impl Kept {
-    /// Counts by `quota` in the store; `off` counts nothing.
-    pub(super) async fn open(place: Place<'_>, quota: &str) -> Result<Self> {
-        let Place { store, start_without, file, is_required } = place;
-        if quota == "off" {
-            return Ok(Self { limiter: None, file: None, store: None });
-        }
-        let quota: Quota = quota.parse().with_context(|| format!("--invalid {quota}"))?;
-        let window = SlidingWindow::new(quota, PARTS).context("--invalid")?;
-        let policy = Policy::new(POLICY, window).context("--invalid")?;
-        if store != "memory" {
-            // The URL may hold a password: it is not repeated.
-            let settings =
-                tollway_redis::Settings { start_without, ..tollway_redis::Settings::default() };
-            let store = RedisStore::connect(store, settings).await.context("--store")?;
-            let shared: Arc<dyn Store> = Arc::new(store.clone());
-            let limiter = StoreLimiter::new([policy], shared, Arc::new(SystemClock::new()));
-            return Ok(Self { limiter: Some(limiter), file: None, store: Some(store) });
-        }
+impl InvalidCounter {
+    /// Counts nothing.
+    pub(super) const fn off() -> Self {
+        Self { limiter: None, file: None, store: None }
+    }
+
+    /// Counts in the store that proxies share; `start_without` starts although the store is away.
+    pub(super) async fn in_store(quota: &str, store: &str, start_without: bool) -> Result<Self> {
+        let policy = policy(quota)?;
+        let settings = tollway_redis::Settings { start_without, ..Default::default() };
+        // The URL may hold a password: it is not repeated.
+        let store = RedisStore::connect(store, settings).await.context("--store")?;
+        let shared: Arc<dyn Store> = Arc::new(store.clone());
+        let limiter = StoreLimiter::new([policy], shared, Arc::new(SystemClock::new()));
+        Ok(Self { limiter: Some(limiter), file: None, store: Some(store) })
+    }
+
+    /// Counts in this process and, if there is one, in a `file`; one that cannot be used is set
+    /// aside unless it `is_required`.
+    pub(super) fn in_memory(quota: &str, file: Option<&Path>, is_required: bool) -> Result<Self> {
+        let policy = policy(quota)?;
         let capacity = Capacity::keys(1_000);
-        let memory = Arc::new(match &file {
+        let memory = Arc::new(match file {
             Some(path) => restored(path, is_required, capacity)?,
             None => MemoryStore::new(capacity),
         });
         let clock = Arc::new(snapshot::clock(&memory));
         let store: Arc<dyn Store> = Arc::clone(&memory) as _;
         let limiter = StoreLimiter::new([policy], store, Arc::clone(&clock) as _);
-        let file = file.map(|path| File { memory, clock, path });
+        let file = file.map(|path| File { memory, clock, path: path.to_owned() });
         Ok(Self { limiter: Some(limiter), file, store: None })
     }
 
@@ -85,7 +77,7 @@ impl Kept {
     }
 
     /// Writes the file from time to time: a crash forgets seconds, not all.
-    pub(super) fn keep(&self) -> JoinHandle<()> {
+    pub(super) fn keep_file(&self) -> JoinHandle<()> {
         let file = self.file.clone();
         tokio::spawn(async move {
             let Some(file) = file else { return };
@@ -115,8 +107,15 @@ impl Kept {
 impl File {
     fn write(&self) -> Result<()> {
         let written = self.memory.dump(&self.path, self.clock.now());
-        written.with_context(|| format!("--state {}", self.path.display()))
+        written.with_context(|| format!("cannot write --state {}", self.path.display()))
     }
+}
+
+fn policy(quota: &str) -> Result<Policy> {
+    let invalid = || format!("invalid --invalid {quota:?}: expected off, or for example 10000/10m");
+    let quota: Quota = quota.parse().with_context(invalid)?;
+    let window = SlidingWindow::new(quota, PARTS).with_context(invalid)?;
+    Policy::new(POLICY, window).with_context(invalid)
 }
 
 fn restored(path: &Path, is_required: bool, capacity: Capacity) -> Result<MemoryStore> {

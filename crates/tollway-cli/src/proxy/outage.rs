@@ -1,6 +1,6 @@
 //! Outages of the store that proxies share, as lines on standard error.
 
-use tollway_core::outages::Turn;
+use tollway_core::outages::OutageEvent;
 use tollway_core::{Outage, Store as _};
 use tollway_proxy::SharedStore;
 use tollway_redis::RedisStore;
@@ -27,13 +27,13 @@ impl SharedStore for Shared {
 }
 
 /// One line when an outage begins, one when it is over.
-pub(super) fn tell(turn: &Turn) {
+pub(super) fn tell(turn: &OutageEvent) {
     match turn {
-        Turn::Began(outage) => {
+        OutageEvent::Began(outage) => {
             let reason = &outage.reason;
             say(&format!("WARN the store does not answer, budgets are kept here alone: {reason}"));
         }
-        Turn::Ended(outage, lasted) => {
+        OutageEvent::Ended(outage, lasted) => {
             let (seconds, unanswered) = (lasted.as_secs_f64(), outage.unanswered);
             say(&format!(
                 "INFO the store answers again, after {seconds:.1} s and {unanswered} calls without \

@@ -11,7 +11,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use tollway_queue::QueueName;
 
-use super::{Client, say};
+use super::Client;
+use crate::say;
 
 /// A look costs the service a call; more of them show nothing that an eye could see.
 const EVERY_MIN: Duration = Duration::from_millis(10);
@@ -35,7 +36,7 @@ fn seconds(text: &str) -> Result<Duration> {
 fn interval(text: &str) -> Result<Duration> {
     let every = seconds(text)?;
     if every < EVERY_MIN {
-        bail!("expected at least {} seconds", EVERY_MIN.as_secs_f64());
+        bail!("{text} s is too often; expected at least {} s", EVERY_MIN.as_secs_f64());
     }
     Ok(every)
 }
@@ -47,13 +48,13 @@ pub(super) fn watch(client: &Client, args: &Args) -> Result<()> {
     // Whatever is said next begins on a line of its own.
     screen.clear();
     let over = followed?.over;
-    say(&format!("{}: {over} jobs are over, nothing is left", args.queue))
+    say(&format!("{}: {over} jobs are over, nothing is left\n", args.queue))
 }
 
 /// Waits, silently, until the queue is empty.
 pub(super) fn drain(client: &Client, args: &Args) -> Result<()> {
     follow(client, args, |_, _| {})?;
-    say(&format!("{}: nothing is left", args.queue))
+    say(&format!("{}: nothing is left\n", args.queue))
 }
 
 fn follow(client: &Client, args: &Args, mut show: impl FnMut(&Course, &Value)) -> Result<Course> {

@@ -10,7 +10,7 @@ use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Charge, Cost, Key, Policy, Quota, Timestamp};
 use tollway_memory::{Capacity, MemoryStore};
-use tollway_sim::chart::{Chart, Line};
+use tollway_sim::chart::{Chart, Curve};
 
 use crate::face::root;
 
@@ -103,7 +103,10 @@ fn chart(title: &str, policy: &Policy) -> Chart {
     Chart {
         title: title.to_owned(),
         unit: "admitted in 5 s".to_owned(),
-        lines: vec![Line { values: admitted.into_iter().map(Some).collect(), step_s: STEP as f64 }],
+        lines: vec![Curve {
+            values: admitted.into_iter().map(Some).collect(),
+            step_s: STEP as f64,
+        }],
         length_s: SECONDS as f64,
         top: 25.0,
     }

@@ -486,7 +486,7 @@ fn top_and_queue_speak_tls_and_unix_sockets() {
     assert!(succeed(&["top", "--once", &place]).contains("denied/m"));
     assert!(succeed(&["queue", "--at", &place, "stats"]).contains("mail: 0 waiting"));
     let wrong = fail(&["top", "--once", "ftp://localhost"]);
-    assert!(wrong.contains("right would be host:port"), "{wrong}");
+    assert!(wrong.contains("expected host:port"), "{wrong}");
 }
 
 /// Whoever opens connections and says nothing uses up places, but never those of probes.

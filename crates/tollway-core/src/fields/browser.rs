@@ -81,7 +81,7 @@ pub struct NotAHost;
 
 impl core::fmt::Display for NotAHost {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("right would be a host name without a port, such as limits.example.com")
+        f.write_str("expected a host name without a port, such as limits.example.com")
     }
 }
 

@@ -1,12 +1,67 @@
-//! Dates in header fields as time since the Unix epoch.
+//! Dates in header fields as time since the Unix epoch, and the calendar behind them.
 //!
-//! Read: the three HTTP-date forms of RFC 9110, RFC 3339 (also with only minutes, as Jira sends),
-//! and what JavaScript's `Date` prints (lemlist). Instants before 1970 read as the epoch itself:
-//! all a limit can learn from them is that they are past. Leap seconds read as the second after.
+//! Printed: the preferred HTTP-date of RFC 9110, and RFC 3339 in UTC. Read: the three HTTP-date
+//! forms of RFC 9110, RFC 3339 (also with only minutes, as Jira sends), and what JavaScript's
+//! `Date` prints (lemlist). Instants before 1970 read as the epoch itself: all a limit can learn
+//! from them is that they are past. Leap seconds read as the second after.
 
+use alloc::format;
+use alloc::string::String;
 use core::time::Duration;
 
 use super::digits::{all_digits, seconds};
+
+const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+
+/// Prints an HTTP-date, `Sun, 06 Nov 1994 08:49:37 GMT`, rounded down as clocks show it.
+///
+/// ```
+/// use core::time::Duration;
+/// use tollway_core::fields::calendar;
+///
+/// let rfc_example = Duration::from_secs(784_111_777);
+/// assert_eq!(calendar::print_http_date(rfc_example), "Sun, 06 Nov 1994 08:49:37 GMT");
+/// assert_eq!(calendar::print_rfc3339(rfc_example), "1994-11-06T08:49:37Z");
+/// ```
+#[must_use]
+pub fn print_http_date(epoch: Duration) -> String {
+    let days = epoch.as_secs() / 86_400;
+    let (year, month, day) = civil(days);
+    let (weekday, at) = (WEEKDAYS[(days % 7) as usize], (month as usize - 1) * 3);
+    let (name, time) = (&MONTHS[at..at + 3], time_of_day(epoch.as_secs()));
+    format!("{weekday}, {day:02} {name} {year} {time} GMT")
+}
+
+/// Prints RFC 3339, `1994-11-06T08:49:38Z`, rounded up: a reset must not be told too early.
+#[must_use]
+pub fn print_rfc3339(epoch: Duration) -> String {
+    let seconds = super::seconds_up(epoch);
+    let (year, month, day) = civil(seconds / 86_400);
+    format!("{year}-{month:02}-{day:02}T{}Z", time_of_day(seconds))
+}
+
+/// Year, month and day, both from 1, of a day counted from 1970-01-01.
+///
+/// Years are counted from March and in eras of 400, which all have the same number of days: the
+/// leap day is the last of its year, so that lengths of months need no leap rule.
+#[must_use]
+pub const fn civil(day: u64) -> (u64, u64, u64) {
+    let shifted = day + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let leap_days = day_of_era / 1_460 + day_of_era / 146_096 - day_of_era / 36_524;
+    let year_of_era = (day_of_era - leap_days) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year_of_era + (month <= 2) as u64, month, day)
+}
+
+fn time_of_day(seconds: u64) -> String {
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}")
+}
 
 /// Reads an HTTP-date, or a date as JavaScript prints it.
 ///
@@ -102,8 +157,7 @@ fn number(text: &str, len_max: usize) -> Option<i64> {
 }
 
 fn month(name: &str) -> Option<i64> {
-    const NAMES: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let at = (name.len() == 3).then(|| NAMES.find(name))??;
+    let at = (name.len() == 3).then(|| MONTHS.find(name))??;
     (at % 3 == 0).then_some(at as i64 / 3 + 1)
 }
 
@@ -144,4 +198,26 @@ pub const fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let from_march = (month + 9) % 12;
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     year * 365 + leap_days + (from_march * 153 + 2) / 5 + day - 1 - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_day_of_a_thousand_years_is_the_day_that_it_was_made_from() {
+        for day in 0..365_250u64 {
+            let (year, month, of_month) = civil(day);
+            let back = days_since_epoch(year as i64, month as i64, of_month as i64);
+            assert_eq!(back, day as i64, "{year}-{month}-{of_month}");
+        }
+    }
+
+    #[test]
+    fn known_days_are_printed_as_known() {
+        let leap_day = Duration::from_secs(951_782_400);
+        assert_eq!(print_http_date(leap_day), "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(print_http_date(Duration::ZERO), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(print_rfc3339(Duration::from_millis(784_111_776_001)), "1994-11-06T08:49:37Z");
+    }
 }

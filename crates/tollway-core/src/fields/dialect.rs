@@ -25,12 +25,14 @@ use core::time::Duration;
 
 use super::digits::{push_integer, push_seconds_millis, seconds_up};
 use super::{Field, Report, Standing};
+use crate::gcra::gcd;
 
 /// Scaled windows longer than this would tell a client a volume nobody meant to promise.
 const SCALED_WINDOW_MAX: Duration = Duration::from_secs(60);
 
 /// Which header fields a server answers with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Dialect {
     /// draft-ietf-httpapi-ratelimit-headers-10.
     #[default]
@@ -297,7 +299,7 @@ fn push_policy(line: &mut String, standing: &Standing<'_>, named: bool) {
 fn scaled(standing: &Standing<'_>) -> (u64, Option<u64>) {
     const NANOS: u32 = 1_000_000_000;
     let Some(window) = standing.window else { return (standing.quota, None) };
-    let factor = NANOS / gcd(window.subsec_nanos(), NANOS);
+    let factor = NANOS / gcd(window.subsec_nanos().into(), NANOS.into()) as u32;
     if factor == 1 && !window.is_zero() {
         return (standing.quota, Some(window.as_secs()));
     }
@@ -307,10 +309,6 @@ fn scaled(standing: &Standing<'_>) -> (u64, Option<u64>) {
         }
         _ => (standing.quota, None),
     }
-}
-
-fn gcd(a: u32, b: u32) -> u32 {
-    if a == 0 { b } else { gcd(b % a, a) }
 }
 
 fn push_separator(line: &mut String) {

@@ -17,6 +17,7 @@ const GUESS_EPOCH_MILLIS_MIN: Duration = Duration::from_secs(1_000_000_000_000);
 
 /// How a wait is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Form {
     /// Seconds from now, decimals allowed: `30`, `0.755`.
     DeltaSeconds,

@@ -27,6 +27,7 @@ const HOPS_MAX: usize = 32;
 /// Which field the trusted proxies append to. Only that one is read: a proxy that maintains one
 /// passes the other through as the client wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum ForwardedBy {
     /// `X-Forwarded-For`.
     #[default]
@@ -88,7 +89,7 @@ impl FromStr for ForwardedBy {
         [Self::XForwardedFor, Self::Forwarded]
             .into_iter()
             .find(|by| text.eq_ignore_ascii_case(by.field()))
-            .ok_or("unknown field; right would be \"x-forwarded-for\" or \"forwarded\"")
+            .ok_or("unknown field; expected \"x-forwarded-for\" or \"forwarded\"")
     }
 }
 

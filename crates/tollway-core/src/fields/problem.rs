@@ -7,6 +7,7 @@ use super::digits::push_number;
 
 /// The problem types the draft registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Problem {
     /// The requester spent its quota: 429.
     QuotaExceeded,

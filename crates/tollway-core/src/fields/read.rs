@@ -38,6 +38,7 @@ pub struct Observed {
 
 /// The family of fields a [`Reading`] was made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Family {
     /// `RateLimit` and `RateLimit-Policy` as Lists.
     Draft10,

@@ -209,7 +209,7 @@ proptest! {
         for &(start, _, _) in &admitted {
             for &(_, end, _) in &admitted {
                 let is_within = |read: u64, decided: u64| read >= start && decided <= end;
-                let within = admitted.iter().filter(|(read, decided, _)| is_within(*read, *decided));
+                let within = admitted.iter().filter(|one| is_within(one.0, one.1));
                 let units: u128 = within.map(|(_, _, units)| u128::from(*units)).sum();
                 let length = Duration::from_nanos(end.saturating_sub(start));
                 let most = bound(&algorithm, length) + refunded;

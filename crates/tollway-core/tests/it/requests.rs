@@ -14,7 +14,7 @@ struct Keys {
 }
 
 /// Units of the key at a slot.
-type Part = (usize, u64);
+type KeyCost = (usize, u64);
 
 impl Keys {
     /// Keys that lived through one script each; when the last of them ended.
@@ -31,17 +31,17 @@ impl Keys {
         (keys, end)
     }
 
-    fn request(&mut self, parts: &[Part], now: Timestamp) -> Verdict {
+    fn request(&mut self, parts: &[KeyCost], now: Timestamp) -> Verdict {
         self.asked += 1;
         let key = Key::new("key").expect("it is not empty");
         let charge =
-            |(slot, units): &Part| Charge::new(&self.policies[*slot], key).cost(cost(*units));
+            |(slot, units): &KeyCost| Charge::new(&self.policies[*slot], key).cost(cost(*units));
         let charges: Vec<Charge<'_>> = parts.iter().map(charge).collect();
         let slots: Vec<usize> = parts.iter().map(|(slot, _)| *slot).collect();
         decide_all(&charges, &slots, &mut self.states, self.asked, now)
     }
 
-    fn allows(&self, parts: &[Part], now: Timestamp) -> bool {
+    fn allows(&self, parts: &[KeyCost], now: Timestamp) -> bool {
         self.clone().request(parts, now).is_allowed()
     }
 
@@ -55,19 +55,19 @@ fn lives() -> impl Strategy<Value = Vec<(Algorithm, Vec<Beat>)>> {
 }
 
 /// A request that names every key at most once.
-fn distinct() -> impl Strategy<Value = Vec<Part>> {
+fn distinct() -> impl Strategy<Value = Vec<KeyCost>> {
     let slots = prop::sample::subsequence(vec![0, 1, 2], 1..=3).prop_shuffle();
     (slots, prop::collection::vec(1..8u64, 3))
         .prop_map(|(slots, units)| slots.into_iter().zip(units).collect())
 }
 
 /// A request that may name a key several times.
-fn repeated() -> impl Strategy<Value = Vec<Part>> {
+fn repeated() -> impl Strategy<Value = Vec<KeyCost>> {
     prop::collection::vec((0..3usize, 1..8u64), 1..6)
 }
 
 /// What the request asks of one key in all.
-fn total(parts: &[Part], slot: usize) -> u64 {
+fn total(parts: &[KeyCost], slot: usize) -> u64 {
     parts.iter().filter(|(other, _)| *other == slot).map(|(_, units)| units).sum()
 }
 

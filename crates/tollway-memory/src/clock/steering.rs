@@ -23,7 +23,7 @@ pub(super) struct Look {
 
 /// Time by the counter, from one moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ClockLine {
     pub(super) raw: u64,
     pub(super) ns: u64,
     /// Nanoseconds per tick, times 2³²: bent for a second, and what is believed after it.
@@ -31,7 +31,7 @@ pub(super) struct Line {
     pub(super) base: u64,
 }
 
-impl Line {
+impl ClockLine {
     /// The time at a tick, which may be a little before the line's own (another processor's).
     #[inline]
     pub(super) fn at(self, raw: u64) -> u64 {
@@ -71,19 +71,24 @@ impl Steering {
     }
 
     /// The first line.
-    pub(super) fn start(&self, floor: Timestamp) -> Line {
+    pub(super) fn start(&self, floor: Timestamp) -> ClockLine {
         let ns = self.seen.system_ns.max(floor.as_nanos());
-        Line { raw: self.seen.raw, ns, rate: self.rate, base: self.rate }
+        ClockLine { raw: self.seen.raw, ns, rate: self.rate, base: self.rate }
     }
 
     /// The line after `line`.
-    pub(super) fn next(&mut self, line: Line, look: Look) -> Line {
+    pub(super) fn next(&mut self, line: ClockLine, look: Look) -> ClockLine {
         self.learn_rate(look);
         let ours = line.at_last(look.raw, self.second);
         let error_ns = i64::try_from(i128::from(ours) - i128::from(look.system_ns))
             .unwrap_or(if ours > look.system_ns { i64::MAX } else { i64::MIN });
         if error_ns < -STEP_NS {
-            return Line { raw: look.raw, ns: look.system_ns, rate: self.rate, base: self.rate };
+            return ClockLine {
+                raw: look.raw,
+                ns: look.system_ns,
+                rate: self.rate,
+                base: self.rate,
+            };
         }
         let rate = i128::from(self.rate);
         let bend = if error_ns > STEP_NS {
@@ -92,7 +97,7 @@ impl Steering {
             let most = rate / 2_000;
             (rate * i128::from(error_ns) / i128::from(4 * SECOND_NS)).clamp(-most, most)
         };
-        Line { raw: look.raw, ns: ours, rate: (rate - bend) as u64, base: self.rate }
+        ClockLine { raw: look.raw, ns: ours, rate: (rate - bend) as u64, base: self.rate }
     }
 
     /// Measures the counter against the system's time, unless that was set meanwhile.
@@ -129,7 +134,7 @@ mod tests {
         /// What the counter really does, in ticks per second.
         ticks_per_second: u64,
         steering: Steering,
-        line: Line,
+        line: ClockLine,
     }
 
     impl Machine {

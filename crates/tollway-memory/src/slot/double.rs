@@ -8,8 +8,8 @@
 
 use tollway_core::Timestamp;
 
-use super::{Content, Slot, View};
-use crate::sync::{AtomicU64, Ordering, fence, pause};
+use super::{Content, Slot, View, try_lock_word};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 #[cfg_attr(tollway_loom, derive(Default))]
 pub(crate) struct Double {
@@ -48,38 +48,19 @@ impl Slot for Double {
     }
 
     #[inline]
-    fn read(&self) -> View {
-        let mut spins = 0;
-        loop {
-            let control = self.control.load(Ordering::Acquire);
-            if control & LOCKED == 0 {
-                let view = self.load(control);
-                fence(Ordering::Acquire);
-                if self.control.load(Ordering::Relaxed) == control {
-                    return view;
-                }
-            }
-            pause(&mut spins);
+    fn try_read(&self) -> Option<View> {
+        let control = self.control.load(Ordering::Acquire);
+        if control & LOCKED != 0 {
+            return None;
         }
-    }
-
-    #[inline]
-    fn try_write(&self, seen: View, tag: u64, content: Content) -> bool {
-        let locked = self.try_lock(seen);
-        if locked {
-            self.write_locked(seen, tag, content);
-        }
-        locked
+        let view = self.load(control);
+        fence(Ordering::Acquire);
+        (self.control.load(Ordering::Relaxed) == control).then_some(view)
     }
 
     #[inline]
     fn try_lock(&self, seen: View) -> bool {
-        let locked = seen.seen | LOCKED;
-        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-        let held = self.control.compare_exchange(seen.seen, locked, success, failure).is_ok();
-        // A reader that sees one of our stores must see the lock too.
-        fence(Ordering::Release);
-        held
+        try_lock_word(&self.control, seen.seen, LOCKED)
     }
 
     #[inline]

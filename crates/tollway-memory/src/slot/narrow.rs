@@ -15,8 +15,8 @@
 use tollway_core::Timestamp;
 use tollway_core::gcra::Gcra;
 
-use super::{Content, Slot, View};
-use crate::sync::{AtomicU64, Ordering, fence, pause};
+use super::{Content, Slot, View, try_lock_word};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 #[cfg_attr(tollway_loom, derive(Default))]
 pub(crate) struct Narrow {
@@ -66,23 +66,21 @@ impl Slot for Narrow {
     }
 
     #[inline]
-    fn read(&self) -> View {
-        let mut spins = 0;
-        loop {
-            let word = self.word.load(Ordering::Acquire);
-            let tag = self.tag.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if word & LOCKED == 0 && self.word.load(Ordering::Relaxed) == word {
-                let moment = word & (LIMITED - 1);
-                let (vacant_at, limited) = (Timestamp::from_nanos(moment), word & LIMITED != 0);
-                return View { tag, words: [moment, 0], vacant_at, limited, seen: word };
-            }
-            pause(&mut spins);
+    fn try_read(&self) -> Option<View> {
+        let word = self.word.load(Ordering::Acquire);
+        let tag = self.tag.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if word & LOCKED != 0 || self.word.load(Ordering::Relaxed) != word {
+            return None;
         }
+        let moment = word & (LIMITED - 1);
+        let (vacant_at, limited) = (Timestamp::from_nanos(moment), word & LIMITED != 0);
+        Some(View { tag, words: [moment, 0], vacant_at, limited, seen: word })
     }
 
     #[inline]
     fn try_write(&self, seen: View, tag: u64, content: Content) -> bool {
+        // One swap writes the whole state, so only a slot that changes its key is locked.
         if tag == seen.tag {
             let word = word_of(content);
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -96,12 +94,7 @@ impl Slot for Narrow {
     }
 
     fn try_lock(&self, seen: View) -> bool {
-        let locked = seen.seen | LOCKED;
-        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
-        let held = self.word.compare_exchange(seen.seen, locked, success, failure).is_ok();
-        // A reader that sees one of our stores must see the lock too.
-        fence(Ordering::Release);
-        held
+        try_lock_word(&self.word, seen.seen, LOCKED)
     }
 
     fn write_locked(&self, seen: View, tag: u64, content: Content) {

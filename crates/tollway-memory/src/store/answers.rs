@@ -43,13 +43,8 @@ impl Store for MemoryStore {
         Answer::Ready(Ok(self.reserve(charges, now)))
     }
 
-    fn commit(
-        &self,
-        reservation: ReservationId,
-        costs: &[u64],
-        now: Timestamp,
-    ) -> Answer<Settlement> {
-        Answer::Ready(Ok(self.commit(reservation, costs, now)))
+    fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Answer<Settlement> {
+        Answer::Ready(Ok(self.commit(id, costs, now)))
     }
 
     fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {

@@ -10,7 +10,7 @@ use tollway_core::{Algorithm, Timestamp};
 
 use super::MemoryStore;
 use crate::hash::Fingerprint;
-use crate::packed::{self, Place};
+use crate::packed::{self, Layout};
 use crate::slot::Content;
 use crate::sync::lock;
 use crate::table::Change;
@@ -22,19 +22,19 @@ const CARRIED: u64 = Gcra::WORD_END - 1;
 impl MemoryStore {
     /// Where the state of a key lives at `now`, after it was carried there if need be.
     #[inline]
-    pub(super) fn place(
+    pub(super) fn layout(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-    ) -> Place {
-        let place = Place::of(algorithm, now);
-        if let (Place::Double, Algorithm::Gcra(gcra)) = (place, algorithm)
+    ) -> Layout {
+        let layout = Layout::of(algorithm, now);
+        if let (Layout::Double, Algorithm::Gcra(gcra)) = (layout, algorithm)
             && gcra.word_until() > Timestamp::MIN
         {
             self.carry(fingerprint, algorithm, now);
         }
-        place
+        layout
     }
 
     #[cold]

@@ -6,7 +6,7 @@
 //!   narrow table, double table: per slot that says something
 //!             tag u64, owner u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
 //!             then a tag of 0
-//!   wide: per entry that says something
+//!   variable size: per entry that says something
 //!             tag u64, owner u64, vacant_at u64, limited u64, kind u64, count u64, then per part
 //!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
 //!             then a tag of 0
@@ -35,11 +35,10 @@ use std::path::Path;
 use tollway_core::Timestamp;
 
 use super::MemoryStore;
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, Pressure};
 use crate::hash::Seed;
 use crate::sync::lock;
-use crate::table::Pressure;
-use crate::wide::Wide;
+use crate::variable_states::VariableStates;
 
 pub use error::{DumpError, DumpErrorKind};
 pub use file::DumpFile;
@@ -88,7 +87,7 @@ impl MemoryStore {
         reader.table(&store.narrow, written_at)?;
         reader.table(&store.double, written_at)?;
         while let Some(entry) = reader.entry()? {
-            let mut shard = store.wide.lock(Wide::shard_of(entry.fingerprint));
+            let mut shard = store.variable.lock(VariableStates::shard_of(entry.fingerprint));
             shard.restore(entry, written_at);
         }
         reader.finish()?;
@@ -108,7 +107,7 @@ impl MemoryStore {
         self.dropped = forgotten + refused;
         self.narrow.start_over();
         self.double.start_over();
-        self.wide.start_over();
+        self.variable.start_over();
     }
 
     /// The reading of the clock with which the file was written that the store was restored from.
@@ -122,12 +121,12 @@ impl MemoryStore {
         writer.put(&[MAGIC, VERSION, now.as_nanos(), low, high]);
         writer.table(&self.narrow, now)?;
         writer.table(&self.double, now)?;
-        for shard in 0..Wide::SHARDS {
-            let listed = self.wide.lock(shard).listed(now);
+        for shard in 0..VariableStates::SHARDS {
+            let listed = self.variable.lock(shard).listed(now);
             let mut rest = listed.as_slice();
             while !rest.is_empty() {
                 // Whoever waits for this lock must not wait for the disk.
-                rest = writer.entries(&self.wide.lock(shard), rest);
+                rest = writer.entries(&self.variable.lock(shard), rest);
                 writer.spill()?;
             }
         }

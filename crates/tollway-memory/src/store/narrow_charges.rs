@@ -15,7 +15,7 @@ use crate::table::FEW;
 
 impl MemoryStore {
     /// Takes every charge if all are allowed and this is the way for them.
-    pub(super) fn take_few(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+    pub(super) fn take_known(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
         if charges.len() > FEW {
             return None;
         }
@@ -116,12 +116,12 @@ mod tests {
         let now = Timestamp::from_millis(1_000);
         let [alice, everyone] = ["alice", "*"].map(|key| Key::new(key).unwrap());
         let both = [Charge::new(&own, alice), Charge::new(&all, everyone)];
-        assert!(store.take_few(&both, now).is_none(), "newcomers");
+        assert!(store.take_known(&both, now).is_none(), "newcomers");
         assert!(store.check_all(&both, now).is_allowed());
-        assert!(store.take_few(&[both[0], both[0]], now).is_none(), "a key named twice");
-        assert!(store.take_few(&both, now).unwrap().is_allowed());
+        assert!(store.take_known(&[both[0], both[0]], now).is_none(), "a key named twice");
+        assert!(store.take_known(&both, now).unwrap().is_allowed());
         let before = store.peek(&both[0], now);
-        assert!(store.take_few(&both, now).is_none(), "a denial");
+        assert!(store.take_known(&both, now).is_none(), "a denial");
         assert_eq!(store.peek(&both[0], now), before, "nothing was changed, or stays locked");
     }
 }

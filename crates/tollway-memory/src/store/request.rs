@@ -1,7 +1,8 @@
 //! Several charges in one request: found, locked in a fixed order, decided together.
 //!
-//! The order is: shards of wide states by number, narrow slots by index, double slots by index.
-//! Everybody who holds more than one lock takes them in this order, so nobody waits in a circle.
+//! The order is: shards of states of variable size by number, narrow slots by index, double slots
+//! by index. Everybody who holds more than one lock takes them in this order, so nobody waits in a
+//! circle.
 
 use std::sync::MutexGuard;
 
@@ -9,32 +10,32 @@ use tollway_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, decid
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
-use crate::packed::{self, Place};
+use crate::packed::{self, Layout};
 use crate::slot::Slot;
 use crate::table::{Full, LockedSlots, Table};
-use crate::wide::{Shard, Wide};
+use crate::variable_states::{Shard, VariableStates};
 
-/// The distinct states that a request is about: by place, in the order in which they are locked.
-struct Plan<'a> {
-    states: Vec<(Fingerprint, &'a Algorithm, Place)>,
+/// The distinct states that a request is about: by layout, in the order in which they are locked.
+struct RequestStates<'a> {
+    states: Vec<(Fingerprint, &'a Algorithm, Layout)>,
     /// For each charge, the number of its state.
     slots: Vec<usize>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RequestStates<'a> {
     fn new(store: &MemoryStore, charges: &[Charge<'a>], now: Timestamp) -> Self {
         let asked: Vec<_> = charges
             .iter()
             .map(|charge| {
                 let (fingerprint, algorithm) =
                     (store.fingerprint(charge), charge.policy.algorithm());
-                (fingerprint, algorithm, store.place(fingerprint, algorithm, now))
+                (fingerprint, algorithm, store.layout(fingerprint, algorithm, now))
             })
             .collect();
         let mut states = Vec::with_capacity(asked.len());
         // Charges are few: looking through them beats a map.
-        for place in [Place::Wide, Place::Narrow, Place::Double] {
-            for state in asked.iter().filter(|state| state.2 == place) {
+        for layout in [Layout::Variable, Layout::Narrow, Layout::Double] {
+            for state in asked.iter().filter(|state| state.2 == layout) {
                 if !states.iter().any(|known| is_same(known, state)) {
                     states.push(*state);
                 }
@@ -45,11 +46,11 @@ impl<'a> Plan<'a> {
         Self { states, slots }
     }
 
-    /// The numbers and fingerprints of the states in one place.
-    fn of(&self, place: Place) -> impl Iterator<Item = (usize, Fingerprint, &'a Algorithm)> + '_ {
+    /// The numbers and fingerprints of the states of one layout.
+    fn of(&self, layout: Layout) -> impl Iterator<Item = (usize, Fingerprint, &'a Algorithm)> + '_ {
         let numbered = self.states.iter().enumerate();
         numbered
-            .filter(move |(_, state)| state.2 == place)
+            .filter(move |(_, state)| state.2 == layout)
             .map(|(number, &(fingerprint, algorithm, _))| (number, fingerprint, algorithm))
     }
 }
@@ -60,7 +61,7 @@ fn is_same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
     (one.0, one.2) == (other.0, other.2)
 }
 
-type Asked<'a> = (Fingerprint, &'a Algorithm, Place);
+type Asked<'a> = (Fingerprint, &'a Algorithm, Layout);
 
 type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 
@@ -79,71 +80,74 @@ impl MemoryStore {
         now: Timestamp,
         look: impl FnOnce(&[usize], &[State], Timestamp),
     ) -> Verdict {
-        let plan = Plan::new(self, charges, now);
-        self.decide(&plan, charges, hold_id, now, look)
-            .unwrap_or_else(|(number, full)| self.refuse_request(charges, &plan, number, full, now))
+        let request = RequestStates::new(self, charges, now);
+        self.decide(&request, charges, hold_id, now, look).unwrap_or_else(|(number, full)| {
+            self.refuse_request(charges, &request, number, full, now)
+        })
     }
 
     /// Locks everything, decides, writes; or says which state has no room.
     fn decide(
         &self,
-        plan: &Plan<'_>,
+        request: &RequestStates<'_>,
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
         look: impl FnOnce(&[usize], &[State], Timestamp),
     ) -> Result<Verdict, (usize, Full)> {
-        let mut shards = self.lock_shards(plan);
-        make_room(plan, &mut shards, now)?;
-        let mut wide = Taken::out_of(plan, &mut shards, now);
-        let narrow = lock_slots(&self.narrow, plan, Place::Narrow, now)?;
-        unpack_into(&mut wide.states, plan, &narrow);
-        let double = lock_slots(&self.double, plan, Place::Double, now)?;
-        unpack_into(&mut wide.states, plan, &double);
+        let mut shards = self.lock_shards(request);
+        make_room(request, &mut shards, now)?;
+        let mut taken = Taken::out_of(request, &mut shards, now);
+        let narrow = lock_slots(&self.narrow, request, Layout::Narrow, now)?;
+        unpack_into(&mut taken.states, request, &narrow);
+        let double = lock_slots(&self.double, request, Layout::Double, now)?;
+        unpack_into(&mut taken.states, request, &double);
         // One moment for the whole request, so that all its waits are told from the same one.
-        let at = wide.at.max(narrow.at).max(double.at);
-        look(&plan.slots, &wide.states, at);
-        let verdict = decide_all(charges, &plan.slots, &mut wide.states, hold_id, at);
-        write_slots(plan, Place::Narrow, narrow, &wide.states, at);
-        write_slots(plan, Place::Double, double, &wide.states, at);
-        wide.at = at;
+        let at = taken.at.max(narrow.at).max(double.at);
+        look(&request.slots, &taken.states, at);
+        let verdict = decide_all(charges, &request.slots, &mut taken.states, hold_id, at);
+        write_slots(request, Layout::Narrow, narrow, &taken.states, at);
+        write_slots(request, Layout::Double, double, &taken.states, at);
+        taken.at = at;
         Ok(verdict.told_at(now, at))
     }
 
     /// What [`Self::request`] would answer. Nothing is locked for long: each state is consistent in
     /// itself, the request as a whole a look at things in motion.
     pub(super) fn peek_request(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let plan = Plan::new(self, charges, now);
+        let request = RequestStates::new(self, charges, now);
         let mut at = now;
-        let mut before = Vec::with_capacity(plan.states.len());
-        for &(fingerprint, algorithm, _) in &plan.states {
+        let mut before = Vec::with_capacity(request.states.len());
+        for &(fingerprint, algorithm, _) in &request.states {
             let (state, state_at) = self.state(fingerprint, algorithm, now);
             before.push(state);
             at = at.max(state_at);
         }
-        let verdict = decide_all(charges, &plan.slots, &mut before.clone(), 0, at);
+        let verdict = decide_all(charges, &request.slots, &mut before.clone(), 0, at);
         if !verdict.is_allowed() {
             return verdict.told_at(now, at);
         }
-        let untouched = charges.iter().zip(&plan.slots).map(|(charge, &number)| {
+        let untouched = charges.iter().zip(&request.slots).map(|(charge, &number)| {
             Decision::Allow(before[number].peek(charge.policy.algorithm(), at).told_at(now, at))
         });
         Verdict::new(untouched.collect())
     }
 
-    fn lock_shards(&self, plan: &Plan<'_>) -> Shards<'_> {
-        let mut numbers: Vec<usize> =
-            plan.of(Place::Wide).map(|(_, fingerprint, _)| Wide::shard_of(fingerprint)).collect();
+    fn lock_shards(&self, request: &RequestStates<'_>) -> Shards<'_> {
+        let mut numbers: Vec<usize> = request
+            .of(Layout::Variable)
+            .map(|(_, fingerprint, _)| VariableStates::shard_of(fingerprint))
+            .collect();
         numbers.sort_unstable();
         numbers.dedup();
-        numbers.into_iter().map(|number| (number, self.wide.lock(number))).collect()
+        numbers.into_iter().map(|number| (number, self.variable.lock(number))).collect()
     }
 
     /// The verdict on a request of which one state has no room.
     fn refuse_request(
         &self,
         charges: &[Charge<'_>],
-        plan: &Plan<'_>,
+        request: &RequestStates<'_>,
         refused: usize,
         full: Full,
         now: Timestamp,
@@ -154,39 +158,43 @@ impl MemoryStore {
             }
             Decision::Allow(self.peek(charge, now))
         };
-        Verdict::new(charges.iter().zip(&plan.slots).map(decide).collect())
+        Verdict::new(charges.iter().zip(&request.slots).map(decide).collect())
     }
 }
 
 fn lock_slots<'t, S: Slot>(
     table: &'t Table<S>,
-    plan: &Plan<'_>,
-    place: Place,
+    request: &RequestStates<'_>,
+    layout: Layout,
     now: Timestamp,
 ) -> Result<LockedSlots<'t, S>, (usize, Full)> {
     let (numbers, fingerprints): (Vec<usize>, Vec<Fingerprint>) =
-        plan.of(place).map(|(number, fingerprint, _)| (number, fingerprint)).unzip();
+        request.of(layout).map(|(number, fingerprint, _)| (number, fingerprint)).unzip();
     table.lock_all(&fingerprints, now).map_err(|(position, full)| (numbers[position], full))
 }
 
-/// Appends the states of locked slots: they come next in the order of the plan.
-fn unpack_into<S: Slot>(states: &mut Vec<State>, plan: &Plan<'_>, locked: &LockedSlots<'_, S>) {
+/// Appends the states of locked slots: they come next in the order of the request's states.
+fn unpack_into<S: Slot>(
+    states: &mut Vec<State>,
+    request: &RequestStates<'_>,
+    locked: &LockedSlots<'_, S>,
+) {
     for held in &locked.slots {
-        let (_, algorithm, _) = plan.states[states.len()];
+        let (_, algorithm, _) = request.states[states.len()];
         states.push(packed::unpack(algorithm, held.words()));
     }
 }
 
 /// Writes the slots that have changed; the others are unlocked as they were.
 fn write_slots<S: Slot>(
-    plan: &Plan<'_>,
-    place: Place,
+    request: &RequestStates<'_>,
+    layout: Layout,
     locked: LockedSlots<'_, S>,
     states: &[State],
     at: Timestamp,
 ) {
     let LockedSlots { slots, .. } = locked;
-    for (held, (number, fingerprint, algorithm)) in slots.into_iter().zip(plan.of(place)) {
+    for (held, (number, fingerprint, algorithm)) in slots.into_iter().zip(request.of(layout)) {
         let words = packed::pack(&states[number]);
         if words != held.words() {
             let snapshot = states[number].peek(algorithm, at);
@@ -195,23 +203,23 @@ fn write_slots<S: Slot>(
     }
 }
 
-/// Makes sure that every wide state may grow, before the first is touched.
+/// Makes sure that every state of variable size may grow, before the first is touched.
 fn make_room(
-    plan: &Plan<'_>,
+    request: &RequestStates<'_>,
     shards: &mut Shards<'_>,
     now: Timestamp,
 ) -> Result<(), (usize, Full)> {
-    for (number, fingerprint, _) in plan.of(Place::Wide) {
+    for (number, fingerprint, _) in request.of(Layout::Variable) {
         let shard = shard_mut(shards, fingerprint);
         shard.prepare(fingerprint, now).map_err(|full| (number, full))?;
     }
     Ok(())
 }
 
-/// The states of a request; the wide ones are taken out of their shards, not copied, and go back
-/// there when this is dropped, whatever became of the request.
+/// The states of a request; those of variable size are taken out of their shards, not copied, and
+/// go back there when this is dropped, whatever became of the request.
 struct Taken<'t, 'a, 's> {
-    plan: &'t Plan<'a>,
+    request: &'t RequestStates<'a>,
     shards: &'t mut Shards<'s>,
     states: Vec<State>,
     /// As of when they are decided.
@@ -219,30 +227,30 @@ struct Taken<'t, 'a, 's> {
 }
 
 impl<'t, 'a, 's> Taken<'t, 'a, 's> {
-    fn out_of(plan: &'t Plan<'a>, shards: &'t mut Shards<'s>, now: Timestamp) -> Self {
-        let mut states = Vec::with_capacity(plan.states.len());
+    fn out_of(request: &'t RequestStates<'a>, shards: &'t mut Shards<'s>, now: Timestamp) -> Self {
+        let mut states = Vec::with_capacity(request.states.len());
         let mut at = now;
-        for (_, fingerprint, algorithm) in plan.of(Place::Wide) {
+        for (_, fingerprint, algorithm) in request.of(Layout::Variable) {
             let (state, state_at) =
                 shard_mut(shards, fingerprint).take(fingerprint, algorithm, now);
             states.push(state);
             at = at.max(state_at);
         }
-        Self { plan, shards, states, at }
+        Self { request, shards, states, at }
     }
 }
 
 impl Drop for Taken<'_, '_, '_> {
     fn drop(&mut self) {
-        let wide = self.plan.of(Place::Wide).zip(std::mem::take(&mut self.states));
-        for ((_, fingerprint, algorithm), state) in wide {
+        let taken = self.request.of(Layout::Variable).zip(std::mem::take(&mut self.states));
+        for ((_, fingerprint, algorithm), state) in taken {
             shard_mut(self.shards, fingerprint).put(fingerprint, state, algorithm, self.at);
         }
     }
 }
 
 fn shard_mut<'s>(shards: &'s mut Shards<'_>, fingerprint: Fingerprint) -> &'s mut Shard {
-    let number = Wide::shard_of(fingerprint);
+    let number = VariableStates::shard_of(fingerprint);
     let locked = shards.iter_mut().find(|(locked, _)| *locked == number);
-    &mut locked.expect("the shard of every wide state was locked").1
+    &mut locked.expect("the shard of every state of variable size was locked").1
 }

@@ -9,7 +9,7 @@ use tollway_core::{
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
-use crate::reservations::{Entry, Part};
+use crate::reservations::{Entry, ReservedCharge};
 use crate::table::Full;
 
 impl MemoryStore {
@@ -35,12 +35,13 @@ impl MemoryStore {
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part = |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| Part {
-            fingerprint,
-            algorithm: *charge.policy.algorithm(),
-            held,
-            on_expiry: on_expiry(charge, expires_after),
-        };
+        let part =
+            |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| ReservedCharge {
+                fingerprint,
+                algorithm: *charge.policy.algorithm(),
+                held,
+                on_expiry: on_expiry(charge, expires_after),
+            };
         let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
         let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
@@ -72,7 +73,7 @@ impl MemoryStore {
     }
 
     /// Brings one part of a reservation from what was reserved to what it really cost.
-    fn settle(&self, part: &Part, cost: u64, now: Timestamp) {
+    fn settle(&self, part: &ReservedCharge, cost: u64, now: Timestamp) {
         let algorithm = &part.algorithm;
         let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
         if cost > part.held.cost.get() {

@@ -36,7 +36,7 @@ use crate::slot::{Content, Locked, Slot};
 use crate::sync::Ordering;
 
 /// How a table of a given size grows.
-pub(super) struct Plan {
+pub(super) struct TableSizes {
     /// Buckets in use at first.
     pub(super) base: usize,
     /// The mask of the full size.
@@ -45,7 +45,7 @@ pub(super) struct Plan {
     pub(super) len: usize,
 }
 
-impl Plan {
+impl TableSizes {
     /// At most `buckets`, of which at most `base_max` are used at first.
     pub(super) fn new(buckets: usize, base_max: usize) -> Self {
         let homes = buckets.saturating_sub(PROBES - 1);

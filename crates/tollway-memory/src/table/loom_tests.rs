@@ -18,6 +18,15 @@ fn later(words: [u64; 2]) -> Content {
     Content { words, vacant_at: NOW.after(Duration::from_secs(60)), limited: false }
 }
 
+/// Runs on a second thread, while the test goes on with the same table.
+fn beside<S: Slot + Send + Sync + 'static, T: 'static>(
+    table: &Arc<Table<S>>,
+    run: impl FnOnce(&Table<S>) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let table = Arc::clone(table);
+    thread::spawn(move || run(&table))
+}
+
 /// Counts in both words; the sum of the two says whether they were written together.
 fn count<S: Slot>(table: &Table<S>, key: Fingerprint) -> u64 {
     let counted = table.update(key, NOW, |[count, twin], _| {
@@ -45,8 +54,7 @@ fn move_on(table: &Table<Narrow>, key: Fingerprint) -> u64 {
 fn two_newcomers_of_one_key_share_one_slot_and_lose_no_count() {
     loom::model(|| {
         let table = Arc::new(Table::<Double>::new(1, WhenFull::Deny));
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || count(&other, ALICE));
+        let thread = beside(&table, move |table| count(table, ALICE));
         let mine = count(&table, ALICE);
         let theirs = thread.join().unwrap();
         assert_eq!(mine + theirs, 3, "one of them was first, the other second");
@@ -60,16 +68,18 @@ fn about_to_grow<S: Slot>() -> Table<S> {
     Table::with_base(3, 1, WhenFull::Deny)
 }
 
+/// The newcomer moves the keys that are there.
+fn grow_and_count(table: &Table<Double>, key: Fingerprint) -> u64 {
+    assert!(table.grow());
+    count(table, key)
+}
+
 #[test]
 fn a_key_that_is_moved_while_it_is_charged_loses_no_charge() {
     loom::model(|| {
         let table = Arc::new(about_to_grow::<Double>());
         count(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(other.grow());
-            count(&other, BOB)
-        });
+        let thread = beside(&table, |table| grow_and_count(table, BOB));
         count(&table, ALICE);
         assert_eq!(thread.join().unwrap(), 1);
         assert_eq!((table.read(ALICE), table.read(BOB)), (Some([2, 2]), Some([1, 1])));
@@ -82,13 +92,12 @@ fn a_narrow_key_that_is_moved_while_it_is_charged_loses_no_charge() {
     loom::model(|| {
         let table = Arc::new(about_to_grow::<Narrow>());
         move_on(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(other.grow());
+        let thread = beside(&table, move |table| {
+            assert!(table.grow());
             // Another moment than Alice's: what the same nanosecond would do, `narrow.rs` says.
             let words = [NOW.as_nanos() + 1_000, 0];
             let content = Content { words, vacant_at: NOW, limited: false };
-            other.update(BOB, NOW, |_, _| Change { answer: (), content: Some(content) })
+            table.update(BOB, NOW, |_, _| Change { answer: (), content: Some(content) })
         });
         move_on(&table, ALICE);
         thread.join().unwrap().expect("there is room");
@@ -102,11 +111,7 @@ fn a_reader_never_misses_a_key_that_is_moved() {
     loom::model(|| {
         let table = Arc::new(about_to_grow::<Double>());
         count(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(other.grow());
-            count(&other, BOB)
-        });
+        let thread = beside(&table, |table| grow_and_count(table, BOB));
         assert_eq!(table.read(ALICE), Some([1, 1]));
         thread.join().unwrap();
     });
@@ -116,11 +121,7 @@ fn a_reader_never_misses_a_key_that_is_moved() {
 fn a_newcomer_that_comes_while_the_table_grows_is_in_one_slot_only() {
     loom::model(|| {
         let table = Arc::new(about_to_grow::<Double>());
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(other.grow());
-            count(&other, ALICE)
-        });
+        let thread = beside(&table, |table| grow_and_count(table, ALICE));
         let mine = count(&table, ALICE);
         assert_eq!(mine + thread.join().unwrap(), 3);
         count(&table, BOB);
@@ -134,11 +135,7 @@ fn keys_locked_together_are_found_while_one_is_moved() {
     loom::model(|| {
         let table = Arc::new(about_to_grow::<Double>());
         count(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(other.grow());
-            count(&other, BOB)
-        });
+        let thread = beside(&table, |table| grow_and_count(table, BOB));
         let locked = table.lock_all(&[ALICE], NOW).ok().expect("there is room");
         for held in locked.slots {
             let words = held.words().map(|word| word + 1);
@@ -154,8 +151,7 @@ fn a_reader_never_sees_half_a_state() {
     loom::model(|| {
         let table = Arc::new(Table::<Double>::new(1, WhenFull::Deny));
         count(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || count(&other, ALICE));
+        let thread = beside(&table, move |table| count(table, ALICE));
         let seen = table.read(ALICE).expect("she is there");
         assert!(seen == [1, 1] || seen == [2, 2], "{seen:?}");
         thread.join().unwrap();
@@ -167,8 +163,7 @@ fn a_narrow_slot_loses_no_charge() {
     loom::model(|| {
         let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Deny));
         move_on(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || move_on(&other, ALICE));
+        let thread = beside(&table, move |table| move_on(table, ALICE));
         move_on(&table, ALICE);
         thread.join().unwrap();
         assert_eq!(table.read(ALICE), Some([NOW.as_nanos() + 3, 0]));
@@ -180,8 +175,7 @@ fn a_newcomer_that_takes_a_slot_does_not_inherit_its_state() {
     loom::model(|| {
         let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Forget));
         move_on(&table, ALICE);
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || move_on(&other, BOB));
+        let thread = beside(&table, move |table| move_on(table, BOB));
         move_on(&table, ALICE);
         thread.join().unwrap();
         let first = NOW.as_nanos() + 1;
@@ -208,8 +202,7 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
                 held.write(key.tag, later(words), NOW);
             }
         };
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || both(&other, [far, ALICE]));
+        let thread = beside(&table, move |table| both(table, [far, ALICE]));
         both(&table, [ALICE, far]);
         thread.join().unwrap();
         assert_eq!((table.read(ALICE), table.read(far)), (Some([3, 3]), Some([3, 3])));
@@ -231,8 +224,7 @@ fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
                 held.write(key.tag, Content { words, vacant_at, limited: false });
             }
         };
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || both(&other, [far, ALICE]));
+        let thread = beside(&table, move |table| both(table, [far, ALICE]));
         both(&table, [ALICE, far]);
         thread.join().unwrap();
         let after = [ALICE, far].map(|key| table.read(key).expect("still there")[0]);
@@ -269,8 +261,7 @@ fn a_late_thread_takes_and_frees_nothing_in_any_order() {
         let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Deny));
         let late = NOW.before(Duration::from_secs(1));
         assert!(charge(&table, ALICE, NOW));
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || u64::from(charge(&other, ALICE, late)));
+        let thread = beside(&table, move |table| u64::from(charge(table, ALICE, late)));
         let mine = u64::from(charge(&table, ALICE, NOW));
         // As of a second ago everything is taken by now; as of now one is left.
         assert_eq!(mine + thread.join().unwrap(), 1);
@@ -286,9 +277,8 @@ fn a_late_thread_whose_slot_is_reused_meanwhile_does_not_begin_anew_in_the_past(
         let table = Arc::new(Table::<Narrow>::new(1, WhenFull::Forget));
         let late = NOW.before(Duration::from_secs(2));
         assert!(charge(&table, ALICE, late) && charge(&table, ALICE, late));
-        let other = Arc::clone(&table);
-        let thread = thread::spawn(move || {
-            assert!(charge(&other, BOB, NOW), "he has taken nothing yet");
+        let thread = beside(&table, move |table| {
+            assert!(charge(table, BOB, NOW), "he has taken nothing yet");
         });
         let again = [(); 2].map(|()| u64::from(charge(&table, ALICE, late)));
         thread.join().unwrap();

@@ -16,7 +16,8 @@
 
 use tollway_core::Timestamp;
 
-use super::{Full, SLOTS, Table, WhenFull};
+use super::{Full, SLOTS, Table};
+use crate::capacity::WhenFull;
 use crate::owners::NUMBERS;
 use crate::slot::{Slot, View};
 

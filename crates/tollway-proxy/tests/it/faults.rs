@@ -2,7 +2,7 @@ use futures_util::future::join_all;
 use std::time::Duration;
 
 use tollway_proxy::Settings;
-use tollway_sim::upstream::{Ending, Fault, Spec};
+use tollway_sim::fake_api::{Ending, Fault, Spec};
 
 use crate::rig::{Rig, discord, proxy_to};
 

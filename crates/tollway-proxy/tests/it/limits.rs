@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollway_proxy::{Settings, Versions};
-use tollway_sim::upstream::{Arrival, Ending, Fault, Spec};
+use tollway_sim::fake_api::{Arrival, Ending, Fault, Spec};
 
 use crate::rig::{Rig, discord};
 

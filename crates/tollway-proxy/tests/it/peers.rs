@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tollway_proxy::{Parts, Proxy, Settings, Upstream};
-use tollway_sim::upstream::Spec;
-use tollway_sim::upstream::loopback::Loopback;
+use tollway_sim::fake_api::Spec;
+use tollway_sim::fake_api::loopback::Loopback;
 use tollway_upstream::profile::Profile;
 
 use crate::rig::{PATIENCE, Rig, discord, local, local_ledgers};

@@ -16,8 +16,8 @@ use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Policy, StoreLimiter};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_proxy::{Guard, OpenLedger, Parts, Proxy, Settings, Upstream};
-use tollway_sim::upstream::Spec;
-use tollway_sim::upstream::loopback::Loopback;
+use tollway_sim::fake_api::Spec;
+use tollway_sim::fake_api::loopback::Loopback;
 use tollway_upstream::budget::{self, Ledger, LocalLedger};
 use tollway_upstream::profile::Profile;
 

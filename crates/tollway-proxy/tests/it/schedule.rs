@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 use tollway_core::fields::Lines;
-use tollway_sim::upstream::{Request, Response, Spec, Upstream};
+use tollway_sim::fake_api::{Request, Response, Spec, Upstream};
 use tollway_upstream::budget::{Budgets, Claim, Granted, Settings, Ticket, Waiter};
 use tollway_upstream::profile::{self, Profile};
 

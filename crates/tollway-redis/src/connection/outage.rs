@@ -41,6 +41,7 @@ struct Record {
 
 /// What a server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Proof {
     /// A decision that it wrote down.
     Written,

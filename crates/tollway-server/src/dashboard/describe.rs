@@ -71,11 +71,11 @@ pub(super) fn quota(algorithm: &Algorithm) -> String {
 fn on_store_error(answer: OnStoreError) -> String {
     match answer {
         OnStoreError::Allow { at_most } => format!("allow for at most {}", seconds(at_most)),
-        OnStoreError::Deny => "deny".to_owned(),
         OnStoreError::Local { shares } => format!("local, 1 of {shares}"),
         OnStoreError::AllowThenLocal { at_most, shares } => {
             format!("allow for at most {}, then local, 1 of {shares}", seconds(at_most))
         }
+        _ => "deny".to_owned(),
     }
 }
 

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tollway_core::{Charge, ErrorKind, Key, OnStoreError, Outage, Policy, Store, Timestamp};
+use tollway_core::{
+    Charge, ErrorKind, Key, OnStoreError, Outage, Policy, Store, Timestamp, VirtualClock,
+};
 use tollway_queue::{
-    Backend, Group, NewJob, QueueName, QueueSettings, RedisBackend, RedisSettings,
+    Backend, Group, NewJob, Queue, QueueName, QueueSettings, RedisBackend, RedisSettings,
 };
 use tollway_redis::{RedisStore, RemoteStore, Settings};
 use tollway_testkit::servers::{Engine, Server};
@@ -45,7 +47,7 @@ enum Ended {
 enum User {
     Store(RedisStore),
     Remote(RemoteStore),
-    Queue(RedisBackend),
+    Queue(RedisBackend, Queue),
     Ledger(Fleet, RedisLedger, AtomicU32),
 }
 
@@ -79,9 +81,10 @@ impl User {
                     ..RedisSettings::default()
                 };
                 let backend = RedisBackend::connect(&url, settings).await.unwrap();
-                let settings = QueueSettings::default();
-                backend.put_queue(&queue_name(), settings, Timestamp::MIN).await.unwrap();
-                Self::Queue(backend)
+                let clock = Arc::new(VirtualClock::new(Timestamp::MIN));
+                let queue = Queue::new(Arc::new(backend.clone()), clock, queue_name());
+                queue.put(QueueSettings::default()).await.unwrap();
+                Self::Queue(backend, queue)
             }
             _ => {
                 let settings = LedgerSettings {
@@ -104,9 +107,9 @@ impl User {
         match self {
             Self::Store(store) => check(store).await,
             Self::Remote(store) => check(store).await,
-            Self::Queue(backend) => {
+            Self::Queue(_, queue) => {
                 let job = NewJob::new(Group::new("g").unwrap(), "payload");
-                let enqueued = backend.enqueue(&queue_name(), vec![job], Timestamp::MIN).await;
+                let enqueued = queue.enqueue(job).await;
                 match enqueued.map_err(|error| error.kind()) {
                     Ok(_) => Ended::Done,
                     Err(tollway_queue::ErrorKind::Unavailable) => Ended::NotDone,
@@ -130,7 +133,7 @@ impl User {
         match self {
             Self::Store(store) => store.outage(),
             Self::Remote(store) => store.outage(),
-            Self::Queue(backend) => backend.outage(),
+            Self::Queue(backend, _) => backend.outage(),
             Self::Ledger(fleet, ..) => fleet.outage(),
         }
     }

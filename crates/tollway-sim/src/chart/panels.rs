@@ -1,6 +1,6 @@
 //! Which charts a run gets.
 
-use super::{Chart, Line};
+use super::{Chart, Curve};
 use crate::measure::{Run, Series};
 
 /// Seconds in a window of the fairness series.
@@ -34,7 +34,7 @@ fn top<'a>(charts: impl Iterator<Item = &'a Chart>) -> f64 {
     if usual > 0.0 { highest.min(SPIKE * usual) } else { highest }
 }
 
-fn chart(run: &Run, title: &str, unit: &str, lines: Vec<Line>) -> Chart {
+fn chart(run: &Run, title: &str, unit: &str, lines: Vec<Curve>) -> Chart {
     Chart {
         title: title.to_owned(),
         unit: unit.to_owned(),
@@ -44,8 +44,8 @@ fn chart(run: &Run, title: &str, unit: &str, lines: Vec<Line>) -> Chart {
     }
 }
 
-fn line(series: &Series, values: impl Iterator<Item = f64>) -> Line {
-    Line { values: values.map(Some).collect(), step_s: series.step_s }
+fn line(series: &Series, values: impl Iterator<Item = f64>) -> Curve {
+    Curve { values: values.map(Some).collect(), step_s: series.step_s }
 }
 
 fn level(run: &Run) -> Chart {
@@ -56,7 +56,7 @@ fn level(run: &Run) -> Chart {
 fn rates(run: &Run) -> Chart {
     let series = &run.series;
     let present = |pauses: &[Option<f64>], step: usize| pauses.get(step).copied().flatten();
-    let lines = series.rates.iter().zip(&series.pauses_s).map(|(rates, pauses)| Line {
+    let lines = series.rates.iter().zip(&series.pauses_s).map(|(rates, pauses)| Curve {
         values: smooth(rates)
             .into_iter()
             .enumerate()
@@ -85,5 +85,5 @@ fn limited(run: &Run) -> Chart {
 fn fairness(run: &Run) -> Chart {
     let values = run.series.fairness.iter().map(|&index| Some(index)).collect();
     let step_s = FAIR_WINDOW_S.min(run.length_s);
-    chart(run, "Fairness by process", "Jain's index", vec![Line { values, step_s }])
+    chart(run, "Fairness by process", "Jain's index", vec![Curve { values, step_s }])
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Client, Scenario};
 use crate::fault::Faults;
 use crate::latency::Latency;
-use crate::server::{Limiting, ServerSpec};
+use crate::simulated_server::{Limiting, ServerSpec};
 
 /// The names of the built-in scenarios.
 pub const NAMES: [&str; 8] = [

@@ -2,7 +2,7 @@
 
 use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
-use super::{Setting, Strategy, Turn};
+use super::{NextSend, Setting, Strategy};
 
 /// Requests per accepted one that are let through: 2 as in the book.
 const ALLOWANCE: f64 = 2.0;
@@ -53,14 +53,14 @@ impl Adaptive {
 }
 
 impl Strategy for Adaptive {
-    fn turn(&mut self, task: usize, _retry: bool, now_ns: u64) -> Turn {
+    fn next_send(&mut self, task: usize, _retry: bool, now_ns: u64) -> NextSend {
         let due_ns = self.attempted_ns[task] + ATTEMPT_NS;
         if due_ns > now_ns {
-            return Turn::Later(due_ns);
+            return NextSend::Later(due_ns);
         }
         self.attempted_ns[task] = now_ns;
         self.count(1, 0, now_ns);
-        if self.rejects() { Turn::Later(now_ns + ATTEMPT_NS) } else { Turn::At(now_ns) }
+        if self.rejects() { NextSend::Later(now_ns + ATTEMPT_NS) } else { NextSend::At(now_ns) }
     }
 
     fn on_response(&mut self, _task: usize, answer: &Feedback, now_ns: u64) {

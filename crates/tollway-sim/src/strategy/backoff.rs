@@ -2,7 +2,7 @@
 
 use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
-use super::{Setting, Strategy, Turn, jittered, to_ns};
+use super::{NextSend, Setting, Strategy, jittered, to_ns};
 
 /// Sends at once; after a 429 sleeps, after each further one a fifth longer, and forgets all that
 /// with the first success.
@@ -36,11 +36,11 @@ impl Backoff {
 }
 
 impl Strategy for Backoff {
-    fn turn(&mut self, task: usize, retry: bool, now_ns: u64) -> Turn {
+    fn next_send(&mut self, task: usize, retry: bool, now_ns: u64) -> NextSend {
         if !retry {
-            return Turn::At(now_ns);
+            return NextSend::At(now_ns);
         }
-        Turn::At(now_ns + to_ns(self.next_sleep_s(task)))
+        NextSend::At(now_ns + to_ns(self.next_sleep_s(task)))
     }
 
     fn on_response(&mut self, task: usize, answer: &Feedback, _now_ns: u64) {

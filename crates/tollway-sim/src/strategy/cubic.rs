@@ -6,7 +6,7 @@
 use tollway_core::Cost;
 use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
-use super::{NANOS_PER_S, Setting, Strategy, Turn, to_ns};
+use super::{NANOS_PER_S, NextSend, Setting, Strategy, to_ns};
 
 const BETA: f64 = 0.7;
 const SCALE: f64 = 0.4;
@@ -80,18 +80,18 @@ impl Cubic {
 }
 
 impl Strategy for Cubic {
-    fn turn(&mut self, task: usize, retry: bool, now_ns: u64) -> Turn {
+    fn next_send(&mut self, task: usize, retry: bool, now_ns: u64) -> NextSend {
         let mut at_s = now_ns as f64 / NANOS_PER_S;
         if retry {
             let ceiling = f64::from(1u32 << self.refusals[task].clamp(0, 10)).min(BACKOFF_S_MAX);
             at_s += self.dice.unit() * ceiling;
         }
         if !self.enabled {
-            return Turn::At(to_ns(at_s).max(now_ns));
+            return NextSend::At(to_ns(at_s).max(now_ns));
         }
         let at_s = at_s.max(self.next_s);
         self.next_s = at_s + 1.0 / self.rate;
-        Turn::At(to_ns(at_s).max(now_ns))
+        NextSend::At(to_ns(at_s).max(now_ns))
     }
 
     fn on_send(&mut self, _task: usize, _cost: Cost, now_ns: u64) {

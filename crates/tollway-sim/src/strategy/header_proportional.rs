@@ -2,7 +2,7 @@
 
 use tollway_upstream::pace::{Dice, Feedback, Outcome, portable};
 
-use super::{NANOS_PER_S, Setting, Strategy, Turn, jittered, to_ns};
+use super::{NANOS_PER_S, NextSend, Setting, Strategy, jittered, to_ns};
 
 /// The least part of a unit's refill time that it sleeps.
 const LEAST_PART: f64 = 0.1;
@@ -81,8 +81,8 @@ impl Strategy for HeaderProportional {
         self.doubled_ns = now_ns;
     }
 
-    fn turn(&mut self, _task: usize, _retry: bool, now_ns: u64) -> Turn {
-        Turn::At(now_ns + to_ns(jittered(self.sleep_s, &mut self.dice)))
+    fn next_send(&mut self, _task: usize, _retry: bool, now_ns: u64) -> NextSend {
+        NextSend::At(now_ns + to_ns(jittered(self.sleep_s, &mut self.dice)))
     }
 
     fn on_response(&mut self, task: usize, answer: &Feedback, now_ns: u64) {

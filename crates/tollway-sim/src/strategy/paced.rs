@@ -3,7 +3,7 @@
 use tollway_core::{Cost, Timestamp};
 use tollway_upstream::pace::{Feedback, Pacer, Sent, Settings};
 
-use super::{Setting, Strategy, Turn};
+use super::{NextSend, Setting, Strategy};
 
 /// A process whose tasks stand in line for one [`Pacer`].
 pub(super) struct Paced {
@@ -42,8 +42,8 @@ impl Strategy for Paced {
         self.opens_ns = now_ns + self.start_sleep_ns;
     }
 
-    fn turn(&mut self, _task: usize, _retry: bool, _now_ns: u64) -> Turn {
-        Turn::Queue
+    fn next_send(&mut self, _task: usize, _retry: bool, _now_ns: u64) -> NextSend {
+        NextSend::Queue
     }
 
     fn gate(&mut self, cost: Cost, now_ns: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
-use super::{Setting, Strategy, Turn, jittered, to_ns};
+use super::{NextSend, Setting, Strategy, jittered, to_ns};
 
 /// What a success takes off the sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,8 @@ impl Remembering {
 }
 
 impl Strategy for Remembering {
-    fn turn(&mut self, task: usize, retry: bool, now_ns: u64) -> Turn {
-        Turn::At(now_ns + to_ns(self.next_sleep_s(task, retry)))
+    fn next_send(&mut self, task: usize, retry: bool, now_ns: u64) -> NextSend {
+        NextSend::At(now_ns + to_ns(self.next_sleep_s(task, retry)))
     }
 
     fn on_response(&mut self, task: usize, answer: &Feedback, _now_ns: u64) {

@@ -1,5 +1,5 @@
 use tollway_sim::scenario::NAMES;
-use tollway_sim::server::Limiting;
+use tollway_sim::simulated_server::Limiting;
 use tollway_sim::{Scenario, ScenarioError};
 
 use crate::log::{minutes, named};

@@ -24,7 +24,7 @@ pub fn load(json: &str) -> Result<Vec<Scenario>, FormatError> {
     file.scenarios.into_iter().map(RawScenario::build).collect()
 }
 
-/// Why a file does not read.
+/// Why a file is malformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatError {
     place: String,

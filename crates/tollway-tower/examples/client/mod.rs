@@ -17,12 +17,12 @@ pub(crate) async fn serve(router: axum::Router) -> Result<SocketAddr, Error> {
 }
 
 /// A response as a client sees it.
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) status: u16,
     text: String,
 }
 
-impl Answer {
+impl Reply {
     /// The value of a header field, or nothing.
     pub(crate) fn field(&self, name: &str) -> &str {
         let value =
@@ -32,12 +32,12 @@ impl Answer {
 }
 
 /// Sends `request` ("GET / HTTP/1.1", header lines after it) and reads the answer.
-pub(crate) async fn send(address: SocketAddr, request: &str) -> Result<Answer, Error> {
+pub(crate) async fn send(address: SocketAddr, request: &str) -> Result<Reply, Error> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("{request}\r\nhost: example\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
     let status = text.get(9..12).ok_or("no status line")?.parse()?;
-    Ok(Answer { status, text })
+    Ok(Reply { status, text })
 }

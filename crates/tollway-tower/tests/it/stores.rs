@@ -72,13 +72,8 @@ impl Store for Slow {
         self.later(Store::reserve(&self.memory, charges, now))
     }
 
-    fn commit(
-        &self,
-        reservation: ReservationId,
-        costs: &[u64],
-        now: Timestamp,
-    ) -> Answer<Settlement> {
-        self.later(Store::commit(&self.memory, reservation, costs, now))
+    fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Answer<Settlement> {
+        self.later(Store::commit(&self.memory, id, costs, now))
     }
 
     fn cancel(&self, reservation: ReservationId, now: Timestamp) -> Answer<Settlement> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollway_core::fields::Lines;
-use tollway_sim::upstream::Spec;
-use tollway_sim::upstream::loopback::Loopback;
+use tollway_sim::fake_api::Spec;
+use tollway_sim::fake_api::loopback::Loopback;
 use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Profile, Response};

@@ -13,7 +13,7 @@ use super::{CONCURRENCY, END, MAGIC, SLIDING_WINDOW, VERSION};
 use crate::hash::{Checksum, Fingerprint};
 use crate::slot::{Content, Slot};
 use crate::table::Table;
-use crate::wide::Entry;
+use crate::variable_states::Entry;
 
 const BUFFER_BYTES: usize = 64 * 1_024;
 const CHECKSUM_WORDS: u64 = 2;

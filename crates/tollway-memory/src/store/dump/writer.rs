@@ -8,7 +8,7 @@ use super::{CONCURRENCY, END, SLIDING_WINDOW};
 use crate::hash::{Checksum, Fingerprint};
 use crate::slot::Slot;
 use crate::table::Table;
-use crate::wide::{Entry, Shard};
+use crate::variable_states::{Entry, Shard};
 
 /// What is gathered before it is written.
 const SPILL_BYTES: usize = 64 * 1_024;

@@ -3,9 +3,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::capacity::WhenFull;
 use crate::hash::Seed;
 use crate::slot::{Double, Narrow, View};
-use crate::table::{Change, WhenFull};
+use crate::table::Change;
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollway_sim::upstream::Fault;
+use tollway_sim::fake_api::Fault;
 use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::shared::{Naming, RedisLedger, Settings};
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::fields::Lines;
-use tollway_sim::upstream::loopback::Loopback;
-use tollway_sim::upstream::{Arrival, Spec};
+use tollway_sim::fake_api::loopback::Loopback;
+use tollway_sim::fake_api::{Arrival, Spec};
 use tollway_testkit::servers::Engine;
 use tollway_upstream::profile::{Observation, Profile, Response};
 use tollway_upstream::shared::RedisLedger;

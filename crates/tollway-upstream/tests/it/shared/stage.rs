@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
 use tollway_core::Timestamp;
 use tollway_core::fields::Lines;
-use tollway_sim::upstream::{Counters, Fault, Request, Spec, Upstream};
+use tollway_sim::fake_api::{Counters, Fault, Request, Spec, Upstream};
 use tollway_testkit::servers::Engine;
 use tollway_upstream::budget::{Claim, Ledger as _, Permit, Refusal};
 use tollway_upstream::pace::Outcome;

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use std::time::Duration;
 
-use tollway_core::fixed_window::{self, Anchor, FixedWindow};
-use tollway_core::gcra::{self, Gcra};
-use tollway_core::leaky_bucket::{self, LeakyBucket};
-use tollway_core::{Cost, Decision, Quota, Retry, Timestamp};
+use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::gcra::Gcra;
+use tollway_core::leaky_bucket::LeakyBucket;
+use tollway_core::{Algorithm, Charge, Cost, Key, Policy, Quota, Retry, State, Timestamp};
 use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::latency::normal;
@@ -15,6 +15,7 @@ use crate::scenario::{ScenarioError, text};
 /// How a server limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Limiting {
     /// A bucket that refills continuously.
     #[default]
@@ -82,19 +83,14 @@ impl ServerSpec {
 
 /// A server at work. It drives the limiters of `tollway-core`, not models of them.
 pub struct Server {
-    bucket: Bucket,
+    policy: Policy,
+    state: State,
     quota: Quota,
     noise: f64,
     tells_policy: bool,
     tells_reset: bool,
     tells_retry: bool,
     dice: Dice,
-}
-
-enum Bucket {
-    Gcra(Gcra, gcra::State),
-    Window(FixedWindow, fixed_window::State),
-    Chunked(LeakyBucket, leaky_bucket::State),
 }
 
 impl Server {
@@ -106,8 +102,20 @@ impl Server {
     #[must_use]
     pub fn new(spec: &ServerSpec, dice: Dice) -> Self {
         let quota = spec.quota().expect("a scenario checks its quota when it is built");
+        let algorithm = match spec.limiting {
+            Limiting::Gcra => Algorithm::from(Gcra::new(quota)),
+            Limiting::FixedWindow => FixedWindow::new(quota, Anchor::Epoch).into(),
+            Limiting::Chunked => {
+                chunked(quota).expect("a scenario checks its chunks when it is built").into()
+            }
+        };
+        let mut state = State::vacant(&algorithm);
+        if let Some(spent) = Cost::new(quota.burst().saturating_sub(spec.start)) {
+            let _ = state.count(&algorithm, spent, 0, Timestamp::MIN);
+        }
         Self {
-            bucket: Bucket::new(spec.limiting, quota, spec.start),
+            policy: Policy::new("server", algorithm).expect("a name that is one"),
+            state,
             quota,
             noise: spec.noise,
             tells_policy: spec.tells_policy,
@@ -119,7 +127,8 @@ impl Server {
 
     /// Decides about a request.
     pub fn decide(&mut self, cost: Cost, now_ns: u64) -> Feedback {
-        let decision = self.bucket.decide(cost, Timestamp::from_nanos(now_ns));
+        let charge = Charge::new(&self.policy, Key::new("token").expect("a key")).cost(cost);
+        let decision = self.state.charge(&charge, 0, Timestamp::from_nanos(now_ns));
         let snapshot = decision.snapshot();
         let outcome = if decision.is_allowed() { Outcome::Accepted } else { Outcome::Limited };
         let mut answer = Feedback::bare(outcome).with_remaining(self.blur(snapshot.remaining()));
@@ -138,12 +147,7 @@ impl Server {
     /// Units left.
     #[must_use]
     pub fn level(&self, now_ns: u64) -> u64 {
-        let now = Timestamp::from_nanos(now_ns);
-        match &self.bucket {
-            Bucket::Gcra(limit, state) => limit.peek(*state, now).remaining(),
-            Bucket::Window(limit, state) => limit.peek(*state, now).remaining(),
-            Bucket::Chunked(limit, state) => limit.peek(*state, now).remaining(),
-        }
+        self.state.peek(self.policy.algorithm(), Timestamp::from_nanos(now_ns)).remaining()
     }
 
     fn blur(&mut self, remaining: u64) -> f64 {
@@ -151,50 +155,6 @@ impl Server {
             return remaining as f64;
         }
         (remaining as f64 + self.noise * normal(&mut self.dice)).round()
-    }
-}
-
-impl Bucket {
-    fn new(limiting: Limiting, quota: Quota, start: u64) -> Self {
-        let now = Timestamp::MIN;
-        let spent = Cost::new(quota.burst().saturating_sub(start));
-        match limiting {
-            Limiting::Gcra => {
-                let limit = Gcra::new(quota);
-                let idle = gcra::State::default();
-                Self::Gcra(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
-            }
-            Limiting::FixedWindow => {
-                let limit = FixedWindow::new(quota, Anchor::Epoch);
-                let idle = fixed_window::State::default();
-                Self::Window(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
-            }
-            Limiting::Chunked => {
-                let limit = chunked(quota).expect("a scenario checks its chunks when it is built");
-                let idle = leaky_bucket::State::default();
-                Self::Chunked(limit, spent.map_or(idle, |cost| limit.count(idle, cost, now).1))
-            }
-        }
-    }
-
-    fn decide(&mut self, cost: Cost, now: Timestamp) -> Decision {
-        match self {
-            Self::Gcra(limit, state) => {
-                let (decision, next) = limit.decide(*state, cost, now);
-                *state = next;
-                decision
-            }
-            Self::Window(limit, state) => {
-                let (decision, next) = limit.decide(*state, cost, now);
-                *state = next;
-                decision
-            }
-            Self::Chunked(limit, state) => {
-                let (decision, next) = limit.decide(*state, cost, now);
-                *state = next;
-                decision
-            }
-        }
     }
 }
 

@@ -148,7 +148,7 @@ async fn answer(
         let path = path.to_owned();
         return Ok(aside(&path, request, &shared).await.unwrap_or_else(|never| match never {}));
     }
-    let flight = Flight::new(Arc::clone(&shared));
+    let flight = RequestAtWork::new(Arc::clone(&shared));
     let (head, body) = request.into_parts();
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
     // A request counts when it has arrived whole, as behind a buffering gateway.
@@ -206,9 +206,9 @@ async fn inject(request: http::Request<Incoming>, shared: &Shared) -> http::Resp
 }
 
 /// A request at work.
-struct Flight(Arc<Shared>);
+struct RequestAtWork(Arc<Shared>);
 
-impl Flight {
+impl RequestAtWork {
     fn new(shared: Arc<Shared>) -> Self {
         let mut state = shared.state();
         state.in_flight += 1;
@@ -218,7 +218,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for RequestAtWork {
     fn drop(&mut self) {
         self.0.state().in_flight -= 1;
     }

@@ -21,12 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tollway_core::{Algorithm, State, Timestamp};
 
+use crate::capacity::{Pressure, WhenFull};
 use crate::hash::Fingerprint;
 use crate::owners::Owners;
 use crate::sync::lock;
-use crate::table::{Full, Pressure, WhenFull};
+use crate::table::Full;
 
-pub(crate) struct Wide {
+pub(crate) struct VariableStates {
     shards: Box<[Mutex<Shard>]>,
     owners: Arc<Owners>,
 }
@@ -73,7 +74,7 @@ pub(crate) struct Entry {
 const SWEPT: usize = 2;
 const SAMPLED: usize = 16;
 
-impl Wide {
+impl VariableStates {
     pub(crate) const SHARDS: usize = 16;
 
     pub(crate) fn new(bytes_max: usize, when_full: WhenFull) -> Self {
@@ -109,15 +110,15 @@ impl Wide {
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-        mut change: impl FnMut(&mut State, Timestamp) -> R,
+        mut apply: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
         let mut shard = self.lock(Self::shard_of(fingerprint));
         shard.prepare(fingerprint, now)?;
-        if let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut change) {
+        if let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut apply) {
             return Ok(answer);
         }
         let (mut state, at) = shard.take(fingerprint, algorithm, now);
-        let answer = change(&mut state, at);
+        let answer = apply(&mut state, at);
         shard.put(fingerprint, state, algorithm, at);
         Ok(answer)
     }
@@ -472,17 +473,17 @@ mod tests {
         let window = SlidingWindow::exact("1000/1h".parse().unwrap()).unwrap();
         let policy = Policy::new("exact", window).unwrap();
         let charge = Charge::new(&policy, Key::new("any").unwrap());
-        let wide = Wide::new(Wide::SHARDS * 64 * 1_024, WhenFull::Deny);
+        let states = VariableStates::new(VariableStates::SHARDS * 64 * 1_024, WhenFull::Deny);
         let start = Timestamp::from_millis(1_700_000_000_000);
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));
             let fingerprint = Fingerprint { tag: 1 + step % 100, owner: 0 };
             let take = |state: &mut State, at| state.charge(&charge, 0, at).is_allowed();
-            let _ = wide.change(fingerprint, policy.algorithm(), now, take);
-            let shard = wide.lock(0);
+            let _ = states.change(fingerprint, policy.algorithm(), now, take);
+            let shard = states.lock(0);
             let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
             assert!(shard.bytes <= shard.bytes_max + largest, "step {step}");
         }
-        assert!(wide.pressure().forgotten > 0, "the cap was never reached");
+        assert!(states.pressure().forgotten > 0, "the cap was never reached");
     }
 }

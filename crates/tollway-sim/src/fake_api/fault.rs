@@ -15,6 +15,7 @@ use super::LimitSpec;
     rename_all_fields = "kebab-case",
     deny_unknown_fields
 )]
+#[non_exhaustive]
 pub enum Fault {
     /// Every bucket gets a new hash; what was taken stays taken.
     RenameBuckets,
@@ -77,6 +78,7 @@ pub enum Fault {
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Ending {
     /// It arrives whole.
     #[default]

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, combinators::BoxBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use serde::Serialize;
 
-use crate::upstream::{Ending, Response};
+use crate::fake_api::{Ending, Response};
 
 pub(super) type Body = BoxBody<Bytes, io::Error>;
 

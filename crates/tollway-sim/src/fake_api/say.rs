@@ -1,11 +1,10 @@
 //! How the fake upstream words its answers: fields in the units of each API, bodies, dates.
 
-mod date;
-
 use std::time::Duration;
 
 use serde::Deserialize;
 use tollway_core::Timestamp;
+use tollway_core::fields::calendar;
 
 use super::fault::{Ending, Faults};
 use super::route::Match;
@@ -125,7 +124,7 @@ impl Saying<'_> {
         let date = self.wall(self.faults.date_skew_ms());
         vec![
             ("Content-Type".to_owned(), content.to_owned()),
-            ("Date".to_owned(), date::http(date)),
+            ("Date".to_owned(), calendar::print_http_date(date)),
             ("Via".to_owned(), "1.1 fake".to_owned()),
         ]
     }
@@ -165,8 +164,8 @@ impl Saying<'_> {
             Value::ResetAfterSeconds => seconds_up(full).to_string(),
             Value::ResetAfterDecimal => decimal(full),
             Value::ResetGo => go(full),
-            Value::ResetRfc3339 => date::rfc3339(reset),
-            Value::ResetHttpDate => date::http(reset),
+            Value::ResetRfc3339 => calendar::print_rfc3339(reset),
+            Value::ResetHttpDate => calendar::print_http_date(reset),
             Value::RetrySeconds => seconds_up(next).to_string(),
             Value::RetryDecimal => decimal(next),
             Value::IetfPolicy => {

@@ -9,6 +9,7 @@ use tollway_core::Timestamp;
 /// How a limit forgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Window {
     /// Everything back at once, one period after the first request.
     #[default]

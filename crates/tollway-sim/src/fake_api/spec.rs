@@ -28,7 +28,7 @@ const PROFILES: [(&str, &str); 10] = [
 /// An upstream as data.
 ///
 /// ```
-/// use tollway_sim::upstream::Spec;
+/// use tollway_sim::fake_api::Spec;
 ///
 /// let spec = Spec::named("discord").expect("it comes with the simulator");
 /// assert_eq!(spec.global.map(|global| global.limit), Some(50));
@@ -97,6 +97,7 @@ pub struct BucketSpec {
 /// Whose requests a bucket counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Scope {
     /// Those of the credential.
     #[default]
