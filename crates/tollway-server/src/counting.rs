@@ -1,4 +1,6 @@
 //! Counting decisions: by policy for Prometheus, by key for the top list.
+//!
+//! A key that is never limited is not on the top list: there is nothing to do about it.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -46,7 +48,9 @@ impl Counting<'_> {
             };
             let Some(decision) = verdict.decisions().first() else { continue };
             sums.add(ask, decision, verdict.is_degraded());
-            tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
+            if ask.treatment != Treatment::Exempt {
+                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
+            }
         }
         sums.flush(tally);
     }

@@ -33,26 +33,18 @@ pub(crate) type Decided = Result<Verdict, StoreError>;
 
 /// The decisions of one request, or of one batch: under rules that were loaded once, at a time that was
 /// read once. Whatever is told to the client is told of the same rules and the same time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Decider<'a> {
-    pub(crate) enforcer: &'a Enforcer,
-    pub(crate) settings: &'a Settings,
-    pub(crate) tops: &'a Mutex<Tops>,
-    pub(crate) rules: &'a Rules,
-    pub(crate) now: Timestamp,
+    pub enforcer: &'a Enforcer,
+    pub settings: &'a Settings,
+    pub tops: &'a Mutex<Tops>,
+    /// The rules in force when the request came.
+    pub rules: &'a Rules,
+    /// When the request is decided.
+    pub now: Timestamp,
 }
 
 impl<'a> Decider<'a> {
-    /// The rules in force.
-    pub(crate) const fn rules(&self) -> &'a Rules {
-        self.rules
-    }
-
-    /// When the request is decided.
-    pub(crate) const fn now(&self) -> Timestamp {
-        self.now
-    }
-
     /// What to ask for `key` under a policy that came with the request.
     pub(crate) fn ask_adhoc<'b>(&'b self, policy: &'b Policy, key: Key<'b>, cost: Cost) -> Ask<'b> {
         self.rules.ask(Source::request(policy, self.enforcer.adhoc_tally()), key, cost)

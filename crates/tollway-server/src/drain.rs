@@ -4,7 +4,6 @@
 //! itself on the list of those to wake once, not once per request: the list is shared by all threads,
 //! and each would take its lock for nothing.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -95,12 +94,6 @@ impl Clone for Stop {
     fn clone(&self) -> Self {
         let (receiver, told) = (self.receiver.clone(), Arc::clone(&self.told));
         Self { receiver, told, listening: None }
-    }
-}
-
-impl fmt::Debug for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stop").field("told", &self.told).finish_non_exhaustive()
     }
 }
 

@@ -1,13 +1,14 @@
 //! What decides, shared by all workers: the rules in force, the store, the clock, the counts.
 //!
 //! ```text
-//!   worker --rules, now--> Decider --asks--> store
-//!                             `--> metrics, top keys
+//!   front --rules()--> Rules --ask--> Ask --+
+//!         --decider(rules), reads the clock --> Decider --check(asks)--> Store
+//!                                                  `--> metrics, top keys
 //! ```
 //!
-//! The enforcer changes as a whole: a reload or an operator's change makes new rules, and whoever has
-//! begun with the old ones ends with them. A request is decided by a [`Decider`](crate::decide::Decider),
-//! which a worker makes of it.
+//! Rules are never changed, only replaced: a reload or an operator's change makes new ones, and a
+//! request that began under the old ones ends under them. A [`Decider`] is the enforcer for one
+//! request: the rules were loaded once and the clock was read once, and both are used for the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -209,11 +210,5 @@ impl Enforcer {
         let tops = Arc::default();
         self.tops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tops));
         tops
-    }
-}
-
-impl std::fmt::Debug for Enforcer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Enforcer").field("store", &self.store_name).finish_non_exhaustive()
     }
 }

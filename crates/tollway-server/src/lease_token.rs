@@ -81,12 +81,6 @@ impl Shown {
     }
 }
 
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Signer")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

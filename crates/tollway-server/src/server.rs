@@ -37,7 +37,6 @@ use crate::{dashboard, grpc, http, outage, resp};
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A server that runs until it is drained, or dropped.
-#[derive(Debug)]
 pub struct Server {
     service: Arc<Service>,
     stopper: Stopper,

@@ -13,12 +13,12 @@
 //! they would more than double the dependencies of the binary.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -199,45 +199,42 @@ async fn post(collector: &Collector, message: &str) -> io::Result<()> {
 
 /// The spans as an OTLP message. Nothing in it is chosen by strangers.
 fn message(spans: &[Span]) -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let mut json = format!(
-        "{{\"resourceSpans\":[{{\"resource\":{{\"attributes\":[{{\"key\":\"service.name\",\
-         \"value\":{{\"stringValue\":\"tollway\"}}}}]}},\"scopeSpans\":[{{\"scope\":\
-         {{\"name\":\"tollway\",\"version\":\"{version}\"}},\"spans\":["
-    );
-    for (index, span) in spans.iter().enumerate() {
-        if index > 0 {
-            json.push(',');
-        }
-        push_span(&mut json, span);
-    }
-    json.push_str("]}]}]}");
-    json
+    let spans: Vec<Value> = spans.iter().map(span).collect();
+    let scope = json!({"name": "tollway", "version": env!("CARGO_PKG_VERSION")});
+    let service = attribute("service.name", "stringValue", "tollway");
+    json!({"resourceSpans": [{
+        "resource": {"attributes": [service]},
+        "scopeSpans": [{"scope": scope, "spans": spans}],
+    }]})
+    .to_string()
 }
 
-fn push_span(json: &mut String, span: &Span) {
+fn span(span: &Span) -> Value {
     let Span { begun, ended_at, front, name, requests, status } = span;
     let nanos = |at: &SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let parent = match begun.parent_id {
-        0 => String::new(),
-        id => format!("\"parentSpanId\":\"{id:016x}\","),
-    };
-    let failed = if *status >= 500 { 2 } else { 0 };
-    let front = front.name();
-    // Writing into a string cannot fail. Kind 2 is a server; status 2 an error.
-    let _ = write!(
-        json,
-        "{{\"traceId\":\"{:032x}\",\"spanId\":\"{:016x}\",{parent}\"name\":\"{name}\",\"kind\":2,\
-         \"startTimeUnixNano\":\"{}\",\"endTimeUnixNano\":\"{}\",\"attributes\":[\
-         {{\"key\":\"tollway.front\",\"value\":{{\"stringValue\":\"{front}\"}}}},\
-         {{\"key\":\"tollway.requests\",\"value\":{{\"intValue\":\"{requests}\"}}}},\
-         {{\"key\":\"tollway.status\",\"value\":{{\"intValue\":\"{status}\"}}}}],\
-         \"status\":{{\"code\":{failed}}}}}",
-        begun.trace_id,
-        begun.span_id,
-        nanos(&begun.at),
-        nanos(ended_at),
-    );
+    // Kind 2 is a server; status 2 an error. OTLP writes 64-bit numbers as text.
+    let mut span = json!({
+        "traceId": format!("{:032x}", begun.trace_id),
+        "spanId": format!("{:016x}", begun.span_id),
+        "name": name,
+        "kind": 2,
+        "startTimeUnixNano": nanos(&begun.at).to_string(),
+        "endTimeUnixNano": nanos(ended_at).to_string(),
+        "attributes": [
+            attribute("tollway.front", "stringValue", front.name()),
+            attribute("tollway.requests", "intValue", &requests.to_string()),
+            attribute("tollway.status", "intValue", &status.to_string()),
+        ],
+        "status": {"code": if *status >= 500 { 2 } else { 0 }},
+    });
+    if begun.parent_id != 0 {
+        span["parentSpanId"] = format!("{:016x}", begun.parent_id).into();
+    }
+    span
+}
+
+fn attribute(key: &str, kind: &str, value: &str) -> Value {
+    json!({"key": key, "value": {kind: value}})
 }
 
 #[cfg(test)]

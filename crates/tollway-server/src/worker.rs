@@ -15,7 +15,6 @@ use crate::rules::Rules;
 use crate::service::Service;
 
 /// What the connections of one thread share.
-#[derive(Debug)]
 pub(crate) struct Worker {
     /// The service that all workers share.
     pub service: Arc<Service>,

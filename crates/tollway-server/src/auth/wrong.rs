@@ -10,7 +10,6 @@
 //! one address, and one of them with an outdated token would lock out all others. So a token is to be
 //! too long to be guessed, and what is limited here is the noise: log lines, connections, answers.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -88,12 +87,6 @@ impl WrongTokens {
             told.next = now.after(TOLD_EVERY);
             std::mem::take(&mut told.untold)
         })
-    }
-}
-
-impl fmt::Debug for WrongTokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WrongTokens")
     }
 }
 

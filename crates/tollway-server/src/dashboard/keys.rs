@@ -50,7 +50,7 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
 }
 
 async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Value, Trouble> {
-    let rules = decider.rules();
+    let rules = decider.rules;
     let ask = rules.ask(Source::rule(rule), key, Cost::ONE);
     let amendment = rules.amendments().of(key.as_bytes());
     let own = amendment.and_then(|amendment| amendment.policy(rule.policy().name()));

@@ -78,12 +78,6 @@ impl Default for Probes {
     }
 }
 
-impl std::fmt::Debug for Probes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Probes")
-    }
-}
-
 /// Serves a client until it leaves, misbehaves, or the service stops.
 ///
 /// # Errors

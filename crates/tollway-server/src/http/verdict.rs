@@ -34,7 +34,7 @@ pub(super) fn add_limits(
     reply: &mut Reply,
 ) {
     let dialect = decider.settings.dialect;
-    reply.add_limits(dialect, asks, verdict, decider.now().as_nanos());
+    reply.add_limits(dialect, asks, verdict, decider.now.as_nanos());
 }
 
 /// What was answered in place of the store by the policy that denied, if one was.

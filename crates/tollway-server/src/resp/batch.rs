@@ -135,12 +135,12 @@ impl<'a> Batch<'a> {
     async fn command(&mut self, args: &[&'a [u8]], session: &mut Session, out: &mut Vec<u8>) {
         let Some(&name) = args.first() else { return };
         if session.is_in_transaction() && !Session::is_immediate(name) {
-            return self.put_by(args, session, out).await;
+            return self.queue(args, session, out).await;
         }
         self.now(name, args, session, out).await;
     }
 
-    /// Answers a command that is not put by.
+    /// Answers a command that is not queued.
     async fn now(
         &mut self,
         name: &[u8],
@@ -218,8 +218,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Answers a command within a transaction: puts it by, or ends the transaction.
-    async fn put_by(&mut self, args: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
+    /// Answers a command within a transaction: queues it, or ends the transaction.
+    async fn queue(&mut self, args: &[&[u8]], session: &mut Session, out: &mut Vec<u8>) {
         // What came before `MULTI` in the same pipeline is answered before it.
         self.flush(session, out).await;
         let command = args.first().and_then(|name| TransactionCommand::named(name));
@@ -235,7 +235,7 @@ impl<'a> Batch<'a> {
                 Err("ERR WATCH inside MULTI is not allowed".to_owned())
             }
             Some(TransactionCommand::Unwatch) | None => {
-                session.put_by(args, self.worker, self.rules)
+                session.queue(args, self.worker, self.rules)
             }
         };
         match refused {
@@ -244,7 +244,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Answers what was put by, as one array.
+    /// Answers what was queued, as one array.
     async fn exec(&mut self, session: &mut Session, out: &mut Vec<u8>) {
         let mut encoder = Encoder::new(out, session.version());
         let Some(commands) = session.take_transaction().and_then(Transaction::commands) else {

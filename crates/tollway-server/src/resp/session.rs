@@ -4,7 +4,6 @@
 //! answer what redis-cli, redis-py, ioredis, node-redis and the `redis` crate check for when they
 //! connect; nothing else about a Redis server is pretended.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,7 +15,6 @@ use crate::rules::Rules;
 use crate::worker::Worker;
 
 /// What a connection remembers between commands.
-#[derive(Debug)]
 pub(super) struct Session {
     id: u64,
     peer: IpAddr,
@@ -31,14 +29,8 @@ pub(super) struct Session {
     transaction: Option<Transaction>,
 }
 
-/// A token that was right when it was shown; never printed.
+/// A token that was right when it was shown. It has no `Debug`: it must never be printed.
 struct Token(Box<[u8]>);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
-}
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What clients that look at the version take for a server that speaks RESP3.
@@ -104,7 +96,7 @@ impl Session {
         }
     }
 
-    /// Whether commands are put by.
+    /// Whether commands are queued until `EXEC`.
     pub(super) const fn is_in_transaction(&self) -> bool {
         self.transaction.is_some()
     }
@@ -114,25 +106,25 @@ impl Session {
         name.eq_ignore_ascii_case(b"QUIT") || name.eq_ignore_ascii_case(b"RESET")
     }
 
-    /// From now on commands are put by.
+    /// From now on commands are queued.
     pub(super) fn begin_transaction(&mut self) {
         self.transaction = Some(Transaction::default());
     }
 
-    /// From now on commands are answered at once; what was put by until then.
+    /// From now on commands are answered at once; what was queued until then.
     pub(super) fn take_transaction(&mut self) -> Option<Transaction> {
         self.transaction.take()
     }
 
-    /// Puts a command by; the text of the error if it is refused.
-    pub(super) fn put_by(
+    /// Queues a command; the text of the error if it is refused.
+    pub(super) fn queue(
         &mut self,
         args: &[&[u8]],
         worker: &Worker,
         rules: &Rules,
     ) -> Result<(), String> {
         let mut transaction = self.transaction.take().unwrap_or_default();
-        let outcome = transaction.put(args, self, worker, rules);
+        let outcome = transaction.queue(args, self, worker, rules);
         self.transaction = Some(transaction);
         outcome
     }

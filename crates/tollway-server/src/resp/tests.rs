@@ -137,7 +137,7 @@ async fn errors_are_redis_cells_and_throttlecrabs_own() {
         ("TOLL.CHECK api", "-ERR wrong number of arguments; policy key [COST n] [COUNT] expected"),
         ("TOLL.CHECK api k COST 0", "-ERR COST must be a whole number from 1"),
         ("TOLL.CHECK api \"\"", "-ERR the key is empty"),
-        ("TOLL.COMMIT 12", "-ERR a reservation is named by 32 hexadecimal digits"),
+        ("TOLL.COMMIT 12", "-ERR reservation must be 32 hexadecimal digits"),
     ] {
         assert_eq!(client.lines(command).await, [expected], "{command}");
     }
@@ -244,7 +244,7 @@ async fn a_transaction_with_a_mistake_is_refused_whole() {
         ("BOGUS", "-ERR unknown command 'BOGUS'"),
         ("TOLL.CHECK nope k", "-NOPOLICY no policy has this name"),
         ("THROTTLE k x 1 60", "-ERR invalid max_burst"),
-        ("TOLL.COMMIT 12", "-ERR a reservation is named by 32 hexadecimal digits"),
+        ("TOLL.COMMIT 12", "-ERR reservation must be 32 hexadecimal digits"),
         ("TOLL.TAKE api", "-ERR wrong number of arguments; policy key [COST n] [COUNT] expected"),
         ("HELLO 3", "-ERR Command not allowed inside a transaction"),
     ] {

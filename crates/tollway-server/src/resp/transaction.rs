@@ -1,4 +1,4 @@
-//! `MULTI`, `EXEC`, `DISCARD`: commands put by and answered together, as clients' pipelines send them.
+//! `MULTI`, `EXEC`, `DISCARD`: commands queued and answered together, as clients' pipelines send them.
 //!
 //! ```text
 //!   MULTI                -> OK
@@ -26,7 +26,7 @@ use crate::worker::Worker;
 /// What an argument takes beside its bytes.
 const ARGUMENT_BYTES: usize = 32;
 
-/// Commands put by.
+/// Commands that are queued.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     commands: Vec<Vec<Box<[u8]>>>,
@@ -68,8 +68,8 @@ impl TransactionCommand {
 }
 
 impl Transaction {
-    /// Puts a command by; the text of the error if it is refused, and then all will be.
-    pub(super) fn put(
+    /// Queues a command; the text of the error if it is refused, and then all will be.
+    pub(super) fn queue(
         &mut self,
         args: &[&[u8]],
         session: &Session,

@@ -104,7 +104,7 @@ fn tell_client(
     judged: &Judged,
     response: &mut Response,
 ) {
-    let all_shadow = decider.rules().is_shadow();
+    let all_shadow = decider.rules.is_shadow();
     let told: Vec<(&Policy, Decision)> = cases
         .iter()
         .zip(asks)
@@ -117,7 +117,7 @@ fn tell_client(
     let denials = told.iter().enumerate().filter_map(|(at, (_, d))| Some((at, d.retry()?)));
     let longest = denials.max_by_key(|(_, retry)| *retry).filter(|_| response.is_over);
     let denied = longest.map(|(by, retry)| Denied { by, retry: Retry::after(retry) });
-    let epoch = Duration::from_nanos(decider.now().as_nanos());
+    let epoch = Duration::from_nanos(decider.now.as_nanos());
     let report = Report { standings: &standings, denied, epoch };
     decider.settings.dialect.emit(&report, &mut String::new(), |field, value| {
         response.fields.push((field.name(), value.to_owned()));

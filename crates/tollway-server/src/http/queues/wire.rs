@@ -66,7 +66,6 @@ impl JobBody<'_> {
 }
 
 /// A queue, and what reads and writes the tokens of its leases.
-#[derive(Debug)]
 pub(crate) struct SignedQueue {
     pub queue: Queue,
     pub signer: Signer,
