@@ -52,6 +52,11 @@ pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
 pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};
 
+/// The program of the README is a test too.
+#[cfg(all(doctest, feature = "redb"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 /// The programs of the chapter about this crate are its tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/queue.md")]
