@@ -46,6 +46,7 @@ use tokio::runtime::Handle;
 use tollway_core::{StoreError, Timestamp, explained};
 use tollway_redis::Primary;
 
+use self::batch_runs::runner;
 use self::batching::Gather;
 use self::connection::Line;
 use self::encode::micros_at;
@@ -179,8 +180,8 @@ impl Inner {
         let marker = [&base[..], b"m"].concat();
         let watch = Watch::start(&self.runtime, line, marker);
         let context = Arc::new_cyclic(|context: &std::sync::Weak<QueueContext>| QueueContext {
-            enqueue: Gather::start(&self.runtime, batch_runs::enqueue_all(self, context.clone())),
-            settle: Gather::start(&self.runtime, batch_runs::settle_all(self, base.clone())),
+            enqueue: Gather::start(&self.runtime, runner(self, context.clone(), true)),
+            settle: Gather::start(&self.runtime, runner(self, context.clone(), false)),
             base,
             watch,
             result_max: AtomicU32::new(0),

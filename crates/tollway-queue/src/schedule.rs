@@ -22,7 +22,7 @@ mod leases;
 mod page;
 mod queue;
 mod ranks;
-mod response;
+mod response_times;
 mod settle;
 mod slots;
 mod turns;

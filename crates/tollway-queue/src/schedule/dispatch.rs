@@ -33,7 +33,7 @@ impl Queue {
         while let Some((at, number)) = self.turns.first_time()
             && at <= scope.now
         {
-            self.settle_down(number, scope.now);
+            self.place_group(number, scope.now);
             if self.turns.first_time() == Some((at, number)) {
                 break;
             }
@@ -42,7 +42,7 @@ impl Queue {
         let (mut leases, mut page) = (Vec::new(), Page::of(max));
         while page.has_room() && !self.paused {
             let Some((ticket, number)) = self.turns.first_turn() else { break };
-            self.settle_down(number, scope.now);
+            self.place_group(number, scope.now);
             if self.turns.first_turn() != Some((ticket, number)) {
                 continue;
             }
@@ -69,7 +69,7 @@ impl Queue {
         }
         group.deficit -= u64::from(weight);
         let deficit = group.deficit;
-        self.settle_down(number, now);
+        self.place_group(number, now);
         let next = self.jobs.ranks.first(self.groups.get(number).waiting);
         let stays = next.is_some_and(|(_, weight)| u64::from(weight) <= deficit);
         if self.groups.get(number).spot == Spot::Ring(ticket) && !stays {
@@ -210,7 +210,7 @@ impl Queue {
             self.forget_key(key, scope);
         }
         scope.note(QueueChange::Gone(id));
-        self.settle_down(entry.group, scope.now);
+        self.place_group(entry.group, scope.now);
     }
 
     /// Puts a dead letter back into its group, as if it had never failed.

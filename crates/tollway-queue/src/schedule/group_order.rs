@@ -11,7 +11,7 @@ use crate::{Limit, QueueName};
 
 impl Queue {
     /// Finds the right spot for a group after anything about it has changed.
-    pub(crate) fn settle_down(&mut self, number: u32, now: Timestamp) {
+    pub(crate) fn place_group(&mut self, number: u32, now: Timestamp) {
         self.promote(number, now);
         let spot = self.spot(number, now);
         self.move_to(number, spot);

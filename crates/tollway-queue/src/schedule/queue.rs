@@ -27,7 +27,7 @@ use super::jobs::{Entry, JobOverrides, Jobs, Stage};
 use super::leases::Leases;
 #[cfg(feature = "redb")]
 use super::leases::Running;
-use super::response::Response;
+use super::response_times::ResponseTimes;
 use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::job::{NewJob, Start};
@@ -79,7 +79,7 @@ pub(crate) struct Queue {
     pub(crate) turns: Turns,
     /// When there will be nothing to remember of a group.
     pub(crate) forgettable: BTreeSet<(Timestamp, u32)>,
-    pub(crate) response: Response,
+    pub(crate) response_times: ResponseTimes,
     pub(crate) history: History,
     pub(crate) totals: Totals,
     pub(crate) wake: Wake,
@@ -96,7 +96,7 @@ impl Queue {
             leases: Leases::default(),
             turns: Turns::default(),
             forgettable: BTreeSet::new(),
-            response: Response::default(),
+            response_times: ResponseTimes::default(),
             history: History::default(),
             totals: Totals::default(),
             wake: Wake { next: None, seen: 0 },
@@ -123,7 +123,7 @@ impl Queue {
         let (gates, limits) = group.gates_mut(&self.settings.group_limits);
         gates.refit(limits, &running);
         scope.group_changed(&group.name);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
     }
 
     /// Carries out an operation that needs nothing but the queue and the time.
@@ -183,7 +183,7 @@ impl Queue {
         let number = self.group_to_change(&name)?;
         self.groups.get_mut(number).paused = paused;
         scope.group_changed(&name);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl Queue {
     pub(crate) fn admit(&mut self, id: u64, entry: Entry, now: Timestamp) {
         let number = entry.group;
         self.jobs.insert(id, entry, &mut self.groups);
-        self.settle_down(number, now);
+        self.place_group(number, now);
     }
 
     /// Takes a job in that ran when the queue was stored: it holds what it held.
@@ -359,7 +359,7 @@ impl Queue {
         changes: &mut Vec<Change>,
     ) {
         for group in self.groups.numbers() {
-            self.settle_down(group, now.after(by));
+            self.place_group(group, now.after(by));
         }
         let mut note = |change| changes.push(Change::Queue(number, change));
         // What waits keeps its place, even if its time lies in the future now.
@@ -376,7 +376,7 @@ impl Queue {
             let (gates, limits) = state.gates_mut(&self.settings.group_limits);
             gates.set_back(limits, by, now);
             note(QueueChange::Group(state.name.clone()));
-            self.settle_down(group, now);
+            self.place_group(group, now);
         }
     }
 }

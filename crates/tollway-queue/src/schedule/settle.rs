@@ -23,7 +23,7 @@ impl Queue {
         }
         let running = self.release(id);
         if !matches!(outcome, Outcome::Released) {
-            self.response.observe(scope.now.since(running.leased_at));
+            self.response_times.observe(scope.now.since(running.leased_at));
         }
         match outcome {
             Outcome::Done { result } => {
@@ -108,7 +108,7 @@ impl Queue {
         let number = self.jobs.of(id).group;
         self.jobs.wait(id, &mut self.groups);
         scope.moved(id);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
     }
 
     fn finish(&mut self, id: u64, result: Option<bytes::Bytes>, scope: &mut Scope<'_>) -> Settled {
@@ -130,7 +130,7 @@ impl Queue {
     fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<EndedJob> {
         let entry = self.jobs.remove(id)?;
         let group = self.groups.get(entry.group).name.clone();
-        self.settle_down(entry.group, scope.now);
+        self.place_group(entry.group, scope.now);
         Some(EndedJob { group, entry, at: scope.now, reason })
     }
 
@@ -164,7 +164,7 @@ impl Queue {
         let number = entry.group;
         self.jobs.delay(id, from.as_nanos(), &mut self.groups);
         scope.moved(id);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
         Settled::Waiting { from }
     }
 

@@ -24,8 +24,8 @@ impl Queue {
         let told = self.settings.response_max;
         let at = |response| self.start_at(id, entry, group, response, scope);
         Some(Estimate {
-            expected: at(self.response.mean(told)),
-            latest: at(self.response.slowest(told)),
+            expected: at(self.response_times.mean(told)),
+            latest: at(self.response_times.slowest(told)),
         })
     }
 

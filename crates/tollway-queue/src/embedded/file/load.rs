@@ -48,7 +48,7 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     })?;
     let now = schedule.last_now;
     for queue in schedule.queues.values_mut() {
-        queue.groups.numbers().into_iter().for_each(|number| queue.settle_down(number, now));
+        queue.groups.numbers().into_iter().for_each(|number| queue.place_group(number, now));
     }
     Ok(schedule)
 }
