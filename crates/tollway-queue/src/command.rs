@@ -16,6 +16,7 @@ use crate::{
 
 /// What a backend is asked.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Command {
     /// See [`crate::Backend::queues`].
     Queues,
@@ -38,6 +39,7 @@ impl Command {
 /// What is done to one queue; the methods of [`crate::Queue`] say more about each.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the line above a variant explains its fields")]
+#[non_exhaustive]
 pub enum Operation {
     /// Makes the queue, or changes its settings while it runs.
     Put(Box<QueueSettings>),
@@ -132,6 +134,7 @@ macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident($type:ty);)*) => {
         /// What a backend replies; which variant follows from the operation.
         #[derive(Clone, Debug)]
+        #[non_exhaustive]
         pub enum Reply {
             $($(#[$doc])* $name($type),)*
         }

@@ -51,3 +51,8 @@ pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
 pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};
+
+/// The program of the README is compiled and run with the tests.
+#[cfg(all(doctest, feature = "redb"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

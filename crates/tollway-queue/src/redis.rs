@@ -46,6 +46,7 @@ use tokio::runtime::Handle;
 use tollway_core::{StoreError, Timestamp, explained};
 use tollway_redis::connection::{Client, ClientSettings, Dialer, Probe, Script};
 
+use self::batch_runs::runner;
 use self::batching::ScriptBatcher;
 use self::encode::micros_at;
 use self::repeating_client::RepeatingClient;
@@ -186,11 +187,8 @@ impl Inner {
         let marker = [&base[..], b"m"].concat();
         let watch = Watch::start(&self.runtime, blocking, marker);
         let context = Arc::new_cyclic(|context: &std::sync::Weak<QueueContext>| QueueContext {
-            enqueue: ScriptBatcher::start(
-                &self.runtime,
-                batch_runs::enqueue_all(self, context.clone()),
-            ),
-            settle: ScriptBatcher::start(&self.runtime, batch_runs::settle_all(self, base.clone())),
+            enqueue: ScriptBatcher::start(&self.runtime, runner(self, context.clone(), true)),
+            settle: ScriptBatcher::start(&self.runtime, runner(self, context.clone(), false)),
             base,
             watch,
             result_max: AtomicU32::new(0),

@@ -17,12 +17,15 @@ mod group;
 mod group_order;
 mod history;
 mod id_hash;
+mod jobs;
+mod leases;
 mod page;
 mod queue;
 mod ranks;
-mod response;
+mod response_times;
 mod settle;
 mod slots;
+mod turns;
 mod view;
 
 use std::collections::BTreeMap;
@@ -42,7 +45,9 @@ pub(crate) use gates::Gates;
 pub(crate) use history::EndedJob;
 pub(crate) use id_hash::IdHash;
 #[cfg(feature = "redb")]
-pub(crate) use queue::{Entry, JobOverrides, Running, Stage};
+pub(crate) use jobs::{Entry, JobOverrides, Stage};
+#[cfg(feature = "redb")]
+pub(crate) use leases::Running;
 pub(crate) use queue::{Queue, Scope};
 #[cfg(any(feature = "redb", feature = "redis"))]
 pub(crate) use slots::Slots;
@@ -211,8 +216,8 @@ impl Schedule {
         for (other, queue) in &self.queues {
             let shares = queue.settings.shared.iter().any(|name| shared.contains(name));
             if *other != number && shares {
-                sharers.units += queue.units;
-                sharers.heaviest = sharers.heaviest.max(queue.heaviest);
+                sharers.units += queue.jobs.units;
+                sharers.heaviest = sharers.heaviest.max(queue.jobs.heaviest());
             }
         }
         sharers

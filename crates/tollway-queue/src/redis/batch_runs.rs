@@ -1,4 +1,4 @@
-//! What batches of calls are told and answered.
+//! One run of a script for the calls of several callers: what it is told, and each caller's reply.
 
 use std::collections::HashMap;
 use std::ops::RangeFrom;
@@ -21,38 +21,29 @@ use crate::{Enqueued, JobId, Reply};
 type Replies = Result<Vec<Result<Reply, Error>>, Error>;
 type Replying = Pin<Box<dyn Future<Output = Replies> + Send>>;
 
-/// Answers batches of calls that enqueue.
-pub(super) fn enqueue_all(
+/// What runs batches of calls to one of the two scripts that take several.
+///
+/// It holds the backend weakly: the task that gathers calls must not keep it alive.
+pub(super) fn runner(
     inner: &Arc<Inner>,
     context: Weak<QueueContext>,
+    is_enqueue: bool,
 ) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
     let inner = Arc::downgrade(inner);
     move |calls| {
-        let (inner, context) = (inner.upgrade(), context.upgrade());
+        let both = inner.upgrade().zip(context.upgrade());
         Box::pin(async move {
-            let (Some(inner), Some(context)) = (inner, context) else { return Err(gone()) };
-            enqueue(&inner, &context, calls, Timestamp::MIN).await
+            let Some((inner, context)) = both else {
+                let message = "the backend is being shut down";
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            };
+            if is_enqueue {
+                enqueue(&inner, &context, calls, Timestamp::MIN).await
+            } else {
+                settle(&inner, &context.base, calls, Timestamp::MIN).await
+            }
         })
     }
-}
-
-/// Answers batches of calls that settle.
-pub(super) fn settle_all(
-    inner: &Arc<Inner>,
-    base: Vec<u8>,
-) -> impl Fn(Vec<Vec<Vec<u8>>>) -> Replying + Send + Sync + use<> {
-    let inner = Arc::downgrade(inner);
-    move |calls| {
-        let (inner, base) = (inner.upgrade(), base.clone());
-        Box::pin(async move {
-            let Some(inner) = inner else { return Err(gone()) };
-            settle(&inner, &base, calls, Timestamp::MIN).await
-        })
-    }
-}
-
-fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "the backend is being shut down")
 }
 
 /// Enqueues the jobs of several calls; each call all or none.

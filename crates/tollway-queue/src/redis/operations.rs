@@ -35,10 +35,12 @@ fn pack_outcomes(outcomes: &[(LeaseToken, Outcome)]) -> Vec<Vec<u8>> {
 
 impl Backend for RedisBackend {
     fn run(&self, command: Command, now: Timestamp) -> Call<Reply> {
-        if let Command::Queue(queue, operation) = &command
-            && let Some(call) = self.inner.gather(queue, operation)
-        {
-            return call;
+        if let Command::Queue(queue, operation) = &command {
+            match self.inner.gather(queue, operation) {
+                Ok(Some(call)) => return call,
+                Ok(None) => {}
+                Err(error) => return Call::ready(Err(error)),
+            }
         }
         // On the runtime of the backend, whichever asks: its connection lives there.
         let inner = Arc::clone(&self.inner);
@@ -71,25 +73,23 @@ impl Backend for RedisBackend {
 }
 
 impl Inner {
-    /// Calls that find the server busy go together in the next run, if this is one that may.
-    fn gather(self: &Arc<Self>, queue: &QueueName, operation: &Operation) -> Option<Call<Reply>> {
-        if self.settings.use_callers_time {
-            return None;
-        }
-        let context = match operation {
-            Operation::Enqueue(_) | Operation::Settle(_) => match self.context(queue) {
-                Ok(context) => context,
-                Err(error) => return Some(Call::ready(Err(error))),
-            },
-            _ => return None,
-        };
-        match operation {
-            Operation::Enqueue(jobs) => Some(context.enqueue.ask(encode::call(jobs))),
-            Operation::Settle(outcomes) if context.takes_result(longest_result(outcomes)) => {
-                Some(context.settle.ask(pack_outcomes(outcomes)))
+    /// Has a call go together with others in the next run of its script, if it may.
+    fn gather(
+        self: &Arc<Self>,
+        queue: &QueueName,
+        operation: &Operation,
+    ) -> Result<Option<Call<Reply>>, Error> {
+        Ok(match operation {
+            // Each call has a time of its own then.
+            _ if self.settings.use_callers_time => None,
+            Operation::Enqueue(jobs) => Some(self.context(queue)?.enqueue.ask(encode::call(jobs))),
+            Operation::Settle(outcomes) => {
+                let context = self.context(queue)?;
+                let fits = context.takes_result(longest_result(outcomes));
+                fits.then(|| context.settle.ask(pack_outcomes(outcomes)))
             }
             _ => None,
-        }
+        })
     }
 
     async fn carry_out(self: &Arc<Self>, command: Command, now: Timestamp) -> Result<Reply, Error> {

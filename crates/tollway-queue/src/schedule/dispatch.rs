@@ -7,16 +7,18 @@ use tollway_core::Timestamp;
 
 use super::change::{Change, QueueChange};
 use super::gate::{Gate, Opens};
-use super::group::Spot;
+use super::jobs::{Entry, Stage};
+use super::leases::Running;
 use super::page::Page;
-use super::queue::{Entry, Queue, Running, Scope, Stage};
+use super::queue::{Queue, Scope};
+use super::turns::Spot;
 use crate::job::{Beat, Cancelled, LeaseToken, Progress};
 use crate::{JobId, Lease, Limit};
 
 impl Queue {
     /// What time alone has done: leases that ended, calendars, what is too old to keep.
     pub(crate) fn tick(&mut self, scope: &mut Scope<'_>) {
-        while let Some(&(at, id)) = self.expiries.first()
+        while let Some((at, id)) = self.leases.first()
             && at <= scope.now
         {
             self.expire(id, at, scope);
@@ -28,23 +30,24 @@ impl Queue {
 
     /// Leases up to `max` jobs, and a page at most; a turn for each group that may start one.
     pub(crate) fn lease(&mut self, max: usize, worker: &str, scope: &mut Scope<'_>) -> Vec<Lease> {
-        while let Some(&(at, number)) = self.heap.first()
+        while let Some((at, number)) = self.turns.first_time()
             && at <= scope.now
         {
-            self.settle_down(number, scope.now);
-            if self.heap.contains(&(at, number)) {
+            self.place_group(number, scope.now);
+            if self.turns.first_time() == Some((at, number)) {
                 break;
             }
         }
         let worker: Arc<str> = worker.into();
         let (mut leases, mut page) = (Vec::new(), Page::of(max));
         while page.has_room() && !self.paused {
-            let Some((&ticket, &number)) = self.ring.first_key_value() else { break };
-            self.settle_down(number, scope.now);
-            if self.ring.first_key_value() != Some((&ticket, &number)) {
+            let Some((ticket, number)) = self.turns.first_turn() else { break };
+            self.place_group(number, scope.now);
+            if self.turns.first_turn() != Some((ticket, number)) {
                 continue;
             }
-            let Some((place, weight)) = self.ranks.first(self.groups.get(number).waiting) else {
+            let Some((place, weight)) = self.jobs.ranks.first(self.groups.get(number).waiting)
+            else {
                 break;
             };
             // Nobody goes before the first in turn: a heavy job would wait for ever.
@@ -52,7 +55,7 @@ impl Queue {
                 break;
             }
             leases.push(self.grant(number, place.id, &worker, scope));
-            page.add(self.jobs[&place.id].payload_len as usize);
+            page.add(self.jobs.of(place.id).payload_len as usize);
             self.next_turn(number, ticket, weight, scope.now);
         }
         leases
@@ -62,23 +65,23 @@ impl Queue {
     fn next_turn(&mut self, number: u32, ticket: u64, weight: u32, now: Timestamp) {
         let group = self.groups.get_mut(number);
         if group.deficit < u64::from(weight) {
-            group.deficit += u64::from(self.heaviest.max(weight));
+            group.deficit += u64::from(self.jobs.heaviest().max(weight));
         }
         group.deficit -= u64::from(weight);
         let deficit = group.deficit;
-        self.settle_down(number, now);
-        let next = self.ranks.first(self.groups.get(number).waiting);
+        self.place_group(number, now);
+        let next = self.jobs.ranks.first(self.groups.get(number).waiting);
         let stays = next.is_some_and(|(_, weight)| u64::from(weight) <= deficit);
         if self.groups.get(number).spot == Spot::Ring(ticket) && !stays {
-            self.move_to(number, Spot::Ring(self.next_ticket));
+            self.move_to(number, self.turns.last());
         }
     }
 
     fn grant(&mut self, number: u32, id: u64, worker: &Arc<str>, scope: &mut Scope<'_>) -> Lease {
-        self.withdraw(id);
+        self.jobs.withdraw(id, &mut self.groups);
         let now = scope.now;
         let expires_at = now.after(self.settings.lease);
-        let entry = self.jobs.get_mut(&id).expect("a job in a group is a job of the queue");
+        let entry = self.jobs.of_mut(id);
         entry.stage = Stage::Running;
         entry.attempt += 1;
         let lease = Lease {
@@ -102,7 +105,7 @@ impl Queue {
             cancelled: false,
             refits: Some(*scope.refits),
         };
-        self.hold(id, running);
+        self.leases.insert(id, running);
         self.totals.leased += 1;
         scope.moved(id);
         lease
@@ -149,12 +152,6 @@ impl Queue {
         }
     }
 
-    /// Notes a lease that was granted (now, or before a restart).
-    pub(crate) fn hold(&mut self, id: u64, running: Running) {
-        self.expiries.insert((running.expires_at, id));
-        self.leases.insert(id, running);
-    }
-
     /// Prolongs a lease.
     pub(crate) fn heartbeat(&mut self, token: LeaseToken, scope: &mut Scope<'_>) -> Beat {
         if !self.holds(token) {
@@ -162,10 +159,7 @@ impl Queue {
         }
         let id = token.id.0;
         let until = scope.now.after(self.settings.lease);
-        let running = self.leases.get_mut(&id).expect("a lease that holds is there");
-        self.expiries.remove(&(running.expires_at, id));
-        running.expires_at = running.expires_at.max(until);
-        self.expiries.insert((running.expires_at, id));
+        let running = self.leases.prolong(id, until).expect("a lease that holds is there");
         let (until, cancelled) = (running.expires_at, running.cancelled);
         scope.moved(id);
         if cancelled { Beat::Cancelled(until) } else { Beat::Until(until) }
@@ -174,13 +168,14 @@ impl Queue {
     /// Whether a token is that of the lease under which its job runs.
     pub(crate) fn holds(&self, token: LeaseToken) -> bool {
         let id = token.id.0;
-        let current = self.jobs.get(&id).is_some_and(|entry| entry.attempt == token.attempt);
-        current && self.leases.contains_key(&id)
+        let current =
+            self.jobs.entries.get(&id).is_some_and(|entry| entry.attempt == token.attempt);
+        current && self.leases.running.contains_key(&id)
     }
 
     pub(crate) fn progress(&mut self, token: LeaseToken, progress: Progress) -> bool {
         let holds = self.holds(token);
-        if holds && let Some(running) = self.leases.get_mut(&token.id.0) {
+        if holds && let Some(running) = self.leases.running.get_mut(&token.id.0) {
             running.progress = Some(progress);
         }
         holds
@@ -194,15 +189,15 @@ impl Queue {
             scope.note(QueueChange::Gone(id));
             return Cancelled::Removed;
         }
-        let Some(entry) = self.jobs.get(&id) else { return Cancelled::NotFound };
+        let Some(entry) = self.jobs.entries.get(&id) else { return Cancelled::NotFound };
         if entry.stage == Stage::Running {
-            if let Some(running) = self.leases.get_mut(&id) {
+            if let Some(running) = self.leases.running.get_mut(&id) {
                 running.cancelled = true;
             }
             scope.moved(id);
             return Cancelled::Requested;
         }
-        self.withdraw(id);
+        self.jobs.withdraw(id, &mut self.groups);
         self.remove(id, scope);
         Cancelled::Removed
     }
@@ -210,12 +205,12 @@ impl Queue {
     /// Forgets a cancelled job and its key, which may be used anew.
     pub(crate) fn remove(&mut self, id: u64, scope: &mut Scope<'_>) {
         self.totals.cancelled += 1;
-        let Some(entry) = self.drop_job(id) else { return };
+        let Some(entry) = self.jobs.remove(id) else { return };
         if let Some(key) = entry.overrides.as_deref().and_then(|overrides| overrides.key.as_ref()) {
             self.forget_key(key, scope);
         }
         scope.note(QueueChange::Gone(id));
-        self.settle_down(entry.group, scope.now);
+        self.place_group(entry.group, scope.now);
     }
 
     /// Puts a dead letter back into its group, as if it had never failed.

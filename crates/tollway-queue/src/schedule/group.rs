@@ -7,6 +7,7 @@ use tollway_core::Timestamp;
 use super::gate::Opens;
 use super::gates::Gates;
 use super::ranks::Tree;
+use super::turns::Spot;
 use crate::{Group, Limit};
 
 /// What is remembered of a group that is not idle.
@@ -29,17 +30,6 @@ pub(crate) struct GroupState {
     pub(crate) forget_at: Option<Timestamp>,
     /// Whether a storage holds something of it.
     pub(crate) stored: bool,
-}
-
-/// Where a group waits for its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spot {
-    /// Nothing to do, or only an answer can tell when.
-    Nowhere,
-    /// Among those whose time will come.
-    Heap(Timestamp),
-    /// Among those whose turn will come, by ticket.
-    Ring(u64),
 }
 
 impl GroupState {

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use tollway_core::Timestamp;
 
 use super::gate::{Gate, Opens};
-use super::group::Spot;
 use super::queue::{Queue, Scope};
+use super::turns::Spot;
 use crate::{Limit, QueueName};
 
 impl Queue {
     /// Finds the right spot for a group after anything about it has changed.
-    pub(crate) fn settle_down(&mut self, number: u32, now: Timestamp) {
+    pub(crate) fn place_group(&mut self, number: u32, now: Timestamp) {
         self.promote(number, now);
         let spot = self.spot(number, now);
         self.move_to(number, spot);
@@ -22,14 +22,12 @@ impl Queue {
     fn promote(&mut self, number: u32, now: Timestamp) {
         loop {
             let group = self.groups.get_mut(number);
-            let Some((place, _)) = self.ranks.first(group.delayed) else { return };
-            if place.due_ns > now.as_nanos() {
+            let Some((key, _)) = self.jobs.ranks.first(group.delayed) else { return };
+            if key.due_ns > now.as_nanos() {
                 return;
             }
-            self.ranks.remove(&mut group.delayed, place);
-            let mut entry = self.jobs[&place.id].clone();
-            self.wait(place.id, &mut entry);
-            self.jobs.insert(place.id, entry);
+            self.jobs.withdraw(key.id, &mut self.groups);
+            self.jobs.wait(key.id, &mut self.groups);
         }
     }
 
@@ -38,15 +36,14 @@ impl Queue {
         if group.paused {
             return Spot::Nowhere;
         }
-        let Some((_, weight)) = self.ranks.first(group.waiting) else {
-            let first = self.ranks.first(group.delayed);
+        let Some((_, weight)) = self.jobs.ranks.first(group.waiting) else {
+            let first = self.jobs.ranks.first(group.delayed);
             return first.map_or(Spot::Nowhere, |(place, _)| {
                 Spot::Heap(Timestamp::from_nanos(place.due_ns).max(group.blocked_until))
             });
         };
         // A delayed job of a higher priority becomes the first when its time comes.
-        let (lowest, highest) = self.priorities;
-        let overtaker = self.ranks.first(group.delayed).filter(|_| lowest < highest);
+        let overtaker = self.jobs.ranks.first(group.delayed).filter(|_| self.jobs.has_priorities());
         let overtakes_at = overtaker.map(|(place, _)| Timestamp::from_nanos(place.due_ns));
         match group.opens(&self.settings.group_limits, weight, now) {
             Opens::Unknown => overtakes_at.map_or(Spot::Nowhere, Spot::Heap),
@@ -55,7 +52,7 @@ impl Queue {
             }
             Opens::At(_) => match group.spot {
                 Spot::Ring(ticket) => Spot::Ring(ticket),
-                _ => Spot::Ring(self.next_ticket),
+                _ => self.turns.last(),
             },
         }
     }
@@ -66,25 +63,10 @@ impl Queue {
         if old == spot {
             return;
         }
-        match old {
-            Spot::Heap(at) => {
-                self.heap.remove(&(at, number));
-            }
-            Spot::Ring(ticket) => {
-                self.ring.remove(&ticket);
-            }
-            Spot::Nowhere => {}
+        if spot == Spot::Nowhere {
+            group.deficit = 0;
         }
-        match spot {
-            Spot::Heap(at) => {
-                self.heap.insert((at, number));
-            }
-            Spot::Ring(ticket) => {
-                self.ring.insert(ticket, number);
-                self.next_ticket = self.next_ticket.max(ticket + 1);
-            }
-            Spot::Nowhere => group.deficit = 0,
-        }
+        self.turns.move_to(number, old, spot);
     }
 
     fn plan_forgetting(&mut self, number: u32, now: Timestamp) {
@@ -122,7 +104,7 @@ impl Queue {
         shared: &BTreeMap<QueueName, (Limit, Gate)>,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let others = [self.expiries.first().map(|(at, _)| *at), self.history.next_recurring()];
+        let others = [self.leases.first().map(|(at, _)| at), self.history.next_recurring()];
         let first = others.into_iter().flatten().min();
         let start = self.next_start(shared, now);
         start.into_iter().chain(first).min()
@@ -136,12 +118,12 @@ impl Queue {
         if self.paused {
             return None;
         }
-        let (at, weight) = match self.ring.first_key_value() {
+        let (at, weight) = match self.turns.first_turn() {
             Some((_, number)) => {
-                let first = self.ranks.first(self.groups.get(*number).waiting);
+                let first = self.jobs.ranks.first(self.groups.get(number).waiting);
                 (now, first.map_or(1, |(_, weight)| weight))
             }
-            None => (self.heap.first()?.0.max(now), 1),
+            None => (self.turns.first_time()?.0.max(now), 1),
         };
         match self.opens(shared, weight, now) {
             Opens::At(opens) => Some(at.max(opens)),

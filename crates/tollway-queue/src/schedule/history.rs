@@ -9,7 +9,8 @@ use tollway_core::Timestamp;
 
 use super::change::QueueChange;
 use super::id_hash::IdHash;
-use super::queue::{Entry, Queue, Scope};
+use super::jobs::Entry;
+use super::queue::{Queue, Scope};
 use crate::error::{Error, ErrorKind};
 use crate::{Group, Recurring, Start};
 
@@ -185,7 +186,7 @@ impl Queue {
                 }
             }
             scope.note(QueueChange::Recurring(name));
-            let room = (self.jobs.len() as u64) < self.settings.jobs_max
+            let room = (self.jobs.entries.len() as u64) < self.settings.jobs_max
                 && self.has_room_for(recurring.job.payload.len() as u64);
             let known = self.groups.find(recurring.job.group.as_str()).is_some();
             // A full queue has work enough: this time passes, the next comes.

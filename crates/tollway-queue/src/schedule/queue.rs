@@ -1,17 +1,18 @@
-//! One queue in memory: its jobs, its groups, and whose turn is next.
+//! One queue in memory: its jobs, its groups, its leases, and whose turn is next.
 //!
 //! ```text
-//!   jobs: id -> Entry ─┬─ delayed ─ Group.delayed ─┐  when due
+//!   Jobs: id -> Entry ─┬─ delayed ─ Group.delayed ─┐  when due
 //!                      ├─ waiting ─ Group.waiting ◄┘
-//!                      └─ running ─ leases ─ expiries
+//!                      └─ running ─ Leases
 //!
-//!   a group with something to start is in exactly one of
-//!     heap   by the time when its limits allow its head   (one entry per group, no timer per job)
-//!     ring   its head may start: served in turn, deficit round robin
-//!   or in neither: only an answer, a resume or a cancellation can tell.
+//!   Groups: name -> GroupState, with its place in Turns (by time, or in the ring)
 //! ```
+//!
+//! Each part keeps its own state; what concerns several is here, in `dispatch` (leases granted), in
+//! `settle` (leases ended), in `group_order` (whose turn) and in `view` (what is told).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::Timestamp;
@@ -22,11 +23,14 @@ use super::gate::Gate;
 use super::gates::Gates;
 use super::group::Groups;
 use super::history::History;
-use super::id_hash::IdHash;
-use super::ranks::{Ranks, SortKey};
-use super::response::Response;
+use super::jobs::{Entry, JobOverrides, Jobs, Stage};
+use super::leases::Leases;
+#[cfg(feature = "redb")]
+use super::leases::Running;
+use super::response_times::ResponseTimes;
+use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Backoff, NewJob, Progress, Start};
+use crate::job::{NewJob, Start};
 use crate::settings::longest_result;
 use crate::{Enqueued, Group, Limit, Operation, QueueName, QueueSettings, Reply, Totals, Wake};
 
@@ -67,82 +71,18 @@ impl Scope<'_> {
 pub(crate) struct Queue {
     pub(crate) settings: QueueSettings,
     pub(crate) paused: bool,
+    /// What is in use of the limits of the queue as a whole.
     pub(crate) gates: Gates,
-    pub(crate) jobs: HashMap<u64, Entry, IdHash>,
-    pub(crate) ranks: Ranks,
+    pub(crate) jobs: Jobs,
     pub(crate) groups: Groups,
-    pub(crate) leases: HashMap<u64, Running, IdHash>,
-    pub(crate) expiries: BTreeSet<(Timestamp, u64)>,
-    pub(crate) heap: BTreeSet<(Timestamp, u32)>,
-    pub(crate) ring: BTreeMap<u64, u32>,
-    pub(crate) next_ticket: u64,
+    pub(crate) leases: Leases,
+    pub(crate) turns: Turns,
+    /// When there will be nothing to remember of a group.
     pub(crate) forgettable: BTreeSet<(Timestamp, u32)>,
-    pub(crate) waiting: u64,
-    pub(crate) units: u64,
-    /// Of the payloads of its jobs; dead letters have their own count.
-    pub(crate) payload_bytes: u64,
-    /// The heaviest job since the queue was last empty: what a group may start in one turn.
-    pub(crate) heaviest: u32,
-    /// The lowest and the highest priority since the queue was last empty.
-    pub(crate) priorities: (u8, u8),
-    pub(crate) response: Response,
+    pub(crate) response_times: ResponseTimes,
     pub(crate) history: History,
     pub(crate) totals: Totals,
     pub(crate) wake: Wake,
-}
-
-/// A job that waits, is delayed or runs. Its payload is elsewhere.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) group: u32,
-    pub(crate) weight: u32,
-    pub(crate) attempt: u32,
-    pub(crate) failures: u32,
-    pub(crate) payload_len: u32,
-    pub(crate) priority: u8,
-    pub(crate) stage: Stage,
-    /// From when on it may start; its place among its equals.
-    pub(crate) due_ns: u64,
-    pub(crate) enqueued_at: Timestamp,
-    pub(crate) overrides: Option<Box<JobOverrides>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Delayed,
-    Waiting,
-    Running,
-}
-
-/// What few jobs have of their own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct JobOverrides {
-    pub(crate) attempts_max: Option<u32>,
-    pub(crate) backoff: Option<Backoff>,
-    pub(crate) key: Option<std::sync::Arc<str>>,
-}
-
-/// A lease that was granted.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) worker: std::sync::Arc<str>,
-    pub(crate) leased_at: Timestamp,
-    pub(crate) expires_at: Timestamp,
-    pub(crate) progress: Option<Progress>,
-    pub(crate) cancelled: bool,
-    /// How often limits had been changed when it was granted; unknown after a restart.
-    pub(crate) refits: Option<u64>,
-}
-
-impl Entry {
-    pub(crate) fn place(&self, id: u64) -> SortKey {
-        SortKey { rank: u8::MAX - self.priority, due_ns: self.due_ns, id }
-    }
-
-    /// Its place among the delayed, where priority plays no part.
-    pub(crate) fn delayed_place(&self, id: u64) -> SortKey {
-        SortKey { rank: 0, due_ns: self.due_ns, id }
-    }
 }
 
 impl Queue {
@@ -151,21 +91,12 @@ impl Queue {
             settings,
             paused: false,
             gates: Gates::default(),
-            jobs: HashMap::default(),
-            ranks: Ranks::default(),
+            jobs: Jobs::default(),
             groups: Groups::default(),
-            leases: HashMap::default(),
-            expiries: BTreeSet::new(),
-            heap: BTreeSet::new(),
-            ring: BTreeMap::new(),
-            next_ticket: 0,
+            leases: Leases::default(),
+            turns: Turns::default(),
             forgettable: BTreeSet::new(),
-            waiting: 0,
-            units: 0,
-            payload_bytes: 0,
-            heaviest: 1,
-            priorities: (u8::MAX, 0),
-            response: Response::default(),
+            response_times: ResponseTimes::default(),
             history: History::default(),
             totals: Totals::default(),
             wake: Wake { next: None, seen: 0 },
@@ -176,7 +107,7 @@ impl Queue {
     pub(crate) fn change(&mut self, settings: QueueSettings, scope: &mut Scope<'_>) {
         self.settings = settings;
         let running: Vec<(u64, u32)> =
-            self.leases.keys().map(|id| (*id, self.jobs[id].weight)).collect();
+            self.leases.ids().map(|id| (id, self.jobs.of(id).weight)).collect();
         self.gates.refit(&self.settings.queue_limits, &running);
         for number in self.groups.numbers() {
             self.refit_group(number, scope);
@@ -185,18 +116,14 @@ impl Queue {
 
     /// Fits the gates of a group to its limits, which have changed.
     pub(crate) fn refit_group(&mut self, number: u32, scope: &mut Scope<'_>) {
-        let running: Vec<(u64, u32)> = self
-            .leases
-            .keys()
-            .map(|id| (*id, &self.jobs[id]))
-            .filter(|(_, entry)| entry.group == number)
-            .map(|(id, entry)| (id, entry.weight))
-            .collect();
+        let jobs = self.leases.ids().map(|id| (id, self.jobs.of(id)));
+        let of_group = jobs.filter(|(_, entry)| entry.group == number);
+        let running: Vec<_> = of_group.map(|(id, entry)| (id, entry.weight)).collect();
         let group = self.groups.get_mut(number);
         let (gates, limits) = group.gates_mut(&self.settings.group_limits);
         gates.refit(limits, &running);
         scope.group_changed(&group.name);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
     }
 
     /// Carries out an operation that needs nothing but the queue and the time.
@@ -256,7 +183,7 @@ impl Queue {
         let number = self.group_to_change(&name)?;
         self.groups.get_mut(number).paused = paused;
         scope.group_changed(&name);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
         Ok(())
     }
 
@@ -298,8 +225,9 @@ impl Queue {
     }
 
     fn check_room(&self, jobs: &[NewJob]) -> Result<(), Error> {
-        if self.jobs.len() as u64 + jobs.len() as u64 > self.settings.jobs_max {
-            let message = format!("the queue holds {} jobs and may hold no more", self.jobs.len());
+        if self.jobs.entries.len() as u64 + jobs.len() as u64 > self.settings.jobs_max {
+            let message =
+                format!("the queue holds {} jobs and may hold no more", self.jobs.entries.len());
             return Err(Error::new(ErrorKind::Full, message));
         }
         let new_bytes: u64 = jobs.iter().map(|job| job.payload.len() as u64).sum();
@@ -326,7 +254,7 @@ impl Queue {
 
     /// Bytes of all payloads that are kept.
     fn held_bytes(&self) -> u64 {
-        self.payload_bytes + self.history.dead_bytes
+        self.jobs.payload_bytes + self.history.dead_bytes
     }
 
     /// Whether the payloads may have so many bytes more.
@@ -375,35 +303,19 @@ impl Queue {
         id
     }
 
-    fn remember_key(&mut self, key: String, id: u64, scope: &mut Scope<'_>) -> std::sync::Arc<str> {
-        let key: std::sync::Arc<str> = key.into();
+    fn remember_key(&mut self, key: String, id: u64, scope: &mut Scope<'_>) -> Arc<str> {
+        let key: Arc<str> = key.into();
         let until = scope.now.after(self.settings.key_window);
         self.history.remember_key(key.clone(), id, until);
         scope.note(QueueChange::Key(key.clone()));
         key
     }
 
-    /// Takes a job in (anew, or from storage): it waits or is delayed, as its stage says.
-    pub(crate) fn admit(&mut self, id: u64, mut entry: Entry, now: Timestamp) {
-        self.count(&entry);
+    /// Takes a job in that does not run, and finds the spot of its group.
+    pub(crate) fn admit(&mut self, id: u64, entry: Entry, now: Timestamp) {
         let number = entry.group;
-        if entry.stage == Stage::Delayed {
-            let group = self.groups.get_mut(number);
-            self.ranks.insert(&mut group.delayed, entry.delayed_place(id), entry.weight);
-        } else {
-            self.wait(id, &mut entry);
-        }
-        self.jobs.insert(id, entry);
-        self.settle_down(number, now);
-    }
-
-    /// Adds a job to the sums over all jobs; [`Self::drop_job`] takes it out of them again.
-    fn count(&mut self, entry: &Entry) {
-        self.heaviest = self.heaviest.max(entry.weight);
-        let (lowest, highest) = self.priorities;
-        self.priorities = (lowest.min(entry.priority), highest.max(entry.priority));
-        self.units += u64::from(entry.weight);
-        self.payload_bytes += u64::from(entry.payload_len);
+        self.jobs.insert(id, entry, &mut self.groups);
+        self.place_group(number, now);
     }
 
     /// Takes a job in that ran when the queue was stored: it holds what it held.
@@ -416,7 +328,6 @@ impl Queue {
         shared: &mut BTreeMap<QueueName, (Limit, Gate)>,
     ) {
         entry.stage = Stage::Running;
-        self.count(&entry);
         let weight = entry.weight;
         let hold = |gate: &mut Gate, limit: &Limit| {
             gate.hold(limit, id, weight);
@@ -434,45 +345,8 @@ impl Queue {
                 hold(gate, limit);
             }
         }
-        self.jobs.insert(id, entry);
-        self.hold(id, running);
-    }
-
-    /// Puts a job among those that wait in its group.
-    pub(crate) fn wait(&mut self, id: u64, entry: &mut Entry) {
-        entry.stage = Stage::Waiting;
-        self.waiting += 1;
-        let group = self.groups.get_mut(entry.group);
-        self.ranks.insert(&mut group.waiting, entry.place(id), entry.weight);
-    }
-
-    /// Takes a job that does not run out of its group.
-    pub(crate) fn withdraw(&mut self, id: u64) {
-        let entry = &self.jobs[&id];
-        let group = self.groups.get_mut(entry.group);
-        match entry.stage {
-            Stage::Waiting => {
-                self.ranks.remove(&mut group.waiting, entry.place(id));
-                self.waiting -= 1;
-            }
-            Stage::Delayed => {
-                self.ranks.remove(&mut group.delayed, entry.delayed_place(id));
-            }
-            Stage::Running => {}
-        }
-    }
-
-    /// Forgets a job that is in no group any more.
-    pub(crate) fn drop_job(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.jobs.remove(&id)?;
-        self.units -= u64::from(entry.weight);
-        self.payload_bytes -= u64::from(entry.payload_len);
-        if self.jobs.is_empty() {
-            self.jobs = HashMap::default();
-            self.heaviest = 1;
-            self.priorities = (u8::MAX, 0);
-        }
-        Some(entry)
+        self.jobs.insert(id, entry, &mut self.groups);
+        self.leases.insert(id, running);
     }
 
     /// The clock was set back by `by`: leases, slots and blocks last as long as before. Jobs that
@@ -485,22 +359,15 @@ impl Queue {
         changes: &mut Vec<Change>,
     ) {
         for group in self.groups.numbers() {
-            self.settle_down(group, now.after(by));
+            self.place_group(group, now.after(by));
         }
-        // What waits keeps its place, even if its time lies in the future now.
-        let waits = |(id, entry): (&u64, &Entry)| (entry.stage == Stage::Waiting).then_some(*id);
-        let waiting = self.jobs.iter().filter_map(waits);
         let mut note = |change| changes.push(Change::Queue(number, change));
-        waiting.for_each(|id| note(QueueChange::Moved(id)));
-        self.expiries.clear();
-        for (id, running) in &mut self.leases {
-            running.leased_at = running.leased_at.before(by);
-            running.expires_at = running.expires_at.before(by);
-            // In which window it was counted is not known any more.
-            running.refits = None;
-            self.expiries.insert((running.expires_at, *id));
-            note(QueueChange::Moved(*id));
-        }
+        // What waits keeps its place, even if its time lies in the future now.
+        self.leases.set_back(by);
+        self.jobs
+            .ids_waiting()
+            .chain(self.leases.ids())
+            .for_each(|id| note(QueueChange::Moved(id)));
         self.gates.set_back(&self.settings.queue_limits, by, now);
         note(QueueChange::Settings);
         for group in self.groups.numbers() {
@@ -509,7 +376,7 @@ impl Queue {
             let (gates, limits) = state.gates_mut(&self.settings.group_limits);
             gates.set_back(limits, by, now);
             note(QueueChange::Group(state.name.clone()));
-            self.settle_down(group, now);
+            self.place_group(group, now);
         }
     }
 }

@@ -4,7 +4,8 @@ use tollway_core::Timestamp;
 
 use super::change::{Change, QueueChange};
 use super::history::EndedJob;
-use super::queue::{Queue, Running, Scope, Stage};
+use super::leases::Running;
+use super::queue::{Queue, Scope};
 use crate::job::{LeaseToken, Outcome, Settled};
 use crate::name::QueueName;
 
@@ -22,7 +23,7 @@ impl Queue {
         }
         let running = self.release(id);
         if !matches!(outcome, Outcome::Released) {
-            self.response.observe(scope.now.since(running.leased_at));
+            self.response_times.observe(scope.now.since(running.leased_at));
         }
         match outcome {
             Outcome::Done { result } => {
@@ -37,7 +38,7 @@ impl Queue {
             Outcome::Limited { wait } => {
                 self.totals.limited += 1;
                 let until = scope.now.after(wait);
-                let number = self.jobs[&id].group;
+                let number = self.jobs.of(id).group;
                 let group = self.groups.get_mut(number);
                 group.blocked_until = group.blocked_until.max(until);
                 scope.group_changed(&group.name);
@@ -63,26 +64,22 @@ impl Queue {
 
     /// Ends a lease, whatever came of it.
     fn release(&mut self, id: u64) -> Running {
-        let running = self.leases.remove(&id).expect("only leases that hold are ended");
-        self.expiries.remove(&(running.expires_at, id));
-        self.groups.get_mut(self.jobs[&id].group).running -= 1;
-        if self.leases.is_empty() {
-            self.leases = Default::default();
-        }
+        let running = self.leases.remove(id).expect("only leases that hold are ended");
+        self.groups.get_mut(self.jobs.of(id).group).running -= 1;
         running
     }
 
     /// The call of a job was answered, or given up, at `at`: its slots are free a window later.
     fn answer(&mut self, id: u64, at: Timestamp, scope: &mut Scope<'_>) {
-        self.change_gates(self.jobs[&id].group, scope, |gate, limit| gate.answer(limit, id, at));
+        self.change_gates(self.jobs.of(id).group, scope, |gate, limit| gate.answer(limit, id, at));
     }
 
     /// Counts every job that runs as answered now, by shared limits that are not among those that stay.
     pub(crate) fn release_shared(&mut self, stay: &[QueueName], scope: &mut Scope<'_>) {
         for name in self.settings.shared.iter().filter(|name| !stay.contains(name)) {
             let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };
-            for id in self.leases.keys() {
-                gate.answer(limit, *id, scope.now);
+            for id in self.leases.ids() {
+                gate.answer(limit, id, scope.now);
             }
             scope.shared_touched = true;
             scope.changes.push(Change::Shared(name.clone()));
@@ -91,7 +88,7 @@ impl Queue {
 
     /// Gives the units of a job back that was refused or never tried, and puts it where it was.
     fn put_back_uncharged(&mut self, id: u64, running: &Running, scope: &mut Scope<'_>) -> Settled {
-        let (number, weight) = (self.jobs[&id].group, self.jobs[&id].weight);
+        let (number, weight) = (self.jobs.of(id).group, self.jobs.of(id).weight);
         let known = running.refits == Some(*scope.refits);
         let (passed_at, now) = (known.then_some(running.leased_at), scope.now);
         self.change_gates(number, scope, |gate, limit| {
@@ -108,12 +105,10 @@ impl Queue {
 
     /// Puts a job back where it was: the head of its group, if it was first before.
     fn put_back(&mut self, id: u64, scope: &mut Scope<'_>) {
-        let mut entry = self.jobs[&id].clone();
-        let number = entry.group;
-        self.wait(id, &mut entry);
-        self.jobs.insert(id, entry);
+        let number = self.jobs.of(id).group;
+        self.jobs.wait(id, &mut self.groups);
         scope.moved(id);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
     }
 
     fn finish(&mut self, id: u64, result: Option<bytes::Bytes>, scope: &mut Scope<'_>) -> Settled {
@@ -133,9 +128,9 @@ impl Queue {
 
     /// Takes a job that ran out of the queue.
     fn end(&mut self, id: u64, reason: String, scope: &Scope<'_>) -> Option<EndedJob> {
-        let entry = self.drop_job(id)?;
+        let entry = self.jobs.remove(id)?;
         let group = self.groups.get(entry.group).name.clone();
-        self.settle_down(entry.group, scope.now);
+        self.place_group(entry.group, scope.now);
         Some(EndedJob { group, entry, at: scope.now, reason })
     }
 
@@ -156,7 +151,7 @@ impl Queue {
         if cancelled {
             return self.end_cancelled(id, scope);
         }
-        let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
+        let entry = self.jobs.of_mut(id);
         entry.failures += 1;
         let overrides = entry.overrides.as_deref();
         let attempts_max = overrides.and_then(|overrides| overrides.attempts_max);
@@ -166,12 +161,10 @@ impl Queue {
         let backoff =
             overrides.and_then(|overrides| overrides.backoff).unwrap_or(self.settings.backoff);
         let from = scope.now.after(backoff.wait(entry.failures));
-        entry.due_ns = from.as_nanos();
-        entry.stage = Stage::Delayed;
-        let (number, place, weight) = (entry.group, entry.delayed_place(id), entry.weight);
-        self.ranks.insert(&mut self.groups.get_mut(number).delayed, place, weight);
+        let number = entry.group;
+        self.jobs.delay(id, from.as_nanos(), &mut self.groups);
         scope.moved(id);
-        self.settle_down(number, scope.now);
+        self.place_group(number, scope.now);
         Settled::Waiting { from }
     }
 
@@ -194,7 +187,7 @@ impl Queue {
             self.remove(id, scope);
             return;
         }
-        let entry = self.jobs.get_mut(&id).expect("a job that ran is a job of the queue");
+        let entry = self.jobs.of_mut(id);
         entry.failures += 1;
         let attempts_max = entry.overrides.as_deref().and_then(|overrides| overrides.attempts_max);
         if entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {

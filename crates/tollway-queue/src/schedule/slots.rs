@@ -1,4 +1,4 @@
-//! Response-anchored slots: each is free again one window after the response of its call.
+//! ResponseTimes-anchored slots: each is free again one window after the response of its call.
 //!
 //! ```text
 //!   call k       |--busy--|<------- window ------->|              dispatch k+N not before here
@@ -33,10 +33,12 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Slots whose calls were answered at `anchors`, nothing in flight.
+    #[cfg(any(feature = "redb", feature = "redis"))]
     pub(crate) fn answered(anchors: impl IntoIterator<Item = (Timestamp, u32)>) -> Self {
         Self { anchors: anchors.into_iter().collect(), ..Self::default() }
     }
 
+    #[cfg(any(feature = "redb", test))]
     pub(crate) fn anchors(&self) -> impl ExactSizeIterator<Item = (Timestamp, u32)> + '_ {
         self.anchors.iter().copied()
     }

@@ -7,15 +7,16 @@ use tollway_core::Timestamp;
 use super::estimate::{Bound, Position, wait_for_all};
 use super::gate::Opens;
 use super::group::GroupState;
+use super::jobs::{Entry, Stage};
 use super::page::Page;
-use super::queue::{Entry, Queue, Scope, Stage};
+use super::queue::{Queue, Scope};
 use crate::job::{Estimate, Job, JobState};
 use crate::{Counts, Group, GroupStats, JobId, Stats};
 
 impl Queue {
     /// When a job that waits will start; `None` if it does not wait or nobody can tell.
     pub(crate) fn estimate(&self, id: u64, scope: &Scope<'_>) -> Option<Estimate> {
-        let entry = self.jobs.get(&id)?;
+        let entry = self.jobs.entries.get(&id)?;
         let group = self.groups.get(entry.group);
         if entry.stage == Stage::Running || self.paused || group.paused {
             return None;
@@ -23,8 +24,8 @@ impl Queue {
         let told = self.settings.response_max;
         let at = |response| self.start_at(id, entry, group, response, scope);
         Some(Estimate {
-            expected: at(self.response.mean(told)),
-            latest: at(self.response.slowest(told)),
+            expected: at(self.response_times.mean(told)),
+            latest: at(self.response_times.slowest(told)),
         })
     }
 
@@ -39,18 +40,18 @@ impl Queue {
         let now = scope.now;
         let due = Timestamp::from_nanos(entry.due_ns);
         let (ahead, due) = match entry.stage {
-            Stage::Waiting => (self.ranks.units_before(group.waiting, entry.place(id)), now),
+            Stage::Waiting => (self.jobs.ranks.units_before(group.waiting, entry.place(id)), now),
             _ => {
                 let place = entry.delayed_place(id);
-                let delayed = self.ranks.units_before(group.delayed, place);
-                (self.ranks.units(group.waiting) + delayed, due)
+                let delayed = self.jobs.ranks.units_before(group.delayed, place);
+                (self.jobs.ranks.units(group.waiting) + delayed, due)
             }
         };
         let base = now.max(due).max(group.blocked_until);
-        let (weight, heaviest) = (entry.weight, self.heaviest);
+        let (weight, heaviest) = (entry.weight, self.jobs.heaviest());
         let position = Position { ahead, weight, heaviest, base, now, response };
         let limits = group.limits(&self.settings.group_limits);
-        let all = Position { ahead: self.units - u64::from(weight), ..position };
+        let all = Position { ahead: self.jobs.units - u64::from(weight), ..position };
         let sharing = Position {
             ahead: all.ahead + scope.sharers.units,
             heaviest: heaviest.max(scope.sharers.heaviest),
@@ -70,7 +71,7 @@ impl Queue {
 
     pub(crate) fn job(&self, id: JobId, scope: &Scope<'_>) -> Option<Job> {
         let id = id.0;
-        if let Some(entry) = self.jobs.get(&id) {
+        if let Some(entry) = self.jobs.entries.get(&id) {
             let group = &self.groups.get(entry.group).name;
             return Some(job(id, entry, group, self.state(id, entry, scope)));
         }
@@ -83,7 +84,7 @@ impl Queue {
     }
 
     fn state(&self, id: u64, entry: &Entry, scope: &Scope<'_>) -> JobState {
-        match self.leases.get(&id) {
+        match self.leases.running.get(&id) {
             Some(running) => JobState::Running {
                 worker: running.worker.to_string(),
                 expires_at: running.expires_at,
@@ -103,13 +104,13 @@ impl Queue {
         let group = self.groups.get(number);
         let (mut jobs, mut page) = (Vec::new(), Page::of(max));
         for tree in [group.waiting, group.delayed] {
-            let mut next = self.ranks.first(tree);
+            let mut next = self.jobs.ranks.first(tree);
             while let Some((place, _)) = next
                 && page.has_room()
             {
-                page.add(self.jobs[&place.id].payload_len as usize);
+                page.add(self.jobs.of(place.id).payload_len as usize);
                 jobs.extend(self.job(JobId(place.id), scope));
-                next = self.ranks.after(tree, place);
+                next = self.jobs.ranks.after(tree, place);
             }
         }
         jobs
@@ -138,11 +139,11 @@ impl Queue {
             .collect();
         let more = page.len() > max;
         page.truncate(max);
-        let running = self.leases.len() as u64;
+        let running = self.leases.running.len() as u64;
         Stats {
             queue: Counts {
-                waiting: self.waiting,
-                delayed: self.jobs.len() as u64 - self.waiting - running,
+                waiting: self.jobs.waiting,
+                delayed: self.jobs.entries.len() as u64 - self.jobs.waiting - running,
                 running,
             },
             paused: self.paused,
@@ -157,10 +158,10 @@ impl Queue {
     }
 
     fn group_stats(&self, group: &GroupState, now: Timestamp) -> GroupStats {
-        let first = self.ranks.first(group.waiting);
+        let first = self.jobs.ranks.first(group.waiting);
         let limits = &self.settings.group_limits;
         let opens = first.map(|(_, weight)| group.opens(limits, weight, now));
-        let delayed = self.ranks.first(group.delayed).map(|(place, _)| place.due_ns);
+        let delayed = self.jobs.ranks.first(group.delayed).map(|(place, _)| place.due_ns);
         let next = match opens {
             Some(Opens::At(at)) => Some(at.max(now)),
             Some(Opens::Unknown) => None,

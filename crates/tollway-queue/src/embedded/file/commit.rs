@@ -89,7 +89,7 @@ impl<'d> FileRows<'d> {
             QueueChange::Removed => self.drop_queue(queue),
             QueueChange::Job(id, payload) => {
                 if let Some(state) = state
-                    && let Some(entry) = state.jobs.get(&id)
+                    && let Some(entry) = state.jobs.entries.get(&id)
                 {
                     write_job(out, &state.groups.get(entry.group).name, entry, &payload);
                     self.journal.put(Numbered::Jobs, queue, id, &out.0);
@@ -162,9 +162,9 @@ impl<'d> FileRows<'d> {
     fn put_move(&mut self, queue: u32, id: u64, schedule: &Schedule) {
         let Some(state) = schedule.queues.get(&queue) else { return };
         let dead = state.history.dead.get(&id).map(|over| &over.entry);
-        if let Some(entry) = state.jobs.get(&id).or(dead) {
+        if let Some(entry) = state.jobs.entries.get(&id).or(dead) {
             let out = self.out.empty();
-            write_move(out, entry, state.leases.get(&id));
+            write_move(out, entry, state.leases.running.get(&id));
             self.journal.put(Numbered::Moves, queue, id, &out.0);
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     })?;
     let now = schedule.last_now;
     for queue in schedule.queues.values_mut() {
-        queue.groups.numbers().into_iter().for_each(|number| queue.settle_down(number, now));
+        queue.groups.numbers().into_iter().for_each(|number| queue.place_group(number, now));
     }
     Ok(schedule)
 }
@@ -184,7 +184,7 @@ fn load_job(
 fn free_slots(schedule: &mut Schedule) {
     let Schedule { queues, shared, .. } = schedule;
     let running: std::collections::HashSet<u64> =
-        queues.values().flat_map(|queue| queue.leases.keys().copied()).collect();
+        queues.values().flat_map(|queue| queue.leases.ids()).collect();
     let mut free = |gate: &mut Gate| gate.retain(|job| running.contains(&job));
     shared.values_mut().for_each(|(_, gate)| free(gate));
     for queue in queues.values_mut() {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// How long responses take: the mean of late ones, and the slowest, which fades.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Response {
+pub(crate) struct ResponseTimes {
     mean_ns: u64,
     slowest_ns: u64,
-    /// How many were seen, up to [`Response::SEEN_MAX`].
+    /// How many were seen, up to [`ResponseTimes::SEEN_MAX`].
     seen: u8,
 }
 
-impl Response {
+impl ResponseTimes {
     /// How many of the last responses the mean is of, in effect.
     const SEEN_MAX: u8 = 64;
 
