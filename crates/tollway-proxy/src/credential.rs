@@ -242,9 +242,3 @@ impl Account {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-impl fmt::Debug for Accounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Accounts").field("count", &self.count()).finish_non_exhaustive()
-    }
-}

@@ -3,7 +3,6 @@
 //! Without it each proxy keeps its part of the budgets by itself, so requests go on. When an outage
 //! begins and ends is said in [`tollway_core::outages`]; log, metrics and `/readyz` all ask here.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -91,10 +90,4 @@ pub(super) async fn watch(watched: Arc<Watched>, tell: impl Fn(&OutageEvent) + S
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watched").field("current", &self.current()).finish_non_exhaustive()
-    }
 }

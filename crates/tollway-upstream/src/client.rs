@@ -32,6 +32,7 @@ use crate::profile::{Observation, Profile, Route};
 
 /// How a client obeys: whose budgets it uses, how long it waits, how often it tries again.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct ClientSettings {
     ledger: Arc<dyn Ledger>,
     profile: Arc<Profile>,
@@ -50,6 +51,7 @@ pub struct ClientSettings {
 /// request.extensions_mut().insert(ClaimOptions::default().within(Duration::from_secs(2)).high());
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use]
 pub struct ClaimOptions {
     deadline: Option<Instant>,
     priority: Priority,
@@ -59,19 +61,16 @@ pub struct ClaimOptions {
 
 impl ClientSettings {
     /// Obeys `ledger` as `profile` reads the upstream; waits as long as it takes, retries thrice.
-    #[must_use]
     pub fn new(ledger: Arc<dyn Ledger>, profile: Arc<Profile>) -> Self {
         Self { ledger, profile, patience: None, retries_max: 3 }
     }
 
     /// The longest wait of a request that does not say its own.
-    #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
     }
 
     /// How often a refused request is sent again.
-    #[must_use]
     pub fn retries(self, max: u32) -> Self {
         Self { retries_max: max, ..self }
     }
@@ -132,25 +131,21 @@ impl<R> Attempts<'_, R> {
 
 impl ClaimOptions {
     /// It must leave within that time from now, or not at all.
-    #[must_use]
     pub fn within(self, patience: Duration) -> Self {
         Self { deadline: Some(Instant::now() + patience), ..self }
     }
 
     /// Somebody waits for it: before the others.
-    #[must_use]
     pub const fn high(self) -> Self {
         Self { priority: Priority::High, ..self }
     }
 
     /// Nobody waits for it: after the others.
-    #[must_use]
     pub const fn low(self) -> Self {
         Self { priority: Priority::Low, ..self }
     }
 
     /// Who asks, and with what share: waiting requests of different clients take turns.
-    #[must_use]
     pub const fn client(self, client: u64, weight: u32) -> Self {
         Self { client, weight, ..self }
     }

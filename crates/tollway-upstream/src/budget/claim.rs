@@ -31,6 +31,7 @@ pub enum Priority {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[must_use]
 pub struct Claim {
     /// Where the request goes.
     pub route: Route,
@@ -50,7 +51,6 @@ pub struct Claim {
 
 impl Claim {
     /// A claim for one request to `route`, that waits as long as it takes.
-    #[must_use]
     pub fn new(route: Route) -> Self {
         let costs = *route.costs();
         let (client, weight, priority) = (0, 1, Priority::Normal);
@@ -59,43 +59,36 @@ impl Claim {
 
     /// Who asks: waiting requests of different clients take clock. By default all are one client,
     /// and requests go in the order in which they came.
-    #[must_use]
     pub fn client(self, client: u64) -> Self {
         Self { client, ..self }
     }
 
     /// As [`Self::client`], by a name of any length.
-    #[must_use]
     pub fn client_named(self, name: &str) -> Self {
         self.client(fingerprint(name))
     }
 
     /// The client's share relative to the other clients'; zero counts as one.
-    #[must_use]
     pub fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }
     }
 
     /// Which requests it may overtake.
-    #[must_use]
     pub fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
     /// How long it may wait; it is refused at once if it would have to wait longer.
-    #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
     }
 
     /// Bytes kept in memory while it waits, counted against the bound on them.
-    #[must_use]
     pub fn bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
     }
 
     /// What it takes from the dimension of that index, such as an estimate of its tokens.
-    #[must_use]
     pub fn cost(mut self, dimension: usize, units: u32) -> Self {
         if let Some(cost) = self.costs.get_mut(dimension) {
             *cost = units;

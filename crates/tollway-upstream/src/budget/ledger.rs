@@ -32,20 +32,18 @@ pub trait Ledger: Send + Sync + fmt::Debug {
 
 /// Why a ledger could not be asked.
 #[derive(Debug)]
-pub struct LedgerError {
-    message: String,
-}
+pub struct LedgerError(String);
 
 impl LedgerError {
     /// An error with a message for operators.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self(message.into())
     }
 }
 
 impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0)
     }
 }
 

@@ -257,10 +257,7 @@ impl Meter {
 
     /// Units there are when no witness holds: all, or one if that has to be seen first.
     fn fresh(&self) -> u64 {
-        match self.limit {
-            0 => 1,
-            limit => limit,
-        }
+        self.limit.max(1)
     }
 
     fn land(&mut self, sent: &Sent) {

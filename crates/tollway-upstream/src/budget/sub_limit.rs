@@ -24,7 +24,7 @@ struct Learned {
 }
 
 /// A sub-limit of a bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SubLimit {
     pub(super) label: Box<str>,
     pub(super) queue: FairQueue<Waiting>,
@@ -41,17 +41,7 @@ pub(super) struct SubLimit {
 
 impl SubLimit {
     pub(super) fn new(label: &str) -> Self {
-        Self {
-            label: label.into(),
-            queue: FairQueue::new(),
-            in_flight: 0,
-            refused: false,
-            blocked_until: Timestamp::MIN,
-            learned: None,
-            accepted: 0,
-            first: Timestamp::MIN,
-            touched: Timestamp::MIN,
-        }
+        Self { label: label.into(), ..Self::default() }
     }
 
     /// When its next request may go, as far as the sub-limit is concerned.

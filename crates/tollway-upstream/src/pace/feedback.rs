@@ -18,6 +18,7 @@ pub enum Outcome {
 
 /// One response, as far as pacing is concerned. Every number may be missing, wrong or absurd.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[must_use]
 pub struct Feedback {
     /// How the request ended.
     pub outcome: Outcome,
@@ -35,7 +36,6 @@ pub struct Feedback {
 
 impl Feedback {
     /// An answer that says nothing but how the request ended.
-    #[must_use]
     pub fn bare(outcome: Outcome) -> Self {
         Self { outcome, ..Self::default() }
     }
@@ -44,7 +44,6 @@ impl Feedback {
     ///
     /// Of several dimensions the one to pace by is the one that refills most slowly: it binds in
     /// the long run.
-    #[must_use]
     pub fn of_observation(observation: &Observation) -> Self {
         let unit_ns = |reading: &&Reading| match (reading.limit, reading.window) {
             (Some(limit), Some(window)) if limit > 0 => window.as_nanos() / u128::from(limit),
@@ -64,13 +63,11 @@ impl Feedback {
     }
 
     /// The same answer with `remaining` units left.
-    #[must_use]
     pub const fn with_remaining(self, remaining: f64) -> Self {
         Self { remaining: Some(remaining), ..self }
     }
 
     /// The same answer with a policy of `limit` units per `period`.
-    #[must_use]
     pub const fn with_policy(self, limit: u64, period: Duration) -> Self {
         Self { limit: Some(limit), period: Some(period), ..self }
     }

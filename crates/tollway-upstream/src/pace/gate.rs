@@ -5,7 +5,6 @@
 //!                           ▲ wakes on every answer                    └► dropped: lost
 //! ```
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,12 +29,14 @@ use crate::profile::Profile;
 /// pass.complete(&Feedback::bare(Outcome::Accepted).with_remaining(4_000.0));
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[must_use]
 pub struct Gate {
     shared: Arc<Shared>,
     profile: Option<Arc<Profile>>,
 }
 
+#[derive(Debug)]
 struct Shared {
     /// Fair: tokio's mutex admits in order of arrival.
     queue: tokio::sync::Mutex<()>,
@@ -48,6 +49,7 @@ struct Shared {
 ///
 /// Dropped without an answer it counts as lost: the pacer then assumes that the server may have
 /// counted the request.
+#[derive(Debug)]
 #[must_use]
 pub struct Pass {
     gate: Gate,
@@ -56,7 +58,6 @@ pub struct Pass {
 
 impl Gate {
     /// A gate for one token.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         let shared = Arc::new(Shared {
             queue: tokio::sync::Mutex::new(()),
@@ -68,7 +69,6 @@ impl Gate {
     }
 
     /// Reads answers as `profile` says; without one, by what their fields look like.
-    #[must_use]
     pub fn profile(self, profile: Arc<Profile>) -> Self {
         Self { profile: Some(profile), ..self }
     }
@@ -110,12 +110,6 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("law", &self.law()).finish_non_exhaustive()
-    }
-}
-
 impl Pass {
     /// Learns from the answer and lets the next in the queue look again.
     pub fn complete(mut self, feedback: &Feedback) {
@@ -140,12 +134,6 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         self.settle(Pacer::on_lost);
-    }
-}
-
-impl fmt::Debug for Pass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pass").field("sent", &self.sent).finish_non_exhaustive()
     }
 }
 

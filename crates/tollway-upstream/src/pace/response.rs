@@ -15,7 +15,6 @@ impl Feedback {
     /// A 429 is a refusal, and so is a 403 that says that nothing remains or when to come back
     /// (GitHub's way). Other server errors are failures, everything else was accepted: a 404 was
     /// counted too.
-    #[must_use]
     pub fn of_response(status: StatusCode, headers: &HeaderMap) -> Self {
         let reading = read(&message::lines(headers), message::now());
         let limit = binding(&reading);

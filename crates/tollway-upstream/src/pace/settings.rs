@@ -34,6 +34,7 @@ pub enum Refill {
 /// # Ok::<(), tollway_core::QuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use]
 pub struct Settings {
     pub(super) quota: Option<Quota>,
     pub(super) refill: Refill,
@@ -53,7 +54,6 @@ impl Settings {
     /// Settings for a server whose quota is known by hand.
     ///
     /// A policy field in an answer overrides it.
-    #[must_use]
     pub fn of(quota: Quota) -> Self {
         Self { quota: Some(quota), ..Self::default() }
     }
@@ -72,7 +72,6 @@ impl Settings {
     /// let settings = Settings::default().or_profile(&profile);
     /// assert_eq!(settings.quota().map(|quota| quota.units()), Some(4_500));
     /// ```
-    #[must_use]
     pub fn or_profile(self, profile: &Profile) -> Self {
         // The first dimension that is told is the one that a pacer can go by.
         let Some(told) = profile.dimensions().iter().find(|of| !of.is_modelled()) else {
@@ -88,7 +87,6 @@ impl Settings {
     }
 
     /// How the quota comes back.
-    #[must_use]
     pub const fn refill(self, refill: Refill) -> Self {
         Self { refill, ..self }
     }
@@ -98,19 +96,16 @@ impl Settings {
     /// Unset it is a function of the limit: 64 of 4,500, which takes 48 clients without further
     /// ado and 250 once they have stretched it. Beyond that set it to a quarter more than there
     /// are clients, on all of them: a client with a larger reserve than the others starves.
-    #[must_use]
     pub const fn reserve(self, units: u64) -> Self {
         Self { reserve: Some(units), ..self }
     }
 
     /// This client's share relative to the others'; zero counts as one.
-    #[must_use]
     pub const fn weight(self, weight: u32) -> Self {
         Self { weight, ..self }
     }
 
     /// The longest pause, whatever the server asks for. At least a second.
-    #[must_use]
     pub fn pause_max(self, pause_max: Duration) -> Self {
         Self { pause_max: Some(pause_max.max(Duration::from_secs(1))), ..self }
     }
@@ -118,13 +113,11 @@ impl Settings {
     /// Reacts to 429s only, even if the server says more.
     ///
     /// For tokens shared with clients that do the same: beside those a ticket pacer starves.
-    #[must_use]
     pub const fn only_aimd(self) -> Self {
         Self { only_aimd: true, ..self }
     }
 
     /// Seeds the jitter after a 429, the only random thing here. Processes should differ.
-    #[must_use]
     pub const fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }

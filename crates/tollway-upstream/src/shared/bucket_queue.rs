@@ -224,7 +224,7 @@ impl BucketQueue {
     ) -> (Vec<String>, Vec<String>) {
         let mut state = self.state();
         state.asking.clear();
-        let (mut unwanted, mut surplus) = (Vec::new(), Vec::new());
+        let mut unwanted = Vec::new();
         for (ticket, granted) in asked.into_iter().zip(&reply.granted) {
             let place = state.placed.iter().position(|placed| *placed == ticket);
             match (granted, place) {
@@ -243,8 +243,7 @@ impl BucketQueue {
             }
         }
         state.wait_or_refuse(reply, beat);
-        surplus.extend(state.drop_surplus());
-        (unwanted, surplus)
+        (unwanted, state.drop_surplus())
     }
 
     /// Whether the last answer told of a limit for which the quickest way is worthwhile.

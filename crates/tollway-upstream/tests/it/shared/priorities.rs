@@ -15,8 +15,8 @@ fn claims() -> Vec<Claim> {
     let claim = |index: usize| {
         let client = (index % 4) as u64;
         let priority = match index {
-            _ if index % 10 == 0 => Priority::Low,
-            _ if index % 3 == 0 => Priority::Normal,
+            _ if index.is_multiple_of(10) => Priority::Low,
+            _ if index.is_multiple_of(3) => Priority::Normal,
             _ => Priority::High,
         };
         Claim::new(route()).client(client).weight(1 + client as u32).priority(priority)
