@@ -36,11 +36,11 @@ use tollway_core::{
 use self::round_trip::{CommandCall, round_trip};
 use crate::call::CallError;
 use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
+use crate::degraded::{Absence, degraded_grant, degraded_verdict};
 use crate::encoded_policy::KnownTerms;
-use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::layout;
-use crate::local::LocalShares;
-use crate::names::Names;
+use crate::local_shares::LocalShares;
+use crate::random_ids::RandomIds;
 use crate::request::{Op, Part, Request};
 use crate::settings::Settings;
 use crate::status::Status;
@@ -71,7 +71,7 @@ struct Inner {
     calls: Batcher<CommandCall>,
     timeout: Duration,
     terms: KnownTerms,
-    names: Names,
+    ids: RandomIds,
     local: LocalShares,
     runtime: Handle,
 }
@@ -103,9 +103,9 @@ impl RemoteStore {
         let weak = Arc::downgrade(&client);
         let run = move |calls| weak.upgrade().map(|client| round_trip(client, calls));
         let calls = Batcher::start(&runtime, bounds, |_| 0, run);
-        let (terms, names) = (KnownTerms::default(), Names::new());
+        let (terms, ids) = (KnownTerms::default(), RandomIds::new());
         let local = LocalShares::new(settings.local_keys_max);
-        let inner = Inner { client, calls, timeout, terms, names, local, runtime };
+        let inner = Inner { client, calls, timeout, terms, ids, local, runtime };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -251,7 +251,7 @@ impl Inner {
             returns: charge.policy.reservation_terms().on_expiry == OnExpiry::Return,
             place: 0,
         };
-        Request { op, id: self.names.next(), parts: charges.iter().map(part).collect() }
+        Request { op, id: self.ids.next(), parts: charges.iter().map(part).collect() }
     }
 
     async fn verdict(

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
-use crate::amount::{Amount, nanos, pair};
 use crate::encoded_policy::{EncodedPolicy, algorithm, numbers, parse_moment};
 use crate::layout;
 use crate::packed_bytes::{Reader, put_double, put_number};
+use crate::script_numbers::{Amount, nanos, pair};
 
 /// What is asked, of which states.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
-    /// Names what the request holds: a reservation, a permit, or the request itself.
+    /// RandomIds what the request holds: a reservation, a permit, or the request itself.
     pub(crate) id: u128,
     pub(crate) parts: Vec<Part>,
 }

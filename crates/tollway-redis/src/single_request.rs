@@ -8,13 +8,13 @@ use std::borrow::Cow;
 
 use tollway_core::Mode;
 
-use crate::amount::moment;
 use crate::batch::{Fields, Found, Manner, time};
 use crate::connection::Script;
 use crate::encoded_policy::GCRA;
 use crate::packed_bytes::{Reader, put_number};
 use crate::request::{Part, Request};
 use crate::script::{Shape, written_out};
+use crate::script_numbers::moment;
 
 /// A script for one request alone, and its arguments.
 pub(crate) struct SingleRequest {

@@ -12,7 +12,7 @@ use super::ask::strange_answer;
 use super::check::Check;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
-use crate::remembered::Leg;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
@@ -179,7 +179,7 @@ impl Inner {
     async fn reset(&self, parts: Vec<Part>, now: Timestamp) -> Result<(), StoreError> {
         self.forget_denials(&parts);
         for part in parts {
-            let request = Request { op: Op::Reset, id: self.names.next(), parts: vec![part] };
+            let request = Request { op: Op::Reset, id: self.ids.next(), parts: vec![part] };
             self.ask(request, now).await.map_err(|failure| failure.error)?;
         }
         Ok(())

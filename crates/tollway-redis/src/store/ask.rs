@@ -9,10 +9,10 @@ use super::Inner;
 use crate::batch::{Manner, Outcome};
 use crate::call::{Call, CallError, shut_down};
 use crate::connection::{Failure, OutageRecord, unavailable, unknown};
-use crate::failure::{Absence, degraded_grant, degraded_verdict};
+use crate::degraded::{Absence, degraded_grant, degraded_verdict};
 use crate::layout;
 use crate::node::RoutedRequest;
-use crate::remembered::Leg;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
 

@@ -24,7 +24,7 @@ use super::answers::expires_by_itself;
 use super::ask::strange_answer;
 use crate::call::{CallError, shut_down};
 use crate::layout;
-use crate::remembered::Leg;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
 use crate::request::{Op, Part, Request, name_in};
 
@@ -106,7 +106,7 @@ impl Inner {
                 }
             }
         }
-        let (random, op) = (self.names.next(), op(slots.clone()));
+        let (random, op) = (self.ids.next(), op(slots.clone()));
         let leg = |(slot, parts): (u16, Vec<Part>)| {
             Arc::new(Request { op: op.clone(), id: name_in(slot, random), parts })
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollway_core::{Decision, ErrorKind, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
 
-use crate::local::{LocalPart, LocalShares, denied};
+use crate::local_shares::{LocalPart, LocalShares, denied};
 use crate::request::{Op, Request};
 
 /// Why the store did not answer, and how long it has not.

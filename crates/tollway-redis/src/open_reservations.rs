@@ -18,12 +18,12 @@ pub(crate) struct Leg {
 
 /// The charges of open reservations, at most as many as it was made for and none with long keys: the
 /// rest is looked up.
-pub(crate) struct Remembered {
+pub(crate) struct OpenReservations {
     open: Mutex<HashMap<ReservationId, (Instant, Vec<Leg>)>>,
     max: usize,
 }
 
-impl Remembered {
+impl OpenReservations {
     pub(crate) fn new(max: usize) -> Self {
         Self { open: Mutex::default(), max }
     }

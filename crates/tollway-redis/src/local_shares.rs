@@ -8,8 +8,8 @@ use tollway_core::{
     decide_all,
 };
 
+use crate::quota_share::smallest_share;
 use crate::request::Part;
-use crate::share::smallest_share;
 
 /// States of this process's shares, at most as many as it was made for.
 pub(crate) struct LocalShares {
