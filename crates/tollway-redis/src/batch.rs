@@ -205,7 +205,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn place(&mut self, index: usize, request: &'a Request) -> Vec<usize> {
         let parts = request.parts.iter().enumerate();
-        let place = |(number, part): (usize, &'a crate::request::Part)| {
+        let place = |(number, part): (usize, &'a crate::request::KeyCharge)| {
             if let Some(known) = self.numbers.get(&part.key[..]) {
                 return *known;
             }

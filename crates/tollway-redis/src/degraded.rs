@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollway_core::{Decision, ErrorKind, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
 
-use crate::local_shares::{LocalPart, LocalShares, denied};
+use crate::local_shares::{LocalCharge, LocalShares, denied};
 use crate::request::{Op, Request};
 
 /// Why the store did not answer, and how long it has not.
@@ -32,7 +32,7 @@ pub(crate) fn degraded_verdict(
     let denies = decisions.iter().flatten().any(|decision| !decision.is_allowed());
     let open: Vec<usize> = (0..decisions.len()).filter(|n| decisions[*n].is_none()).collect();
     if !open.is_empty() {
-        let parts: Vec<LocalPart<'_>> =
+        let parts: Vec<LocalCharge<'_>> =
             open.iter().map(|n| (&request.parts[*n], shares(request, *n))).collect();
         let take = !denies && request.op != Op::Peek;
         let decided = local.decide(&parts, request.id, now, take);
@@ -53,7 +53,11 @@ pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, absence: Ab
 }
 
 /// What a charge's policy says by itself; `None` if its share decides.
-fn answer_alone(part: &crate::request::Part, lasted: Duration, now: Timestamp) -> Option<Decision> {
+fn answer_alone(
+    part: &crate::request::KeyCharge,
+    lasted: Duration,
+    now: Timestamp,
+) -> Option<Decision> {
     let algorithm = part.terms.algorithm();
     let allowed = || Decision::Allow(State::vacant(algorithm).peek(algorithm, now));
     match part.on_store_error.once_gone_for(lasted) {

@@ -41,7 +41,7 @@ use crate::encoded_policy::KnownTerms;
 use crate::layout;
 use crate::local_shares::LocalShares;
 use crate::random_ids::RandomIds;
-use crate::request::{Op, Part, Request};
+use crate::request::{KeyCharge, Op, Request};
 use crate::settings::Settings;
 use crate::status::Status;
 
@@ -242,7 +242,7 @@ impl Store for RemoteStore {
 impl Inner {
     /// What the policies need to answer in place of the service.
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
-        let part = |charge: &Charge<'_>| Part {
+        let part = |charge: &Charge<'_>| KeyCharge {
             key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
             terms: self.terms.of(charge.policy),
             units: charge.cost.get(),

@@ -21,7 +21,7 @@ use tollway_core::Policy;
 use crate::encoded_policy::EncodedPolicy;
 use crate::layout;
 use crate::quota_share::share;
-use crate::request::Part;
+use crate::request::KeyCharge;
 
 /// The shares of one policy.
 pub(crate) struct SplitPolicy {
@@ -75,9 +75,15 @@ impl SplitPolicy {
     }
 
     /// The part of a request in one share.
-    pub(crate) fn part(&self, prefix: &str, key: &[u8], part: &Part, index: usize) -> Part {
+    pub(crate) fn part(
+        &self,
+        prefix: &str,
+        key: &[u8],
+        part: &KeyCharge,
+        index: usize,
+    ) -> KeyCharge {
         let share = &self.shares[index];
         let key = layout::share_key(prefix, share.policy_id, key, index);
-        Part { key, terms: Arc::clone(&share.terms), ..part.clone() }
+        KeyCharge { key, terms: Arc::clone(&share.terms), ..part.clone() }
     }
 }

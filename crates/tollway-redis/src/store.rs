@@ -20,7 +20,7 @@ use crate::lease::Leases;
 use crate::local_shares::LocalShares;
 use crate::open_reservations::OpenReservations;
 use crate::random_ids::RandomIds;
-use crate::request::{Op, Part, Request};
+use crate::request::{KeyCharge, Op, Request};
 use crate::router::Router;
 use crate::settings::{PolicySettings, Settings};
 use crate::split_policy::SplitPolicy;
@@ -148,10 +148,10 @@ impl Inner {
         Ok(Request { op, id: self.ids.next(), parts })
     }
 
-    fn part(&self, charge: &Charge<'_>, place: u16) -> Part {
+    fn part(&self, charge: &Charge<'_>, place: u16) -> KeyCharge {
         let (policy, settings) = (charge.policy, &self.settings);
         let (id, key) = (policy.id(), charge.key.as_bytes());
-        Part {
+        KeyCharge {
             key: layout::state_key(&settings.prefix, id, key, settings.key_tags),
             terms: self.terms.of(policy),
             units: charge.cost.get(),
@@ -174,7 +174,7 @@ impl Inner {
     /// In a cluster all charges must share a slot.
     fn one_slot(&self, request: &Request) -> Result<(), StoreError> {
         let slot = request.slot();
-        let is_astray = |part: &Part| layout::slot(&part.key) != slot;
+        let is_astray = |part: &KeyCharge| layout::slot(&part.key) != slot;
         if self.router.is_cluster() && request.parts.iter().any(is_astray) {
             return Err(misuse(
                 "the charges are in different slots of the cluster and cannot be decided together; \

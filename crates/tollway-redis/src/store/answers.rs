@@ -14,7 +14,7 @@ use super::{Inner, RedisStore};
 use crate::batch::Outcome;
 use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, name_in};
+use crate::request::{KeyCharge, Op, Request, name_in};
 
 impl Store for RedisStore {
     fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
@@ -176,7 +176,7 @@ impl Inner {
     }
 
     /// Resets every share of a key; each is reset for itself.
-    async fn reset(&self, parts: Vec<Part>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reset(&self, parts: Vec<KeyCharge>, now: Timestamp) -> Result<(), StoreError> {
         self.forget_denials(&parts);
         for part in parts {
             let request = Request { op: Op::Reset, id: self.ids.next(), parts: vec![part] };

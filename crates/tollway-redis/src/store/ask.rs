@@ -14,7 +14,7 @@ use crate::layout;
 use crate::node::RoutedRequest;
 use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
+use crate::request::{KeyCharge, Op, Request, name_in, parse_record, slot_of};
 
 impl Inner {
     /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the request
@@ -103,7 +103,10 @@ impl Inner {
     }
 
     /// What the record of a reservation says: its parts in that slot, and all of its slots.
-    async fn fetch(&self, id: ReservationId) -> Result<Option<(Vec<Part>, Vec<u16>)>, StoreError> {
+    async fn fetch(
+        &self,
+        id: ReservationId,
+    ) -> Result<Option<(Vec<KeyCharge>, Vec<u16>)>, StoreError> {
         let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
         let absent = || unavailable("no server of the cluster holds the slot");
         let client = Arc::clone(&self.router.node(slot_of(id)).ok_or_else(absent)?.client);
@@ -119,7 +122,7 @@ impl Inner {
     }
 
     /// Something is given back: what was known of these keys need not hold any more.
-    pub(super) fn forget_denials(&self, parts: &[Part]) {
+    pub(super) fn forget_denials(&self, parts: &[KeyCharge]) {
         if let Some(denials) = &self.denials {
             denials.forget(parts);
         }

@@ -10,7 +10,7 @@ use super::ask::strange_answer;
 use crate::connection::misuse;
 use crate::lease::Lease;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request};
+use crate::request::{KeyCharge, Op, Request};
 use crate::settings::LeaseTerms;
 use crate::split_policy::SplitPolicy;
 
@@ -166,7 +166,7 @@ impl Inner {
         if lease.is_over() {
             self.give_back(lease, now).await;
         }
-        let part = Part { units: wanted, ..lease.part.clone() };
+        let part = KeyCharge { units: wanted, ..lease.part.clone() };
         let request = Request { op: Op::Take, id: self.ids.next(), parts: vec![part] };
         let outcome = self.ask(request, now).await.ok()?;
         let Reply::Grant(grant) = outcome.reply else { return None };
@@ -178,7 +178,7 @@ impl Inner {
     /// names.
     pub(super) async fn give_back(&self, lease: &Lease, now: Timestamp) {
         let Some(unused) = lease.end() else { return };
-        let part = Part { units: unused.units, ..lease.part.clone() };
+        let part = KeyCharge { units: unused.units, ..lease.part.clone() };
         let op = Op::Refund { taken_at: Some(unused.taken_at) };
         let request = Request { op, id: self.ids.next(), parts: vec![part] };
         let _ = self.ask(request, now).await;
@@ -202,7 +202,7 @@ impl Inner {
     }
 
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
-    pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<Part>, StoreError> {
+    pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<KeyCharge>, StoreError> {
         let part = self.part(charge, 0);
         let Some(count) = self.policy_settings(charge.policy).split else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;
