@@ -36,7 +36,7 @@ use tollway_core::{
 use self::round_trip::{CommandCall, round_trip};
 use crate::call::CallError;
 use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
-use crate::degraded::{Absence, degraded_grant, degraded_verdict};
+use crate::degraded::{degraded_grant, degraded_verdict};
 use crate::encoded_policy::KnownTerms;
 use crate::layout;
 use crate::local_shares::LocalShares;
@@ -268,10 +268,9 @@ impl Inner {
     async fn take(self: Arc<Self>, request: Request, command: Cmd) -> Result<Grant, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::grant(&reply).ok_or_else(strange_reply),
-            Err(failure) if failure.degrades => {
-                Ok(degraded_grant(&request, &self.local, self.absence(&failure)))
+            Err(failure) => {
+                degraded_grant(&request, &self.local, failure, self.client.outage().lasted())
             }
-            Err(failure) => Err(failure.error),
         }
     }
 
@@ -299,14 +298,7 @@ impl Inner {
     }
 
     fn degrade(&self, request: &Request, failure: CallError) -> Result<Verdict, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_verdict(request, &self.local, self.absence(&failure)))
-    }
-
-    fn absence(&self, failure: &CallError) -> Absence {
-        Absence { kind: failure.error.kind(), lasted: self.client.outage().lasted() }
+        degraded_verdict(request, &self.local, failure, self.client.outage().lasted())
     }
 }
 

@@ -12,6 +12,7 @@ use super::ask::strange_answer;
 use super::check::Check;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
+use crate::degraded::degraded_grant;
 use crate::open_reservations::Leg;
 use crate::replay::Reply;
 use crate::request::{KeyCharge, Op, Request, name_in};
@@ -162,7 +163,9 @@ impl Inner {
         match self.ask(Arc::clone(&request), now).await {
             Ok(Outcome { reply: Reply::Grant(grant), .. }) => Ok(grant),
             Ok(_) => Err(strange_answer()),
-            Err(failure) => self.degrade_grant(&request, failure),
+            Err(failure) => {
+                degraded_grant(&request, &self.local, failure, self.outage_of(&request))
+            }
         }
     }
 

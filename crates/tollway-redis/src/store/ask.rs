@@ -1,15 +1,16 @@
 //! Asking: one request to its server, within the budget of time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::FromRedisValue as _;
-use tollway_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
+use tollway_core::{ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
 use crate::batch::{Manner, Outcome};
 use crate::call::{Call, CallError, shut_down};
 use crate::connection::{Failure, OutageRecord, unavailable, unknown};
-use crate::degraded::{Absence, degraded_grant, degraded_verdict};
+use crate::degraded::degraded_verdict;
 use crate::layout;
 use crate::node::RoutedRequest;
 use crate::open_reservations::Leg;
@@ -42,22 +43,12 @@ impl Inner {
         request: &Request,
         failure: CallError,
     ) -> Result<Verdict, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_verdict(request, &self.local, self.absence(request, &failure)))
+        degraded_verdict(request, &self.local, failure, self.outage_of(request))
     }
 
-    /// The same for a partial grant.
-    pub(super) fn degrade_grant(
-        &self,
-        request: &Request,
-        failure: CallError,
-    ) -> Result<Grant, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_grant(request, &self.local, self.absence(request, &failure)))
+    /// How long the server of a request has not answered.
+    pub(super) fn outage_of(&self, request: &Request) -> Duration {
+        self.router.with_outage(request.slot(), OutageRecord::lasted)
     }
 
     /// Settles a reservation, whoever made it.
@@ -126,12 +117,6 @@ impl Inner {
         if let Some(denials) = &self.denials {
             denials.forget(parts);
         }
-    }
-
-    /// Why the server of a request does not answer, and how long it has not.
-    fn absence(&self, request: &Request, failure: &CallError) -> Absence {
-        let lasted = self.router.with_outage(request.slot(), OutageRecord::lasted);
-        Absence { kind: failure.error.kind(), lasted }
     }
 
     fn remember_ms(&self, request: &Request) -> Option<u64> {
