@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use redis::{Cmd, Value};
 use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 
-use crate::amount::{moment, pair};
 use crate::connection::Script;
 use crate::packed_bytes::{put_double, put_number};
 use crate::replay::{Board, Reply};
 use crate::request::{Op, Request};
 use crate::script::{bit, script, short};
+use crate::script_numbers::{moment, pair};
 use crate::single_request::SingleRequest;
-use crate::{layout, ledger};
+use crate::{gcra_value, layout};
 
 /// What one request was answered, when, and on which states.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ struct Place {
     owner: (usize, usize),
     /// Which of the keys it is in.
     home: usize,
-    /// Names it there, if it shares the key.
+    /// RandomIds it there, if it shares the key.
     id: [u8; 8],
 }
 
@@ -146,7 +146,7 @@ impl Batch {
             match &found {
                 Found::States(values) => board.add(terms, values.get(number)?)?,
                 Found::Keys(values) => {
-                    board.add(terms, &ledger::state(values.get(*home)?, *id)?)?
+                    board.add(terms, &gcra_value::state(values.get(*home)?, *id)?)?
                 }
             }
         }
@@ -205,7 +205,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn place(&mut self, index: usize, request: &'a Request) -> Vec<usize> {
         let parts = request.parts.iter().enumerate();
-        let place = |(number, part): (usize, &'a crate::request::Part)| {
+        let place = |(number, part): (usize, &'a crate::request::KeyCharge)| {
             if let Some(known) = self.numbers.get(&part.key[..]) {
                 return *known;
             }

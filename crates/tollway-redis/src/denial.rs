@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tollway_core::{Charge, State, Timestamp, Verdict, decide_all, sliding_window};
 
 use crate::batch::Outcome;
-use crate::request::{Part, Request};
+use crate::request::{KeyCharge, Request};
 use crate::settings::{Denials, KEPT_BYTES_MAX};
 
 /// States on which requests were denied.
@@ -76,7 +76,7 @@ impl DenialCache {
             states.push(entry.state.clone());
         }
         drop(generations);
-        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let verdict = decide_all(&charges, &slots, &mut states, request.id, now);
         (!verdict.is_allowed()).then_some(verdict)
     }
@@ -91,7 +91,7 @@ impl DenialCache {
     }
 
     /// Forgets what is known of a request's keys: something is given back to them.
-    pub(crate) fn forget(&self, parts: &[Part]) {
+    pub(crate) fn forget(&self, parts: &[KeyCharge]) {
         let mut generations = self.generations();
         for part in parts {
             generations.young.remove(&part.key);

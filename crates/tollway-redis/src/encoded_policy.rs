@@ -10,8 +10,8 @@ use tollway_core::leaky_bucket::{self, LeakyBucket};
 use tollway_core::sliding_window::{self, Cell, SlidingWindow};
 use tollway_core::{Algorithm, Policy, Quota, SKEW, State, Timestamp};
 
-use crate::amount::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
 use crate::packed_bytes::{Reader, put_double};
+use crate::script_numbers::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
 
 /// A policy, and what a script must be told of it.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use tollway_core::{Decision, Snapshot, Timestamp};
 
-use crate::request::Part;
+use crate::request::KeyCharge;
 use crate::settings::{KEPT_BYTES_MAX, LeaseTerms};
 
 /// The leases of one process.
@@ -34,7 +34,7 @@ pub(crate) struct Leases {
 
 /// One key's units in hand.
 pub(crate) struct Lease {
-    pub(crate) part: Part,
+    pub(crate) part: KeyCharge,
     pub(crate) terms: LeaseTerms,
     hand: Mutex<Hand>,
     /// Held by whoever fetches more: the others wait for what that brings.
@@ -64,7 +64,7 @@ impl Leases {
     }
 
     /// The lease on a part's key; `None` if there are too many keys, or it is too long.
-    pub(crate) fn of(&self, part: &Part, terms: LeaseTerms) -> Option<Arc<Lease>> {
+    pub(crate) fn of(&self, part: &KeyCharge, terms: LeaseTerms) -> Option<Arc<Lease>> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lease) = keys.get(&part.key) {
             return Some(Arc::clone(lease));
@@ -93,7 +93,7 @@ impl Leases {
 }
 
 impl Lease {
-    fn new(part: Part, terms: LeaseTerms) -> Self {
+    fn new(part: KeyCharge, terms: LeaseTerms) -> Self {
         let hand = Hand {
             left: 0,
             taken: 0,
@@ -183,8 +183,8 @@ mod tests {
 
     const TERMS: LeaseTerms = LeaseTerms { units_max: 64, time: Duration::from_secs(60) };
 
-    fn part(key: &[u8]) -> Part {
-        Part {
+    fn part(key: &[u8]) -> KeyCharge {
+        KeyCharge {
             key: key.to_vec(),
             terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", "5/1m").unwrap())),
             units: 1,

@@ -25,31 +25,31 @@
 
 #![forbid(unsafe_code)]
 
-mod amount;
 mod batch;
 mod call;
 pub mod connection;
+mod degraded;
 mod denial;
 mod encoded_policy;
-mod failure;
+mod gcra_value;
 mod layout;
 mod lease;
-mod ledger;
-mod local;
-mod names;
+mod local_shares;
 mod node;
+mod open_reservations;
 mod packed_bytes;
-mod remembered;
+mod quota_share;
+mod random_ids;
 mod remote;
 mod replay;
 mod request;
 mod round_trip;
 mod router;
 mod script;
+mod script_numbers;
 mod settings;
-mod share;
 mod single_request;
-mod split;
+mod split_policy;
 mod status;
 mod store;
 

@@ -36,12 +36,12 @@ use tollway_core::{
 use self::round_trip::{CommandCall, round_trip};
 use crate::call::CallError;
 use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
+use crate::degraded::{degraded_grant, degraded_verdict};
 use crate::encoded_policy::KnownTerms;
-use crate::failure::{Absence, degraded_grant, degraded_verdict};
 use crate::layout;
-use crate::local::LocalShares;
-use crate::names::Names;
-use crate::request::{Op, Part, Request};
+use crate::local_shares::LocalShares;
+use crate::random_ids::RandomIds;
+use crate::request::{KeyCharge, Op, Request};
 use crate::settings::Settings;
 use crate::status::Status;
 
@@ -71,7 +71,7 @@ struct Inner {
     calls: Batcher<CommandCall>,
     timeout: Duration,
     terms: KnownTerms,
-    names: Names,
+    ids: RandomIds,
     local: LocalShares,
     runtime: Handle,
 }
@@ -103,9 +103,9 @@ impl RemoteStore {
         let weak = Arc::downgrade(&client);
         let run = move |calls| weak.upgrade().map(|client| round_trip(client, calls));
         let calls = Batcher::start(&runtime, bounds, |_| 0, run);
-        let (terms, names) = (KnownTerms::default(), Names::new());
+        let (terms, ids) = (KnownTerms::default(), RandomIds::new());
         let local = LocalShares::new(settings.local_keys_max);
-        let inner = Inner { client, calls, timeout, terms, names, local, runtime };
+        let inner = Inner { client, calls, timeout, terms, ids, local, runtime };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -242,7 +242,7 @@ impl Store for RemoteStore {
 impl Inner {
     /// What the policies need to answer in place of the service.
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
-        let part = |charge: &Charge<'_>| Part {
+        let part = |charge: &Charge<'_>| KeyCharge {
             key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
             terms: self.terms.of(charge.policy),
             units: charge.cost.get(),
@@ -251,7 +251,7 @@ impl Inner {
             returns: charge.policy.reservation_terms().on_expiry == OnExpiry::Return,
             place: 0,
         };
-        Request { op, id: self.names.next(), parts: charges.iter().map(part).collect() }
+        Request { op, id: self.ids.next(), parts: charges.iter().map(part).collect() }
     }
 
     async fn verdict(
@@ -268,10 +268,9 @@ impl Inner {
     async fn take(self: Arc<Self>, request: Request, command: Cmd) -> Result<Grant, StoreError> {
         match self.ask(command).await {
             Ok(reply) => reply::grant(&reply).ok_or_else(strange_reply),
-            Err(failure) if failure.degrades => {
-                Ok(degraded_grant(&request, &self.local, self.absence(&failure)))
+            Err(failure) => {
+                degraded_grant(&request, &self.local, failure, self.client.outage().lasted())
             }
-            Err(failure) => Err(failure.error),
         }
     }
 
@@ -299,14 +298,7 @@ impl Inner {
     }
 
     fn degrade(&self, request: &Request, failure: CallError) -> Result<Verdict, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_verdict(request, &self.local, self.absence(&failure)))
-    }
-
-    fn absence(&self, failure: &CallError) -> Absence {
-        Absence { kind: failure.error.kind(), lasted: self.client.outage().lasted() }
+        degraded_verdict(request, &self.local, failure, self.client.outage().lasted())
     }
 }
 

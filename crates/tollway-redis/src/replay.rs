@@ -11,7 +11,7 @@ use tollway_core::{
 };
 
 use crate::encoded_policy::{EncodedPolicy, Return};
-use crate::request::{Op, Part, Request};
+use crate::request::{KeyCharge, Op, Request};
 
 /// What a request was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Board {
             let charge = part.charge();
             return Verdict::one(self.states[*place].charge(&charge, request.id, self.now));
         }
-        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (mut states, slots) = self.excerpt(places);
         let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
         for (slot, place) in slots.iter().zip(places) {
@@ -125,7 +125,7 @@ impl Board {
     }
 
     fn peek(&self, request: &Request, places: &[usize]) -> Verdict {
-        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (mut states, slots) = self.excerpt(places);
         let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
         if !verdict.is_allowed() {
@@ -137,7 +137,7 @@ impl Board {
         Verdict::new(untouched.collect())
     }
 
-    fn take(&mut self, part: &Part, hold_id: u128, place: usize) -> Grant {
+    fn take(&mut self, part: &KeyCharge, hold_id: u128, place: usize) -> Grant {
         let state = &mut self.states[place];
         let remaining = state.peek(part.terms.algorithm(), self.now).remaining();
         let charge = part.charge();
@@ -150,7 +150,7 @@ impl Board {
         if !matches!(request.op, Op::Reserve { .. }) {
             return Vec::new();
         }
-        let charges: Vec<Charge<'_>> = request.parts.iter().map(Part::charge).collect();
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (states, slots) = self.excerpt(places);
         Held::by_all(&charges, &slots, &states, request.id, self.now)
     }
@@ -169,7 +169,7 @@ impl Board {
     }
 }
 
-impl Part {
+impl KeyCharge {
     /// The charge that the part was made of, but for the key, which the core does not look at.
     pub(crate) fn charge(&self) -> Charge<'_> {
         let key = Key::new("k").expect("one byte is a key");

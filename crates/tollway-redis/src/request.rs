@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
-use crate::amount::{Amount, nanos, pair};
 use crate::encoded_policy::{EncodedPolicy, algorithm, numbers, parse_moment};
 use crate::layout;
 use crate::packed_bytes::{Reader, put_double, put_number};
+use crate::script_numbers::{Amount, nanos, pair};
 
 /// What is asked, of which states.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
-    /// Names what the request holds: a reservation, a permit, or the request itself.
+    /// RandomIds what the request holds: a reservation, a permit, or the request itself.
     pub(crate) id: u128,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<KeyCharge>,
 }
 
 /// What is asked.
@@ -41,9 +41,9 @@ pub(crate) enum Op {
     },
 }
 
-/// One charge.
+/// One charge: the name of its state in the store, and what is asked of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct KeyCharge {
     /// The name of the state in the store.
     pub(crate) key: Vec<u8>,
     pub(crate) terms: Arc<EncodedPolicy>,
@@ -56,7 +56,7 @@ pub(crate) struct Part {
     pub(crate) place: u16,
 }
 
-impl Part {
+impl KeyCharge {
     /// What the charge asks for, as a script compares it. One above the limit is denied like
     /// anything above it, and its sums stay exact.
     pub(crate) fn asked(&self) -> Amount {
@@ -133,7 +133,7 @@ impl Request {
     }
 
     /// How one part is settled at its real cost.
-    pub(crate) fn settling(&self, part: &Part) -> Settling {
+    pub(crate) fn settling(&self, part: &KeyCharge) -> Settling {
         let Op::Settle { costs } = &self.op else { return Settling::Release };
         if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
             return Settling::Release;
@@ -148,7 +148,7 @@ impl Request {
         }
     }
 
-    fn mode_and_amount(&self, part: &Part) -> (u64, Amount) {
+    fn mode_and_amount(&self, part: &KeyCharge) -> (u64, Amount) {
         match &self.op {
             Op::Settle { .. } => match self.settling(part) {
                 Settling::Keep(units) => (0, part.terms.amount(units)),
@@ -170,7 +170,7 @@ impl Request {
 
     /// What a script needs to find out how much a counted charge took, after its length.
     fn encode_counted_powers(&self, out: &mut Vec<u8>) {
-        let is_gcra = |part: &&Part| matches!(part.terms.algorithm(), Algorithm::Gcra(_));
+        let is_gcra = |part: &&KeyCharge| matches!(part.terms.algorithm(), Algorithm::Gcra(_));
         let mut powers = Vec::new();
         for part in self.parts.iter().filter(|part| part.mode == Mode::Count).filter(is_gcra) {
             part.encode_powers(&mut powers);
@@ -219,7 +219,7 @@ fn put_taken(out: &mut Vec<u8>, taken_at: Option<Timestamp>) {
 
 /// The parts that a reservation's record names, and all slots of the reservation if there are
 /// several; `None` if the record is not of our making.
-pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<Part>, Vec<u16>)> {
+pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> {
     let mut reader = Reader::new(record);
     parse_moment(&mut reader)?;
     parse_moment(&mut reader)?;
@@ -239,7 +239,7 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<Part>, Vec<u16>)> {
         let terms = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
-        Some(Part { key, terms, units, mode, on_store_error, returns, place })
+        Some(KeyCharge { key, terms, units, mode, on_store_error, returns, place })
     };
     let parts = (0..count).map(part).collect::<Option<_>>()?;
     let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());

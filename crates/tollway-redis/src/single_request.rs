@@ -8,13 +8,13 @@ use std::borrow::Cow;
 
 use tollway_core::Mode;
 
-use crate::amount::moment;
 use crate::batch::{Fields, Found, Manner, time};
 use crate::connection::Script;
 use crate::encoded_policy::GCRA;
 use crate::packed_bytes::{Reader, put_number};
-use crate::request::{Part, Request};
+use crate::request::{KeyCharge, Request};
 use crate::script::{Shape, written_out};
+use crate::script_numbers::moment;
 
 /// A script for one request alone, and its arguments.
 pub(crate) struct SingleRequest {
@@ -92,7 +92,7 @@ fn read_ledger(answer: &[u8]) -> Option<Fields<'_>> {
 }
 
 /// The argument of numbers, as the script of this shape draws it.
-fn packed(parts: &[Part], ids: &[[u8; 8]], shape: Shape, manner: Manner) -> Vec<u8> {
+fn packed(parts: &[KeyCharge], ids: &[[u8; 8]], shape: Shape, manner: Manner) -> Vec<u8> {
     let mut packed = Vec::with_capacity(parts.len() * 80 + 16);
     for (part, id) in parts.iter().zip(ids) {
         packed.extend(numbers(part, shape));
@@ -116,13 +116,13 @@ fn packed(parts: &[Part], ids: &[[u8; 8]], shape: Shape, manner: Manner) -> Vec<
 
 /// How long a new ledger of these charges lives: rounded up, with a carry to spare, for a state must
 /// not be forgotten before its time. In tests the server's time passes by itself.
-fn life_ms(parts: &[Part], manner: Manner) -> u64 {
+fn life_ms(parts: &[KeyCharge], manner: Manner) -> u64 {
     let longest_us = parts.iter().map(|part| part.asked()[0]).max().unwrap_or_default();
     longest_us / 1_000 + 3 + if manner.at.is_some() { 3_600_000 } else { 0 }
 }
 
 /// What the bucket holds and what the charge costs, as doubles.
-fn numbers(part: &Part, shape: Shape) -> Vec<u8> {
+fn numbers(part: &KeyCharge, shape: Shape) -> Vec<u8> {
     let [cap_us, cap_ns, cap_part, scale, skew] = constants(part);
     let [us, ns, rest] = part.asked().map(double);
     match shape {
@@ -134,13 +134,13 @@ fn numbers(part: &Part, shape: Shape) -> Vec<u8> {
 }
 
 /// What only a request needs that is denied, or nearly so.
-fn seldom_read(part: &Part, shape: Shape) -> Vec<u8> {
+fn seldom_read(part: &KeyCharge, shape: Shape) -> Vec<u8> {
     let [_, cap_ns, cap_part, _, skew] = constants(part);
     if shape == Shape::Apart { skew.to_vec() } else { [cap_ns, cap_part, skew].concat() }
 }
 
 /// The constants of gcra.lua, as doubles.
-fn constants(part: &Part) -> [[u8; 8]; 5] {
+fn constants(part: &KeyCharge) -> [[u8; 8]; 5] {
     let mut doubles = part.terms.constants.chunks_exact(8);
     std::array::from_fn(|_| {
         let double = doubles.next().and_then(|double| double.try_into().ok());

@@ -17,13 +17,13 @@ use crate::denial::DenialCache;
 use crate::encoded_policy::KnownTerms;
 use crate::layout;
 use crate::lease::Leases;
-use crate::local::LocalShares;
-use crate::names::Names;
-use crate::remembered::Remembered;
-use crate::request::{Op, Part, Request};
+use crate::local_shares::LocalShares;
+use crate::open_reservations::OpenReservations;
+use crate::random_ids::RandomIds;
+use crate::request::{KeyCharge, Op, Request};
 use crate::router::Router;
 use crate::settings::{PolicySettings, Settings};
-use crate::split::Split;
+use crate::split_policy::SplitPolicy;
 use crate::status::Status;
 
 /// Limits shared through Redis or Valkey. Clones share everything.
@@ -51,12 +51,12 @@ struct Inner {
     router: Arc<Router>,
     settings: Arc<Settings>,
     terms: KnownTerms,
-    names: Names,
-    reservations: Remembered,
+    ids: RandomIds,
+    reservations: OpenReservations,
     local: LocalShares,
     denials: Option<DenialCache>,
     leases: Leases,
-    splits: Mutex<HashMap<u64, Arc<Split>>>,
+    splits: Mutex<HashMap<u64, Arc<SplitPolicy>>>,
     runtime: Handle,
     /// Whether to decide at the caller's time instead of the server's; only tests do.
     obeys_caller: bool,
@@ -106,8 +106,8 @@ impl RedisStore {
         let inner = Inner {
             router,
             terms: KnownTerms::default(),
-            names: Names::new(),
-            reservations: Remembered::new(settings.local_keys_max),
+            ids: RandomIds::new(),
+            reservations: OpenReservations::new(settings.local_keys_max),
             local: LocalShares::new(settings.local_keys_max),
             denials: settings.denials.map(DenialCache::new),
             leases: Leases::new(settings.local_keys_max),
@@ -145,13 +145,13 @@ impl Inner {
         }
         let parts = charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place));
         let parts = parts.collect();
-        Ok(Request { op, id: self.names.next(), parts })
+        Ok(Request { op, id: self.ids.next(), parts })
     }
 
-    fn part(&self, charge: &Charge<'_>, place: u16) -> Part {
+    fn part(&self, charge: &Charge<'_>, place: u16) -> KeyCharge {
         let (policy, settings) = (charge.policy, &self.settings);
         let (id, key) = (policy.id(), charge.key.as_bytes());
-        Part {
+        KeyCharge {
             key: layout::state_key(&settings.prefix, id, key, settings.key_tags),
             terms: self.terms.of(policy),
             units: charge.cost.get(),
@@ -174,7 +174,7 @@ impl Inner {
     /// In a cluster all charges must share a slot.
     fn one_slot(&self, request: &Request) -> Result<(), StoreError> {
         let slot = request.slot();
-        let is_astray = |part: &Part| layout::slot(&part.key) != slot;
+        let is_astray = |part: &KeyCharge| layout::slot(&part.key) != slot;
         if self.router.is_cluster() && request.parts.iter().any(is_astray) {
             return Err(misuse(
                 "the charges are in different slots of the cluster and cannot be decided together; \

@@ -12,9 +12,10 @@ use super::ask::strange_answer;
 use super::check::Check;
 use super::{Inner, RedisStore};
 use crate::batch::Outcome;
-use crate::remembered::Leg;
+use crate::degraded::degraded_grant;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, name_in};
+use crate::request::{KeyCharge, Op, Request, name_in};
 
 impl Store for RedisStore {
     fn check(&self, charges: &[Charge<'_>], now: Timestamp) -> Answer<Verdict> {
@@ -162,7 +163,9 @@ impl Inner {
         match self.ask(Arc::clone(&request), now).await {
             Ok(Outcome { reply: Reply::Grant(grant), .. }) => Ok(grant),
             Ok(_) => Err(strange_answer()),
-            Err(failure) => self.degrade_grant(&request, failure),
+            Err(failure) => {
+                degraded_grant(&request, &self.local, failure, self.outage_of(&request))
+            }
         }
     }
 
@@ -176,10 +179,10 @@ impl Inner {
     }
 
     /// Resets every share of a key; each is reset for itself.
-    async fn reset(&self, parts: Vec<Part>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reset(&self, parts: Vec<KeyCharge>, now: Timestamp) -> Result<(), StoreError> {
         self.forget_denials(&parts);
         for part in parts {
-            let request = Request { op: Op::Reset, id: self.names.next(), parts: vec![part] };
+            let request = Request { op: Op::Reset, id: self.ids.next(), parts: vec![part] };
             self.ask(request, now).await.map_err(|failure| failure.error)?;
         }
         Ok(())

@@ -1,20 +1,21 @@
 //! Asking: one request to its server, within the budget of time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::FromRedisValue as _;
-use tollway_core::{Grant, ReservationId, Settlement, StoreError, Timestamp, Verdict};
+use tollway_core::{ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
 use crate::batch::{Manner, Outcome};
 use crate::call::{Call, CallError, shut_down};
 use crate::connection::{Failure, OutageRecord, unavailable, unknown};
-use crate::failure::{Absence, degraded_grant, degraded_verdict};
+use crate::degraded::degraded_verdict;
 use crate::layout;
 use crate::node::RoutedRequest;
-use crate::remembered::Leg;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, name_in, parse_record, slot_of};
+use crate::request::{KeyCharge, Op, Request, name_in, parse_record, slot_of};
 
 impl Inner {
     /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the request
@@ -42,22 +43,12 @@ impl Inner {
         request: &Request,
         failure: CallError,
     ) -> Result<Verdict, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_verdict(request, &self.local, self.absence(request, &failure)))
+        degraded_verdict(request, &self.local, failure, self.outage_of(request))
     }
 
-    /// The same for a partial grant.
-    pub(super) fn degrade_grant(
-        &self,
-        request: &Request,
-        failure: CallError,
-    ) -> Result<Grant, StoreError> {
-        if !failure.degrades {
-            return Err(failure.error);
-        }
-        Ok(degraded_grant(request, &self.local, self.absence(request, &failure)))
+    /// How long the server of a request has not answered.
+    pub(super) fn outage_of(&self, request: &Request) -> Duration {
+        self.router.with_outage(request.slot(), OutageRecord::lasted)
     }
 
     /// Settles a reservation, whoever made it.
@@ -103,7 +94,10 @@ impl Inner {
     }
 
     /// What the record of a reservation says: its parts in that slot, and all of its slots.
-    async fn fetch(&self, id: ReservationId) -> Result<Option<(Vec<Part>, Vec<u16>)>, StoreError> {
+    async fn fetch(
+        &self,
+        id: ReservationId,
+    ) -> Result<Option<(Vec<KeyCharge>, Vec<u16>)>, StoreError> {
         let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
         let absent = || unavailable("no server of the cluster holds the slot");
         let client = Arc::clone(&self.router.node(slot_of(id)).ok_or_else(absent)?.client);
@@ -119,16 +113,10 @@ impl Inner {
     }
 
     /// Something is given back: what was known of these keys need not hold any more.
-    pub(super) fn forget_denials(&self, parts: &[Part]) {
+    pub(super) fn forget_denials(&self, parts: &[KeyCharge]) {
         if let Some(denials) = &self.denials {
             denials.forget(parts);
         }
-    }
-
-    /// Why the server of a request does not answer, and how long it has not.
-    fn absence(&self, request: &Request, failure: &CallError) -> Absence {
-        let lasted = self.router.with_outage(request.slot(), OutageRecord::lasted);
-        Absence { kind: failure.error.kind(), lasted }
     }
 
     fn remember_ms(&self, request: &Request) -> Option<u64> {

@@ -10,9 +10,9 @@ use super::ask::strange_answer;
 use crate::connection::misuse;
 use crate::lease::Lease;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request};
+use crate::request::{KeyCharge, Op, Request};
 use crate::settings::LeaseTerms;
-use crate::split::Split;
+use crate::split_policy::SplitPolicy;
 
 /// A check and how its policies want it done.
 pub(super) struct Check {
@@ -27,7 +27,7 @@ pub(super) struct Check {
 
 /// The key that is split, and the share that was chosen.
 struct SplitKey {
-    split: Arc<Split>,
+    split: Arc<SplitPolicy>,
     key: Vec<u8>,
     index: usize,
 }
@@ -117,7 +117,7 @@ impl Inner {
         };
         let prefix = &self.settings.prefix;
         let part = tried.split.part(prefix, &tried.key, &request.parts[0], other);
-        let (op, id) = (request.op.clone(), self.names.next());
+        let (op, id) = (request.op.clone(), self.ids.next());
         let request = Arc::new(Request { op, id, parts: vec![part] });
         let second = self.check_once(&request, now).await?;
         tried.split.note(other, remaining(&second));
@@ -166,8 +166,8 @@ impl Inner {
         if lease.is_over() {
             self.give_back(lease, now).await;
         }
-        let part = Part { units: wanted, ..lease.part.clone() };
-        let request = Request { op: Op::Take, id: self.names.next(), parts: vec![part] };
+        let part = KeyCharge { units: wanted, ..lease.part.clone() };
+        let request = Request { op: Op::Take, id: self.ids.next(), parts: vec![part] };
         let outcome = self.ask(request, now).await.ok()?;
         let Reply::Grant(grant) = outcome.reply else { return None };
         lease.receive(grant.granted, grant.decision.snapshot(), outcome.now);
@@ -178,18 +178,22 @@ impl Inner {
     /// names.
     pub(super) async fn give_back(&self, lease: &Lease, now: Timestamp) {
         let Some(unused) = lease.end() else { return };
-        let part = Part { units: unused.units, ..lease.part.clone() };
+        let part = KeyCharge { units: unused.units, ..lease.part.clone() };
         let op = Op::Refund { taken_at: Some(unused.taken_at) };
-        let request = Request { op, id: self.names.next(), parts: vec![part] };
+        let request = Request { op, id: self.ids.next(), parts: vec![part] };
         let _ = self.ask(request, now).await;
     }
 
-    fn split(&self, policy: &tollway_core::Policy, count: u16) -> Result<Arc<Split>, StoreError> {
+    fn split(
+        &self,
+        policy: &tollway_core::Policy,
+        count: u16,
+    ) -> Result<Arc<SplitPolicy>, StoreError> {
         let mut splits = self.splits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(split) = splits.get(&policy.id()) {
             return Ok(Arc::clone(split));
         }
-        let split = Split::new(policy, count).ok_or_else(|| {
+        let split = SplitPolicy::new(policy, count).ok_or_else(|| {
             misuse("a policy cannot be split into more shares than its limit has units")
         })?;
         let split = Arc::new(split);
@@ -198,7 +202,7 @@ impl Inner {
     }
 
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
-    pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<Part>, StoreError> {
+    pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<KeyCharge>, StoreError> {
         let part = self.part(charge, 0);
         let Some(count) = self.policy_settings(charge.policy).split else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;

@@ -24,12 +24,12 @@ use super::answers::expires_by_itself;
 use super::ask::strange_answer;
 use crate::call::{CallError, shut_down};
 use crate::layout;
-use crate::remembered::Leg;
+use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{Op, Part, Request, name_in};
+use crate::request::{KeyCharge, Op, Request, name_in};
 
 /// What each slot answered.
-type Answers = Vec<Result<Verdict, CallError>>;
+type LegAnswers = Vec<Result<Verdict, CallError>>;
 
 impl Inner {
     /// Decides a check whose charges are in several slots.
@@ -56,8 +56,9 @@ impl Inner {
     ) -> Result<Reserved, StoreError> {
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         let op = |slots| Op::Reserve { expires_after, slots };
-        let returns =
-            |part: &Part| part.returns && !expires_by_itself(part.terms.algorithm(), expires_after);
+        let returns = |part: &KeyCharge| {
+            part.returns && !expires_by_itself(part.terms.algorithm(), expires_after)
+        };
         let legs = self.legs(&request, op, returns);
         let answers = self.ask_legs(&legs, now).await;
         if !are_allowed(&answers) {
@@ -91,13 +92,13 @@ impl Inner {
         &self,
         request: &Request,
         op: impl FnOnce(Vec<u16>) -> Op,
-        returns: impl Fn(&Part) -> bool,
+        returns: impl Fn(&KeyCharge) -> bool,
     ) -> Vec<Arc<Request>> {
         let mut slots: Vec<u16> = Vec::new();
-        let mut legs: Vec<Vec<Part>> = Vec::new();
+        let mut legs: Vec<Vec<KeyCharge>> = Vec::new();
         for part in &request.parts {
             let slot = layout::slot(&part.key);
-            let part = Part { returns: returns(part), ..part.clone() };
+            let part = KeyCharge { returns: returns(part), ..part.clone() };
             match slots.iter().position(|known| *known == slot) {
                 Some(leg) => legs[leg].push(part),
                 None => {
@@ -106,15 +107,15 @@ impl Inner {
                 }
             }
         }
-        let (random, op) = (self.names.next(), op(slots.clone()));
-        let leg = |(slot, parts): (u16, Vec<Part>)| {
+        let (random, op) = (self.ids.next(), op(slots.clone()));
+        let leg = |(slot, parts): (u16, Vec<KeyCharge>)| {
             Arc::new(Request { op: op.clone(), id: name_in(slot, random), parts })
         };
         slots.into_iter().zip(legs).map(leg).collect()
     }
 
     /// Asks all slots at once.
-    async fn ask_legs(self: &Arc<Self>, legs: &[Arc<Request>], now: Timestamp) -> Answers {
+    async fn ask_legs(self: &Arc<Self>, legs: &[Arc<Request>], now: Timestamp) -> LegAnswers {
         let asked: Vec<_> = legs
             .iter()
             .map(|leg| {
@@ -140,7 +141,7 @@ impl Inner {
     async fn settle_legs(
         self: &Arc<Self>,
         legs: &[Arc<Request>],
-        answers: &Answers,
+        answers: &LegAnswers,
         costs: Option<Vec<u64>>,
         now: Timestamp,
     ) {
@@ -166,7 +167,7 @@ impl Inner {
         &self,
         request: &Request,
         legs: &[Arc<Request>],
-        answers: Answers,
+        answers: LegAnswers,
     ) -> Result<Verdict, StoreError> {
         let mut decisions: Vec<Option<Decision>> = vec![None; request.parts.len()];
         for (leg, answer) in legs.iter().zip(answers) {
@@ -182,6 +183,6 @@ impl Inner {
     }
 }
 
-fn are_allowed(answers: &Answers) -> bool {
+fn are_allowed(answers: &LegAnswers) -> bool {
     answers.iter().all(|answer| answer.as_ref().is_ok_and(Verdict::is_allowed))
 }

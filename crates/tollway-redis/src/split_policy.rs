@@ -1,4 +1,4 @@
-//! Split keys: one very hot key as several, each with its share of the quota, in slots of its own.
+//! SplitPolicy keys: one very hot key as several, each with its share of the quota, in slots of its own.
 //!
 //! ```text
 //!   key ──┬─> share 0   26 of 103        round robin; a denial is tried once more
@@ -7,7 +7,7 @@
 //!         └─> share 3   25
 //! ```
 //!
-//! **Never more**: the shares are together the quota, to the unit (see [`crate::share`]).
+//! **Never more**: the shares are together the quota, to the unit (see [`crate::quota_share`]).
 //!
 //! **Early denials**: each process goes round robin, so with unit costs the shares are used evenly
 //! to within one unit per process. A request may be denied although units are left only when fewer
@@ -20,11 +20,11 @@ use tollway_core::Policy;
 
 use crate::encoded_policy::EncodedPolicy;
 use crate::layout;
-use crate::request::Part;
-use crate::share::share;
+use crate::quota_share::share;
+use crate::request::KeyCharge;
 
 /// The shares of one policy.
-pub(crate) struct Split {
+pub(crate) struct SplitPolicy {
     shares: Vec<Share>,
     next: AtomicU64,
 }
@@ -36,7 +36,7 @@ struct Share {
     remaining: AtomicU64,
 }
 
-impl Split {
+impl SplitPolicy {
     /// The policy in `count` shares; `None` if one of them would be empty.
     pub(crate) fn new(policy: &Policy, count: u16) -> Option<Self> {
         let count = u32::from(count.max(1));
@@ -75,9 +75,15 @@ impl Split {
     }
 
     /// The part of a request in one share.
-    pub(crate) fn part(&self, prefix: &str, key: &[u8], part: &Part, index: usize) -> Part {
+    pub(crate) fn part(
+        &self,
+        prefix: &str,
+        key: &[u8],
+        part: &KeyCharge,
+        index: usize,
+    ) -> KeyCharge {
         let share = &self.shares[index];
         let key = layout::share_key(prefix, share.policy_id, key, index);
-        Part { key, terms: Arc::clone(&share.terms), ..part.clone() }
+        KeyCharge { key, terms: Arc::clone(&share.terms), ..part.clone() }
     }
 }

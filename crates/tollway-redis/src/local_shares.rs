@@ -8,8 +8,8 @@ use tollway_core::{
     decide_all,
 };
 
-use crate::request::Part;
-use crate::share::smallest_share;
+use crate::quota_share::smallest_share;
+use crate::request::KeyCharge;
 
 /// States of this process's shares, at most as many as it was made for.
 pub(crate) struct LocalShares {
@@ -31,7 +31,7 @@ struct Held {
 }
 
 /// A part of a request, and how many processes share its quota.
-pub(crate) type LocalPart<'a> = (&'a Part, u32);
+pub(crate) type LocalCharge<'a> = (&'a KeyCharge, u32);
 
 impl LocalShares {
     pub(crate) fn new(max: usize) -> Self {
@@ -41,7 +41,7 @@ impl LocalShares {
     /// Decides the parts together. With `take` unset nothing is taken.
     pub(crate) fn decide(
         &self,
-        parts: &[LocalPart<'_>],
+        parts: &[LocalCharge<'_>],
         hold_id: u128,
         now: Timestamp,
         take: bool,
@@ -79,18 +79,18 @@ impl LocalShares {
     }
 }
 
-fn local_policy((part, shares): &LocalPart<'_>) -> Option<Policy> {
+fn local_policy((part, shares): &LocalCharge<'_>) -> Option<Policy> {
     let algorithm = smallest_share(part.terms.algorithm(), *shares)?;
     Policy::new(part.terms.policy.name(), algorithm).ok()
 }
 
-fn charge<'a>(part: &Part, policy: &'a Policy) -> Charge<'a> {
+fn charge<'a>(part: &KeyCharge, policy: &'a Policy) -> Charge<'a> {
     let key = Key::new("k").expect("one byte is a key");
     let charge = Charge::new(policy, key).cost(Cost::new(part.units).unwrap_or(Cost::ONE));
     if part.mode == Mode::Count { charge.counted() } else { charge }
 }
 
-fn distinct<'a>(parts: &[LocalPart<'a>]) -> Vec<&'a Vec<u8>> {
+fn distinct<'a>(parts: &[LocalCharge<'a>]) -> Vec<&'a Vec<u8>> {
     let mut keys: Vec<&Vec<u8>> = Vec::with_capacity(parts.len());
     for (part, _) in parts {
         if !keys.contains(&&part.key) {
@@ -104,7 +104,7 @@ fn distinct<'a>(parts: &[LocalPart<'a>]) -> Vec<&'a Vec<u8>> {
 /// a flood of new keys must not free the others.
 fn make_room(
     held: &mut HashMap<Vec<u8>, Held>,
-    parts: &[LocalPart<'_>],
+    parts: &[LocalCharge<'_>],
     max: usize,
     now: Timestamp,
 ) -> bool {
@@ -116,7 +116,7 @@ fn make_room(
     held.len() + missing <= max
 }
 
-fn deny_all(parts: &[LocalPart<'_>]) -> Vec<Decision> {
+fn deny_all(parts: &[LocalCharge<'_>]) -> Vec<Decision> {
     parts.iter().map(|(part, _)| denied(part.terms.algorithm().limit())).collect()
 }
 

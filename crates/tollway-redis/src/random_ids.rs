@@ -1,21 +1,20 @@
-//! Names that were not given before and cannot be guessed: of reservations, permits and requests.
+//! RandomIds that were not given before and cannot be guessed: of reservations, permits and requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A keyed hash of a counter; the keys are the operating system's randomness.
-pub(crate) struct Names {
+pub(crate) struct RandomIds {
     keys: [RandomState; 2],
     given: AtomicU64,
 }
 
-impl Names {
+impl RandomIds {
     pub(crate) fn new() -> Self {
         // Two states of one process share a key but for a counter: mix in where they stand.
-        let names =
-            Self { keys: [RandomState::new(), RandomState::new()], given: AtomicU64::new(0) };
-        names.given.store(names.keys[0].hash_one(std::process::id()), Ordering::Relaxed);
-        names
+        let ids = Self { keys: [RandomState::new(), RandomState::new()], given: AtomicU64::new(0) };
+        ids.given.store(ids.keys[0].hash_one(std::process::id()), Ordering::Relaxed);
+        ids
     }
 
     pub(crate) fn next(&self) -> u128 {

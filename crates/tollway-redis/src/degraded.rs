@@ -2,37 +2,35 @@
 //!
 //! Each charge is answered by its own policy: `Allow` while the outage is younger than its bound,
 //! `Deny`, or `Local` by this process's share, or the last once the first has had its time. The
-//! request is allowed if all of them allow it, and its verdict says that it is degraded. Nothing is taken from a local share if another charge
-//! denies.
+//! request is allowed if all of them allow it, and its verdict says that it is degraded. Nothing is
+//! taken from a local share if another charge denies.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tollway_core::{Decision, ErrorKind, Grant, Mode, OnStoreError, State, Timestamp, Verdict};
+use tollway_core::{Decision, Grant, Mode, OnStoreError, State, StoreError, Timestamp, Verdict};
 
-use crate::local::{LocalPart, LocalShares, denied};
+use crate::call::CallError;
+use crate::local_shares::{LocalCharge, LocalShares, denied};
 use crate::request::{Op, Request};
 
-/// Why the store did not answer, and how long it has not.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Absence {
-    pub(crate) kind: ErrorKind,
-    pub(crate) lasted: Duration,
-}
-
-/// The verdict of the policies on a request that the store did not answer.
+/// The verdict of the policies on a request that a store has not answered for so long; the error itself
+/// if it is the request's fault.
 pub(crate) fn degraded_verdict(
     request: &Request,
     local: &LocalShares,
-    absence: Absence,
-) -> Verdict {
-    let lasted = absence.lasted;
+    failure: CallError,
+    lasted: Duration,
+) -> Result<Verdict, StoreError> {
+    if !failure.degrades {
+        return Err(failure.error);
+    }
     let now = system_time();
     let mut decisions: Vec<Option<Decision>> =
         request.parts.iter().map(|part| answer_alone(part, lasted, now)).collect();
     let denies = decisions.iter().flatten().any(|decision| !decision.is_allowed());
     let open: Vec<usize> = (0..decisions.len()).filter(|n| decisions[*n].is_none()).collect();
     if !open.is_empty() {
-        let parts: Vec<LocalPart<'_>> =
+        let parts: Vec<LocalCharge<'_>> =
             open.iter().map(|n| (&request.parts[*n], shares(request, *n))).collect();
         let take = !denies && request.op != Op::Peek;
         let decided = local.decide(&parts, request.id, now, take);
@@ -40,20 +38,30 @@ pub(crate) fn degraded_verdict(
             decisions[n] = Some(decision);
         }
     }
-    Verdict::new(decisions.into_iter().flatten().collect()).degraded_by(absence.kind)
+    let verdict = Verdict::new(decisions.into_iter().flatten().collect());
+    Ok(verdict.degraded_by(failure.error.kind()))
 }
 
-/// The grant of the policy on a request that the store did not answer: all, or nothing.
-pub(crate) fn degraded_grant(request: &Request, local: &LocalShares, absence: Absence) -> Grant {
-    let verdict = degraded_verdict(request, local, absence);
-    let decision = verdict.decisions()[0];
+/// The same for a partial grant: all, or nothing.
+pub(crate) fn degraded_grant(
+    request: &Request,
+    local: &LocalShares,
+    failure: CallError,
+    lasted: Duration,
+) -> Result<Grant, StoreError> {
+    let store_failure = Some(failure.error.kind());
+    let decision = degraded_verdict(request, local, failure, lasted)?.decisions()[0];
     let units = request.parts.first().map_or(0, |part| part.units);
     let granted = if decision.is_allowed() { units } else { 0 };
-    Grant { granted, decision, store_failure: Some(absence.kind) }
+    Ok(Grant { granted, decision, store_failure })
 }
 
 /// What a charge's policy says by itself; `None` if its share decides.
-fn answer_alone(part: &crate::request::Part, lasted: Duration, now: Timestamp) -> Option<Decision> {
+fn answer_alone(
+    part: &crate::request::KeyCharge,
+    lasted: Duration,
+    now: Timestamp,
+) -> Option<Decision> {
     let algorithm = part.terms.algorithm();
     let allowed = || Decision::Allow(State::vacant(algorithm).peek(algorithm, now));
     match part.on_store_error.once_gone_for(lasted) {

@@ -6,24 +6,24 @@ use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 use tollway_core::{Reservation, ReservationId};
 
-use crate::request::Part;
+use crate::request::KeyCharge;
 use crate::settings::KEPT_BYTES_MAX;
 
 /// The charges of a reservation in one slot, under the name that they have there.
 #[derive(Clone, Debug)]
 pub(crate) struct Leg {
     pub(crate) id: u128,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<KeyCharge>,
 }
 
 /// The charges of open reservations, at most as many as it was made for and none with long keys: the
 /// rest is looked up.
-pub(crate) struct Remembered {
+pub(crate) struct OpenReservations {
     open: Mutex<HashMap<ReservationId, (Instant, Vec<Leg>)>>,
     max: usize,
 }
 
-impl Remembered {
+impl OpenReservations {
     pub(crate) fn new(max: usize) -> Self {
         Self { open: Mutex::default(), max }
     }
