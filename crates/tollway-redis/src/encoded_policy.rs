@@ -21,8 +21,6 @@ pub(crate) struct EncodedPolicy {
     pub(crate) kind: u8,
     /// The constants, as the second argument of a script has them.
     pub(crate) constants: Vec<u8>,
-    /// Whether it is GCRA and all its moments and durations are whole microseconds.
-    pub(crate) is_whole: bool,
 }
 
 /// EncodedPolicy of policies seen before.
@@ -69,11 +67,7 @@ impl EncodedPolicy {
         let (kind, numbers) = constants(policy.algorithm());
         let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
         numbers.iter().for_each(|number| put_double(&mut constants, *number));
-        let is_whole = match policy.algorithm() {
-            Algorithm::Gcra(gcra) => Scale::of(gcra.quota()).is_whole(),
-            _ => false,
-        };
-        Self { policy: policy.clone(), kind, constants, is_whole }
+        Self { policy: policy.clone(), kind, constants }
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {

@@ -138,7 +138,7 @@ fn land(link: &Arc<Link>, number: u64, groups: Vec<Group>, answers: Vec<Value>) 
             Some(Value::ServerError(error)) => reject(link, number, group, &error),
             Some(Value::Nil) if group.repeats < REPEATS_MAX => {
                 let mut group = Group { repeats: group.repeats + 1, ..group };
-                group.batch.take_whole_script();
+                group.batch.take_whole_script(&requests(&group.jobs));
                 left.push(group);
             }
             Some(Value::Nil) => {
