@@ -5,9 +5,6 @@
 --   constants   units, period_us, period_ns, anchor (0: the epoch, 1: the first request)
 --   state       { us, ns, count }
 
--- A count stops here, far above any limit, so that sums stay exact.
-local COUNT_MAX = 4503599627370496
-
 local function window_start(c, us, ns)
   if c[4] == 1 then return us, ns end
   local _, rest_us, rest_ns = divide(us, ns, c[2], c[3])
@@ -46,7 +43,7 @@ algorithms[3] = {
     local us, ns, count = rolled(c, s)
     local wanted = count + cost
     if wanted > c[1] and not counted then return nil end
-    return { us, ns, math.min(wanted, COUNT_MAX) }
+    return { us, ns, math.min(wanted, UNITS_MAX) }
   end,
 
   -- Units taken in an earlier window are gone with it.

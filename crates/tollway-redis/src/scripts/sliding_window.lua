@@ -10,9 +10,6 @@
 --               a tick is whole / parts long: period / buckets in lowest terms
 --   state       { us, ns, units, us, ns, units, ... }
 
--- The same bound as in fixed_window.lua.
-local UNITS_MAX = 4503599627370496
-
 -- As many cells as a window may have, those that are only counted included: one more than CELLS_MAX
 -- of tollway-core, as there.
 local CELLS_MAX = 65537
