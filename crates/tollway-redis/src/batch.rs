@@ -37,9 +37,11 @@ pub(crate) struct Manner {
 pub(crate) struct Batch {
     script: &'static Script,
     arguments: Vec<Vec<u8>>,
+    states: DistinctStates,
     /// Where the states are, then records of reservations, then the request's own record.
     keys: Vec<Vec<u8>>,
-    states: DistinctStates,
+    /// How many of the keys hold states.
+    state_keys: usize,
     /// For each request, the numbers of its parts' states.
     numbers: Vec<Vec<usize>>,
     manner: Manner,
@@ -48,9 +50,9 @@ pub(crate) struct Batch {
 impl Batch {
     /// A run that answers `requests`, all of them in one slot.
     pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Self {
-        let (states, numbers) = DistinctStates::of(prefix, requests);
+        let (states, mut keys, numbers) = DistinctStates::of(prefix, requests);
         debug_assert!(states.locations.len() <= usize::from(u16::MAX), "batches are bounded");
-        let mut keys = states.keys.clone();
+        let state_keys = keys.len();
         let slot = layout::slot(keys.first().map_or(&[][..], |key| key));
         let record = |sort, request: &Request| layout::record_key(prefix, sort, slot, request.id);
         let recorded = requests.iter().filter(|request| request.has_record());
@@ -58,8 +60,8 @@ impl Batch {
         if let (Some(_), [request, ..]) = (manner.remember_ms, requests) {
             keys.push(record('q', request));
         }
-        let script = script(states.kinds);
-        let mut batch = Self { script, arguments: Vec::new(), keys, states, numbers, manner };
+        let (script, arguments) = (script(states.kinds), Vec::new());
+        let mut batch = Self { script, arguments, states, keys, state_keys, numbers, manner };
         batch.choose_script(requests);
         batch
     }
@@ -77,7 +79,7 @@ impl Batch {
             && self.states.locations.len() == request.parts.len()
         {
             let ids: Vec<_> = self.states.locations.iter().map(|state| state.id).collect();
-            let encoded = single_request::encode(request, self.keys.len(), &ids, self.manner);
+            let encoded = single_request::encode(request, self.state_keys, &ids, self.manner);
             if let Some(encoded) = encoded {
                 return (self.script, self.arguments) = encoded;
             }
@@ -99,7 +101,7 @@ impl Batch {
     pub(crate) fn take_whole_script(&mut self, requests: &[&Request]) {
         self.script = script(self.states.kinds);
         let mut encoded = Vec::with_capacity(requests.len() * 48);
-        let mut record = self.states.keys.len() as u64;
+        let mut record = self.state_keys as u64;
         for (request, numbers) in requests.iter().zip(&self.numbers) {
             record += u64::from(request.has_record());
             let mut numbers = numbers.iter();
@@ -184,8 +186,6 @@ fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
 /// The states that the requests of a batch are about, each once.
 #[derive(Default)]
 struct DistinctStates {
-    /// Where they are.
-    keys: Vec<Vec<u8>>,
     locations: Vec<StateLocation>,
     /// The kinds of the states, as bits.
     kinds: u8,
@@ -202,18 +202,18 @@ struct StateLocation {
 }
 
 impl DistinctStates {
-    /// The states, and for each request the numbers of its parts' states.
-    fn of<'a>(prefix: &str, requests: &[&'a Request]) -> (Self, Vec<Vec<usize>>) {
-        let (mut states, mut key_numbers) = (Self::default(), HashMap::new());
+    /// The states, the keys that they are in, and for each request the numbers of its parts' states.
+    fn of<'a>(prefix: &str, requests: &[&'a Request]) -> (Self, Vec<Vec<u8>>, Vec<Vec<usize>>) {
+        let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
         let mut known: HashMap<&'a [u8], usize> = HashMap::new();
         let mut add = |owner, part: &Part| {
             let (name, id) = match part.terms.shares() {
                 true => layout::ledger(prefix, &part.key),
                 false => (part.key.clone(), [0; 8]),
             };
-            let next = states.keys.len();
+            let next = keys.len();
             let key = *key_numbers.entry(name).or_insert_with_key(|name: &Vec<u8>| {
-                states.keys.push(name.clone());
+                keys.push(name.clone());
                 next
             });
             states.kinds |= bit(part.terms.kind);
@@ -228,7 +228,7 @@ impl DistinctStates {
             });
             numbers.push(number.collect());
         }
-        (states, numbers)
+        (states, keys, numbers)
     }
 
     /// The states as the second argument of a script.

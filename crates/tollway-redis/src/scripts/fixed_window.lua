@@ -49,16 +49,11 @@ algorithms[3] = {
   -- Units taken in an earlier window are gone with it.
   refund = function(c, s, back, _, _, taken_us, taken_ns)
     local us, ns, count = rolled(c, s)
-    if taken_us and (taken_us < us or taken_us == us and taken_ns < ns) then
-      return { us, ns, count }
-    end
+    if taken_us and (taken_us < us or taken_us == us and taken_ns < ns) then back = 0 end
     return { us, ns, math.max(count - back, 0) }
   end,
 
-  room = function(c, s)
-    local _, _, count = rolled(c, s)
-    return c[1] - count
-  end,
+  room = function(c, s) return c[1] - select(3, rolled(c, s)) end,
 
   ttl_ms = function(c, s)
     if s[3] == 0 then return 0 end

@@ -133,10 +133,7 @@ algorithms[4] = {
     return left
   end,
 
-  room = function(c, s)
-    local _, total = live(c, s)
-    return c[1] - total
-  end,
+  room = function(c, s) return c[1] - select(2, live(c, s)) end,
 
   ttl_ms = function(c, s)
     local n = #s
