@@ -97,10 +97,11 @@ def apart_fine_arguments(quota, charges, _keys):
 
 
 def one_request_arguments(quota, charges, keys):
-    one = lambda n: identity(n) + doubles(quota.capacity[0], quota.scale, *quota.cost)
-    rare = doubles(*quota.capacity[1:], SKEW_US)
+    one = lambda n: identity(n) + doubles(quota.capacity[0], quota.cost[0])
+    below = doubles(quota.scale, *quota.cost[1:], *quota.capacity[1:])
+    rare = doubles(SKEW_US) * charges + (b"" if quota.is_whole() else below * charges)
     life = (bytes([len(quota.life)]) + quota.life).ljust(16, b"\0")
-    return [per_charge(charges, one) + rare * charges + life * keys]
+    return [per_charge(charges, one) + rare + life * keys]
 
 
 def batch_arguments(quota, charges, keys):

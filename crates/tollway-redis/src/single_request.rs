@@ -61,15 +61,17 @@ pub(crate) fn read<'a>(answer: &[u8], charges: usize) -> Option<Fields<'a>> {
 fn numbers(parts: &[Part], keys: usize, ids: &[[u8; 8]], manner: Manner) -> Vec<u8> {
     let mut out = Vec::with_capacity(parts.len() * 72 + keys * LIFE_LEN);
     for (part, id) in parts.iter().zip(ids) {
-        let [cap_us, _, _, scale, _] = constants(part);
         out.extend_from_slice(id);
-        out.extend_from_slice(cap_us);
-        out.extend_from_slice(scale);
-        part.asked().iter().for_each(|limb| put_double(&mut out, *limb));
+        out.extend_from_slice(&constants(part)[0].to_le_bytes());
+        put_double(&mut out, part.asked()[0]);
     }
     for part in parts {
-        let [_, cap_ns, cap_part, _, skew] = constants(part);
-        [cap_ns, cap_part, skew].iter().for_each(|number| out.extend_from_slice(number));
+        let [.., skew_us] = constants(part);
+        out.extend_from_slice(&skew_us.to_le_bytes());
+    }
+    if parts.iter().any(|part| below_micros(part) != WHOLE_MICROS) {
+        let numbers = parts.iter().flat_map(below_micros);
+        out.extend(numbers.flat_map(f64::to_le_bytes));
     }
     for parts in parts.chunks(parts.len() / keys) {
         let life_ms = life_ms(parts, manner).to_string();
@@ -81,6 +83,16 @@ fn numbers(parts: &[Part], keys: usize, ids: &[[u8; 8]], manner: Manner) -> Vec<
     out
 }
 
+/// What the script takes for `below_micros` if it is not told: a policy whose states have no `part`
+/// either, because one of its units is a whole number of nanoseconds.
+const WHOLE_MICROS: [f64; 5] = [1.0, 0.0, 0.0, 0.0, 0.0];
+
+/// The scale of a policy, then what a charge costs and what the bucket holds beyond microseconds.
+fn below_micros(part: &Part) -> [f64; 5] {
+    let ([_, cap_ns, cap_part, scale, _], [_, ns, rest]) = (constants(part), part.asked());
+    [scale, ns as f64, rest as f64, cap_ns, cap_part]
+}
+
 /// How long a new ledger of these charges lives: rounded up, with a carry to spare, for a state must
 /// not be forgotten before its time. In tests the server's time passes by itself.
 fn life_ms(parts: &[Part], manner: Manner) -> u64 {
@@ -88,8 +100,43 @@ fn life_ms(parts: &[Part], manner: Manner) -> u64 {
     longest_us / 1_000 + 3 + if manner.at.is_some() { 3_600_000 } else { 0 }
 }
 
-/// The constants of gcra.lua, as doubles.
-fn constants(part: &Part) -> [&[u8]; 5] {
-    let mut doubles = part.terms.constants.chunks_exact(8);
+/// The constants of gcra.lua.
+fn constants(part: &Part) -> [f64; 5] {
+    let mut doubles = part.terms.constants.as_chunks().0.iter().copied().map(f64::from_le_bytes);
     std::array::from_fn(|_| doubles.next().expect("GCRA has five constants"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollway_core::{OnStoreError, Policy};
+
+    use super::*;
+    use crate::encoded_policy::EncodedPolicy;
+
+    fn argument_len(limits: &[(&str, u64)]) -> usize {
+        let part = |&(limit, units): &(&str, u64)| Part {
+            key: Vec::new(),
+            terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", limit).unwrap())),
+            units,
+            mode: Mode::Enforce,
+            on_store_error: OnStoreError::Deny,
+            returns: false,
+            place: 0,
+        };
+        let parts: Vec<_> = limits.iter().map(part).collect();
+        let manner = Manner::default();
+        numbers(&parts, parts.len(), &vec![[0; 8]; parts.len()], manner).len()
+    }
+
+    #[test]
+    fn numbers_below_a_microsecond_are_left_out_only_where_no_state_can_have_them() {
+        let (whole, full) = (32 + LIFE_LEN, 72 + LIFE_LEN);
+        assert_eq!(argument_len(&[("10/1s", 1)]), whole);
+        assert_eq!(argument_len(&[("10/1s", 1), ("100/1m", 3)]), whole * 2);
+        assert_eq!(argument_len(&[("10/1s", 1), ("7/1s", 1)]), full * 2);
+        // 7 units of these take 1 s, but those before may have left a fraction behind.
+        assert_eq!(argument_len(&[("7/1s", 7)]), full);
+    }
 }
