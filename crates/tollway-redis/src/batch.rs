@@ -7,13 +7,13 @@ use redis::{Cmd, Value};
 use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::connection::Script;
+use crate::encoded_policy::GCRA;
 use crate::packed_bytes::{put_double, put_number};
 use crate::replay::{Board, Reply};
-use crate::request::{Op, Request};
-use crate::script::{bit, script, short};
+use crate::request::{KeyCharge, Op, Request};
+use crate::script::{bit, gcra_checks, script};
 use crate::script_numbers::{moment, pair};
-use crate::single_request::SingleRequest;
-use crate::{gcra_value, layout};
+use crate::{gcra_value, layout, single_request};
 
 /// What one request was answered, when, and on which states.
 #[derive(Clone, Debug)]
@@ -37,82 +37,78 @@ pub(crate) struct Manner {
 /// One run of a script.
 pub(crate) struct Batch {
     script: &'static Script,
-    /// The kinds of its states, as bits.
-    kinds: u8,
+    arguments: Vec<Vec<u8>>,
+    states: DistinctStates,
+    /// Where the states are, then records of reservations, then the request's own record.
     keys: Vec<Vec<u8>>,
-    arguments: [Vec<u8>; 4],
-    /// The script for this request alone and its arguments, if it has one.
-    brief: Option<SingleRequest>,
+    /// How many of the keys hold states.
+    state_keys: usize,
     /// For each request, the numbers of its parts' states.
-    places: Vec<Vec<usize>>,
-    states: Vec<Place>,
-}
-
-/// Where a state is.
-struct Place {
-    /// A part of some request that is about it.
-    owner: (usize, usize),
-    /// Which of the keys it is in.
-    home: usize,
-    /// RandomIds it there, if it shares the key.
-    id: [u8; 8],
+    numbers: Vec<Vec<usize>>,
+    manner: Manner,
 }
 
 impl Batch {
     /// A run that answers `requests`, all of them in one slot.
     pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Self {
-        let mut plan = Plan { prefix, ..Plan::default() };
-        let places: Vec<Vec<usize>> = requests
-            .iter()
-            .enumerate()
-            .map(|(index, request)| plan.place(index, request))
-            .collect();
-        let mut keys = plan.keys;
-        let homes = keys.len();
+        let (states, mut keys, numbers) = DistinctStates::of(prefix, requests);
+        debug_assert!(states.locations.len() <= usize::from(u16::MAX), "batches are bounded");
+        let state_keys = keys.len();
         let slot = layout::slot(keys.first().map_or(&[][..], |key| key));
-        let mut encoded = Vec::with_capacity(requests.len() * 48);
-        for (request, places) in requests.iter().zip(&places) {
-            let record = request.has_record().then(|| {
-                keys.push(layout::record_key(prefix, 'r', slot, request.id));
-                keys.len() as u64
-            });
-            let mut numbers = places.iter();
-            let mut place = || numbers.next().map_or(0, |number| *number as u64 + 1);
-            request.encode(&mut encoded, &mut place, record);
+        let record = |sort, request: &Request| layout::record_key(prefix, sort, slot, request.id);
+        let recorded = requests.iter().filter(|request| request.has_record());
+        keys.extend(recorded.map(|request| record('r', request)));
+        if let (Some(_), [request, ..]) = (manner.remember_ms, requests) {
+            keys.push(record('q', request));
         }
-        let remembered = manner.remember_ms.map(|ms| ms.to_string().into_bytes());
-        if let (Some(_), [request, ..]) = (&remembered, requests) {
-            keys.push(layout::record_key(prefix, 'q', slot, request.id));
-        }
-        debug_assert!(plan.states.len() <= usize::from(u16::MAX), "batches are bounded");
-        let arguments = [time(manner.at), plan.spec, encoded, remembered.unwrap_or_default()];
-        let is_short = plan.kinds == bit(1)
-            && manner.remember_ms.is_none()
+        let (script, arguments) = (script(states.kinds), Vec::new());
+        let mut batch = Self { script, arguments, states, keys, state_keys, numbers, manner };
+        batch.choose_script(requests);
+        batch
+    }
+
+    /// Takes the shortest way there is. What a single request sends is not encoded for a batch too:
+    /// it hardly ever needs the whole script.
+    fn choose_script(&mut self, requests: &[&Request]) {
+        let is_gcra_check = self.states.kinds == bit(GCRA)
+            && self.manner.remember_ms.is_none()
             && requests.iter().all(|request| request.op == Op::Check);
-        let script = if is_short { short() } else { script(plan.kinds) };
-        let brief = match requests {
-            [request] if is_short && plan.states.len() == request.parts.len() => {
-                let ids: Vec<_> = plan.states.iter().map(|place| place.id).collect();
-                SingleRequest::new(request, homes, &ids, manner)
+        if !is_gcra_check {
+            return self.take_whole_script(requests);
+        }
+        if let [request] = requests
+            && self.states.locations.len() == request.parts.len()
+        {
+            let ids: Vec<_> = self.states.locations.iter().map(|state| state.id).collect();
+            let encoded = single_request::encode(request, self.state_keys, &ids, self.manner);
+            if let Some(encoded) = encoded {
+                return (self.script, self.arguments) = encoded;
             }
-            _ => None,
-        };
-        Self { script, kinds: plan.kinds, keys, arguments, brief, places, states: plan.states }
+        }
+        self.take_whole_script(requests);
+        self.script = gcra_checks();
     }
 
     /// The command by the script's name, or with its source where the server does not know it.
     pub(crate) fn command(&self, with_source: bool) -> Cmd {
-        let (script, arguments) = match &self.brief {
-            Some(brief) => (brief.script, &brief.arguments[..]),
-            None => (self.script, &self.arguments[..]),
-        };
-        script.command(with_source, &self.keys, arguments)
+        self.script.command(with_source, &self.keys, &self.arguments)
     }
 
-    /// Takes the whole script in place of the short one, which answers nil if it cannot decide.
-    pub(crate) fn take_whole_script(&mut self) {
-        self.brief = None;
-        self.script = script(self.kinds);
+    /// Takes the whole script in place of a shorter one, which answers nil if it cannot decide.
+    pub(crate) fn take_whole_script(&mut self, requests: &[&Request]) {
+        self.script = script(self.states.kinds);
+        let mut encoded = Vec::with_capacity(requests.len() * 48);
+        let mut record = self.state_keys as u64;
+        for (request, numbers) in requests.iter().zip(&self.numbers) {
+            record += u64::from(request.has_record());
+            let mut numbers = numbers.iter();
+            let mut number = || numbers.next().map_or(0, |number| *number as u64 + 1);
+            request.encode(&mut encoded, &mut number, request.has_record().then_some(record));
+        }
+        let remember_ms = self.manner.remember_ms.map(|ms| ms.to_string().into_bytes());
+        let states = self.states.encode(requests);
+        self.arguments =
+            vec![time(self.manner.at), states, encoded, remember_ms.unwrap_or_default()];
     }
 
     /// What the server's answer means for each request.
@@ -121,13 +117,9 @@ impl Batch {
         requests: &[&Request],
         answer: Value,
     ) -> Vec<Result<Outcome, StoreError>> {
-        match self.read(requests, answer) {
-            Some(outcomes) => outcomes,
-            None => {
-                let strange = || Err(refused("the store's answer does not read"));
-                requests.iter().map(|_| strange()).collect()
-            }
-        }
+        let unreadable = || Err(refused("the store's answer does not read"));
+        let outcomes = self.read(requests, answer);
+        outcomes.unwrap_or_else(|| requests.iter().map(|_| unreadable()).collect())
     }
 
     fn read(
@@ -135,24 +127,25 @@ impl Batch {
         requests: &[&Request],
         answer: Value,
     ) -> Option<Vec<Result<Outcome, StoreError>>> {
-        let (now, digits, found) = match (&answer, &self.brief) {
-            (Value::BulkString(answer), Some(brief)) => brief.read(answer)?,
-            (Value::Array(fields), _) => read_fields(fields)?,
+        let locations = &self.states.locations;
+        let (now, digits, found) = match &answer {
+            Value::BulkString(answer) => single_request::read(answer, locations.len())?,
+            Value::Array(fields) => read_fields(fields)?,
             _ => return None,
         };
         let mut board = Board::new(now);
-        for (number, Place { owner, home, id }) in self.states.iter().enumerate() {
+        for (number, StateLocation { owner, key, id }) in locations.iter().enumerate() {
             let terms = &requests[owner.0].parts[owner.1].terms;
             match &found {
                 Found::States(values) => board.add(terms, values.get(number)?)?,
                 Found::Keys(values) => {
-                    board.add(terms, &gcra_value::state(values.get(*home)?, *id)?)?
+                    board.add(terms, &gcra_value::state(values.get(*key)?, *id)?)?
                 }
             }
         }
-        let answers = requests.iter().zip(&self.places).zip(digits);
+        let answers = requests.iter().zip(&self.numbers).zip(digits);
         let outcomes: Vec<_> = answers
-            .map(|((request, places), digit)| outcome(&mut board, request, places, *digit, now))
+            .map(|((request, numbers), digit)| outcome(&mut board, request, numbers, *digit, now))
             .collect();
         (outcomes.len() == requests.len()).then_some(outcomes)
     }
@@ -189,50 +182,65 @@ fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
     Some((now, digits, found))
 }
 
-/// The distinct states of a batch.
+/// The states that the requests of a batch are about, each once.
 #[derive(Default)]
-struct Plan<'a> {
-    prefix: &'a str,
-    /// Where the states are.
-    keys: Vec<Vec<u8>>,
-    homes: HashMap<Vec<u8>, usize>,
-    states: Vec<Place>,
-    numbers: HashMap<&'a [u8], usize>,
-    spec: Vec<u8>,
+struct DistinctStates {
+    locations: Vec<StateLocation>,
+    /// The kinds of the states, as bits.
     kinds: u8,
 }
 
-impl<'a> Plan<'a> {
-    fn place(&mut self, index: usize, request: &'a Request) -> Vec<usize> {
-        let parts = request.parts.iter().enumerate();
-        let place = |(number, part): (usize, &'a crate::request::KeyCharge)| {
-            if let Some(known) = self.numbers.get(&part.key[..]) {
-                return *known;
-            }
-            self.numbers.insert(&part.key, self.states.len());
-            let (key, id) = match part.terms.shares() {
-                true => layout::ledger(self.prefix, &part.key),
+/// Where a state is.
+struct StateLocation {
+    /// A part of some request that is about it.
+    owner: (usize, usize),
+    /// Which of the keys it is in.
+    key: usize,
+    /// Names it there, if it shares the key.
+    id: [u8; 8],
+}
+
+impl DistinctStates {
+    /// The states, the keys that they are in, and for each request the numbers of its parts' states.
+    fn of<'a>(prefix: &str, requests: &[&'a Request]) -> (Self, Vec<Vec<u8>>, Vec<Vec<usize>>) {
+        let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
+        let mut known: HashMap<&'a [u8], usize> = HashMap::new();
+        let mut add = |owner, part: &KeyCharge| {
+            let (name, id) = match part.terms.shares() {
+                true => layout::ledger(prefix, &part.key),
                 false => (part.key.clone(), [0; 8]),
             };
-            let home = self.home(key);
-            put_number(&mut self.spec, u64::from(part.terms.kind), 1);
-            put_number(&mut self.spec, home as u64 + 1, 2);
-            self.spec.extend_from_slice(&id);
-            self.spec.extend_from_slice(&part.terms.constants);
-            self.kinds |= bit(part.terms.kind);
-            self.states.push(Place { owner: (index, number), home, id });
-            self.states.len() - 1
+            let next = keys.len();
+            let key = *key_numbers.entry(name).or_insert_with_key(|name: &Vec<u8>| {
+                keys.push(name.clone());
+                next
+            });
+            states.kinds |= bit(part.terms.kind);
+            states.locations.push(StateLocation { owner, key, id });
+            states.locations.len() - 1
         };
-        parts.map(place).collect()
+        let mut numbers = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let parts = request.parts.iter().enumerate();
+            let number = parts.map(|(number, part)| {
+                *known.entry(&part.key).or_insert_with(|| add((index, number), part))
+            });
+            numbers.push(number.collect());
+        }
+        (states, keys, numbers)
     }
 
-    /// The number of a key.
-    fn home(&mut self, key: Vec<u8>) -> usize {
-        let next = self.keys.len();
-        *self.homes.entry(key).or_insert_with_key(|key| {
-            self.keys.push(key.clone());
-            next
-        })
+    /// The states as the second argument of a script.
+    fn encode(&self, requests: &[&Request]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.locations.len() * 51);
+        for StateLocation { owner, key, id } in &self.locations {
+            let terms = &requests[owner.0].parts[owner.1].terms;
+            put_number(&mut out, u64::from(terms.kind), 1);
+            put_number(&mut out, *key as u64 + 1, 2);
+            out.extend_from_slice(id);
+            out.extend_from_slice(&terms.constants);
+        }
+        out
     }
 }
 
@@ -247,7 +255,7 @@ pub(crate) fn time(at: Option<Timestamp>) -> Vec<u8> {
 fn outcome(
     board: &mut Board,
     request: &Request,
-    places: &[usize],
+    numbers: &[usize],
     digit: u8,
     now: Timestamp,
 ) -> Result<Outcome, StoreError> {
@@ -260,10 +268,10 @@ fn outcome(
         _ => {}
     }
     let before: Vec<State> = match request.op {
-        Op::Check if digit == b'0' => places.iter().map(|n| board.state(*n).clone()).collect(),
+        Op::Check if digit == b'0' => numbers.iter().map(|n| board.state(*n).clone()).collect(),
         _ => Vec::new(),
     };
-    let reply = board.play(request, places, digit == b'1');
+    let reply = board.play(request, numbers, digit == b'1');
     let agreed = match &reply {
         Reply::Verdict(verdict) => verdict.is_allowed() == (digit == b'1'),
         Reply::Grant(grant) => (grant.granted > 0) == (digit == b'1'),

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
-use tollway_core::{Charge, State, Timestamp, Verdict, decide_all, sliding_window};
+use tollway_core::{Charge, State, Timestamp, Verdict, decide_all};
 
 use crate::batch::Outcome;
 use crate::request::{KeyCharge, Request};
@@ -111,22 +111,13 @@ impl Generations {
 
     fn put(&mut self, key: Vec<u8>, entry: Entry, max: usize) {
         let most = (max / 2).max(1);
-        let bytes = key.len() + variable_bytes(&entry.state);
+        let bytes = key.len() + entry.state.heap_bytes();
         if self.young.len() >= most || self.young_bytes + bytes > most * KEPT_BYTES_MAX {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
         }
         self.young_bytes += bytes;
         self.young.insert(key, entry);
-    }
-}
-
-/// What a state takes beside its fixed size.
-fn variable_bytes(state: &State) -> usize {
-    match state {
-        State::SlidingWindow(state) => state.cells().len() * size_of::<sliding_window::Cell>(),
-        State::Concurrency(state) => size_of_val(state.holds()),
-        _ => 0,
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tollway_core::concurrency::{self, Concurrency, Hold};
-use tollway_core::fixed_window::{self, Anchor, FixedWindow};
+use tollway_core::concurrency::{self, Hold};
+use tollway_core::fixed_window::{self, Anchor};
 use tollway_core::gcra::{self, Gcra};
-use tollway_core::leaky_bucket::{self, LeakyBucket};
+use tollway_core::leaky_bucket;
 use tollway_core::sliding_window::{self, Cell, SlidingWindow};
-use tollway_core::{Algorithm, Policy, Quota, SKEW, State, Timestamp};
+use tollway_core::{Algorithm, Policy, SKEW, State, Timestamp};
 
 use crate::packed_bytes::{Reader, put_double};
 use crate::script_numbers::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
@@ -21,8 +21,6 @@ pub(crate) struct EncodedPolicy {
     pub(crate) kind: u8,
     /// The constants, as the second argument of a script has them.
     pub(crate) constants: Vec<u8>,
-    /// Whether it is GCRA and all its moments and durations are whole microseconds.
-    pub(crate) is_whole: bool,
 }
 
 /// EncodedPolicy of policies seen before.
@@ -69,11 +67,7 @@ impl EncodedPolicy {
         let (kind, numbers) = constants(policy.algorithm());
         let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
         numbers.iter().for_each(|number| put_double(&mut constants, *number));
-        let is_whole = match policy.algorithm() {
-            Algorithm::Gcra(gcra) => Scale::of(gcra.quota()).is_whole(),
-            _ => false,
-        };
-        Self { policy: policy.clone(), kind, constants, is_whole }
+        Self { policy: policy.clone(), kind, constants }
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {
@@ -206,45 +200,4 @@ fn parse_holds(reader: &mut Reader<'_>) -> Option<concurrency::State> {
 pub(crate) fn parse_moment(reader: &mut Reader<'_>) -> Option<Timestamp> {
     let micros = reader.number(7)?;
     Some(moment(micros, reader.number(2)?))
-}
-
-/// The numbers that make an algorithm, for the record of a reservation.
-pub(crate) fn numbers(algorithm: &Algorithm) -> [u64; 4] {
-    match algorithm {
-        Algorithm::Gcra(gcra) => {
-            let quota = gcra.quota();
-            [1, quota.units(), nanos(quota.period()), quota.burst()]
-        }
-        Algorithm::LeakyBucket(bucket) => {
-            [2, bucket.size(), bucket.drip_size(), nanos(bucket.interval())]
-        }
-        Algorithm::FixedWindow(window) => {
-            let first = u64::from(window.anchor() == Anchor::FirstRequest);
-            [3, window.quota().units(), nanos(window.quota().period()), first]
-        }
-        Algorithm::SlidingWindow(window) => {
-            [4, window.limit(), nanos(window.period()), window.buckets()]
-        }
-        Algorithm::Concurrency(limit) => [5, limit.limit(), nanos(limit.lease()), 0],
-        _ => unreachable_kind(),
-    }
-}
-
-/// The algorithm that [`numbers`] came from; `None` if the record is damaged.
-pub(crate) fn algorithm([kind, a, b, c]: [u64; 4]) -> Option<Algorithm> {
-    let time = std::time::Duration::from_nanos;
-    Some(match kind {
-        1 => Gcra::new(Quota::with_burst(a, time(b), c).ok()?).into(),
-        2 => LeakyBucket::new(a, b, time(c)).ok()?.into(),
-        3 => {
-            let anchor = if c == 1 { Anchor::FirstRequest } else { Anchor::Epoch };
-            FixedWindow::new(Quota::new(a, time(b)).ok()?, anchor).into()
-        }
-        4 => {
-            let quota = Quota::new(a, time(b)).ok()?;
-            SlidingWindow::new(quota, c).or_else(|_| SlidingWindow::exact(quota)).ok()?.into()
-        }
-        5 => Concurrency::new(a, time(b)).ok()?.into(),
-        _ => return None,
-    })
 }

@@ -38,7 +38,6 @@ mod local_shares;
 mod node;
 mod open_reservations;
 mod packed_bytes;
-mod quota_share;
 mod random_ids;
 mod remote;
 mod replay;

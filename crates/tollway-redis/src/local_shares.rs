@@ -8,7 +8,6 @@ use tollway_core::{
     decide_all,
 };
 
-use crate::quota_share::smallest_share;
 use crate::request::KeyCharge;
 
 /// States of this process's shares, at most as many as it was made for.
@@ -80,7 +79,7 @@ impl LocalShares {
 }
 
 fn local_policy((part, shares): &LocalCharge<'_>) -> Option<Policy> {
-    let algorithm = smallest_share(part.terms.algorithm(), *shares)?;
+    let algorithm = part.terms.algorithm().smallest_share(*shares)?;
     Policy::new(part.terms.policy.name(), algorithm).ok()
 }
 

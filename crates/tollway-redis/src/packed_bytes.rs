@@ -1,7 +1,8 @@
 //! Bytes that scripts read and write: little endian, packed, no padding.
 
-/// Below it a double holds every whole number.
-const EXACT_MAX: f64 = (1u64 << 53) as f64;
+/// Above every limb: values hold them in seven bytes. At the end of time they are beyond 2^53, and
+/// what a script says of such a moment is rounded, but still an answer.
+const LIMB_MAX: f64 = (1u64 << 56) as f64;
 
 /// Reads what a script packed.
 pub(crate) struct Reader<'a>(&'a [u8]);
@@ -30,18 +31,13 @@ impl<'a> Reader<'a> {
     pub(crate) fn double(&mut self) -> Option<(u64, bool)> {
         let double = self.take(8)?.try_into().ok().map(f64::from_le_bytes)?;
         let number = double.abs();
-        (number < EXACT_MAX && number.fract() == 0.0)
+        (number < LIMB_MAX && number.fract() == 0.0)
             .then_some((number as u64, double.is_sign_negative()))
     }
 
     /// The name of a reservation.
     pub(crate) fn id(&mut self) -> Option<u128> {
         self.take(16)?.try_into().ok().map(u128::from_be_bytes)
-    }
-
-    /// All that is left.
-    pub(crate) const fn rest(self) -> &'a [u8] {
-        self.0
     }
 
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
-use crate::encoded_policy::{EncodedPolicy, algorithm, numbers, parse_moment};
+use crate::encoded_policy::{EncodedPolicy, parse_moment};
 use crate::layout;
 use crate::packed_bytes::{Reader, put_double, put_number};
 use crate::script_numbers::{Amount, nanos, pair};
@@ -188,7 +188,7 @@ impl Request {
             out.extend_from_slice(&part.key);
             put_number(&mut out, part.units, 8);
             put_number(&mut out, u64::from(part.returns), 1);
-            let numbers = numbers(part.terms.algorithm());
+            let numbers = part.terms.algorithm().numbers();
             numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
             put_number(&mut out, u64::from(part.place), 2);
         }
@@ -235,7 +235,8 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> 
         for number in &mut numbers {
             *number = reader.number(8)?;
         }
-        let policy = tollway_core::Policy::new("reserved", algorithm(numbers)?).ok()?;
+        let policy =
+            tollway_core::Policy::new("reserved", Algorithm::from_numbers(numbers)?).ok()?;
         let terms = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;

@@ -126,7 +126,8 @@ fn hand_out(node: &Node, number: u64, groups: Vec<Group>, answers: Vec<Value>) -
             Some(Value::ServerError(error)) => left.extend(reject(node, number, group, error)),
             Some(Value::Nil) if may_repeat => {
                 let mut group = Group { repeats: group.repeats + 1, ..group };
-                group.batch.take_whole_script();
+                let asked: Vec<&Request> = requests(&group.calls).collect();
+                group.batch.take_whole_script(&asked);
                 left.push(group);
             }
             Some(Value::Nil) => {

@@ -2,11 +2,13 @@
 //!
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
 //! batch is faster than one that holds all. There are 31 of them, made when first needed; most
-//! deployments use one or two. Checks on GCRA alone have scripts that do without functions, with
-//! the whole one to fall back on; those for a single request, on one key or on one for each charge,
-//! are written out for its number of charges and so do without loops and tables too. The parts are
-//! the files in `scripts/`, which draw what they store.
+//! deployments use one or two. Checks on GCRA alone take shorter ways, each with the whole script
+//! to fall back on: `scripts/gcra_check.lua` for a batch of them, without functions, and
+//! `scripts/gcra_one_request.lua` for a single request, written out for its number of charges and
+//! so without loops and tables too. `bench/runs/2026-11-18/gcra-scripts.md` has what each of these
+//! ways saves. The parts are the files in `scripts/`, which draw what they store.
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use crate::connection::Script;
@@ -14,10 +16,7 @@ use crate::connection::Script;
 const TIME: &str = include_str!("scripts/time.lua");
 const DIVISION: &str = include_str!("scripts/division.lua");
 const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
-const GCRA_WHOLE: &str = include_str!("scripts/gcra_whole.lua");
-const GCRA_FINE: &str = include_str!("scripts/gcra_fine.lua");
-const GCRA_APART: &str = include_str!("scripts/gcra_apart.lua");
-const GCRA_APART_FINE: &str = include_str!("scripts/gcra_apart_fine.lua");
+const GCRA_ONE_REQUEST: &str = include_str!("scripts/gcra_one_request.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
 const ALGORITHMS: [&str; 5] = [
     include_str!("scripts/gcra.lua"),
@@ -34,48 +33,26 @@ pub(crate) fn script(kinds: u8) -> &'static Script {
     SCRIPTS[set].get_or_init(|| Script::new(source(set)))
 }
 
-/// The short way for checks on GCRA states; answers nil where the whole script is needed.
-pub(crate) fn short() -> &'static Script {
-    static SHORT: OnceLock<Script> = OnceLock::new();
-    SHORT.get_or_init(|| Script::new([TIME, GCRA_CHECK].concat()))
+/// For a batch of checks on GCRA states; answers nil where the whole script is needed.
+pub(crate) fn gcra_checks() -> &'static Script {
+    static GCRA_CHECKS: OnceLock<Script> = OnceLock::new();
+    GCRA_CHECKS.get_or_init(|| Script::new([TIME, GCRA_CHECK].concat()))
 }
 
-/// The most charges that a script is written out for.
+/// The most charges that a script is written out for: few requests have more, and every number of
+/// them is one more script in the memory of the server.
 pub(crate) const WRITTEN_OUT_MAX: usize = 8;
 
-/// What the checks of a request on GCRA states have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// One key, and units of whole microseconds.
-    Whole,
-    /// One key.
-    Fine,
-    /// A key for each, and units of whole microseconds.
-    Apart,
-    /// A key for each.
-    ApartFine,
-}
-
-impl Shape {
-    pub(crate) const ALL: [Self; 4] = [Self::Whole, Self::Fine, Self::Apart, Self::ApartFine];
-
-    const fn source(self) -> &'static str {
-        match self {
-            Self::Whole => GCRA_WHOLE,
-            Self::Fine => GCRA_FINE,
-            Self::Apart => GCRA_APART,
-            Self::ApartFine => GCRA_APART_FINE,
-        }
+/// For one request of so many checks on GCRA states, on one key or on a key for each; `None` if it
+/// is another or has too many. Answers nil where the whole script is needed.
+pub(crate) fn gcra_one_request(charges: usize, keys: usize) -> Option<&'static Script> {
+    static SCRIPTS: [[OnceLock<Script>; WRITTEN_OUT_MAX]; 2] =
+        [const { [const { OnceLock::new() }; WRITTEN_OUT_MAX] }; 2];
+    if keys != 1 && keys != charges {
+        return None;
     }
-}
-
-/// The shortest way: one request of so many checks on GCRA states. `None` if it has too many.
-pub(crate) fn written_out(charges: usize, shape: Shape) -> Option<&'static Script> {
-    static SCRIPTS: [[OnceLock<Script>; WRITTEN_OUT_MAX]; Shape::ALL.len()] =
-        [const { [const { OnceLock::new() }; WRITTEN_OUT_MAX] }; Shape::ALL.len()];
-    let place = charges.checked_sub(1).filter(|_| charges <= WRITTEN_OUT_MAX)?;
-    let script = &SCRIPTS[shape as usize][place];
-    Some(script.get_or_init(|| Script::new(write_out(shape.source(), charges))))
+    let script = SCRIPTS[usize::from(keys > 1)].get(charges.checked_sub(1)?)?;
+    Some(script.get_or_init(|| Script::new(write_out(GCRA_ONE_REQUEST, charges, keys))))
 }
 
 /// The bit of a kind.
@@ -95,45 +72,33 @@ fn source(set: usize) -> String {
     parts.concat()
 }
 
-/// A file in which lines between `--each` and `--end` stand once per charge, and so does what
-/// stands in `@{…|…}`, with the text after the bar before all but the first; `@` is the number of
-/// the charge.
-fn write_out(source: &str, charges: usize) -> String {
-    let each = |text: &str| -> Vec<String> {
-        (1..=charges).map(|charge| text.replace('@', &charge.to_string())).collect()
-    };
-    let code = source.lines().filter(|line| !line.starts_with("-- "));
-    let mut out = String::with_capacity(source.len() * charges);
-    let mut block = None;
-    for line in code.map(|line| write_out_lists(line, &each)) {
-        match (line.as_str(), &mut block) {
-            ("--each", _) => block = Some(String::new()),
-            ("--end", Some(lines)) => {
-                out.extend(each(lines));
-                block = None;
-            }
-            (line, Some(lines)) => {
-                lines.push_str(line);
-                lines.push('\n');
-            }
-            (line, None) => {
-                out.push_str(line);
-                out.push('\n');
-            }
-        }
-    }
-    out
+/// A template with its lists written out: `@{…|…@}` once per charge and `${…|…$}` once per key,
+/// with the text after the bar before all but the first. The sign alone is the number of the charge
+/// or the key. Lists of charges inside a list of keys have the charges of that key.
+fn write_out(template: &str, charges: usize, keys: usize) -> String {
+    let charges_of = |key| if keys == 1 { 1..=charges } else { key..=key };
+    let by_key = write_lists(template, '$', 1..=keys, |key, text| {
+        write_lists(&text, '@', charges_of(key), |_, text| text)
+    });
+    write_lists(&by_key, '@', 1..=charges, |_, text| text)
 }
 
-fn write_out_lists(line: &str, each: &impl Fn(&str) -> Vec<String>) -> String {
-    let mut parts = line.split("@{");
+fn write_lists(
+    template: &str,
+    sign: char,
+    numbers: RangeInclusive<usize>,
+    write: impl Fn(usize, String) -> String,
+) -> String {
+    let (begin, end) = (format!("{sign}{{"), format!("{sign}}}"));
+    let mut parts = template.split(&begin);
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let (list, rest) = part.split_once('}').unwrap_or((part, ""));
-        let (item, between) = list.split_once('|').unwrap_or((list, ""));
-        for (number, (item, between)) in each(item).iter().zip(each(between)).enumerate() {
-            out.push_str(if number == 0 { "" } else { &between });
-            out.push_str(item);
+        let (list, rest) = part.split_once(&end).expect("a list of a template ends");
+        let (item, between) = list.rsplit_once('|').expect("a list of a template has a bar");
+        for number in numbers.clone() {
+            let between = if number == *numbers.start() { "" } else { between };
+            let text = format!("{between}{item}").replace(sign, &number.to_string());
+            out.push_str(&write(number, text));
         }
         out.push_str(rest);
     }
@@ -155,32 +120,34 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_written_out_once_per_charge() {
-        let source = "-- why\nlocal @{a@|, b@, } = 1\n--each\nset(a@, @{a@| .. })\n--end\nreturn";
-        let expected = "local a1, b2, a2 = 1\nset(a1, a1 .. a2)\nset(a2, a1 .. a2)\nreturn\n";
-        assert_eq!(write_out(source, 2), expected);
+    fn a_template_is_written_out_once_per_charge_and_key() {
+        let template = "get ${k$|, $} ${if k$ @{a@| and b@, @} |$}return @{a@|@}";
+        let one_key = "get k1 if k1 a1 and b2, a2 return a1a2";
+        assert_eq!(write_out(template, 2, 1), one_key);
+        let two_keys = "get k1, k2 if k1 a1 if k2 a2 return a1a2";
+        assert_eq!(write_out(template, 2, 2), two_keys);
     }
 
     #[test]
     fn scripts_are_written_out_for_a_few_charges_only() {
-        assert!(written_out(0, Shape::Whole).is_none());
-        assert!(written_out(WRITTEN_OUT_MAX + 1, Shape::Fine).is_none());
-        let [one, three] = [1, 3].map(|charges| written_out(charges, Shape::Whole).unwrap());
-        assert!(!one.source().contains('@') && !three.source().contains('@'));
-        assert!(three.source().contains("id3") && !three.source().contains("id4"));
-        assert_ne!(written_out(1, Shape::Fine).unwrap().hash(), one.hash());
+        assert!(gcra_one_request(0, 0).is_none() && gcra_one_request(3, 2).is_none());
+        assert!(gcra_one_request(WRITTEN_OUT_MAX + 1, 1).is_none());
+        let [one, three] = [1, 3].map(|charges| gcra_one_request(charges, 1).unwrap());
+        assert!(!one.source().contains("id2") && !three.source().contains("id4"));
+        assert!(three.source().contains("id3") && !three.source().contains("value2"));
+        assert!(gcra_one_request(3, 3).unwrap().source().contains("value3"));
     }
 
     /// Every script that a store may run.
     fn all() -> Vec<(String, &'static Script)> {
         let sets = (1..32u8).map(|set| (format!("decide {set:05b}"), script(set << 1)));
         let written_out = (1..=WRITTEN_OUT_MAX).flat_map(|charges| {
-            Shape::ALL.into_iter().filter_map(move |shape| {
-                let name = format!("{charges} charges, {shape:?}");
-                written_out(charges, shape).map(|script| (name, script))
+            [1, charges].map(|keys| {
+                let name = format!("{charges} charges on {keys} keys");
+                (name, gcra_one_request(charges, keys).unwrap())
             })
         });
-        sets.chain([("batch".to_owned(), short())]).chain(written_out).collect()
+        sets.chain([("batch".to_owned(), gcra_checks())]).chain(written_out).collect()
     }
 
     /// The commands of Redis 6.2 that scripts may call, and the options that they may give them.

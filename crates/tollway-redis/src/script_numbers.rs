@@ -48,11 +48,6 @@ impl Scale {
         Self { ticks: quota.units() / common, unit: period_ns / common }
     }
 
-    /// Whether every amount is a whole number of microseconds.
-    pub(crate) const fn is_whole(self) -> bool {
-        self.ticks == 1 && self.unit.is_multiple_of(1_000)
-    }
-
     fn limbs(self, units: u64) -> Amount {
         let ticks = u128::from(units) * u128::from(self.unit);
         let scale = u128::from(self.ticks);

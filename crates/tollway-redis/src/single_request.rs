@@ -1,8 +1,7 @@
-//! The shortest way to ask: one request of GCRA checks, by a script written out for it.
+//! One request of GCRA checks as `scripts/gcra_one_request.lua` takes it.
 //!
 //! What a server pays for a script is mostly what goes in and out, so this says only what such a
-//! request needs: one argument of packed numbers, one packed answer (`scripts/gcra_whole.lua`,
-//! `scripts/gcra_fine.lua`, `scripts/gcra_apart.lua`, `scripts/gcra_apart_fine.lua`).
+//! request needs: one argument of packed numbers, one packed answer.
 
 use std::borrow::Cow;
 
@@ -11,107 +10,88 @@ use tollway_core::Mode;
 use crate::batch::{Fields, Found, Manner, time};
 use crate::connection::Script;
 use crate::encoded_policy::GCRA;
-use crate::packed_bytes::{Reader, put_number};
+use crate::packed_bytes::{Reader, put_double, put_number};
 use crate::request::{KeyCharge, Request};
-use crate::script::{Shape, written_out};
+use crate::script::gcra_one_request;
 use crate::script_numbers::moment;
 
-/// A script for one request alone, and its arguments.
-pub(crate) struct SingleRequest {
-    pub(crate) script: &'static Script,
-    pub(crate) arguments: Vec<Vec<u8>>,
-    shape: Shape,
-    charges: usize,
+/// The bytes that say how long a new ledger lives: a length and at most 15 digits.
+const LIFE_LEN: usize = 16;
+
+/// The script for a request of checks on GCRA states, all different and in so many keys, with the
+/// identities of their policies, and its arguments; `None` if there is no such script.
+pub(crate) fn encode(
+    request: &Request,
+    keys: usize,
+    ids: &[[u8; 8]],
+    manner: Manner,
+) -> Option<(&'static Script, Vec<Vec<u8>>)> {
+    let parts = &request.parts;
+    // The script compares identities as doubles. One in a thousand is none that can be compared,
+    // and takes the way of a batch.
+    let is_comparable = |id: &[u8; 8]| f64::from_le_bytes(*id).is_normal();
+    if parts.iter().any(|part| part.mode == Mode::Count) || !ids.iter().all(is_comparable) {
+        return None;
+    }
+    let script = gcra_one_request(parts.len(), keys)?;
+    let mut arguments = vec![numbers(parts, keys, ids, manner)];
+    arguments.extend(manner.at.map(|_| time(manner.at)));
+    Some((script, arguments))
 }
 
-impl SingleRequest {
-    /// For a request of checks on GCRA states, all different and in so many keys, with the
-    /// identities of their policies; `None` if there is no such script.
-    pub(crate) fn new(
-        request: &Request,
-        homes: usize,
-        ids: &[[u8; 8]],
-        manner: Manner,
-    ) -> Option<Self> {
-        let parts = &request.parts;
-        if parts.iter().any(|part| part.mode == Mode::Count) {
-            return None;
-        }
-        let is_whole = parts.iter().all(|part| part.terms.is_whole);
-        let shape = match homes {
-            1 if is_whole => Shape::Whole,
-            1 => Shape::Fine,
-            homes if homes == parts.len() && is_whole => Shape::Apart,
-            homes if homes == parts.len() => Shape::ApartFine,
-            _ => return None,
-        };
-        let script = written_out(parts.len(), shape)?;
-        let mut arguments = vec![packed(parts, ids, shape, manner)];
-        if manner.at.is_some() {
-            arguments.push(time(manner.at));
-        }
-        Some(Self { script, arguments, shape, charges: parts.len() })
-    }
-
-    /// The time, the decision, and the states or the ledgers before.
-    pub(crate) fn read<'a>(&self, answer: &'a [u8]) -> Option<Fields<'a>> {
-        match self.shape {
-            Shape::Whole | Shape::Fine => read_ledger(answer),
-            Shape::Apart | Shape::ApartFine => self.read_states(answer),
-        }
-    }
-
-    fn read_states<'a>(&self, answer: &[u8]) -> Option<Fields<'a>> {
-        let mut reader = Reader::new(answer);
-        let is_fine = self.shape == Shape::ApartFine;
-        let (us, is_denied) = reader.double()?;
-        let mut limb = |is_told: bool| match is_told {
-            true => reader.double().map(|(number, _)| number),
-            false => Some(0),
-        };
-        let now = moment(us, limb(is_fine)?);
-        let mut state = |_| {
-            let mut value = vec![GCRA];
-            for (is_told, len) in [(true, 7), (is_fine, 2), (is_fine, 7)] {
-                put_number(&mut value, limb(is_told)?, len);
-            }
-            Some(Cow::Owned(value))
-        };
-        let states = (0..self.charges).map(&mut state).collect::<Option<_>>()?;
-        let digit: &[u8] = if is_denied { b"0" } else { b"1" };
-        Some((now, digit, Found::States(states)))
-    }
-}
-
-/// What a script answers that has all its states in one ledger.
-fn read_ledger(answer: &[u8]) -> Option<Fields<'_>> {
+/// What the script answers on so many charges: the time, the decision, and the states before.
+pub(crate) fn read<'a>(answer: &[u8], charges: usize) -> Option<Fields<'a>> {
     let mut reader = Reader::new(answer);
-    let (us, ns) = (reader.number(7)?, reader.number(2)?);
-    let digit = reader.take(1)?;
-    Some((moment(us, ns), digit, Found::Keys(vec![reader.rest()])))
+    let (now_us, is_denied) = reader.double()?;
+    let tats_us = (0..charges).map(|_| Some(reader.double()?.0)).collect::<Option<Vec<_>>>()?;
+    // What is not told is 0.
+    let mut limb = || if reader.is_empty() { Some(0) } else { Some(reader.double()?.0) };
+    let now = moment(now_us, limb()?);
+    let state = |us| {
+        let mut value = vec![GCRA];
+        put_number(&mut value, us, 7);
+        put_number(&mut value, limb()?, 2);
+        put_number(&mut value, limb()?, 7);
+        Some(Cow::Owned(value))
+    };
+    let states = tats_us.into_iter().map(state).collect::<Option<_>>()?;
+    let digit: &[u8] = if is_denied { b"0" } else { b"1" };
+    Some((now, digit, Found::States(states)))
 }
 
-/// The argument of numbers, as the script of this shape draws it.
-fn packed(parts: &[KeyCharge], ids: &[[u8; 8]], shape: Shape, manner: Manner) -> Vec<u8> {
-    let mut packed = Vec::with_capacity(parts.len() * 80 + 16);
+fn numbers(parts: &[KeyCharge], keys: usize, ids: &[[u8; 8]], manner: Manner) -> Vec<u8> {
+    let mut out = Vec::with_capacity(parts.len() * 72 + keys * LIFE_LEN);
     for (part, id) in parts.iter().zip(ids) {
-        packed.extend(numbers(part, shape));
-        packed.extend_from_slice(id);
+        out.extend_from_slice(id);
+        out.extend_from_slice(&constants(part)[0].to_le_bytes());
+        put_double(&mut out, part.asked()[0]);
     }
-    match shape {
-        Shape::Whole | Shape::Fine => {
-            packed.extend_from_slice(life_ms(parts, manner).to_string().as_bytes());
-        }
-        Shape::Apart | Shape::ApartFine => {
-            parts.iter().for_each(|part| packed.extend(seldom_read(part, shape)));
-            for part in parts {
-                let text = life_ms(std::slice::from_ref(part), manner).to_string();
-                packed.push(text.len() as u8);
-                packed.extend_from_slice(text.as_bytes());
-            }
-        }
+    for part in parts {
+        let [.., skew_us] = constants(part);
+        out.extend_from_slice(&skew_us.to_le_bytes());
     }
-    packed
+    if parts.iter().any(|part| below_micros(part) != WHOLE_MICROS) {
+        let numbers = parts.iter().flat_map(below_micros);
+        out.extend(numbers.flat_map(f64::to_le_bytes));
+    }
+    for parts in parts.chunks(parts.len() / keys) {
+        let life_ms = life_ms(parts, manner).to_string();
+        let end = out.len() + LIFE_LEN;
+        out.push(life_ms.len() as u8);
+        out.extend_from_slice(life_ms.as_bytes());
+        out.resize(end, 0);
+    }
+    out
+}
+
+/// What the script takes for `below_micros` if it is not told: a policy whose states have no `part`
+/// either, because one of its units is a whole number of nanoseconds.
+const WHOLE_MICROS: [f64; 5] = [1.0, 0.0, 0.0, 0.0, 0.0];
+
+/// The scale of a policy, then what a charge costs and what the bucket holds beyond microseconds.
+fn below_micros(part: &KeyCharge) -> [f64; 5] {
+    let ([_, cap_ns, cap_part, scale, _], [_, ns, rest]) = (constants(part), part.asked());
+    [scale, ns as f64, rest as f64, cap_ns, cap_part]
 }
 
 /// How long a new ledger of these charges lives: rounded up, with a carry to spare, for a state must
@@ -121,33 +101,43 @@ fn life_ms(parts: &[KeyCharge], manner: Manner) -> u64 {
     longest_us / 1_000 + 3 + if manner.at.is_some() { 3_600_000 } else { 0 }
 }
 
-/// What the bucket holds and what the charge costs, as doubles.
-fn numbers(part: &KeyCharge, shape: Shape) -> Vec<u8> {
-    let [cap_us, cap_ns, cap_part, scale, skew] = constants(part);
-    let [us, ns, rest] = part.asked().map(double);
-    match shape {
-        Shape::Whole => [cap_us, us, skew].concat(),
-        Shape::Fine => [cap_us, cap_ns, cap_part, scale, skew, us, ns, rest].concat(),
-        Shape::Apart => [cap_us, us].concat(),
-        Shape::ApartFine => [cap_us, scale, us, ns, rest].concat(),
+/// The constants of gcra.lua.
+fn constants(part: &KeyCharge) -> [f64; 5] {
+    let mut doubles = part.terms.constants.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+    std::array::from_fn(|_| doubles.next().expect("GCRA has five constants"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollway_core::{OnStoreError, Policy};
+
+    use super::*;
+    use crate::encoded_policy::EncodedPolicy;
+
+    fn argument_len(limits: &[(&str, u64)]) -> usize {
+        let part = |&(limit, units): &(&str, u64)| KeyCharge {
+            key: Vec::new(),
+            terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", limit).unwrap())),
+            units,
+            mode: Mode::Enforce,
+            on_store_error: OnStoreError::Deny,
+            returns: false,
+            place: 0,
+        };
+        let parts: Vec<_> = limits.iter().map(part).collect();
+        let manner = Manner::default();
+        numbers(&parts, parts.len(), &vec![[0; 8]; parts.len()], manner).len()
     }
-}
 
-/// What only a request needs that is denied, or nearly so.
-fn seldom_read(part: &KeyCharge, shape: Shape) -> Vec<u8> {
-    let [_, cap_ns, cap_part, _, skew] = constants(part);
-    if shape == Shape::Apart { skew.to_vec() } else { [cap_ns, cap_part, skew].concat() }
-}
-
-/// The constants of gcra.lua, as doubles.
-fn constants(part: &KeyCharge) -> [[u8; 8]; 5] {
-    let mut doubles = part.terms.constants.chunks_exact(8);
-    std::array::from_fn(|_| {
-        let double = doubles.next().and_then(|double| double.try_into().ok());
-        double.expect("GCRA has five constants")
-    })
-}
-
-fn double(number: u64) -> [u8; 8] {
-    (number as f64).to_le_bytes()
+    #[test]
+    fn numbers_below_a_microsecond_are_left_out_only_where_no_state_can_have_them() {
+        let (whole, full) = (32 + LIFE_LEN, 72 + LIFE_LEN);
+        assert_eq!(argument_len(&[("10/1s", 1)]), whole);
+        assert_eq!(argument_len(&[("10/1s", 1), ("100/1m", 3)]), whole * 2);
+        assert_eq!(argument_len(&[("10/1s", 1), ("7/1s", 1)]), full * 2);
+        // 7 units of these take 1 s, but those before may have left a fraction behind.
+        assert_eq!(argument_len(&[("7/1s", 7)]), full);
+    }
 }

@@ -7,7 +7,7 @@
 //!         └─> share 3   25
 //! ```
 //!
-//! **Never more**: the shares are together the quota, to the unit (see [`crate::quota_share`]).
+//! **Never more**: the shares are together the quota, to the unit (see [`tollway_core::Algorithm::share`]).
 //!
 //! **Early denials**: each process goes round robin, so with unit costs the shares are used evenly
 //! to within one unit per process. A request may be denied although units are left only when fewer
@@ -20,7 +20,6 @@ use tollway_core::Policy;
 
 use crate::encoded_policy::EncodedPolicy;
 use crate::layout;
-use crate::quota_share::share;
 use crate::request::KeyCharge;
 
 /// The shares of one policy.
@@ -41,7 +40,7 @@ impl SplitPolicy {
     pub(crate) fn new(policy: &Policy, count: u16) -> Option<Self> {
         let count = u32::from(count.max(1));
         let one = |index| {
-            let algorithm = share(policy.algorithm(), count, index)?;
+            let algorithm = policy.algorithm().share(count, index)?;
             let share = Policy::new(policy.name(), algorithm).ok()?;
             let remaining = AtomicU64::new(algorithm.limit());
             Some(Share {

@@ -91,10 +91,7 @@ algorithms[5] = {
     return kept
   end,
 
-  room = function(c, s)
-    local _, total = held(s)
-    return c[1] - total
-  end,
+  room = function(c, s) return c[1] - select(2, held(s)) end,
 
   ttl_ms = function(_, s)
     local n = #s

@@ -136,19 +136,23 @@ end
 local requests = ARGV[3]
 pos = 1
 
--- How much of a charge there is room for, in limbs: the sum of those powers of two that fit.
-local function fitting(c, state, at)
-  local us, ns, part = 0, 0, 0
+-- Charges as many units as there is room for, up to those wanted: from the highest power of two
+-- down, the sum of those that fit is the most that fits. `at` is where the powers stand. Answers the
+-- state after, nil if not one unit fits, and what was taken, in limbs.
+local function fill(c, state, at, wanted)
+  local after, us, ns, part = nil, 0, 0, 0
   for power = byte(requests, at) - 1, 0, -1 do
-    local a, b, d = read('<ddd', requests, at + 1 + power * 24)
-    local more = c.algorithm.charge(c, state, false, a, b, d)
-    if more then
-      state, us, ns, part = more, us + a, ns + b, part + d
-      if part >= c[4] then part, ns = part - c[4], ns + 1 end
-      if ns >= 1000 then ns, us = ns - 1000, us + 1 end
+    if 2 ^ power <= wanted then
+      local a, b, d = read('<ddd', requests, at + 1 + power * 24)
+      local more = c.algorithm.charge(c, after or state, false, a, b, d)
+      if more then
+        after, wanted, us, ns, part = more, wanted - 2 ^ power, us + a, ns + b, part + d
+        if part >= c[4] then part, ns = part - c[4], ns + 1 end
+        if ns >= 1000 then ns, us = ns - 1000, us + 1 end
+      end
     end
   end
-  return us, ns, part
+  return after, us, ns, part
 end
 
 -- What a counted charge takes of its cost: a bucket does not get emptier than empty, and a window
@@ -156,7 +160,7 @@ end
 local function taken_of(c, state, at, a, b, d)
   if c.kind == 3 or c.kind == 4 then return a, b, d end
   if c.algorithm.charge(c, state, false, a, b, d, '') then return a, b, d end
-  if c.kind == 1 then return fitting(c, state, at) end
+  if c.kind == 1 then return select(2, fill(c, state, at, math.huge)) end
   return math.max(c.algorithm.room(c, state), 0), 0, 0
 end
 
@@ -192,9 +196,8 @@ end
 -- As many units as there are, up to those wanted.
 local function take(id)
   local k, mode, wanted = read('<I2Bd', requests, pos)
-  local powers = byte(requests, pos + CHARGE_LEN)
-  local at = pos + CHARGE_LEN + 1
-  pos = at + powers * 24
+  local powers = pos + CHARGE_LEN
+  pos = powers + 1 + byte(requests, powers) * 24
   local state, c = states[k], constants[k]
   if not state then return 2 end
   if full[k] then return 3 end
@@ -203,20 +206,13 @@ local function take(id)
     local units = math.min(wanted, c.algorithm.room(c, state))
     if units > 0 then after = c.algorithm.charge(c, state, false, units, 0, 0, id) end
   else
-    -- From the highest power of two down: the sum of those that fit is the most that fits.
-    for power = powers - 1, 0, -1 do
-      if 2 ^ power <= wanted then
-        local a, b, d = read('<ddd', requests, at + power * 24)
-        local more = c.algorithm.charge(c, after or state, false, a, b, d)
-        if more then after, wanted = more, wanted - 2 ^ power end
-      end
-    end
+    after = fill(c, state, powers, wanted)
   end
   if not after and mode == 1 then
     if c.algorithm.room then
       after = c.algorithm.charge(c, state, true, 1, 0, 0, id)
     else
-      local a, b, d = read('<ddd', requests, at)
+      local a, b, d = read('<ddd', requests, powers + 1)
       after = c.algorithm.charge(c, state, true, a, b, d)
     end
   end

@@ -1,5 +1,8 @@
 -- Division of durations, for the algorithms that count whole intervals.
 
+-- A count stops here, far above any limit, so that sums stay exact.
+local UNITS_MAX = 4503599627370496
+
 -- a + b, of pairs.
 local function plus(a_us, a_ns, b_us, b_ns)
   local ns = a_ns + b_ns

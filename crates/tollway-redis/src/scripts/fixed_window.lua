@@ -5,9 +5,6 @@
 --   constants   units, period_us, period_ns, anchor (0: the epoch, 1: the first request)
 --   state       { us, ns, count }
 
--- A count stops here, far above any limit, so that sums stay exact.
-local COUNT_MAX = 4503599627370496
-
 local function window_start(c, us, ns)
   if c[4] == 1 then return us, ns end
   local _, rest_us, rest_ns = divide(us, ns, c[2], c[3])
@@ -46,22 +43,17 @@ algorithms[3] = {
     local us, ns, count = rolled(c, s)
     local wanted = count + cost
     if wanted > c[1] and not counted then return nil end
-    return { us, ns, math.min(wanted, COUNT_MAX) }
+    return { us, ns, math.min(wanted, UNITS_MAX) }
   end,
 
   -- Units taken in an earlier window are gone with it.
   refund = function(c, s, back, _, _, taken_us, taken_ns)
     local us, ns, count = rolled(c, s)
-    if taken_us and (taken_us < us or taken_us == us and taken_ns < ns) then
-      return { us, ns, count }
-    end
+    if taken_us and (taken_us < us or taken_us == us and taken_ns < ns) then back = 0 end
     return { us, ns, math.max(count - back, 0) }
   end,
 
-  room = function(c, s)
-    local _, _, count = rolled(c, s)
-    return c[1] - count
-  end,
+  room = function(c, s) return c[1] - select(3, rolled(c, s)) end,
 
   ttl_ms = function(c, s)
     if s[3] == 0 then return 0 end

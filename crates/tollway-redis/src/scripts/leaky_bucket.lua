@@ -32,10 +32,8 @@ algorithms[2] = {
 
   repair = function(_, s)
     local by = s[2] - now_us - SKEW_US
-    if by > 0 or by == 0 and s[3] > now_ns then
-      return { s[1], now_us + SKEW_US, now_ns }, true
-    end
-    return s
+    if by < 0 or by == 0 and s[3] <= now_ns then return s end
+    return { s[1], now_us + SKEW_US, now_ns }, true
   end,
 
   charge = function(c, s, counted, cost)
@@ -51,10 +49,7 @@ algorithms[2] = {
     return { math.max(level - back, 0), us, ns }
   end,
 
-  room = function(c, s)
-    local level = dripped(c, s)
-    return c[1] - level
-  end,
+  room = function(c, s) return c[1] - dripped(c, s) end,
 
   ttl_ms = function(c, s)
     if s[1] == 0 then return 0 end

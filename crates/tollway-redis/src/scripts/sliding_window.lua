@@ -10,9 +10,6 @@
 --               a tick is whole / parts long: period / buckets in lowest terms
 --   state       { us, ns, units, us, ns, units, ... }
 
--- The same bound as in fixed_window.lua.
-local UNITS_MAX = 4503599627370496
-
 -- As many cells as a window may have, those that are only counted included: one more than CELLS_MAX
 -- of tollway-core, as there.
 local CELLS_MAX = 65537
@@ -136,10 +133,7 @@ algorithms[4] = {
     return left
   end,
 
-  room = function(c, s)
-    local _, total = live(c, s)
-    return c[1] - total
-  end,
+  room = function(c, s) return c[1] - select(2, live(c, s)) end,
 
   ttl_ms = function(c, s)
     local n = #s
