@@ -11,22 +11,15 @@
 
 use std::time::Duration;
 
-use tollway_core::concurrency::Concurrency;
-use tollway_core::fixed_window::{Anchor, FixedWindow};
-use tollway_core::gcra::Gcra;
-use tollway_core::leaky_bucket::LeakyBucket;
-use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::spelling::unknown;
-use tollway_core::{Algorithm, OnExpiry, OnStoreError, Policy, Quota, ReservationTerms};
+use tollway_core::{
+    Algorithm, OnExpiry, OnStoreError, Parameters, Policy, Quota, ReservationTerms,
+};
 
 use super::reader::{ConfigValue, Table};
 use crate::metrics::Metrics;
 use crate::pattern::Pattern;
 use crate::rules::{GateKey, Lists, Rule, RuleOptions};
-
-/// What algorithms need beside their name. Who misspells the name has still spelt these right.
-const ALGORITHM_FIELDS: [&str; 8] =
-    ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
 pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
@@ -57,85 +50,61 @@ pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
 pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
     let algorithm = algorithm(table);
     if algorithm.is_none() {
-        table.knows(&ALGORITHM_FIELDS);
+        // Who misspells the name has still spelt these right.
+        table.knows(&Algorithm::PARAMETERS);
     }
     algorithm
 }
 
 fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
-    let name = table.get("algorithm");
-    let text = name.as_ref().map_or(Ok("gcra".to_owned()), ConfigValue::text);
-    match table.tell(text)?.as_str() {
-        "gcra" => Some(Gcra::new(quota(table)?.0).into()),
-        "fixed-window" => fixed_window(table),
-        "sliding-window" => sliding_window(table),
-        "leaky-bucket" => leaky_bucket(table),
-        "concurrency" => concurrency(table),
-        other => {
-            let known = ["gcra", "leaky-bucket", "sliding-window", "fixed-window", "concurrency"];
-            let place = name.as_ref().expect("only a given name is not gcra");
-            place.note(unknown("algorithm", other, known));
-            None
+    let Some(place) = table.get("algorithm") else {
+        return Algorithm::from_parameters("gcra", table)?;
+    };
+    let name = table.tell(place.text())?;
+    Algorithm::from_parameters(&name, table).unwrap_or_else(|| {
+        place.note(unknown("algorithm", &name, Algorithm::NAMES));
+        None
+    })
+}
+
+impl Parameters for Table<'_> {
+    fn quota(&self) -> Option<Quota> {
+        let place = self.tell(self.need("quota"))?;
+        let text = self.tell(place.text())?;
+        let example = "expected for example 100/1m burst 20";
+        self.tell(text.parse().map_err(|error: tollway_core::ParseQuotaError| {
+            place.wrong(format!("{text:?} is no quota, {error}; {example}"))
+        }))
+    }
+
+    fn number(&self, name: &'static str) -> Option<u64> {
+        self.tell(self.need(name).and_then(|place| place.number()))
+    }
+
+    fn duration(&self, name: &'static str) -> Option<Duration> {
+        self.tell(self.need(name).and_then(|place| place.duration()))
+    }
+
+    fn has(&self, name: &'static str) -> bool {
+        self.get(name).is_some()
+    }
+
+    fn choice(&self, name: &'static str, words: &[&'static str]) -> usize {
+        let mut choice = 0;
+        self.set(name, &mut choice, |place| {
+            let text = place.text()?;
+            let chosen = words.iter().position(|word| *word == text);
+            chosen.ok_or_else(|| place.wrong(format!("expected {}", words.join(" or "))))
+        });
+        choice
+    }
+
+    fn refuse(&self, name: &'static str, why: String) {
+        match self.get(name) {
+            Some(place) => place.note(why),
+            None => self.note(why),
         }
     }
-}
-
-/// The quota, and where it stands.
-fn quota<'a>(table: &Table<'a>) -> Option<(Quota, ConfigValue<'a>)> {
-    let place = table.tell(table.need("quota"))?;
-    let text = table.tell(place.text())?;
-    let quota = text.parse().map_err(|error: tollway_core::ParseQuotaError| {
-        place.wrong(format!("{text:?} is no quota, {error}; expected for example 100/1m burst 20"))
-    });
-    Some((table.tell(quota)?, place))
-}
-
-// Each of these reads all of its fields before it gives up: one mistake must not hide the next.
-
-fn fixed_window(table: &Table<'_>) -> Option<Algorithm> {
-    let mut anchor = Anchor::Epoch;
-    table.set("anchor", &mut anchor, |place| match place.text()?.as_str() {
-        "epoch" => Ok(Anchor::Epoch),
-        "first-request" => Ok(Anchor::FirstRequest),
-        _ => Err(place.wrong("expected epoch or first-request")),
-    });
-    Some(FixedWindow::new(quota(table)?.0, anchor).into())
-}
-
-fn sliding_window(table: &Table<'_>) -> Option<Algorithm> {
-    let buckets = table.get("buckets").map(|place| (table.tell(place.number::<u64>()), place));
-    let (quota, place) = quota(table)?;
-    let window = match buckets {
-        None => SlidingWindow::exact(quota).map_err(|error| {
-            place.wrong(format!("{error}; give a number of buckets for a larger one"))
-        }),
-        Some((buckets, place)) => {
-            SlidingWindow::new(quota, buckets?).map_err(|error| place.wrong(error.to_string()))
-        }
-    };
-    table.tell(window).map(Into::into)
-}
-
-fn leaky_bucket(table: &Table<'_>) -> Option<Algorithm> {
-    let size = number(table, "size");
-    let drip_size = table.get("drip_size").map_or(Some(1), |place| table.tell(place.number()));
-    let interval = duration(table, "drip_interval");
-    let bucket = LeakyBucket::new(size?, drip_size?, interval?);
-    table.tell(bucket.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
-}
-
-fn concurrency(table: &Table<'_>) -> Option<Algorithm> {
-    let (limit, lease) = (number(table, "limit"), duration(table, "lease"));
-    let limit = Concurrency::new(limit?, lease?);
-    table.tell(limit.map_err(|error| table.wrong(error.to_string()))).map(Into::into)
-}
-
-fn number(table: &Table<'_>, name: &'static str) -> Option<u64> {
-    table.tell(table.need(name).and_then(|place| place.number()))
-}
-
-fn duration(table: &Table<'_>, name: &'static str) -> Option<Duration> {
-    table.tell(table.need(name).and_then(|place| place.duration()))
 }
 
 /// What to do when the store fails, and whether to say so instead of answering.

@@ -83,7 +83,7 @@ pub(crate) fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
     };
     change(&call, &body.key_hex, |changes, key| changes.own(key, &body.policy, own.clone()))?;
     info!(policy = body.policy, quota = body.quota, "a key's quota was set from the dashboard");
-    reply(call, &json!({"quota": own.map(|policy| describe::quota(policy.algorithm()))}))
+    reply(call, &json!({"quota": own.map(|policy| policy.algorithm().to_string())}))
 }
 
 /// Changes what holds for one key.

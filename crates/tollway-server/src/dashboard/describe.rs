@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::fixed_window::FixedWindow;
 use tollway_core::gcra::Gcra;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, OnStoreError, Policy, Quota};
@@ -15,8 +15,8 @@ pub(super) fn rule(rule: &Rule, shadow: bool) -> Value {
     let policy = rule.policy();
     let options = rule.options();
     json!({
-        "algorithm": algorithm(policy.algorithm()),
-        "quota": quota(policy.algorithm()),
+        "algorithm": policy.algorithm().label(),
+        "quota": policy.algorithm().to_string(),
         "limit": policy.algorithm().limit(),
         "on_store_error": match options.unavailable_on_store_error {
             true => "unavailable".to_owned(),
@@ -29,43 +29,6 @@ pub(super) fn rule(rule: &Rule, shadow: bool) -> Value {
             GateKey::Header(name) => format!("header:{name}"),
         },
     })
-}
-
-/// The name of an algorithm, as the configuration spells it.
-fn algorithm(algorithm: &Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::Gcra(_) => "gcra",
-        Algorithm::LeakyBucket(_) => "leaky-bucket",
-        Algorithm::SlidingWindow(window) if window.is_exact() => "sliding-window (exact)",
-        Algorithm::SlidingWindow(_) => "sliding-window",
-        Algorithm::FixedWindow(window) if window.anchor() == Anchor::FirstRequest => {
-            "fixed-window (from the first request)"
-        }
-        Algorithm::FixedWindow(_) => "fixed-window",
-        Algorithm::Concurrency(_) => "concurrency",
-        _ => "another",
-    }
-}
-
-/// The numbers of an algorithm.
-pub(super) fn quota(algorithm: &Algorithm) -> String {
-    let spelled = |units, period| match Quota::new(units, period) {
-        Ok(quota) => quota.to_string(),
-        Err(_) => format!("{units} per {period:?}"),
-    };
-    match algorithm {
-        Algorithm::Gcra(gcra) => gcra.quota().to_string(),
-        Algorithm::LeakyBucket(bucket) => {
-            let drips = spelled(bucket.drip_size(), bucket.interval());
-            format!("{} in all, {drips}", bucket.size())
-        }
-        Algorithm::SlidingWindow(window) => spelled(window.limit(), window.period()),
-        Algorithm::FixedWindow(window) => window.quota().to_string(),
-        Algorithm::Concurrency(limit) => {
-            format!("{} in flight, each for at most {}", limit.limit(), seconds(limit.lease()))
-        }
-        _ => String::new(),
-    }
 }
 
 fn on_store_error(answer: OnStoreError) -> String {
@@ -95,7 +58,7 @@ pub(super) fn with_quota(policy: &Policy, quota: Quota) -> Result<Policy, String
             };
             other.map_err(|error| error.to_string())?.into()
         }
-        other => return Err(format!("a {} policy has no quota to replace", algorithm(other))),
+        other => return Err(format!("a {} policy has no quota to replace", other.label())),
     };
     let own = Policy::new(policy.name(), algorithm).map_err(|error| error.to_string())?;
     Ok(own.on_store_error(policy.store_error()).reservations(policy.reservation_terms()))

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollway_core::{Cost, Key, Retry};
 
-use super::{describe, reply};
+use super::reply;
 use crate::decide::Decider;
 use crate::http::{Call, Trouble};
 use crate::rules::{Rule, Source, Treatment};
@@ -64,7 +64,7 @@ async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Va
     };
     Ok(json!({
         "policy": rule.policy().name(),
-        "quota": describe::quota(ask.charge.policy.algorithm()),
+        "quota": ask.charge.policy.algorithm().to_string(),
         "own_quota": own.is_some(),
         "treatment": match ask.treatment {
             Treatment::Enforce => "enforced",

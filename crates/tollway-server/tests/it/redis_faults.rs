@@ -81,7 +81,7 @@ impl User {
                     ..RedisSettings::default()
                 };
                 let backend = RedisBackend::connect(&url, settings).await.unwrap();
-                let clock = Arc::new(VirtualClock::new(Timestamp::MIN));
+                let clock = Arc::new(VirtualClock::at(Timestamp::MIN));
                 let queue = Queue::new(Arc::new(backend.clone()), clock, queue_name());
                 queue.put(QueueSettings::default()).await.unwrap();
                 Self::Queue(backend, queue)
