@@ -1,8 +1,8 @@
 //! The algorithms behind one enum, and their states behind another.
 //!
-//! Whatever differs from algorithm to algorithm stands in the algorithm's own file, which implements
-//! [`Apply`]. A sixth one is such a file, a variant of each enum here, and an arm of `each!`; stores
-//! treat it as a state of variable size until they know better.
+//! Whatever differs from algorithm to algorithm stands in the algorithm's own file, which
+//! implements [`Apply`]. A sixth one is such a file, a variant of each enum here, and an arm of
+//! `each!`; stores treat it as a state of variable size until they know better.
 
 use alloc::format;
 use alloc::string::String;
@@ -226,7 +226,8 @@ impl Algorithm {
     pub const PARAMETERS: [&'static str; 8] =
         ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
 
-    /// The algorithm called `name`, if there is one, made of what is given for it, if that is right.
+    /// The algorithm called `name`, if there is one, made of what is given for it, if that is
+    /// right.
     #[must_use]
     pub fn from_parameters(name: &str, given: &dyn Parameters) -> Option<Option<Self>> {
         Some(match name {
@@ -479,16 +480,16 @@ impl State {
         each!(algorithm, self, (own, it) => Apply::vacant_at(own, it), else Timestamp::MIN)
     }
 
-    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time before:
-    /// a caller who read the clock earlier and comes later does not begin anew in the past.
+    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time
+    /// before: a caller who read the clock earlier and comes later does not begin anew in the past.
     pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
         each!(algorithm, &mut *self, (own, it) => Apply::clear(own, it, now), else {
             *self = Self::vacant(algorithm);
         });
     }
 
-    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later moment
-    /// up to which this state has been brought already.
+    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later
+    /// moment up to which this state has been brought already.
     #[must_use]
     pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
         each!(algorithm, self, (own, it) => Apply::moment(own, it, now), else now)

@@ -1,5 +1,5 @@
-//! Connections to somebody else's service: TCP or a Unix socket, and TLS by rustls where the URL says
-//! so.
+//! Connections to somebody else's service: TCP or a Unix socket, and TLS by rustls where the URL
+//! says so.
 
 use std::future::Future;
 use std::io;

@@ -1,7 +1,7 @@
 //! Whether a connection has asked anything yet.
 //!
-//! One that never does costs a file and a place for as long as it likes: a part of HTTP/2's preface,
-//! or all of it, is no request, and pings prove only that somebody is there.
+//! One that never does costs a file and a place for as long as it likes: a part of HTTP/2's
+//! preface, or all of it, is no request, and pings prove only that somebody is there.
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What the service and the proxy share: HTTP connections on which nothing is held for ever, and metrics.
+//! What the service and the proxy share: HTTP connections on which nothing is held for ever, and
+//! metrics.
 //!
 //! ```text
 //!   client --------> FirstRequest (asks anything at all?)

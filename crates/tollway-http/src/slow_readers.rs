@@ -1,10 +1,10 @@
 //! Connections of clients that may not stop reading: what is sent to them is taken in time.
 //!
 //! A body is not asked for more while its client reads nothing, so no timer of the body's runs out:
-//! without this, whoever asks and never reads would keep what was answered for ever. [`WriteTimeout`]
-//! sees a client that takes no bytes at all; [`Answers`] one that takes all but those of a stream of
-//! HTTP/2, whose window it keeps shut, and answers pings meanwhile. Either costs the whole
-//! connection: a stream that is not asked for more cannot be told to end.
+//! without this, whoever asks and never reads would keep what was answered for ever.
+//! [`WriteTimeout`] sees a client that takes no bytes at all; [`Answers`] one that takes all but
+//! those of a stream of HTTP/2, whose window it keeps shut, and answers pings meanwhile. Either
+//! costs the whole connection: a stream that is not asked for more cannot be told to end.
 //!
 //! An answer notes the tick at which its client last took some of it; ticks are counted only while
 //! answers are on their way, so an idle connection wakes nobody, and nothing reads a clock per

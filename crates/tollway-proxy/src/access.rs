@@ -1,14 +1,14 @@
 //! Who is let in before a request is forwarded: no web pages of others, and no admin's token.
 //!
-//! A page in a browser on this machine reaches a proxy on loopback. What it sends would be counted by
-//! the upstream as ours: without a credential it spends the budget of invalid requests, and every bot
-//! behind the proxy is locked out. So requests that a browser marks as another origin's are refused,
-//! and so is a name that is not this machine's where the listener is this machine's alone (a name can
-//! be made to resolve to loopback). Nothing is sent or counted for them.
+//! A page in a browser on this machine reaches a proxy on loopback. What it sends would be counted
+//! by the upstream as ours: without a credential it spends the budget of invalid requests, and
+//! every bot behind the proxy is locked out. So requests that a browser marks as another origin's
+//! are refused, and so is a name that is not this machine's where the listener is this machine's
+//! alone (a name can be made to resolve to loopback). Nothing is sent or counted for them.
 //!
-//! The admin's token is a secret between an operator and the proxy. A path that is mistyped must not
-//! hand it to the upstream, nor a form in which clients write a token: as it is, as the name or the
-//! password of `Basic`, or with `%` escapes in a target. Bodies are not looked at.
+//! The admin's token is a secret between an operator and the proxy. A path that is mistyped must
+//! not hand it to the upstream, nor a form in which clients write a token: as it is, as the name or
+//! the password of `Basic`, or with `%` escapes in a target. Bodies are not looked at.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderName, Request};
@@ -42,7 +42,8 @@ pub(super) fn admit<B>(
     Ok(())
 }
 
-/// Whether some field or the target holds the admin's token anywhere, as it is or written otherwise.
+/// Whether some field or the target holds the admin's token anywhere, as it is or written
+/// otherwise.
 pub(super) fn has_admin_token<B>(state: &State, request: &Request<B>) -> bool {
     let Some(token) = state.settings.admin.token.as_ref().filter(|token| !token.is_empty()) else {
         return false;

@@ -44,7 +44,8 @@ impl Exchange {
         let response = match forwarded.head(request).await {
             Ok(response) => response,
             Err(cause) => {
-                // Nothing was sent: nothing was counted. Else the permit's end says it may have been.
+                // Nothing was sent: nothing was counted. Else the permit's end says it may have
+                // been.
                 if cause == Cause::NoConnection {
                     self.permit.cancel();
                 }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A client that leaves while its request waits leaves the queue. If it leaves while the request is
-//! under way, the exchange goes on up to the head of the answer and keeps its place: the budget then
-//! knows what was counted, and clients that ask and leave at once cannot exceed the bound on requests.
+//! under way, the exchange goes on up to the head of the answer and keeps its place: the budget
+//! then knows what was counted, and clients that ask and leave at once cannot exceed the bound on
+//! requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;

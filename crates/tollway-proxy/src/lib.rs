@@ -143,9 +143,9 @@ impl Proxy {
         Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), background })
     }
 
-    /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz` whether
-    /// it answers; `tell` is told of the beginning and the end of each outage. Does nothing if a
-    /// store is watched already.
+    /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz`
+    /// whether it answers; `tell` is told of the beginning and the end of each outage. Does nothing
+    /// if a store is watched already.
     pub fn watch_store(
         &mut self,
         store: Arc<dyn SharedStore>,

@@ -51,8 +51,9 @@ pub trait Backend: Send + Sync {
         }
     }
 
-    /// Keeps `proposed` as the secret of these queues, unless they have one; the one they have. What
-    /// is signed with it is known again by every process that has these queues, and after a restart.
+    /// Keeps `proposed` as the secret of these queues, unless they have one; the one they have.
+    /// What is signed with it is known again by every process that has these queues, and after a
+    /// restart.
     fn secret(&self, proposed: [u8; 32]) -> Call<[u8; 32]> {
         self.run(Command::Secret(proposed), Timestamp::MIN).read()
     }

@@ -1,8 +1,8 @@
 //! What backends are asked and what they reply: one value per operation, its input checked once.
 //!
 //! [`crate::Queue`] and the provided methods of [`crate::Backend`] make these; the backends only
-//! carry them out. So a name that is too long, or a batch that is too large, has the same outcome on
-//! every backend.
+//! carry them out. So a name that is too long, or a batch that is too large, has the same outcome
+//! on every backend.
 
 use tollway_core::Timestamp;
 

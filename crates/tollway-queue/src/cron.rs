@@ -5,8 +5,8 @@
 //! them suffices, as in every cron since Version 7. `@hourly`, `@daily`, `@weekly`, `@monthly` and
 //! `@yearly` stand for what they say.
 //!
-//! Deliberately absent: time zones (a day with 23 hours has times that do not exist, one with 25 has
-//! times that exist twice), seconds, and `L`, `W`, `#`.
+//! Deliberately absent: time zones (a day with 23 hours has times that do not exist, one with 25
+//! has times that exist twice), seconds, and `L`, `W`, `#`.
 
 use std::fmt;
 use std::str::FromStr;

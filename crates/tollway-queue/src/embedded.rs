@@ -6,9 +6,10 @@
 //!                         -> one commit for all that came meanwhile ────> replies
 //! ```
 //!
-//! Both carry out the same commands on the same [`Schedule`] (see `operations`); the file is the log of truth behind it. An
-//! answer is given when what it says is stored. If a commit fails then every call in it fails, and
-//! the schedule is read anew from the file: nothing is acknowledged that is not stored.
+//! Both carry out the same commands on the same [`Schedule`] (see `operations`); the file is the
+//! log of truth behind it. An answer is given when what it says is stored. If a commit fails then
+//! every call in it fails, and the schedule is read anew from the file: nothing is acknowledged
+//! that is not stored.
 
 #[cfg(feature = "redb")]
 mod file;

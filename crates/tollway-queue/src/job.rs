@@ -188,8 +188,8 @@ pub struct Enqueued {
 
 /// When a job that waits is to start.
 ///
-/// Both are exact where the time of a response is: a slot frees one window after the response to the
-/// call that used it, so each further window costs one response time.
+/// Both are exact where the time of a response is: a slot frees one window after the response to
+/// the call that used it, so each further window costs one response time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// If responses take as long as they do on average.

@@ -11,9 +11,9 @@
 //!
 //! **Invariants.** The server's clock decides, so machines whose clocks differ agree. A script is
 //! safe to run twice (it remembers what it answered), so a broken connection or a failover loses no
-//! answer; see [`RedisSettings::patience`]. Whatever is not a waiting or running job, a setting or a
-//! recurring job has a TTL. Scripts read and write bounded ranges; a change of the kind of a limit reads every
-//! lease once.
+//! answer; see [`RedisSettings::patience`]. Whatever is not a waiting or running job, a setting or
+//! a recurring job has a TTL. Scripts read and write bounded ranges; a change of the kind of a
+//! limit reads every lease once.
 //!
 //! **Cluster.** All keys of a namespace carry one hash tag and live in one slot, so that limits can
 //! be shared between queues and a job's limits be taken all or none. To spread queues over a
@@ -21,8 +21,8 @@
 //!
 //! **Bounds of what is kept.** A write that the server had acknowledged is as safe as the server
 //! makes it: with `appendfsync always` after a power cut, with `everysec` but for a second; after a
-//! failover but for what the replica had not received. A job is then at worst run again, or enqueued
-//! again by a producer that uses an idempotency key.
+//! failover but for what the replica had not received. A job is then at worst run again, or
+//! enqueued again by a producer that uses an idempotency key.
 
 mod batch_runs;
 mod batching;
@@ -62,9 +62,9 @@ pub struct RedisSettings {
     pub namespace: QueueName,
     /// How long one answer of the server may take.
     pub answer_timeout: Duration,
-    /// How long a call is repeated while the server is away: restarted, failing over, moved; at least
-    /// [`Self::answer_timeout`]. At most half of the minute for which the server remembers what it
-    /// answered. Once it has been away for longer, a call tries once.
+    /// How long a call is repeated while the server is away: restarted, failing over, moved; at
+    /// least [`Self::answer_timeout`]. At most half of the minute for which the server remembers
+    /// what it answered. Once it has been away for longer, a call tries once.
     pub patience: Duration,
     /// How to connect: prefix of keys, certificates, time to connect.
     pub connection: tollway_redis::Settings,
@@ -247,8 +247,8 @@ impl Inner {
         self.client.run(script, &[base, self.base.as_bytes()], &all).await
     }
 
-    /// Notes how far the server's clock is ahead of the caller's, who asked at `asked` and said that
-    /// it was `now`.
+    /// Notes how far the server's clock is ahead of the caller's, who asked at `asked` and said
+    /// that it was `now`.
     fn compare_clocks(&self, now: Timestamp, asked: Instant, server: Timestamp) {
         let local = i128::from(now.as_nanos()) + asked.elapsed().as_nanos() as i128;
         let ahead = i128::from(server.as_nanos()) - local;

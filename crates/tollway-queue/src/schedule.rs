@@ -4,9 +4,9 @@
 //! simulations and the model test run the same code as production. What a storage must write down
 //! is collected as [`Change`]s.
 //!
-//! **Invariants.** A job is in exactly one place: delayed, waiting, running, dead, or gone. Counters
-//! are never kept where a set can be counted. A group about which nothing is to be remembered does
-//! not exist.
+//! **Invariants.** A job is in exactly one place: delayed, waiting, running, dead, or gone.
+//! Counters are never kept where a set can be counted. A group about which nothing is to be
+//! remembered does not exist.
 
 mod change;
 mod dispatch;

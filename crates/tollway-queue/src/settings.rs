@@ -38,8 +38,9 @@ pub struct QueueSettings {
     pub payload_max: u32,
     /// The most jobs that wait, are delayed or run; beyond it enqueueing fails.
     pub jobs_max: u64,
-    /// The most bytes in the payloads of those jobs and of dead letters together; beyond it enqueueing
-    /// fails. Redis and Valkey do not count them: there the server's `maxmemory` is the bound.
+    /// The most bytes in the payloads of those jobs and of dead letters together; beyond it
+    /// enqueueing fails. Redis and Valkey do not count them: there the server's `maxmemory` is the
+    /// bound.
     pub bytes_max: u64,
     /// The most groups that there is something to remember of; beyond it enqueueing fails.
     pub groups_max: u32,

@@ -10,8 +10,8 @@
 //! retries) go in front of it; [`handler_fn`] makes one of a function.
 //!
 //! **Invariants.** At most `concurrency` jobs run at once, and none is leased that could not start
-//! at once. A job whose lease is lost is stopped: its future is dropped. On shutdown nothing more is
-//! leased; running jobs get the grace to end, and those that do not are settled as failed, since
+//! at once. A job whose lease is lost is stopped: its future is dropped. On shutdown nothing more
+//! is leased; running jobs get the grace to end, and those that do not are settled as failed, since
 //! their calls may have been made.
 
 mod run;

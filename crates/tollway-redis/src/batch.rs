@@ -201,7 +201,8 @@ struct StateLocation {
 }
 
 impl DistinctStates {
-    /// The states, the keys that they are in, and for each request the numbers of its parts' states.
+    /// The states, the keys that they are in, and for each request the numbers of its parts'
+    /// states.
     fn of<'a>(prefix: &str, requests: &[&'a Request]) -> (Self, Vec<Vec<u8>>, Vec<Vec<usize>>) {
         let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
         let mut known: HashMap<&'a [u8], usize> = HashMap::new();

@@ -1,4 +1,5 @@
-//! A call on its way to a server: who waits for the answer, and whether the server may have seen it.
+//! A call on its way to a server: who waits for the answer, and whether the server may have seen
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -44,8 +45,8 @@ impl<Q: Send + 'static, A: Send + 'static> Call<Q, A> {
     /// Asks by handing a call to `submit`, and waits for the answer no longer than `timeout`; past
     /// it, `note_late` is told when the call began and what came of it.
     ///
-    /// The time is kept by the runtime that the store was made in: whoever awaits an answer need not
-    /// run in one.
+    /// The time is kept by the runtime that the store was made in: whoever awaits an answer need
+    /// not run in one.
     pub(crate) async fn ask(
         question: Q,
         (runtime, timeout): (&Handle, Duration),

@@ -8,9 +8,9 @@
 //!                  └──> OutageRecord: since when, and why
 //! ```
 //!
-//! The store, the remote store, the queue's backend and the shared ledger of `tollway-upstream` keep
-//! their scripts and what goes in and out of them. Everything that can go wrong between them and a
-//! server is decided here, once:
+//! The store, the remote store, the queue's backend and the shared ledger of `tollway-upstream`
+//! keep their scripts and what goes in and out of them. Everything that can go wrong between them
+//! and a server is decided here, once:
 //!
 //! * [`Dialer`] finds the server, connects and makes sure that it may be written to.
 //! * [`Client`] keeps one connection. A broken one is replaced by a task of the client's own, with

@@ -13,8 +13,8 @@ use crate::call::CallError;
 use crate::local_shares::{LocalCharge, LocalShares, denied};
 use crate::request::{Op, Request};
 
-/// The verdict of the policies on a request that a store has not answered for so long; the error itself
-/// if it is the request's fault.
+/// The verdict of the policies on a request that a store has not answered for so long; the error
+/// itself if it is the request's fault.
 pub(crate) fn degraded_verdict(
     request: &Request,
     local: &LocalShares,

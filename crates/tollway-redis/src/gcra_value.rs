@@ -10,8 +10,9 @@ const TILL_LEN: usize = 4;
 const ID_LEN: usize = 8;
 const STATE_LEN: usize = 16;
 
-/// The state of the policy with this identity, as [`EncodedPolicy::parse`](crate::encoded_policy::EncodedPolicy::parse)
-/// takes it: empty if there is none. `None` if the value is not of our making.
+/// The state of the policy with this identity, as
+/// [`EncodedPolicy::parse`](crate::encoded_policy::EncodedPolicy::parse) takes it: empty if there
+/// is none. `None` if the value is not of our making.
 pub(crate) fn state(value: &[u8], id: [u8; ID_LEN]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(value);
     if value.is_empty() {

@@ -13,13 +13,14 @@
 //! ```
 //!
 //! **One slot per key.** The tag depends on the key alone, so charges on one key under any number
-//! of policies share a slot. Braces in a key choose nothing, unless the settings say that keys bring
-//! their own tags (`{tenant}`): then all keys of one tag share a slot.
+//! of policies share a slot. Braces in a key choose nothing, unless the settings say that keys
+//! bring their own tags (`{tenant}`): then all keys of one tag share a slot.
 //!
 //! **Nothing is mistaken.** The letter before the tag says how the rest was made, the prefix holds
 //! no brace, and the policy's identity has a fixed length and no colon: no two keys have one name,
-//! whatever bytes they are made of. Long keys are told apart by a hash for which nobody can find two
-//! of a kind: whoever could would make another pay. It has no seed, since all processes must agree.
+//! whatever bytes they are made of. Long keys are told apart by a hash for which nobody can find
+//! two of a kind: whoever could would make another pay. It has no seed, since all processes must
+//! agree.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;

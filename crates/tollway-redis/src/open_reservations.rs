@@ -16,8 +16,8 @@ pub(crate) struct Leg {
     pub(crate) parts: Vec<KeyCharge>,
 }
 
-/// The charges of open reservations, at most as many as it was made for and none with long keys: the
-/// rest is looked up.
+/// The charges of open reservations, at most as many as it was made for and none with long keys:
+/// the rest is looked up.
 pub(crate) struct OpenReservations {
     open: Mutex<HashMap<ReservationId, (Instant, Vec<Leg>)>>,
     max: usize,

@@ -1,4 +1,5 @@
-//! RandomIds that were not given before and cannot be guessed: of reservations, permits and requests.
+//! RandomIds that were not given before and cannot be guessed: of reservations, permits and
+//! requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -83,8 +83,8 @@ impl RemoteStore {
     /// Connects to the service at `url`: `tollway://[:token@]host[:port]`, `tollways://` with
     /// TLS, or `tollway+unix:///path`. The token needs the role `check`, and `admin` for resets.
     ///
-    /// Of the settings those count that are about connections, waiting and the service's absence. One
-    /// write carries up to eight times [`Settings::batch_max`] requests.
+    /// Of the settings those count that are about connections, waiting and the service's absence.
+    /// One write carries up to eight times [`Settings::batch_max`] requests.
     ///
     /// # Errors
     ///

@@ -25,14 +25,15 @@ pub struct Settings {
     pub timeout: Duration,
     /// How long connecting may take, and a probe of a server that did not answer.
     pub connect_timeout: Duration,
-    /// The longest pause between two attempts to reconnect; the first is a hundredth of it. A server
-    /// that nobody has asked for so long is asked whether it is still there.
+    /// The longest pause between two attempts to reconnect; the first is a hundredth of it. A
+    /// server that nobody has asked for so long is asked whether it is still there.
     pub backoff_max: Duration,
     /// The most requests that one run of a script answers.
     pub batch_max: usize,
     /// The most round trips under way at one server. What is asked meanwhile goes with the next;
     /// but after a fiftieth of [`Self::timeout`] it goes without waiting for one to end, so that a
-    /// server far away has nearly all of the budget for its answer. Such round trips are at most 64.
+    /// server far away has nearly all of the budget for its answer. Such round trips are at most
+    /// 64.
     pub in_flight_max: usize,
     /// The most requests that wait for one server; more are answered as if it were gone.
     pub queue_max: usize,
@@ -50,7 +51,8 @@ pub struct Settings {
     pub local_keys_max: usize,
     /// Whether to start although the store cannot be reached, or is a replica at the moment: its
     /// policies answer until it is found in the background. What waiting does not mend is an error
-    /// all the same: a URL that does not read, wrong credentials, a certificate that is not trusted.
+    /// all the same: a URL that does not read, wrong credentials, a certificate that is not
+    /// trusted.
     pub start_without: bool,
     /// Whether the hash tag of a key, as in `user{acme}:7`, chooses its slot in a cluster, so that
     /// keys of one tag can be charged together. Whoever chooses keys then chooses which server

@@ -94,8 +94,8 @@ fn below_micros(part: &KeyCharge) -> [f64; 5] {
     [scale, ns as f64, rest as f64, cap_ns, cap_part]
 }
 
-/// How long a new ledger of these charges lives: rounded up, with a carry to spare, for a state must
-/// not be forgotten before its time. In tests the server's time passes by itself.
+/// How long a new ledger of these charges lives: rounded up, with a carry to spare, for a state
+/// must not be forgotten before its time. In tests the server's time passes by itself.
 fn life_ms(parts: &[KeyCharge], manner: Manner) -> u64 {
     let longest_us = parts.iter().map(|part| part.asked()[0]).max().unwrap_or_default();
     longest_us / 1_000 + 3 + if manner.at.is_some() { 3_600_000 } else { 0 }

@@ -1,4 +1,5 @@
-//! SplitPolicy keys: one very hot key as several, each with its share of the quota, in slots of its own.
+//! SplitPolicy keys: one very hot key as several, each with its share of the quota, in slots of its
+//! own.
 //!
 //! ```text
 //!   key ──┬─> share 0   26 of 103        round robin; a denial is tried once more
@@ -7,7 +8,8 @@
 //!         └─> share 3   25
 //! ```
 //!
-//! **Never more**: the shares are together the quota, to the unit (see [`tollway_core::Algorithm::share`]).
+//! **Never more**: the shares are together the quota, to the unit (see
+//! [`tollway_core::Algorithm::share`]).
 //!
 //! **Early denials**: each process goes round robin, so with unit costs the shares are used evenly
 //! to within one unit per process. A request may be denied although units are left only when fewer

@@ -1,10 +1,10 @@
 //! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
 //!
 //! The numbers belong to the call, not to the key: as with redis-cell and throttlecrab, a key keeps
-//! its arrival time when they change. So that one arrival time means the same under all of them, what
-//! a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than asked
-//! for). Above a million a second that could cost more than a thousandth; numbers whose interval is
-//! shorter than a microsecond and not whole keep their states apart, exact.
+//! its arrival time when they change. So that one arrival time means the same under all of them,
+//! what a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than
+//! asked for). Above a million a second that could cost more than a thousandth; numbers whose
+//! interval is shorter than a microsecond and not whole keep their states apart, exact.
 //!
 //! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
 //! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
@@ -101,8 +101,9 @@ impl AdHoc {
     }
 }
 
-/// throttlecrab's question, over HTTP and gRPC: `quantity` units of a key under the numbers `max_burst`,
-/// `count_per_period` and `period` in seconds. A quantity of 0 looks, and is always allowed.
+/// throttlecrab's question, over HTTP and gRPC: `quantity` units of a key under the numbers
+/// `max_burst`, `count_per_period` and `period` in seconds. A quantity of 0 looks, and is always
+/// allowed.
 pub(crate) async fn throttle_once(
     worker: &Worker,
     key: &str,

@@ -1,11 +1,12 @@
-//! The stream of one client: its bytes are read into borrowed buffers, and it may be slow in neither
-//! direction.
+//! The stream of one client: its bytes are read into borrowed buffers, and it may be slow in
+//! neither direction.
 //!
 //! An idle connection holds no buffer: it takes one when bytes arrive and gives it back when all of
 //! them are dealt with, so ten thousand idle connections cost ten thousand sockets and no more. One
-//! that waits for the rest of a request keeps the bytes that it has, and no buffer around them while
-//! they are few; beyond that they count against the room that all connections share. A request once
-//! begun has a deadline that a trickle of bytes does not move, and so has the first of a connection.
+//! that waits for the rest of a request keeps the bytes that it has, and no buffer around them
+//! while they are few; beyond that they count against the room that all connections share. A
+//! request once begun has a deadline that a trickle of bytes does not move, and so has the first of
+//! a connection.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -263,8 +264,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientStream<'a, S> {
         written.map(|()| true)
     }
 
-    /// Closes the stream so that the last answer arrives: a socket closed with bytes unread is reset,
-    /// and the client loses what was written. Bounded in time and bytes.
+    /// Closes the stream so that the last answer arrives: a socket closed with bytes unread is
+    /// reset, and the client loses what was written. Bounded in time and bytes.
     pub(crate) async fn close(&mut self) {
         let last = async {
             self.stream.shutdown().await?;

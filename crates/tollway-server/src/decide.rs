@@ -31,8 +31,8 @@ use crate::settings::Settings;
 /// The answer to one ask of a batch.
 pub(crate) type Decided = Result<Verdict, StoreError>;
 
-/// The decisions of one request, or of one batch: under rules that were loaded once, at a time that was
-/// read once. Whatever is told to the client is told of the same rules and the same time.
+/// The decisions of one request, or of one batch: under rules that were loaded once, at a time that
+/// was read once. Whatever is told to the client is told of the same rules and the same time.
 #[derive(Clone, Copy)]
 pub(crate) struct Decider<'a> {
     pub enforcer: &'a Enforcer,
@@ -179,8 +179,8 @@ impl<'a> Decider<'a> {
         self.told(self.enforcer.store().reset(&ask.charge, self.now)).await
     }
 
-    /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys that
-    /// are never limited are taken in any case: left out, there would be nothing to settle.
+    /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys
+    /// that are never limited are taken in any case: left out, there would be nothing to settle.
     ///
     /// # Errors
     ///
@@ -374,8 +374,8 @@ fn unshadowed(asks: &[Ask<'_>], verdict: &Verdict) -> Verdict {
     if verdict.is_degraded() { allowed.degraded() } else { allowed }
 }
 
-/// Awaits answers side by side. A store is asked when its answer is first awaited: in order here, and
-/// all before the first has come, so that they share its round trips.
+/// Awaits answers side by side. A store is asked when its answer is first awaited: in order here,
+/// and all before the first has come, so that they share its round trips.
 async fn at_once(mut asked: Vec<Answer<Verdict>>) -> Vec<Decided> {
     let mut answers: Vec<Option<Decided>> = asked.iter().map(|_| None).collect();
     poll_fn(|context| {

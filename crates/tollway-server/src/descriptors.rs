@@ -77,8 +77,8 @@ const SEPARATOR: u8 = 0x1f;
 /// Stands before one of these two bytes where it belongs to a part itself.
 const MARK: u8 = 0x10;
 
-/// Adds a part to a key, so that no two lists of parts make the same one: parts are chosen by who is
-/// limited.
+/// Adds a part to a key, so that no two lists of parts make the same one: parts are chosen by who
+/// is limited.
 pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
     let is_special = |byte: &u8| matches!(*byte, SEPARATOR | MARK);
     if part.iter().any(is_special) {
@@ -92,8 +92,8 @@ pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
     key.push(SEPARATOR);
 }
 
-/// What stands for a key that is longer than a store takes; `None` for others. Refused, a descriptor
-/// would pass at a proxy that lets requests through when the service has no answer.
+/// What stands for a key that is longer than a store takes; `None` for others. Refused, a
+/// descriptor would pass at a proxy that lets requests through when the service has no answer.
 ///
 /// No list of parts makes it: there a mark always stands before one of the two special bytes.
 pub(crate) fn digest(key: &[u8]) -> Option<Vec<u8>> {

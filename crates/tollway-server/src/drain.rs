@@ -1,8 +1,8 @@
 //! Stopping: told once, heard by everything that waits.
 //!
 //! Every request of every connection waits for its next bytes or for the end. So a listener puts
-//! itself on the list of those to wake once, not once per request: the list is shared by all threads,
-//! and each would take its lock for nothing.
+//! itself on the list of those to wake once, not once per request: the list is shared by all
+//! threads, and each would take its lock for nothing.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -8,7 +8,8 @@
 //!
 //! Rules are never changed, only replaced: a reload or an operator's change makes new ones, and a
 //! request that began under the old ones ends under them. A [`Decider`] is the enforcer for one
-//! request: the rules were loaded once and the clock was read once, and both are used for the answer.
+//! request: the rules were loaded once and the clock was read once, and both are used for the
+//! answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -181,8 +182,8 @@ impl Enforcer {
         }
     }
 
-    /// Decides one request, or one batch, under these rules as of now. What is decided is counted for
-    /// the worker that has `tops`.
+    /// Decides one request, or one batch, under these rules as of now. What is decided is counted
+    /// for the worker that has `tops`.
     pub(crate) fn decider<'a>(
         &'a self,
         rules: &'a Rules,

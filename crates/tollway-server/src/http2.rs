@@ -194,8 +194,8 @@ impl Holder {
     }
 }
 
-/// An answer, and what is left of its request. That is kept until the answer is sent: a request that
-/// is dropped before is cancelled, and its client never learns why it was refused.
+/// An answer, and what is left of its request. That is kept until the answer is sent: a request
+/// that is dropped before is cancelled, and its client never learns why it was refused.
 pub(crate) struct Answered<B> {
     pub response: Response<B>,
     pub request: Option<Incoming>,

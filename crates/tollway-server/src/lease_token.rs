@@ -1,4 +1,5 @@
-//! Tokens of leases as clients see them: what names the lease, and a signature that nobody can guess.
+//! Tokens of leases as clients see them: what names the lease, and a signature that nobody can
+//! guess.
 //!
 //! ```text
 //!   7.2.5f1c09aa3be0d2417c6e8b90f3a1d254
@@ -8,7 +9,8 @@
 //! ```
 //!
 //! Without it, whoever may work on a queue could acknowledge the jobs of others by counting. The
-//! secret is kept with the queues, so a token holds after a restart and at every node that shares them.
+//! secret is kept with the queues, so a token holds after a restart and at every node that shares
+//! them.
 
 use std::fmt;
 

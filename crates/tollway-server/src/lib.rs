@@ -27,8 +27,8 @@
 //! ```
 //!
 //! **Invariants.** Every front asks by `rules::Rules::ask` and `decide::Decider`, so lists, shadow
-//! mode, counts and failures are the same everywhere. Everything a client sends is bounded before it is
-//! kept. A malformed request is answered on its own and charges nothing.
+//! mode, counts and failures are the same everywhere. Everything a client sends is bounded before
+//! it is kept. A malformed request is answered on its own and charges nothing.
 //!
 //! Deliberately absent: algorithms and states (`tollway-core`, the stores), arguments of the
 //! command line (`tollway-cli`) and a thread that sweeps.

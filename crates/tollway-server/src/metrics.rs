@@ -51,8 +51,8 @@ pub struct Tally {
     pub(crate) degraded: Degraded,
 }
 
-/// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for a
-/// store that does not answer.
+/// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for
+/// a store that does not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Degraded([AtomicU64; Fallback::ALL.len()]);
 

@@ -38,8 +38,8 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// Every verb in the order of its number, with its name (what follows `TOLL.` and `/v1/`) and the
-    /// role that it needs. Names are compared one by one, so the most frequent comes first.
+    /// Every verb in the order of its number, with its name (what follows `TOLL.` and `/v1/`) and
+    /// the role that it needs. Names are compared one by one, so the most frequent comes first.
     pub(crate) const TABLE: [(Self, &'static str, Role); 8] = [
         (Self::Check, "check", Role::Check),
         (Self::Peek, "peek", Role::Read),

@@ -1,9 +1,9 @@
 //! What operators change while the service runs: keys banned, keys given a quota of their own.
 //!
-//! OperatorChanges stand beside the rules and outlive a reload of them, but not the process, and hold on
-//! this node only: what is to last belongs into the configuration. A set of them never changes; an
-//! operator's change makes the next set ([`crate::enforcer::Enforcer::amend`]), so that a request
-//! sees one state of affairs from beginning to end.
+//! OperatorChanges stand beside the rules and outlive a reload of them, but not the process, and
+//! hold on this node only: what is to last belongs into the configuration. A set of them never
+//! changes; an operator's change makes the next set ([`crate::enforcer::Enforcer::amend`]), so that
+//! a request sees one state of affairs from beginning to end.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Pressure on the memory for states: its metrics, and a log line when it begins and when it is over.
+//! Pressure on the memory for states: its metrics, and a log line when it begins and when it is
+//! over.
 //!
 //! ```text
 //!   forgotten or refused rises:  WARN             one for forgetting, one for refusing

@@ -5,8 +5,8 @@
 //!                    └── the store is away ──> calls are answered 503, again once a second ──> made
 //! ```
 //!
-//! After an outage of the store they are made again: it may have come back without its data. So they
-//! are when a call finds one of them missing: an outage may be too short to be seen.
+//! After an outage of the store they are made again: it may have come back without its data. So
+//! they are when a call finds one of them missing: an outage may be too short to be seen.
 
 use std::fmt;
 use std::sync::Arc;
@@ -72,15 +72,15 @@ impl QueuePlan {
     }
 }
 
-/// How long a call may take while the store is away: whoever asks over HTTP asks again, and must not
-/// be kept for long.
+/// How long a call may take while the store is away: whoever asks over HTTP asks again, and must
+/// not be kept for long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often queues are tried to be made in a store that was away at the start.
 const MAKE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey, which
-/// may be away if `start_without`.
+/// Opens the store that `place` names: `memory`, `redb:PATH`, or the URL of a Redis or Valkey,
+/// which may be away if `start_without`.
 ///
 /// # Errors
 ///
@@ -167,8 +167,8 @@ fn new_secret() -> Result<[u8; 32], Error> {
 }
 
 impl Queues {
-    /// Makes the queues of `plan` in `backend`, or changes those that are there; later, if the store
-    /// is away now.
+    /// Makes the queues of `plan` in `backend`, or changes those that are there; later, if the
+    /// store is away now.
     ///
     /// # Errors
     ///
@@ -235,8 +235,9 @@ impl Queues {
         }
     }
 
-    /// What a call to the queue `name` is told that failed with `error`. A queue of the plan that the
-    /// store does not know was lost with its data: it is made again, and the call may be repeated.
+    /// What a call to the queue `name` is told that failed with `error`. A queue of the plan that
+    /// the store does not know was lost with its data: it is made again, and the call may be
+    /// repeated.
     pub(crate) fn told(&self, name: &QueueName, error: Error) -> Error {
         let is_planned = || self.plan.queues.iter().any(|planned| planned.name == *name);
         if error.kind() != ErrorKind::UnknownQueue || !is_planned() {

@@ -1,10 +1,11 @@
-//! Reloading: the rules on disk put in force as a whole, or refused as a whole; certificates likewise.
+//! Reloading: the rules on disk put in force as a whole, or refused as a whole; certificates
+//! likewise.
 //!
-//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are tokens, certificates and
-//! their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether a token
-//! is needed no more belong to the process and need a restart; of these, what concerns TLS and tokens
-//! is told. States live in the store under their policy's identity, so a policy that is the same after
-//! a reload goes on where it was.
+//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are tokens, certificates
+//! and their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether
+//! a token is needed no more belong to the process and need a restart; of these, what concerns TLS
+//! and tokens is told. States live in the store under their policy's identity, so a policy that is
+//! the same after a reload goes on where it was.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher as _;
@@ -20,8 +21,9 @@ use crate::config::{Config, Tls};
 use crate::logs::note;
 use crate::service::Service;
 
-/// Reads the files again: rules, tokens, and certificates. On an error the rules and tokens in force
-/// stay, certificates that are wrong leave those in force, and either is remembered to be told.
+/// Reads the files again: rules, tokens, and certificates. On an error the rules and tokens in
+/// force stay, certificates that are wrong leave those in force, and either is remembered to be
+/// told.
 ///
 /// Takes as long as the files are: not to be called where others wait.
 ///
@@ -34,8 +36,9 @@ pub fn reload(service: &Service) -> Result<(), String> {
         return Err("the service was started without a file: there is nothing to reload".to_owned());
     }
     let _alone = service.reloading();
-    // A file that is being written is empty first, and then begins: what was read of it counts only if
-    // nothing has changed meanwhile. Whoever watches the files sees the change, and reloads again.
+    // A file that is being written is empty first, and then begins: what was read of it counts only
+    // if nothing has changed meanwhile. Whoever watches the files sees the change, and reloads
+    // again.
     let before = Sighting::of(&origin.files);
     let loaded = Config::load(&origin.files, &origin.overrides, service.metrics());
     if before.has_empty() || before.has_moved_on(&before.again(&origin.files)) {
@@ -67,7 +70,8 @@ pub fn reload(service: &Service) -> Result<(), String> {
     }
 }
 
-/// Reads the certificates in force again; those that are wrong are remembered, and change nothing else.
+/// Reads the certificates in force again; those that are wrong are remembered, and change nothing
+/// else.
 pub fn reload_certificates(service: &Service) {
     let _alone = service.reloading();
     let in_force = service.certificates().map(|certificates| certificates.files());
@@ -128,9 +132,10 @@ const READ_MAX: u64 = 16 << 20;
 /// What files looked like when last seen; changes when one of them does.
 ///
 /// Looked at through links: Kubernetes replaces a file by turning a link. Times and lengths alone
-/// would miss a file put in the place of another of the same time and length, as reproducible images
-/// have them; so its number on the disk, the time of its last change of any kind, and what is in it
-/// count, too. It is read only if one of the others differs, or is so new that it proves nothing.
+/// would miss a file put in the place of another of the same time and length, as reproducible
+/// images have them; so its number on the disk, the time of its last change of any kind, and what
+/// is in it count, too. It is read only if one of the others differs, or is so new that it proves
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting(Vec<Option<Seen>>);
 

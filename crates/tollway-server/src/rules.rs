@@ -1,8 +1,8 @@
 //! The rules in force: policies by name, keys with a quota of their own, lists, descriptors.
 //!
 //! Built once from configuration and swapped as a whole on a reload; nothing here changes while a
-//! request looks at it. A key and where its limit comes from become an [`Ask`] in [`Rules::ask`], the
-//! only place that decides how a key is treated:
+//! request looks at it. A key and where its limit comes from become an [`Ask`] in [`Rules::ask`],
+//! the only place that decides how a key is treated:
 //!
 //! ```text
 //! amended? -> as an operator said while the service runs: banned, or a quota of its own
@@ -274,8 +274,8 @@ impl<'a> Source<'a> {
         Self { policy, rule, whole_key, shadow, deny_all, unavailable_on_store_error, tally }
     }
 
-    /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it was
-    /// cut to what a store takes: lists match what was sent.
+    /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it
+    /// was cut to what a store takes: lists match what was sent.
     pub(crate) fn descriptor(limit: &'a Limit, policy: &'a Policy, whole_key: &'a [u8]) -> Self {
         Self {
             shadow: limit.shadow,

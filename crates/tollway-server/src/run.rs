@@ -1,8 +1,8 @@
 //! Running until told to stop: signals, changed files, snapshots, then a drain.
 //!
-//! `SIGHUP` and a changed file reload the rules, the tokens and the certificates; `SIGTERM` and `SIGINT` drain; a second one quits
-//! at once. Files are looked at once a second and read when two looks in a row agree, so that a
-//! file caught half written is not refused for that.
+//! `SIGHUP` and a changed file reload the rules, the tokens and the certificates; `SIGTERM` and
+//! `SIGINT` drain; a second one quits at once. Files are looked at once a second and read when two
+//! looks in a row agree, so that a file caught half written is not refused for that.
 
 use std::io;
 use std::path::{Path, PathBuf};

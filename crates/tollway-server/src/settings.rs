@@ -12,7 +12,8 @@ use crate::auth::Auth;
 pub struct Settings {
     /// Bounds.
     pub limits: Limits,
-    /// Who may ask, at the start; [`Service::auth`](crate::service::Service::auth) says who may now.
+    /// Who may ask, at the start; [`Service::auth`](crate::service::Service::auth) says who may
+    /// now.
     pub auth: Auth,
     /// Which header fields answers carry.
     pub dialect: Dialect,

@@ -1,4 +1,5 @@
-//! What of the configuration on disk is not in force, and why: for `/readyz`, the metrics and the page.
+//! What of the configuration on disk is not in force, and why: for `/readyz`, the metrics and the
+//! page.
 //!
 //! The log tells each of these once, when it happens; whoever looks later finds it here, until a
 //! reload puts it right.

@@ -1,4 +1,5 @@
-//! TLS by rustls, client certificates where they are wanted, and new certificates without a restart.
+//! TLS by rustls, client certificates where they are wanted, and new certificates without a
+//! restart.
 //!
 //! A handshake takes the certificates that are in force when it begins; connections that are open
 //! keep theirs. New ones are put in force for all fronts together once they read and belong

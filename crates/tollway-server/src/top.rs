@@ -1,8 +1,8 @@
 //! The keys most often allowed and most often denied in the last minute and the last five, bounded.
 //!
-//! A short list counts its keys exactly, in buckets of ten seconds. A key that is not on it is counted
-//! in a sketch of bounded size, and takes the place of the least busy one once the sketch says that it
-//! is busier:
+//! A short list counts its keys exactly, in buckets of ten seconds. A key that is not on it is
+//! counted in a sketch of bounded size, and takes the place of the least busy one once the sketch
+//! says that it is busier:
 //!
 //! ```text
 //!   key --on the list?-- yes --> its ring   [ 3 0 7 | 9 9 8 8 9 4 ]      one count per ten seconds
@@ -11,12 +11,12 @@
 //! ```
 //!
 //! **Invariants.** The list never holds more than `KEPT` keys. What is shown is never too high: it
-//! counts from when the key came on the list, so it is too low by at most what the least busy key had
-//! then. A key that is no longer seen is gone when its last bucket has left the window.
+//! counts from when the key came on the list, so it is too low by at most what the least busy key
+//! had then. A key that is no longer seen is gone when its last bucket has left the window.
 //!
 //! Each worker has its own; a view adds them up. Rejected: a counter per key (unbounded), sampling
-//! (a short flood is exactly what one wants to see), one count since the start that is halved now and
-//! then (who left long ago stays on top of who is here).
+//! (a short flood is exactly what one wants to see), one count since the start that is halved now
+//! and then (who left long ago stays on top of who is here).
 
 mod sketch;
 
@@ -96,9 +96,9 @@ struct ListedKey {
     ring: [u32; RING],
 }
 
-/// Where on the list a hash is: open addressing, an eighth full at most. Beside each place stand eight
-/// bits of the hash, so that a key which is not on the list is told from those that are without a look
-/// at them.
+/// Where on the list a hash is: open addressing, an eighth full at most. Beside each place stand
+/// eight bits of the hash, so that a key which is not on the list is told from those that are
+/// without a look at them.
 #[derive(Debug)]
 struct Index([(u8, u8); Index::LEN]);
 
@@ -145,8 +145,8 @@ impl Top {
         all.filter(|(_, seen)| seen.five_minutes > 0)
     }
 
-    /// Sightings of a key in the last `window` buckets' time. The bucket that is leaving counts by the
-    /// part of it that is still in the window, rounded up.
+    /// Sightings of a key in the last `window` buckets' time. The bucket that is leaving counts by
+    /// the part of it that is still in the window, rounded up.
     fn seen(&self, kept: &ListedKey, window: u64, now: Timestamp) -> u64 {
         let now_ms = now.as_nanos() / 1_000_000;
         let last = (now_ms / BUCKET_MS).max(self.bucket);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use reqwest_middleware::ClientBuilder;
-use tollway_sim::upstream::{Spec, loopback::Loopback};
+use tollway_sim::fake_api::{Spec, loopback::Loopback};
 use tollway_upstream::budget::{LocalLedger, Settings};
 use tollway_upstream::client::{ClientSettings, reqwest::BudgetMiddleware};
 use tollway_upstream::profile::Profile;

@@ -6,13 +6,13 @@
 //!                 └───────────────────────────────────────────────────┘ tries and time left
 //! ```
 //!
-//! A permit is completed by the *header fields* of the answer: who waits for them is released before
-//! the body has arrived. A call that is dropped on the way drops its permit, which is safe: the
-//! request then counts as one that the upstream may have counted.
+//! A permit is completed by the *header fields* of the answer: who waits for them is released
+//! before the body has arrived. A call that is dropped on the way drops its permit, which is safe:
+//! the request then counts as one that the upstream may have counted.
 //!
-//! A refused request (429, or what the profile takes for one) is sent again only if its body can
-//! be replayed, at most [`ClientSettings::retries`] times, and only if its turn comes before the caller's
-//! deadline; else the caller gets the upstream's own refusal.
+//! A refused request (429, or what the profile takes for one) is sent again only if its body can be
+//! replayed, at most [`ClientSettings::retries`] times, and only if its turn comes before the
+//! caller's deadline; else the caller gets the upstream's own refusal.
 //!
 //! Deliberately absent: retries of anything but refusals. A refused request was not carried out;
 //! of a failed one nobody knows, and deciding that is the caller's.
@@ -98,8 +98,8 @@ struct Attempts<'s, R> {
 }
 
 impl<R> Attempts<'_, R> {
-    /// Waits for a permit. Without one the caller gets the upstream's own refusal, if there was one:
-    /// its words say more than ours.
+    /// Waits for a permit. Without one the caller gets the upstream's own refusal, if there was
+    /// one: its words say more than ours.
     async fn permit(&mut self) -> Result<Permit, Result<R, Refusal>> {
         let mut claim = self.claim.clone();
         claim.patience =

@@ -4,9 +4,9 @@
 //! if every client had its share, and the lowest stamp goes first. A single client is served in
 //! order of arrival. At most [`OVERTAKES_MAX`] requests in a row overtake one of lower priority.
 //!
-//! [`FairClock`] stamps, [`FairQueue`] holds those who wait. They are two types because the queues of
-//! a bucket's sub-limits, and the ready buckets of a credential, each share one clock. The local and
-//! the Redis ledger both queue with these types, so a priority means the same in both.
+//! [`FairClock`] stamps, [`FairQueue`] holds those who wait. They are two types because the queues
+//! of a bucket's sub-limits, and the ready buckets of a credential, each share one clock. The local
+//! and the Redis ledger both queue with these types, so a priority means the same in both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,8 @@ use crate::budget::{Claim, Priority};
 
 /// Requests of higher priority that may go in a row while a lower one waits.
 const OVERTAKES_MAX: u32 = 15;
-/// Virtual time of one request at weight 1. A power of two, so that common weights divide it evenly.
+/// Virtual time of one request at weight 1. A power of two, so that common weights divide it
+/// evenly.
 const UNIT: u64 = 1 << 20;
 /// Clients whose last stamp is remembered: 64 KiB. The stamps of further clients begin at the
 /// present: client names are untrusted, and an entry for each would be unbounded.
@@ -71,7 +72,8 @@ impl FairClock {
         (of.priority, start, arrival)
     }
 
-    /// The key to serve next in `queues`, with the index of its queue, of those that `fits` accepts.
+    /// The key to serve next in `queues`, with the index of its queue, of those that `fits`
+    /// accepts.
     pub(crate) fn choose<T>(
         &self,
         queues: &[(usize, &FairQueue<T>)],
@@ -92,8 +94,8 @@ impl FairClock {
         order.into_iter().find_map(first)
     }
 
-    /// Forgets all clients. Call it when nobody waits any more: then nobody is ahead of anybody, and
-    /// there is a clock per bucket, so it must not keep the room that many clients took.
+    /// Forgets all clients. Call it when nobody waits any more: then nobody is ahead of anybody,
+    /// and there is a clock per bucket, so it must not keep the room that many clients took.
     pub(crate) fn reset(&mut self) {
         let mut ends = std::mem::take(&mut self.ends);
         ends.clear();

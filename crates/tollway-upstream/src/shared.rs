@@ -11,8 +11,9 @@
 //! `[prefix:]<route>:limit` mean what they mean to Spectacles clients of both versions, which may
 //! go on beside this. Everything else is kept in keys of our own, drawn in `scripts/bucket.lua`.
 //!
-//! **Crash-safe.** Every request under way has a lease. If the lease ends without an answer, the next
-//! request goes out to learn the state; a crashed process blocks a bucket for one lease at most.
+//! **Crash-safe.** Every request under way has a lease. If the lease ends without an answer, the
+//! next request goes out to learn the state; a crashed process blocks a bucket for one lease at
+//! most.
 //!
 //! **Ordered.** An answer counts for the window that it belongs to. The window is found by the
 //! upstream's own reset and by the time at which the request left; a late answer never changes a

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use reqwest_middleware::ClientBuilder;
 use tollway::upstream::budget::{LocalLedger, Settings};
-use tollway::upstream::client::{Conduct, reqwest::BudgetMiddleware};
+use tollway::upstream::client::{ClientSettings, reqwest::BudgetMiddleware};
 use tollway::upstream::profile::Profile;
 
 #[tokio::main]
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::builtin("github").ok_or("no such profile")?;
     // One ledger per credential: it learns from every answer what is left.
     let ledger = Arc::new(LocalLedger::new(Arc::clone(&profile), Settings::default()));
-    let conduct = Conduct::new(ledger, profile).patience(Duration::from_secs(30));
+    let conduct = ClientSettings::new(ledger, profile).patience(Duration::from_secs(30));
     let client =
         ClientBuilder::new(reqwest::Client::new()).with(BudgetMiddleware::new(conduct)).build();
 

@@ -83,7 +83,8 @@ impl Rig {
         Self { fake, address, client, _proxy: proxy }
     }
 
-    /// The same over HTTP/2, on one connection: requests arrive in the order in which they are sent.
+    /// The same over HTTP/2, on one connection: requests arrive in the order in which they are
+    /// sent.
     pub(crate) fn over_http2(mut self) -> Self {
         self.client = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
         self

@@ -129,9 +129,9 @@ fn burst(kind: &str) -> Vec<String> {
 
 #[test]
 fn the_makespan_of_500_over_20_fixed_buckets_is_within_a_twentieth_of_the_bound() {
-    // 25 requests per channel, five per window of 5 s: the last five of each leave when four periods
-    // have passed since the probe arrived. Those are 100, of which 50 a second may arrive; and the
-    // answer must travel back.
+    // 25 requests per channel, five per window of 5 s: the last five of each leave when four
+    // periods have passed since the probe arrived. Those are 100, of which 50 a second may arrive;
+    // and the answer must travel back.
     let mut run = Burst::of(Spec::named("discord").unwrap(), burst("channels"));
     let took = run.run();
     let bound = WAY + 4 * Duration::from_secs(5) + Duration::from_secs(1) + WAY;
@@ -154,8 +154,8 @@ fn the_makespan_over_sliding_buckets_is_within_a_twentieth_of_the_bound() {
         path = "/channels/{+channel}/messages"
         bucket = "messages"
     "#;
-    // Five at once, then one a second: 20 more take 20 s. The upstream has no limit over all routes,
-    // but the profile does, and it is not in the way.
+    // Five at once, then one a second: 20 more take 20 s. The upstream has no limit over all
+    // routes, but the profile does, and it is not in the way.
     let mut run = Burst::of(Spec::from_toml(text).unwrap(), burst("channels"));
     let took = run.run();
     let bound = WAY + Duration::from_secs(20) + WAY;

@@ -8,8 +8,9 @@
 //! when it has grown, and when the file is opened or closed.
 //!
 //! If a commit fails, every call in it is told so, the database is closed, and the next batch opens
-//! it anew and reads the schedule from it. If it failed for want of space, that takes the space which
-//! was set aside (see [`reserve`]), and calls that would add jobs are refused until there is room.
+//! it anew and reads the schedule from it. If it failed for want of space, that takes the space
+//! which was set aside (see [`reserve`]), and calls that would add jobs are refused until there is
+//! room.
 
 mod commit;
 mod journal;

@@ -13,8 +13,8 @@ const BOUNDS: BatchBounds = BatchBounds {
     waiting_max: 16_384,
     calls_max: 256,
     bytes_max: 1 << 20,
-    // What comes meanwhile makes the next run larger, and a run costs the server about as much as two
-    // jobs.
+    // What comes meanwhile makes the next run larger, and a run costs the server about as much as
+    // two jobs.
     in_flight_max: 1,
     // A call is repeated until its patience ends, however long a run takes.
     late_after: None,

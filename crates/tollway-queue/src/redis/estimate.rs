@@ -1,7 +1,7 @@
 //! When a job will start, by what the store told of its group: the schedule's own formulas.
 //!
-//! Jobs of several units ahead are counted as if all of the group's were, and every job of the queue
-//! as if it were the heaviest: an estimate is then later than it might be, never too early.
+//! Jobs of several units ahead are counted as if all of the group's were, and every job of the
+//! queue as if it were the heaviest: an estimate is then later than it might be, never too early.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The settings of a queue, as this process has last read them.
 //!
-//! Estimates need those by which the server decided: it tells their version. How long a payload or a
-//! result may be is read once, and again when one is longer: a bound that was lowered meanwhile
+//! Estimates need those by which the server decided: it tells their version. How long a payload or
+//! a result may be is read once, and again when one is longer: a bound that was lowered meanwhile
 //! counts for the next process.
 
 use std::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
 //! Calls that are repeated until the server answers them or their patience ends.
 //!
 //! Every script is safe to run twice under one request id: the second run answers what the first
-//! did. So whatever happens to a connection, a call is repeated until it is answered or its patience
-//! ends. If it was never sent it has not been done; otherwise its outcome is unknown: the error says
-//! which.
+//! did. So whatever happens to a connection, a call is repeated until it is answered or its
+//! patience ends. If it was never sent it has not been done; otherwise its outcome is unknown: the
+//! error says which.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,8 +68,8 @@ impl RepeatingClient {
     }
 
     async fn repeat(&self, question: Question<'_>) -> Result<Value, Error> {
-        // Of a server that has been away for longer than anybody waits one try is enough: callers in
-        // a row would each wait for those before them, too. An answer in time is taken, however
+        // Of a server that has been away for longer than anybody waits one try is enough: callers
+        // in a row would each wait for those before them, too. An answer in time is taken, however
         // short the patience.
         let is_known = self.client.outage().lasted() > self.patience;
         let (patience, mut pause) = match is_known {

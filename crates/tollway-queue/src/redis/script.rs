@@ -1,7 +1,7 @@
 //! The scripts, each put together from the parts that it needs.
 //!
-//! `scripts/layout.lua` draws what they all store; the head of each says what it is told and what it
-//! answers.
+//! `scripts/layout.lua` draws what they all store; the head of each says what it is told and what
+//! it answers.
 
 use std::sync::LazyLock;
 

@@ -2,8 +2,8 @@
 //!
 //! One task per queue and process blocks on the marker (`BZPOPMIN`) while somebody waits here. The
 //! marker wakes one process: it asks for leases, and leaves a marker if it leaves work. A marker
-//! that was taken while the last who waited had gone is put back. If a process dies between taking a
-//! marker and asking, the others look by themselves after [`LOOK_AGAIN`].
+//! that was taken while the last who waited had gone is put back. If a process dies between taking
+//! a marker and asking, the others look by themselves after [`LOOK_AGAIN`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

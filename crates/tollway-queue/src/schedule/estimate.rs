@@ -4,10 +4,10 @@
 //! where `r` is the time of a response. With every `f` at the start of the next window and `r` zero
 //! this is `next window start + ⌊p/N⌋·W`, which limits of kind `window` use as it stands.
 //!
-//! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may leave
-//! some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on. Several
-//! limits can wait for each other in turn, but never longer than one after the other: their waits
-//! add up.
+//! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may
+//! leave some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on.
+//! Several limits can wait for each other in turn, but never longer than one after the other: their
+//! waits add up.
 
 use std::time::Duration;
 

@@ -74,7 +74,8 @@ impl Queue {
         self.change_gates(self.jobs.of(id).group, scope, |gate, limit| gate.answer(limit, id, at));
     }
 
-    /// Counts every job that runs as answered now, by shared limits that are not among those that stay.
+    /// Counts every job that runs as answered now, by shared limits that are not among those that
+    /// stay.
     pub(crate) fn release_shared(&mut self, stay: &[QueueName], scope: &mut Scope<'_>) {
         for name in self.settings.shared.iter().filter(|name| !stay.contains(name)) {
             let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };

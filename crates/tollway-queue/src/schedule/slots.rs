@@ -8,10 +8,10 @@
 //! The upstream counts a call at some moment between dispatch and response, so two calls that use
 //! the same slot are counted at least a window apart, whatever the phase of the upstream's windows.
 //!
-//! **Invariants.** Anchors are in order; only those younger than a window are kept, so idle slots are
-//! nothing at all. Who holds a slot is written by name: to release twice, or after the limit was
-//! changed, changes nothing. Beyond [`EXACT_MAX`] slots, anchors are rounded up to a 64th of the
-//! window, so that memory is bounded and the loss is at most that.
+//! **Invariants.** Anchors are in order; only those younger than a window are kept, so idle slots
+//! are nothing at all. Who holds a slot is written by name: to release twice, or after the limit
+//! was changed, changes nothing. Beyond [`EXACT_MAX`] slots, anchors are rounded up to a 64th of
+//! the window, so that memory is bounded and the loss is at most that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

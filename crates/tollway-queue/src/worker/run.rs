@@ -181,7 +181,8 @@ impl WorkLoop {
                 self.running.remove(&token);
                 if settled { self.summary.settled += 1 } else { self.summary.lost += 1 }
             }
-            // A handler that panicked, or was stopped because its lease was lost: the lease expires.
+            // A handler that panicked, or was stopped because its lease was lost: the lease
+            // expires.
             Some(Err(_)) => self.summary.lost += 1,
             None => {}
         }
@@ -244,8 +245,8 @@ async fn handle<S: Handler>(mut handler: S, task: Task) -> Outcome {
 
 /// Stores the outcome, again and again while the lease may last; whether it was stored.
 ///
-/// Heartbeats have prolonged the lease until now and go on doing so: it may last one more lease time
-/// from the end of the job, however long that took.
+/// Heartbeats have prolonged the lease until now and go on doing so: it may last one more lease
+/// time from the end of the job, however long that took.
 ///
 /// What cannot be stored on any try, such as a result that is too long, is a failure for good: left
 /// alone, the job would be done again and again until its leases have ended often enough.

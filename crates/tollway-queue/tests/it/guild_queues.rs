@@ -1,7 +1,7 @@
 //! The scenarios of guild-queues (`tests/delay.test.ts` there): reservoir 3 per 3 s.
 //!
-//! There, "delayed" jobs are those that did not start at once, and the counter `enqueued` of a group
-//! says how many of its jobs wait. Here the jobs that wait in a group are counted themselves.
+//! There, "delayed" jobs are those that did not start at once, and the counter `enqueued` of a
+//! group says how many of its jobs wait. Here the jobs that wait in a group are counted themselves.
 
 use std::time::Duration;
 

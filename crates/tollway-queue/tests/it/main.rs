@@ -5,7 +5,8 @@
 // What several files need to drive a backend in virtual time.
 mod world;
 
-// Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
+// Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every
+// backend.
 mod rules;
 
 // The scenarios of guild-queues.

@@ -38,7 +38,8 @@ impl Shared {
         Self { _runtime: runtime, backend }
     }
 
-    /// One that gives up soon, as a service does: to connect to one server may take as long as a call.
+    /// One that gives up soon, as a service does: to connect to one server may take as long as a
+    /// call.
     fn impatient(url: &str, namespace: &str) -> Self {
         let soon = Duration::from_millis(300);
         let connection = tollway_redis::Settings { connect_timeout: soon, ..Default::default() };
@@ -65,8 +66,8 @@ impl Subject for Shared {
     }
 
     fn clock_is_behind_max(&self) -> Option<Duration> {
-        // Further back, the times in the store are mended where they are read: nothing is locked for
-        // longer than its window, but not as if the step had never been.
+        // Further back, the times in the store are mended where they are read: nothing is locked
+        // for longer than its window, but not as if the step had never been.
         Some(Duration::from_secs(10))
     }
 }

@@ -1,4 +1,5 @@
-//! Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every backend.
+//! Leases, retries, dead letters, cancellation, keys, calendars: one rule per test, on every
+//! backend.
 
 mod back;
 mod bench;
@@ -86,7 +87,8 @@ rules! {
     what_asks_for_more_than_a_call_may_give_is_given_that
     ;
     // On Redis the server's clock counts, which is mended in another way, who waits for a queue is
-    // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of it.
+    // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of
+    // it.
     on embedded ones:
     an_idle_group_is_forgotten
     queues_that_share_a_limit_wait_for_each_other

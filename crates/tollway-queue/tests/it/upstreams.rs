@@ -160,8 +160,8 @@ fn jobs_that_are_cancelled_only_make_the_others_earlier() {
     }
 }
 
-/// 1,000 groups with a limit each and a worker of 2,000 jobs a second: how long the jobs of the quiet
-/// groups wait, beside one group with `noisy_jobs` at once.
+/// 1,000 groups with a limit each and a worker of 2,000 jobs a second: how long the jobs of the
+/// quiet groups wait, beside one group with `noisy_jobs` at once.
 fn quiet_waits(noisy_jobs: usize) -> Vec<Duration> {
     let (queues, name) = (Embedded::memory(), queue("q"));
     get(queues.put_queue(
@@ -220,9 +220,10 @@ struct Quiet {
     noisy_before: Vec<usize>,
 }
 
-/// 1,000 groups without limits of their own, and workers for 100 jobs of 20 to 80 ms at once, beside
-/// one group with `noisy_jobs` at once, which then keeps every worker busy: whoever comes waits for
-/// the next to be free, whatever the queue does. What it can do is not let the noisy group go first.
+/// 1,000 groups without limits of their own, and workers for 100 jobs of 20 to 80 ms at once,
+/// beside one group with `noisy_jobs` at once, which then keeps every worker busy: whoever comes
+/// waits for the next to be free, whatever the queue does. What it can do is not let the noisy
+/// group go first.
 fn quiet_beside(queue_limits: &[&str], noisy_jobs: usize) -> Quiet {
     const STEP: Duration = Duration::from_micros(250);
     let (queues, name) = (Embedded::memory(), queue("q"));

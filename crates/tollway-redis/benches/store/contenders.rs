@@ -31,7 +31,8 @@ if new - now > burst then return {0, tat - now} end
 redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000))
 return {1, new - now}";
 
-/// Ten per second with room for a billion: keys that come back find their state, and none is denied.
+/// Ten per second with room for a billion: keys that come back find their state, and none is
+/// denied.
 const RETURNING: &str = "10/1s burst 1000000000";
 /// States that are gone when their key comes back, as for keys that come once.
 const NEW: &str = "1000000/1s burst 100000000";

@@ -2,10 +2,10 @@
 //!
 //! `cargo bench -p tollway-redis --bench store` prints the tables of each engine, and last the
 //! targets with what was measured. Words choose a part of it: an engine (`redis`, `valkey`), shapes
-//! of connections × depth (`1x1`, `50x1`, `4x16`), or `callers` and `sliding`, the tables after those
-//! of single requests: `-- valkey 4x16`. Every contender is sent
-//! by the same client over the same connections, as bytes made beforehand; ours are the bytes that
-//! the store really sends, recorded between it and the server. CPU is the server's own count.
+//! of connections × depth (`1x1`, `50x1`, `4x16`), or `callers` and `sliding`, the tables after
+//! those of single requests: `-- valkey 4x16`. Every contender is sent by the same client over the
+//! same connections, as bytes made beforehand; ours are the bytes that the store really sends,
+//! recorded between it and the server. CPU is the server's own count.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 

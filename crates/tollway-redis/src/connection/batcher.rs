@@ -6,9 +6,9 @@
 //!                 └── what is asked meanwhile waits here
 //! ```
 //!
-//! A call that finds the server idle is sent at once and alone. While as many round trips as allowed
-//! are under way, others gather; the next round trip takes them all. So latency is never traded for
-//! throughput: batches grow only out of time that would be spent waiting anyway.
+//! A call that finds the server idle is sent at once and alone. While as many round trips as
+//! allowed are under way, others gather; the next round trip takes them all. So latency is never
+//! traded for throughput: batches grow only out of time that would be spent waiting anyway.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub struct BatchBounds {
     pub bytes_max: usize,
     /// The most round trips under way while they end soon.
     pub in_flight_max: usize,
-    /// After this long a round trip begins although as many as allowed are under way; `None` if what
-    /// waits may wait for one to end, however long that takes.
+    /// After this long a round trip begins although as many as allowed are under way; `None` if
+    /// what waits may wait for one to end, however long that takes.
     pub late_after: Option<Duration>,
     /// How often other tasks run before a round trip is put together: whoever was just answered may
     /// ask again at once and go with those that wait. Where nobody does, three of them take about a

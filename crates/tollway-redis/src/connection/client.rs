@@ -2,11 +2,11 @@
 //!
 //! **Circuit breaker.** A server that broke the connection or let the time of a command run out is
 //! *down*: calls for it fail in microseconds, and a task of the client's own dials it with growing
-//! pauses until it answers. That task outlives every caller: of several sentinels or seeds the first
-//! may take longer to not answer than anybody waits, and the next is asked after that.
+//! pauses until it answers. That task outlives every caller: of several sentinels or seeds the
+//! first may take longer to not answer than anybody waits, and the next is asked after that.
 //!
-//! **Idle servers** are asked whether they are there, so that an idle process knows of the beginning
-//! and the end of an outage too.
+//! **Idle servers** are asked whether they are there, so that an idle process knows of the
+//! beginning and the end of an outage too.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub struct ClientSettings {
     pub connection_proves: Proof,
     /// What the answer to a command proves.
     pub answer_proves: Proof,
-    /// Whether a server whose memory is full is well: whoever reads is answered, and whoever writes is
-    /// told. A limiter cannot do without writes, a queue goes on with the jobs that it has.
+    /// Whether a server whose memory is full is well: whoever reads is answered, and whoever writes
+    /// is told. A limiter cannot do without writes, a queue goes on with the jobs that it has.
     pub may_be_full: bool,
     /// Channels, by patterns, to which every connection subscribes before anything else is sent on
     /// it, and where their messages go.
@@ -97,8 +97,8 @@ impl Traffic {
 }
 
 impl ClientSettings {
-    /// Times as a store's settings have them; `PING` as the probe, and answers that prove nothing but
-    /// that the server decides.
+    /// Times as a store's settings have them; `PING` as the probe, and answers that prove nothing
+    /// but that the server decides.
     #[must_use]
     pub fn new(timeout: Duration, store: &crate::Settings) -> Self {
         Self {
@@ -288,9 +288,9 @@ impl Client {
         connection.map(|connection| (connection, state.number)).ok_or_else(down)
     }
 
-    /// Stops using the connection because of a failure after which it is kept otherwise: the next one
-    /// may lead to another server. A server that refuses writes still answers those who read, but
-    /// whoever only writes may look for the one that has replaced it.
+    /// Stops using the connection because of a failure after which it is kept otherwise: the next
+    /// one may lead to another server. A server that refuses writes still answers those who read,
+    /// but whoever only writes may look for the one that has replaced it.
     pub fn leave(&self, failure: &Failure) {
         let number = self.state.borrow().number;
         self.down(number, &failure.to_string());

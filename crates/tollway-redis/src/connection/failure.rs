@@ -206,8 +206,8 @@ pub(crate) fn while_connecting(error: RedisError) -> StoreError {
     unavailable("the store cannot be reached").caused_by(error)
 }
 
-/// What is wrong with a certificate that waiting does not mend. One that has expired is renewed where
-/// it is, and a clock that is behind is set.
+/// What is wrong with a certificate that waiting does not mend. One that has expired is renewed
+/// where it is, and a clock that is behind is set.
 fn untrusted(error: &RedisError) -> Option<&rustls::CertificateError> {
     use rustls::CertificateError as Wrong;
     type Shared = Arc<dyn std::error::Error + Send + Sync>;

@@ -109,8 +109,8 @@ impl RedisStore {
         Answer::pending(ask(Arc::clone(&self.inner)))
     }
 
-    /// The answer that `ask` will give to the charges if they are in one slot, or `ask_across` if they
-    /// are in several of a cluster and may be; or why there is none.
+    /// The answer that `ask` will give to the charges if they are in one slot, or `ask_across` if
+    /// they are in several of a cluster and may be; or why there is none.
     fn checked<T, F, G>(
         &self,
         (op, charges): (Op, &[Charge<'_>]),
@@ -132,8 +132,8 @@ impl RedisStore {
         }
     }
 
-    /// The answer that `ask` will give to the request that one charge makes, in the share whose turn
-    /// it is if its policy is split; or why there is no request. One charge is in one slot.
+    /// The answer that `ask` will give to the request that one charge makes, in the share whose
+    /// turn it is if its policy is split; or why there is no request. One charge is in one slot.
     fn single<T, F>(
         &self,
         op: Op,

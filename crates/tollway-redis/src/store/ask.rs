@@ -18,8 +18,8 @@ use crate::replay::Reply;
 use crate::request::{KeyCharge, Op, Request, name_in, parse_record, slot_of};
 
 impl Inner {
-    /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the request
-    /// afterwards keeps a reference to it.
+    /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the
+    /// request afterwards keeps a reference to it.
     pub(super) async fn ask(
         &self,
         request: impl Into<Arc<Request>>,

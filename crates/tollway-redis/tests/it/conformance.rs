@@ -203,8 +203,8 @@ fn random_histories_are_answered_as_the_oracle_answers_them() {
 }
 
 /// Their states are one value: what is written of one must leave the others as they are, with open
-/// reservations and without, in whatever order requests name them. (Time runs forwards here: a state
-/// that has nothing to say is left out of the value as it would expire on its own.)
+/// reservations and without, in whatever order requests name them. (Time runs forwards here: a
+/// state that has nothing to say is left out of the value as it would expire on its own.)
 #[test]
 fn states_that_share_a_value_do_not_disturb_each_other() {
     const KINDS: [Kind; 5] = [Kind::Gcra, Kind::Gcra, Kind::Gcra, Kind::Gcra, Kind::FixedWindow];

@@ -1,6 +1,7 @@
 //! Requests that charge several keys at once: decisions equal to the core's.
 //!
-//! The histories of the oracle seldom charge several keys under GCRA; these hardly do anything else.
+//! The histories of the oracle seldom charge several keys under GCRA; these hardly do anything
+//! else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +75,8 @@ impl History {
     }
 
     /// Often no time passes; sometimes so much that a state must get a longer time to live; now and
-    /// then the clock is set back, but not where a state that says nothing may have been left out of
-    /// the value that it shares.
+    /// then the clock is set back, but not where a state that says nothing may have been left out
+    /// of the value that it shares.
     fn pass(&mut self) {
         let micros = match self.draw.below(16) {
             0..=6 => 0,

@@ -5,10 +5,11 @@
 //!                                                 `- no ---> 429, RESP closed, RESOURCE_EXHAUSTED
 //! ```
 //!
-//! A right token is accepted whatever else came from its address. Rejected: not to look at tokens from
-//! an address that has shown too many wrong ones. Behind a balancer, and on loopback, all clients are
-//! one address, and one of them with an outdated token would lock out all others. So a token is to be
-//! too long to be guessed, and what is limited here is the noise: log lines, connections, answers.
+//! A right token is accepted whatever else came from its address. Rejected: not to look at tokens
+//! from an address that has shown too many wrong ones. Behind a balancer, and on loopback, all
+//! clients are one address, and one of them with an outdated token would lock out all others. So a
+//! token is to be too long to be guessed, and what is limited here is the noise: log lines,
+//! connections, answers.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};

@@ -105,8 +105,9 @@ impl Reading<'_> {
         Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, ..limit })
     }
 
-    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are the
-    /// clients' to choose, and here never label a metric: the file is read, and the reader told.
+    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are
+    /// the clients' to choose, and here never label a metric: the file is read, and the reader
+    /// told.
     fn note_metrics(&self, table: &Table<'_>) {
         for name in ["detailed_metric", "value_to_metric"] {
             if let Some(place) = table.get(name)

@@ -125,8 +125,8 @@ impl Config {
         Self::from_texts(&read_all(files)?, overrides, metrics)
     }
 
-    /// As [`Self::load`], and looks at what the files name, too: certificates, folders, groups. Places
-    /// to listen that cannot be had just now are among the notes.
+    /// As [`Self::load`], and looks at what the files name, too: certificates, folders, groups.
+    /// Places to listen that cannot be had just now are among the notes.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Which line a byte of a text stands on, without counting from the beginning each time.
 //!
-//! A file of 20,000 policies has 60,000 values, and each remembers its line: counted from the start,
-//! reading would cost the square of the file's length.
+//! A file of 20,000 policies has 60,000 values, and each remembers its line: counted from the
+//! start, reading would cost the square of the file's length.
 
 use super::work;
 

@@ -115,8 +115,8 @@ impl Listen {
         ]
     }
 
-    /// The names by which the service answers while it knows no token. Others reach a public service
-    /// by its address, which no web page can make its own.
+    /// The names by which the service answers while it knows no token. Others reach a public
+    /// service by its address, which no web page can make its own.
     pub(super) fn hosts(&self, over: &Overrides, finding: &Finding) -> Hosts {
         let mut hosts = Hosts::default();
         for name in over.hosts.iter().flatten() {

@@ -45,8 +45,8 @@ pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
     Some(Rule::new(finish(policy), metrics.tally("", &name), options))
 }
 
-/// Reads `quota` and what the algorithm needs beside it. `None` if something is wrong, which is noted,
-/// and then none of an algorithm's fields is called unknown for that.
+/// Reads `quota` and what the algorithm needs beside it. `None` if something is wrong, which is
+/// noted, and then none of an algorithm's fields is called unknown for that.
 pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
     let algorithm = algorithm(table);
     if algorithm.is_none() {

@@ -1,7 +1,8 @@
 //! Reading a tree field by field, with errors that say where and what.
 //!
-//! A mistake is noted and reading goes on, with a default in its place: nothing that was read is used
-//! once there is a mistake. What cannot go on (a list that is none) gives an error to its caller.
+//! A mistake is noted and reading goes on, with a default in its place: nothing that was read is
+//! used once there is a mistake. What cannot go on (a list that is none) gives an error to its
+//! caller.
 
 use std::cell::RefCell;
 use std::str::FromStr;

@@ -1,6 +1,7 @@
 //! Whether what a configuration names as a store is one that can be spoken to.
 //!
-//! A URL is never repeated in an error: it may hold a password. Its scheme is, if it looks like one.
+//! A URL is never repeated in an error: it may hold a password. Its scheme is, if it looks like
+//! one.
 
 use std::fs::File;
 use std::path::Path;

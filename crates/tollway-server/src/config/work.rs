@@ -1,4 +1,5 @@
-//! How much reading a configuration costs, counted in tests alone: a clock would measure the machine.
+//! How much reading a configuration costs, counted in tests alone: a clock would measure the
+//! machine.
 
 #[cfg(test)]
 thread_local! {

@@ -42,7 +42,8 @@ fn permit(call: &Call<'_>) -> Result<(), Trouble> {
     if auth.is_open() {
         return Err(Trouble::NoToken);
     }
-    // Again, by these tokens: since the request was permitted the service may have ceased to be open.
+    // Again, by these tokens: since the request was permitted the service may have ceased to be
+    // open.
     match auth.role_of_field(call.request.fields.field("authorization")) {
         Some(Role::Admin) => Ok(()),
         _ => Err(Trouble::Forbidden),

@@ -5,8 +5,8 @@
 //!        path                `-- whoever may write to the socket may connect
 //! ```
 //!
-//! Without a mode only the process's own user may connect, and its group if one is given. The umask is
-//! not asked: where it is 0, every program on the machine would be let in.
+//! Without a mode only the process's own user may connect, and its group if one is given. The umask
+//! is not asked: where it is 0, every program on the machine would be let in.
 
 use std::fmt;
 use std::io;

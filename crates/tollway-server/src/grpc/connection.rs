@@ -166,9 +166,9 @@ async fn answer_call(
     })
 }
 
-/// Answers a probe. Strangers may ask for health: what they have not finished sending is held within
-/// the bounds of any request, and not for longer. A call of reflection goes on for as long as its
-/// client likes, so it has a place for one message.
+/// Answers a probe. Strangers may ask for health: what they have not finished sending is held
+/// within the bounds of any request, and not for longer. A call of reflection goes on for as long
+/// as its client likes, so it has a place for one message.
 async fn answer_probe(
     worker: &Worker,
     mut probes: Probes,
@@ -215,8 +215,8 @@ fn counted(worker: &Worker, response: Response<UnaryBody>) -> Response<UnaryBody
     response
 }
 
-/// Health needs no token: a probe has none. A page in a browser cannot say that it sends gRPC unless
-/// it is permitted to, so whoever does not say it is refused.
+/// Health needs no token: a probe has none. A page in a browser cannot say that it sends gRPC
+/// unless it is permitted to, so whoever does not say it is refused.
 fn permit(worker: &Worker, peer: IpAddr, request: &Request<Incoming>) -> Result<(), Status> {
     let kind = request.headers().get(http::header::CONTENT_TYPE).map(|kind| kind.as_bytes());
     if !kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {

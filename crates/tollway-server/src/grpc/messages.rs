@@ -1,8 +1,8 @@
 //! The messages of Envoy's `rls.proto` and of throttlecrab, as far as they are used.
 //!
 //! Written by hand: the closure of `rls.proto` is 25 files and half a minute of compiling, of which
-//! these few messages are spoken. Each is written once, and becomes both the type that is decoded and
-//! the row of a table from which [`super::reflection`] describes it.
+//! these few messages are spoken. Each is written once, and becomes both the type that is decoded
+//! and the row of a table from which [`super::reflection`] describes it.
 
 use prost::Message;
 
@@ -163,8 +163,8 @@ messages! { THROTTLECRAB:
     }
 }
 
-/// What `google.protobuf.Struct` is made of: prost has the types, and no table of their fields. A map
-/// is a list of entries on the wire.
+/// What `google.protobuf.Struct` is made of: prost has the types, and no table of their fields. A
+/// map is a list of entries on the wire.
 pub(super) const STRUCT: &[Described] = &[
     ("Struct", &[("fields", 1, "message", "repeated", "FieldsEntry")]),
     ("FieldsEntry", &[("key", 1, "string", "", ""), ("value", 2, "message", "", "Value")]),

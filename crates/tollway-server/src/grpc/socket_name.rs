@@ -14,8 +14,8 @@
 //!
 //! No table is needed for that: how a field is written says where it ends. A field in the table of
 //! the reader is shorter than the writer thinks, so the reader keeps fields that the writer has
-//! forgotten, and never the other way round. What is malformed, or longer than a head may be, passes
-//! as it is, to be refused where everything is.
+//! forgotten, and never the other way round. What is malformed, or longer than a head may be,
+//! passes as it is, to be refused where everything is.
 
 use std::io;
 use std::pin::Pin;
@@ -209,8 +209,8 @@ fn text(block: &[u8], at: usize) -> Option<(usize, usize)> {
     Some((start, end))
 }
 
-/// The integer in the lowest `bits` of the byte at `at` and, if they are all set, after it (RFC 7541,
-/// section 5.1); and where it ends.
+/// The integer in the lowest `bits` of the byte at `at` and, if they are all set, after it (RFC
+/// 7541, section 5.1); and where it ends.
 fn integer(block: &[u8], at: usize, bits: u32) -> Option<(usize, usize)> {
     let mask = (1usize << bits) - 1;
     let mut value = usize::from(*block.get(at)?) & mask;

@@ -2,9 +2,9 @@
 //!
 //! Plain means: HTTP/1.1, a target that is a path, one `Host`, a `Content-Length` or no body, and
 //! none of the fields that change how a message is framed or a connection goes on. A message about
-//! whose end two readers could disagree is never plain, so request smuggling finds one strict reader
-//! here. Lines end with CRLF: a line feed alone, which some readers take for an end and others do
-//! not, is refused.
+//! whose end two readers could disagree is never plain, so request smuggling finds one strict
+//! reader here. Lines end with CRLF: a line feed alone, which some readers take for an end and
+//! others do not, is refused.
 
 use std::io;
 use std::rc::Rc;
@@ -233,9 +233,9 @@ fn head_of(bytes: &[u8]) -> &[u8] {
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// Whether a line of a head that httparse has read ends with a line feed alone. It refuses a carriage
-/// return that no line feed follows, so that there are as many of one as of the other unless a line
-/// feed stands alone.
+/// Whether a line of a head that httparse has read ends with a line feed alone. It refuses a
+/// carriage return that no line feed follows, so that there are as many of one as of the other
+/// unless a line feed stands alone.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let count = |wanted| head.iter().filter(|&&byte| byte == wanted).count();
     count(b'\n') != count(b'\r')
@@ -247,8 +247,8 @@ fn has_lone_line_feed(head: &[u8]) -> bool {
     before.zip(head).any(|(before, byte)| *byte == b'\n' && *before != b'\r')
 }
 
-/// The length of the body and the one `Host`, `None` if there is none or more; nothing if the request
-/// is not plain.
+/// The length of the body and the one `Host`, `None` if there is none or more; nothing if the
+/// request is not plain.
 fn framing<'a>(headers: &[httparse::Header<'a>]) -> Option<(usize, Option<&'a [u8]>)> {
     let (mut length, mut host, mut hosts) = (None, None, 0);
     for header in headers {

@@ -1,8 +1,8 @@
 //! The unusual ways to say HTTP, by hyper: HTTP/2, chunked bodies, `Expect`, HTTP/1.0.
 //!
-//! Over HTTP/1 one request is read so, and the connection is closed after its answer: hyper reads more
-//! leniently than [`super::connection`] does (a line feed alone ends a line), so that behind a request
-//! about whose end two readers may disagree there is no second one to smuggle.
+//! Over HTTP/1 one request is read so, and the connection is closed after its answer: hyper reads
+//! more leniently than [`super::connection`] does (a line feed alone ends a line), so that behind a
+//! request about whose end two readers may disagree there is no second one to smuggle.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

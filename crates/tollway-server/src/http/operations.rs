@@ -1,4 +1,5 @@
-//! `POST /v1/check` and the other operations of [`crate::operation`] in JSON, and `/v1/check-batch`.
+//! `POST /v1/check` and the other operations of [`crate::operation`] in JSON, and
+//! `/v1/check-batch`.
 
 use std::borrow::Cow;
 

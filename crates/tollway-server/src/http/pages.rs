@@ -5,9 +5,9 @@
 //! resolve to this machine), if its browser says that another site's page sent it, or if its body
 //! is not said to be JSON (a page can send any other body without being asked).
 //!
-//! Where tokens are known none of this is looked at: a page cannot add an `Authorization` field to a
-//! request for another site unless that site permits it, which this one never does, and there are no
-//! cookies that a browser would add by itself.
+//! Where tokens are known none of this is looked at: a page cannot add an `Authorization` field to
+//! a request for another site unless that site permits it, which this one never does, and there are
+//! no cookies that a browser would add by itself.
 //!
 //! | path | host | site | JSON |
 //! |---|---|---|---|
@@ -17,8 +17,9 @@
 //! | everything else | known | this one, or no page | if there is a body |
 //!
 //! A proxy that asks `/v1/gate` passes on what it was sent, `Host` and `Origin` of its own site
-//! included, so nothing there tells a page from a proxy. What a page can do there is to use up units
-//! of this machine's address, or of a key that it can put into a field; a token ends that too.
+//! included, so nothing there tells a page from a proxy. What a page can do there is to use up
+//! units of this machine's address, or of a key that it can put into a field; a token ends that
+//! too.
 
 use tollway_core::fields::is_foreign_page;
 

@@ -10,7 +10,8 @@
 //!
 //! Names are segments of the path, percent-encoded where need be; groups stand in bodies and in the
 //! query. Moments are milliseconds since the epoch, waits milliseconds. The role `read` is shown
-//! figures: jobs without their payloads, results, groups, reasons and workers, and no list of groups.
+//! figures: jobs without their payloads, results, groups, reasons and workers, and no list of
+//! groups.
 
 pub(super) mod control;
 pub(super) mod jobs;

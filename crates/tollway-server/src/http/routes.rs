@@ -1,5 +1,5 @@
-//! Which path is answered by what, and who may ask: one table for routing, permissions, the names of
-//! spans and the test of the OpenAPI document.
+//! Which path is answered by what, and who may ask: one table for routing, permissions, the names
+//! of spans and the test of the OpenAPI document.
 
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
@@ -19,7 +19,8 @@ use crate::worker::Worker;
 pub(crate) struct Route {
     page: Page,
     pub method: &'static str,
-    /// As the OpenAPI document writes it: `{name}` stands for a segment, `{policy}` for all of them.
+    /// As the OpenAPI document writes it: `{name}` stands for a segment, `{policy}` for all of
+    /// them.
     pub path: &'static str,
     has_parameters: bool,
     /// The role that it needs; `None` if nobody has to show a token.

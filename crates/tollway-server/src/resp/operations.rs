@@ -13,17 +13,17 @@
 //! ```
 //!
 //! `TOLL.CHECK` answers `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining,
-//! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no wait
-//! helps. Milliseconds are rounded up.
+//! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no
+//! wait helps. Milliseconds are rounded up.
 //!
-//! The same array in RESP2 and RESP3, with 1 and 0 for truth. Rejected: a map in RESP3. Some clients
-//! make an array of names and values of it, whose first element is the word `allowed`: after an
-//! upgrade of the client, `if (reply[0])` would be true for every denial.
+//! The same array in RESP2 and RESP3, with 1 and 0 for truth. Rejected: a map in RESP3. Some
+//! clients make an array of names and values of it, whose first element is the word `allowed`:
+//! after an upgrade of the client, `if (reply[0])` would be true for every denial.
 //!
 //! `COUNT` takes the units whether or not the policy would allow it. `NANOS` tells times in
 //! nanoseconds (`retry_after_ns`, `reset_after_ns`) and adds `next_after_ns`, so that another
-//! Tollway can pass on exactly what was decided. It stands alone at the end, where no policy can:
-//! a policy is followed by a key. A take grants as many of `n` units as there are, none if there are
+//! Tollway can pass on exactly what was decided. It stands alone at the end, where no policy can: a
+//! policy is followed by a key. A take grants as many of `n` units as there are, none if there are
 //! none; the charge beside it is the decision on what was granted, or on one unit if nothing was.
 
 use tollway_core::{Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};

@@ -87,8 +87,8 @@ impl ThrottleCommand {
         });
     }
 
-    /// The answer to a look or a refund. A key that earlier numbers emptied further than these allow
-    /// is limited even for a quantity of 0.
+    /// The answer to a look or a refund. A key that earlier numbers emptied further than these
+    /// allow is limited even for a quantity of 0.
     pub(super) fn encode_snapshot(
         self,
         snapshot: Snapshot,

@@ -22,8 +22,8 @@ pub(crate) struct Response {
     pub fields: Vec<(&'static str, String)>,
     /// A body for the client, if the request is over a limit.
     pub body: Option<String>,
-    /// What the rules tell the proxy of the descriptors that matched and passed; of two that say the
-    /// same name, the later one.
+    /// What the rules tell the proxy of the descriptors that matched and passed; of two that say
+    /// the same name, the later one.
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 

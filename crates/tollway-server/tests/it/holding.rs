@@ -41,8 +41,8 @@ async fn http2_client(address: SocketAddr) -> http2::SendRequest<Upload> {
 
 const CHECK: (&str, &str) = ("/v1/check", "application/json");
 
-/// `count` requests at once over one connection, each with most of a long body and no end; the status
-/// of each that was answered while `until` did not hold.
+/// `count` requests at once over one connection, each with most of a long body and no end; the
+/// status of each that was answered while `until` did not hold.
 async fn uploads(
     address: SocketAddr,
     (path, kind): (&str, &str),
@@ -113,7 +113,8 @@ fn a_body_that_nothing_reads_is_not_held_for_strangers() {
     assert_eq!(held(running.server.service()), 0);
 }
 
-/// Health is asked without a token, so strangers may begin calls; what they leave unfinished counts.
+/// Health is asked without a token, so strangers may begin calls; what they leave unfinished
+/// counts.
 #[test]
 fn unfinished_calls_for_health_are_held_within_the_bounds() {
     let running = start(&format!("{TOKEN}[limits]\nslow_client = \"10m\"\n{POLICY}"));

@@ -133,8 +133,8 @@ async fn round(
 ) -> Figures {
     match contender {
         Contender::Lone(way, count) => {
-            // Callers that share a connection send without waiting for each other, as the ledger's do
-            // and those of the usual clients.
+            // Callers that share a connection send without waiting for each other, as the ledger's
+            // do and those of the usual clients.
             let lines = connections[..count].iter().cycle().take(CONNECTIONS);
             let lines: Vec<_> = lines.cloned().collect();
             measure(&lines, 1, move |c, n| lone_claim(c, way, n)).await

@@ -152,7 +152,8 @@ mod tests {
 
     use super::*;
 
-    /// Few tags in few tables, at both ends of the range: entries share homes and go around the end.
+    /// Few tags in few tables, at both ends of the range: entries share homes and go around the
+    /// end.
     fn hash() -> impl Strategy<Value = u64> {
         let tag = prop_oneof![0u64..4, Just(1 << 31), (u64::from(u32::MAX) - 4)..1 << 32];
         (0u64..2, tag).prop_map(|(table, tag)| table << 56 | tag << 16)

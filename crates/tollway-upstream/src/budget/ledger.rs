@@ -87,7 +87,8 @@ impl Permit {
         self.waited
     }
 
-    /// Learns from the answer. Call it as soon as the header fields are there: others wait for them.
+    /// Learns from the answer. Call it as soon as the header fields are there: others wait for
+    /// them.
     pub fn complete(mut self, observation: &Observation) {
         self.settle(Fate::Answered(observation));
     }

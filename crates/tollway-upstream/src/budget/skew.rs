@@ -8,7 +8,8 @@
 //!  date - arrived  <=  offset  <  date + 1 s - sent
 //! ```
 //!
-//! Only the lower bound is used: a wait until an instant on the upstream's clock must not end early.
+//! Only the lower bound is used: a wait until an instant on the upstream's clock must not end
+//! early.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! Two renames of a channel in ten minutes, a crosspost in an hour: limits that no field announces
 //! and that only a refusal shows. They must not stop the other requests of the bucket. After its
-//! first refusal a sub-limit goes one request at a time, and what was counted between two refusals is
-//! its limit from then on: the upstream need not say it twice.
+//! first refusal a sub-limit goes one request at a time, and what was counted between two refusals
+//! is its limit from then on: the upstream need not say it twice.
 
 use std::time::Duration;
 

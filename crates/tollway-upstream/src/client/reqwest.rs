@@ -14,9 +14,10 @@ const BODY_MAX: u64 = 64 << 10;
 /// Makes a client keep to its budgets. One per credential; clones share the budgets.
 ///
 /// It sends a refused request again by itself where reqwest can clone it: a body in memory, not a
-/// stream. Leave 429s out of any other middleware that retries. A [`ClaimOptions`](super::ClaimOptions) in a request's
-/// extensions says how long it can wait. A request that is not sent fails with
-/// [`Error::Middleware`], whose source is a [`Refusal`](crate::budget::Refusal).
+/// stream. Leave 429s out of any other middleware that retries. A
+/// [`ClaimOptions`](super::ClaimOptions) in a request's extensions says how long it can wait. A
+/// request that is not sent fails with [`Error::Middleware`], whose source is a
+/// [`Refusal`](crate::budget::Refusal).
 ///
 /// ```no_run
 /// # fn example(ledger: std::sync::Arc<dyn tollway_upstream::budget::Ledger>) -> Option<()> {

@@ -16,8 +16,8 @@ use crate::message;
 
 /// Makes a client keep to its budgets. One layer per credential; clones share the budgets.
 ///
-/// Requests are told apart by method and path; a [`ClaimOptions`](super::ClaimOptions) in their extensions says how long
-/// they can wait and how urgent they are.
+/// Requests are told apart by method and path; a [`ClaimOptions`](super::ClaimOptions) in their
+/// extensions says how long they can wait and how urgent they are.
 #[derive(Clone, Debug)]
 pub struct BudgetLayer<R = NoReplay> {
     settings: ClientSettings,

@@ -1,8 +1,8 @@
 //! The text of a profile, as it is written, and how single values in it are read.
 //!
 //! A value is validated where it is read, so serde names its place in the text. What depends on
-//! several values is validated in `build`; such values keep their place (`Spanned`), so that the error
-//! can name the line and the field. docs/upstream.md explains each field.
+//! several values is validated in `build`; such values keep their place (`Spanned`), so that the
+//! error can name the line and the field. docs/upstream.md explains each field.
 
 use std::time::Duration;
 

@@ -56,7 +56,8 @@ pub struct Observation {
     pub retry_after: Option<Duration>,
     /// Whom a refusal concerns; none if it was not said.
     pub scope: Option<Scope>,
-    /// The `Date` of the response, since the Unix epoch: the upstream's clock, truncated to a second.
+    /// The `Date` of the response, since the Unix epoch: the upstream's clock, truncated to a
+    /// second.
     pub date: Option<Duration>,
     /// Whether the upstream counts it as an invalid request (Discord's 10,000 per 10 minutes).
     pub invalid: bool,

@@ -93,13 +93,14 @@ impl Route {
         self.0.class.as_deref()
     }
 
-    /// The route without its major parameters: `GET /channels/:major`; `all` where there is but one.
+    /// The route without its major parameters: `GET /channels/:major`; `all` where there is but
+    /// one.
     pub(crate) fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the upstream's own name of its bucket is remembered by: its name, or method and path where
-    /// the profile puts routes together in classes.
+    /// What the upstream's own name of its bucket is remembered by: its name, or method and path
+    /// where the profile puts routes together in classes.
     pub(crate) fn shape(&self) -> &str {
         self.0.shape.as_deref().unwrap_or(&self.0.name)
     }

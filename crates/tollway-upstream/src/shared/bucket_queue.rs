@@ -1,7 +1,7 @@
 //! The claims of this process on one bucket: who waits, places in the store's queue, open permits.
 //!
-//! Requests that meet a sub-limit of their own have a queue of their own, and so have those that the
-//! limit over all routes does not count.
+//! Requests that meet a sub-limit of their own have a queue of their own, and so have those that
+//! the limit over all routes does not count.
 //!
 //! ```text
 //!   waiters ──> fresh tickets ──claim──> granted ──> open permits ──> answer, or dropped
@@ -57,8 +57,8 @@ pub(super) struct State {
     was_woken: bool,
     /// Permits given out, and since when.
     pub(super) open: HashMap<String, Instant>,
-    /// Answers being learned that give the bucket another name: whoever waits asks there in a moment,
-    /// and is not refused for what the old name says.
+    /// Answers being learned that give the bucket another name: whoever waits asks there in a
+    /// moment, and is not refused for what the old name says.
     pub(super) moving: u32,
     /// When the placed tickets are worth another claim.
     pub(super) due: Option<Instant>,
@@ -297,8 +297,8 @@ impl State {
         }
         let now = Instant::now();
         let wait = if std::mem::take(&mut self.was_woken) { Duration::ZERO } else { reply.wait };
-        // A message that came while this claim was under way, about tickets that it did not name, has
-        // set an earlier time: overwritten, its tickets would sleep until the next beat.
+        // A message that came while this claim was under way, about tickets that it did not name,
+        // has set an earlier time: overwritten, its tickets would sleep until the next beat.
         let next = now + wait.min(beat);
         self.due = Some(self.due.map_or(next, |due| due.min(next)));
         if self.moving > 0 {

@@ -1,8 +1,8 @@
 //! The claims of this process that wait for a bucket, and which of them a granted permit goes to.
 //!
-//! Between processes the store keeps the order of arrival. A place in the store's queue belongs to a
-//! process; the [fair queue](crate::fair_queue) decides which of its claims takes it. A permit says
-//! what its request takes, so it goes to the first claim that takes as much.
+//! Between processes the store keeps the order of arrival. A place in the store's queue belongs to
+//! a process; the [fair queue](crate::fair_queue) decides which of its claims takes it. A permit
+//! says what its request takes, so it goes to the first claim that takes as much.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! What an answer teaches, in the numbers that the script takes.
 //!
 //! The Spectacles keys hold one counter for each bucket: that of the first dimension that counts a
-//! bucket, and of its first window. All others are told as further limits, see `scripts/meters.lua`.
+//! bucket, and of its first window. All others are told as further limits, see
+//! `scripts/meters.lua`.
 
 use std::time::Duration;
 

@@ -134,8 +134,8 @@ impl Fleet {
         let dialer = Dialer::new(&inner.url, prefix.key("global").as_bytes(), store)?;
         let channels = vec![format!("*{WAKE}{}", inner.process), format!("*{RENAMED}")];
         let settings = ClientSettings {
-            // There is nothing that may be allowed meanwhile, as a limiter does: a server that takes
-            // the subscription, or answers anything, is there.
+            // There is nothing that may be allowed meanwhile, as a limiter does: a server that
+            // takes the subscription, or answers anything, is there.
             connection_proves: Proof::Written,
             answer_proves: Proof::Written,
             subscription: Some((channels, inner.pushes.clone())),

@@ -155,8 +155,8 @@ fn hex(secret: &[u8], bytes: usize) -> String {
     text
 }
 
-/// The route as Spectacles clients write it: without the tokens of webhooks, and with the method only
-/// where a message is deleted, which has a limit of its own.
+/// The route as Spectacles clients write it: without the tokens of webhooks, and with the method
+/// only where a message is deleted, which has a limit of its own.
 fn spectacles_of(route: &Route) -> String {
     let mut segments: Vec<&str> = route.path().split('/').collect();
     if let ["", "webhooks", _, token, ..] = &mut segments[..]

@@ -137,8 +137,8 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
     }
 }
 
-/// Waits for tokens of the limits that no answer tells of: at dispatch, not when the wait began. That
-/// over all routes comes last, for it is the one that others wait for most.
+/// Waits for tokens of the limits that no answer tells of: at dispatch, not when the wait began.
+/// That over all routes comes last, for it is the one that others wait for most.
 async fn with_tokens(
     ledger: &LedgerState,
     queue: &BucketQueue,

@@ -218,8 +218,8 @@ impl LedgerState {
         if told.as_ref().is_err_and(Failure::is_transient) && self.is_back_soon().await {
             let _ = self.client.run(script::observe(), &home.keys.0, &args).await;
         }
-        // Only now: whoever knew the name earlier would find nothing under it, and send a probe into
-        // the window that this answer tells of.
+        // Only now: whoever knew the name earlier would find nothing under it, and send a probe
+        // into the window that this answer tells of.
         if let (true, Some(name)) = (is_moved, &observation.bucket) {
             self.rename(&queue, &template_of(&route), name).await;
             queue.state().moving -= 1;

@@ -1,5 +1,5 @@
-//! Tokens of limits that no answer tells of, taken from the store in batches and spent in this process:
-//! of the limit over all routes, and of those that the profile states for a bucket.
+//! Tokens of limits that no answer tells of, taken from the store in batches and spent in this
+//! process: of the limit over all routes, and of those that the profile states for a bucket.
 //!
 //! One call serves everybody who waits at that time. A batch is spent within a short time or lost;
 //! `scripts/tokens.lua` draws why no period of any phase then holds more than the limit. While the
@@ -84,8 +84,8 @@ impl TokenBatch {
         }
     }
 
-    /// Waits for the tokens that a claim needs; answers the wait that would be needed if that is past
-    /// the deadline.
+    /// Waits for the tokens that a claim needs; answers the wait that would be needed if that is
+    /// past the deadline.
     pub(super) async fn take(
         &self,
         ledger: &LedgerState,

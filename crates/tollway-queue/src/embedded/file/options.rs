@@ -28,8 +28,8 @@ enum Storage {
 }
 
 impl FileOptions {
-    /// The file at `path`, two-phase commits, 64 MiB of cache, a journal of 4 MiB, a reserve of 8 MiB
-    /// beside it: twice the journal, since what is folded is there twice until it is committed.
+    /// The file at `path`, two-phase commits, 64 MiB of cache, a journal of 4 MiB, a reserve of 8
+    /// MiB beside it: twice the journal, since what is folded is there twice until it is committed.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let options = Self {
             storage: Storage::Path(path.into()),
@@ -120,9 +120,9 @@ fn create_whole(builder: &Builder, path: &Path) -> Result<(), Error> {
     std::fs::rename(&unfinished, path).map_err(io)
 }
 
-/// Makes the name of the file durable: after a power cut the file would be there without it, and what
-/// was acknowledged would be gone with the name. Whenever it is opened, since the process that gave
-/// it the name may have died before it could do this.
+/// Makes the name of the file durable: after a power cut the file would be there without it, and
+/// what was acknowledged would be gone with the name. Whenever it is opened, since the process that
+/// gave it the name may have died before it could do this.
 fn sync_folder(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     std::fs::File::open(folder.unwrap_or_else(|| ".".as_ref()))?.sync_all()

@@ -7,8 +7,9 @@
 //!   well   the reserve can be set aside again: there is room once more
 //! ```
 //!
-//! Without it a full disk would stop everything: the journal cannot be folded, so the file cannot be
-//! opened after the commit that failed, and work that is done cannot be settled and is done again.
+//! Without it a full disk would stop everything: the journal cannot be folded, so the file cannot
+//! be opened after the commit that failed, and work that is done cannot be settled and is done
+//! again.
 //!
 //! Bytes without a pattern are written, not a length set: a file system that stores holes, or
 //! compresses, would set nothing aside.

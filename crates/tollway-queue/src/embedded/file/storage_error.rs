@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, ErrorKind};
 
-/// Does `work` with the database, which panics where a page of a damaged file makes no sense: that is
-/// told as damage. What `work` owns is gone then; the file is opened anew for the next call.
+/// Does `work` with the database, which panics where a page of a damaged file makes no sense: that
+/// is told as damage. What `work` owns is gone then; the file is opened anew for the next call.
 pub(super) fn contained<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied();

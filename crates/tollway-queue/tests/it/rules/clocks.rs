@@ -70,8 +70,8 @@ struct Call {
     answered: Timestamp,
 }
 
-/// Sixteen jobs of two groups at two per ten seconds, while the clock is an hour ahead for a second.
-/// Gives the calls from the jump on, in true time, and what the others were told after it.
+/// Sixteen jobs of two groups at two per ten seconds, while the clock is an hour ahead for a
+/// second. Gives the calls from the jump on, in true time, and what the others were told after it.
 fn ahead_and_back(at: At) -> (Vec<Call>, BTreeMap<u64, Timestamp>) {
     let bench = Bench::new(at, "slots 2/10s");
     let all: Vec<u64> = (0..16).map(|n| bench.put(job(["g", "h"][n % 2]), START)).collect();

@@ -1,5 +1,5 @@
-//! The seed's policy, as its chart draws it: a counter per aligned window, a counter of who waits, a
-//! monitor that looks once a second.
+//! The seed's policy, as its chart draws it: a counter per aligned window, a counter of who waits,
+//! a monitor that looks once a second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

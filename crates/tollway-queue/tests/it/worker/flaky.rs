@@ -8,8 +8,8 @@ use tollway_queue::{
     Backend, Call, Command, Embedded, Error, ErrorKind, Operation, QueueName, Reply, Wake,
 };
 
-/// A backend in memory that stores no outcome before `until`, and tells who waits for the second time
-/// to come at `told`.
+/// A backend in memory that stores no outcome before `until`, and tells who waits for the second
+/// time to come at `told`.
 pub(super) struct Flaky {
     queues: Embedded,
     until: Instant,

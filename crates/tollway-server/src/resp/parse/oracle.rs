@@ -1,4 +1,5 @@
-//! What the `redis-protocol` crate makes of the same bytes: shared by the unit tests and the fuzz target.
+//! What the `redis-protocol` crate makes of the same bytes: shared by the unit tests and the fuzz
+//! target.
 
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 

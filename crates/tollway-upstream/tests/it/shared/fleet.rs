@@ -189,7 +189,8 @@ async fn a_bucket_can_be_seen_and_unlocked() {
         assert_eq!(bucket.id, ROUTE);
         assert_eq!((bucket.dimensions[0].limit, bucket.dimensions[0].remaining), (5, 0));
         assert!(try_claim(&stage.ledger).await.is_err());
-        // Whoever was refused leaves the line in the background, and until then others are behind it.
+        // Whoever was refused leaves the line in the background, and until then others are behind
+        // it.
         until("nobody is left in line", async || line(&stage).await == 0).await;
         assert!(stage.ledger.unlock(ROUTE).await.unwrap(), "{engine:?}");
         assert!(try_claim(&stage.ledger).await.is_ok(), "{engine:?}: its next request is a probe");

@@ -199,8 +199,8 @@ async fn answers_of_several_windows_that_come_late_are_not_taken_for_a_sliding_o
     for engine in Engine::available() {
         let stage = Stage::of_five(engine, LONG).await;
         let mut late = take_all(&stage.ledger, 20).await.into_iter();
-        // Each window began when the one before it was over, by the upstream's clock, and each answer
-        // comes while the window goes on by ours.
+        // Each window began when the one before it was over, by the upstream's clock, and each
+        // answer comes while the window goes on by ours.
         let mut permit = || late.next().expect("four are under way");
         for window in 1..=3_u64 {
             let reset_at_ms = 10_000_000 + window * TEN_MINUTES_MS;
@@ -233,8 +233,9 @@ async fn of_several_answers_under_another_name_the_first_to_be_learned_speaks_fo
         .await;
         let mut permits = take_all_of(&stage.ledger).await;
         assert_eq!(permits.len(), 5, "{engine:?}");
-        // The answer to the first has left the old name, and has not come to the new one. Nothing that
-        // is under way here or there tells of it, but for what the answer to the second says is left.
+        // The answer to the first has left the old name, and has not come to the new one. Nothing
+        // that is under way here or there tells of it, but for what the answer to the second says
+        // is left.
         let _: Value = stage.tell_script("ZPOPMIN @", &of_old("tollway:leases")).await;
         let second = told(6, 3, TEN_MINUTES_MS, 1_000);
         permits.remove(1).complete(&Observation { bucket: Some("abc".into()), ..second });

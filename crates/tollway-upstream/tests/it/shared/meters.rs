@@ -1,4 +1,5 @@
-//! Several limits at once on real servers: tokens beside requests, a longer window, the credential's.
+//! Several limits at once on real servers: tokens beside requests, a longer window, the
+//! credential's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,7 +195,8 @@ async fn a_burst_and_a_longer_window_hold_together_over_all_methods_and_processe
         probe.complete(&riot(&api, "1:1,97:120"));
         api.until(OF_CREDENTIAL, "0.1", 3).await;
         let other = join(&api.stage, &api.profile).await;
-        // Three of the hundred are left, whoever takes them: this method, another one, another process.
+        // Three of the hundred are left, whoever takes them: this method, another one, another
+        // process.
         let status = "/lol/status/v4/platform-data";
         let permits = [
             go(&api.ledger, api.target).await,
@@ -251,8 +253,8 @@ async fn who_waits_for_the_credential_is_woken_by_any_bucket_in_order_of_arrival
             async move { ledger.claim(claim).await }
         });
         waiting(2).await;
-        // The last was never sent: its place goes to who came first, although the bucket of the second
-        // is as near, and although nothing of either bucket has happened.
+        // The last was never sent: its place goes to who came first, although the bucket of the
+        // second is as near, and although nothing of either bucket has happened.
         last.cancel();
         let permit = tokio::time::timeout(super::stage::PATIENCE, first).await;
         let permit = permit.expect("it is woken").unwrap().expect("it may go");

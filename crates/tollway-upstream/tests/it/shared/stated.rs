@@ -11,8 +11,8 @@ use super::stage::{Stage, settings};
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// How many requests go to each of the targets, by two processes in turns, until one has to wait; and
-/// for how long.
+/// How many requests go to each of the targets, by two processes in turns, until one has to wait;
+/// and for how long.
 async fn go_until_refused(
     engine: Engine,
     name: &str,
