@@ -1,5 +1,5 @@
-//! Any bytes at the HTTP port are answered the same however they are cut, by HTTP/1.1 replies, and the
-//! connection ends by itself.
+//! Any bytes at the HTTP port are answered the same however they are cut, by HTTP/1.1 replies, and
+//! the connection ends by itself.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes at the RESP port are answered by well-formed replies, and the connection ends by itself.
+//! Any bytes at the RESP port are answered by well-formed replies, and the connection ends by
+//! itself.
 
 #![no_main]
 

@@ -446,7 +446,8 @@ impl State {
         taken_at: Option<Timestamp>,
         now: Timestamp,
     ) {
-        each!(algorithm, &mut *self, (own, it) => Apply::refund(own, it, units, taken_at, now), else {
+        let at = taken_at;
+        each!(algorithm, &mut *self, (own, it) => Apply::refund(own, it, units, at, now), else {
             *self = Self::vacant(algorithm);
         });
     }

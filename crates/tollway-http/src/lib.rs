@@ -4,7 +4,7 @@
 //! ```text
 //!   client --------> FirstRequest (asks anything at all?)
 //!   client --bytes--> Room (how much is held, by all together) --> answer
-//!   client <--bytes-- WriteTimeout (takes anything at all?), Answers (takes of every answer?) <-- answer
+//!   client <--bytes-- WriteTimeout (reads at all?), Answers (reads each answer?) <-- answer
 //! ```
 //!
 //! Deliberately absent: reading and answering requests, which each of the two does in its own way.

@@ -3,7 +3,7 @@
 //! ```text
 //!   lease ──> POST target, the payload as body ──> 2xx          done
 //!                                              ──> 429, or 503 that says when:  the group waits
-//!                                              ──> 408, 425, 5xx, no answer:    failed, tried again
+//!                                              ──> 408, 425, 5xx, no answer:    failed, retried
 //!                                              ──> anything else:               dead at once
 //! ```
 //!

@@ -125,7 +125,7 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// If the URL does not read, the server refuses the credentials, or it cannot be reached and
+    /// If the URL is not valid, the server refuses the credentials, or it cannot be reached and
     /// [`tollway_redis::Settings::start_without`] of the connection is off. Without a server calls
     /// fail until it is found, which every call tries, and the backend by itself if nobody calls.
     pub async fn connect(url: &str, settings: RedisSettings) -> Result<Self, Error> {
@@ -164,7 +164,7 @@ fn refused(error: StoreError) -> Error {
 }
 
 fn dialer(url: &str, base: &str, settings: &RedisSettings) -> Result<Dialer, Error> {
-    let misuse = |error| Error::new(ErrorKind::Misuse, "the URL does not read").caused_by(error);
+    let misuse = |error| Error::new(ErrorKind::Misuse, "the URL is not valid").caused_by(error);
     Dialer::new(url, base.as_bytes(), &settings.connection).map_err(misuse)
 }
 

@@ -117,7 +117,7 @@ impl Batch {
         requests: &[&Request],
         answer: Value,
     ) -> Vec<Result<Outcome, StoreError>> {
-        let unreadable = || Err(refused("the store's answer does not read"));
+        let unreadable = || Err(refused("the store's answer cannot be decoded"));
         let outcomes = self.read(requests, answer);
         outcomes.unwrap_or_else(|| requests.iter().map(|_| unreadable()).collect())
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   callers ──> Batcher ──> Client ──> EVALSHA, or EVAL where the server does not know the Script
 //!                             │  ^
-//!               Failure <─────┘  └── Dialer: fixed address, Sentinel, the holder of a cluster's slot
+//!               Failure <─────┘  └── Dialer: an address, Sentinel, the holder of a cluster's slot
 //!                  │
 //!                  └──> OutageRecord: since when, and why
 //! ```

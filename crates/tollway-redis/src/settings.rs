@@ -51,7 +51,7 @@ pub struct Settings {
     pub local_keys_max: usize,
     /// Whether to start although the store cannot be reached, or is a replica at the moment: its
     /// policies answer until it is found in the background. What waiting does not mend is an error
-    /// all the same: a URL that does not read, wrong credentials, a certificate that is not
+    /// all the same: a URL that is not valid, wrong credentials, a certificate that is not
     /// trusted.
     pub start_without: bool,
     /// Whether the hash tag of a key, as in `user{acme}:7`, chooses its slot in a cluster, so that

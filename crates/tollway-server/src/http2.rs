@@ -146,7 +146,7 @@ impl Holder {
     }
 
     /// The bytes of an answer with their place, which is given back when the last of them is sent:
-    /// a client that does not read has what it asked for held. `None` if there is no room.
+    /// a client that stops reading has what it asked for held. `None` if there is no room.
     pub(crate) fn keep(&self, bytes: Bytes) -> Option<Bytes> {
         let held = self.hold(bytes.len())?;
         Some(Bytes::from_owner(HeldBytes { bytes, _held: held }))

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   open ──> start ──┬── made ──> calls are answered, jobs are pushed
-//!                    └── the store is away ──> calls are answered 503, again once a second ──> made
+//!                    └── the store is away ──> calls get 503, retried every second ──> made
 //! ```
 //!
 //! After an outage of the store they are made again: it may have come back without its data. So

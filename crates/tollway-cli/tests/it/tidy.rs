@@ -22,7 +22,10 @@ const FILE_LINES_MAX: usize = 500;
 const COLUMNS_MAX: usize = 100;
 
 /// Files that are longer, and why.
-const LONG_FILES: [(&str, &str); 0] = [];
+const LONG_FILES: [(&str, &str); 1] = [(
+    "crates/tollway-core/src/algorithm.rs",
+    "one place for what all algorithms do: a new one adds an arm here and a file of its own",
+)];
 
 /// Names of modules that say nothing to a stranger.
 const RIDDLES: [&str; 26] = [
@@ -48,10 +51,11 @@ const WORDS: [(&str, &str); 5] = [
 ];
 
 /// Tests that sleep, and why they may.
-const SLEEPING_TESTS: [(&str, &str); 4] = [
+const SLEEPING_TESTS: [(&str, &str); 5] = [
     ("crates/tollway-queue/tests/it/worker.rs", "tokio's time is paused: nothing waits"),
     ("crates/tollway-tower/tests/it/waiting.rs", "tokio's time is paused: nothing waits"),
     ("crates/tollway-upstream/tests/it/shared/stage.rs", "how long the scripted upstream takes"),
+    ("crates/tollway-server/tests/it/redis_faults.rs", "looks again, within a bound"),
     ("crates/tollway-redis/tests/it/faults.rs", "looks again, within a bound, at a real server"),
 ];
 
@@ -96,14 +100,24 @@ fn files_are_readable() {
         }
         for (number, line) in text.lines().enumerate() {
             let columns = line.chars().count();
-            // A row of a table cannot be broken.
+            // A row of a table and a text that is asserted or sent cannot be broken.
             let is_row = line.trim_start_matches([' ', '/', '!']).starts_with('|');
-            if columns > COLUMNS_MAX && !is_row {
+            let is_text =
+                line.contains('"') || line.ends_with('\\') || is_within_text(&text, number);
+            if columns > COLUMNS_MAX && !is_row && !is_text {
                 wrong.push(format!("{name}:{}: {columns} columns", number + 1));
             }
         }
     }
     assert_none("files that are too long or too wide", &wrong);
+}
+
+/// Whether a line is one of a text over several lines: no code, no comment.
+fn is_within_text(text: &str, number: usize) -> bool {
+    let before: String = text.lines().take(number).collect::<Vec<_>>().join("\n");
+    let opened = before.rmatch_indices("r#\"").next().map(|(at, _)| at);
+    let closed = before.rmatch_indices("\"#").next().map(|(at, _)| at);
+    opened.is_some_and(|opened| closed.is_none_or(|closed| closed <= opened))
 }
 
 #[test]

@@ -52,13 +52,13 @@ impl hyper::body::Body for Frames {
 
 /// An answer, whole.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ProxyReply {
     pub(crate) status: u16,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Answer {
+impl ProxyReply {
     pub(crate) fn field(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
@@ -90,17 +90,17 @@ impl Rig {
         self
     }
 
-    pub(crate) async fn send(&self, request: Request<Outgoing>) -> Answer {
+    pub(crate) async fn send(&self, request: Request<Outgoing>) -> ProxyReply {
         self.try_send(request).await.unwrap()
     }
 
-    pub(crate) async fn try_send(&self, request: Request<Outgoing>) -> Result<Answer, String> {
+    pub(crate) async fn try_send(&self, request: Request<Outgoing>) -> Result<ProxyReply, String> {
         let asked = tokio::time::timeout(PATIENCE, self.client.request(request)).await;
         let response: Response<_> = asked.expect("in time").map_err(|error| error.to_string())?;
         let (head, body) = response.into_parts();
         let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time");
         let body = body.map_err(|error| error.to_string())?.to_bytes();
-        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+        Ok(ProxyReply { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> Request<Outgoing> {
@@ -125,11 +125,11 @@ impl Rig {
         request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap()
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> ProxyReply {
         self.send(self.request("GET", path)).await
     }
 
-    pub(crate) async fn post(&self, path: &str) -> Answer {
+    pub(crate) async fn post(&self, path: &str) -> ProxyReply {
         self.send(self.request_with("POST", path, &[], "{}")).await
     }
 

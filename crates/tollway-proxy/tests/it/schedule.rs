@@ -17,7 +17,7 @@ const WAY: Duration = Duration::from_millis(25);
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrive(usize, Ticket),
-    Answer(usize, Ticket),
+    ProxyReply(usize, Ticket),
     Look,
 }
 
@@ -61,7 +61,7 @@ impl Burst {
         while let Some(Reverse((now, _, event))) = self.agenda.pop() {
             match event {
                 Event::Arrive(number, ticket) => self.arrive(number, ticket, now),
-                Event::Answer(number, ticket) => self.answer(number, ticket, now),
+                Event::ProxyReply(number, ticket) => self.answer(number, ticket, now),
                 Event::Look => {}
             }
             while let Some((waiter, ticket)) = self.budgets.next(now) {
@@ -94,7 +94,7 @@ impl Burst {
         let response = self.upstream.answer(&request, now);
         let back = now.after(WAY + response.delay);
         self.answers.insert(number, response);
-        self.at(back, Event::Answer(number, ticket));
+        self.at(back, Event::ProxyReply(number, ticket));
     }
 
     fn answer(&mut self, number: usize, ticket: Ticket, now: Timestamp) {

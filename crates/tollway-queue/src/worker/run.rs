@@ -33,8 +33,9 @@ struct Running {
 }
 
 /// What a handler must be; every service that [`Worker::run`] takes is one.
-trait Handler:
-    Service<Task, Response: Into<Outcome>, Error: Display + Send, Future: Send> + Clone + Send + 'static
+trait Handler: Clone + Send + 'static
+where
+    Self: Service<Task, Response: Into<Outcome>, Error: Display + Send, Future: Send>,
 {
 }
 

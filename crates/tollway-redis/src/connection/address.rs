@@ -113,7 +113,7 @@ fn hosts(base: &str, rest: &str, default_port: &str) -> Result<Vec<ConnectionInf
 
 fn info(url: &str) -> Result<ConnectionInfo, StoreError> {
     let info = url.into_connection_info().map_err(|error| {
-        misuse("the store's URL does not read: redis://[user:password@]host[:port][/db]")
+        misuse("the store's URL is not valid; expected redis://[user:password@]host[:port][/db]")
             .caused_by(error)
     })?;
     // Without it a request may wait for the acknowledgement of the one before.

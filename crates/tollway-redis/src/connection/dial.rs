@@ -42,7 +42,7 @@ impl Dialer {
     ///
     /// # Errors
     ///
-    /// If the URL does not read.
+    /// If the URL is not valid.
     pub fn new(url: &str, key: &[u8], settings: &Settings) -> Result<Self, StoreError> {
         let target = match Address::parse(url)? {
             Address::One(info) => Target::Fixed(info),

@@ -130,8 +130,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As [`Self::load`], and if a certificate or key is missing, does not read, or does not belong
-    /// to the other, or if a folder or group is missing.
+    /// As [`Self::load`], and if a certificate or key is missing, cannot be decoded, or does not
+    /// belong to the other, or if a folder or group is missing.
     pub fn check(
         files: &[PathBuf],
         overrides: &Overrides,

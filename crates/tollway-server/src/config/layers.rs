@@ -6,7 +6,10 @@ use super::error::ConfigError;
 
 /// Declares the settings: each with its variable, how that reads, and what is expected of it.
 macro_rules! overrides {
-    ($($(#[$doc:meta])* $field:ident: $type:ty = $variable:literal $read:ident $expected:literal;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident: $type:ty = $variable:literal $read:ident $expected:literal;
+    )*) => {
         /// Settings from outside the files. `None` leaves the file's, or the default.
         #[derive(Clone, Default, PartialEq, Eq)]
         pub struct Overrides { $($(#[$doc])* pub $field: Option<$type>,)* }

@@ -52,7 +52,7 @@ impl ListenFields {
 }
 
 impl Listen {
-    /// What is left when environment and flags have had their say. What does not read is noted.
+    /// What is left when environment and flags have had their say. What cannot be read is noted.
     pub(super) fn new(over: &Overrides, finding: &Finding) -> Self {
         let endpoint = |field: &str, text: &Option<String>, default: Option<Endpoint>| match text {
             None => default,

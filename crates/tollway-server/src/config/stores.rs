@@ -75,7 +75,7 @@ fn check_url(url: &str, right: &str) -> Result<(), String> {
         let known = ["redis", "rediss", "tollway", "tollways"];
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let base = scheme.split('+').next().unwrap_or_default();
-        // A known scheme has an address that does not read: the store says how it would.
+        // A known scheme has an address that is not valid: the store says what it expects.
         if known.contains(&base) { error.to_string() } else { unsupported(url, right) }
     })
 }
@@ -110,7 +110,7 @@ mod tests {
             let told = check_queue_store(wrong).unwrap_err();
             assert!(told.contains("redb:PATH"), "{wrong}: {told}");
         }
-        assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("does not read"));
+        assert!(check_store("redis://:s3cret@h:port").unwrap_err().contains("not valid"));
         let told = check_store("memcached://x").unwrap_err();
         assert!(told.starts_with("memcached:// is not supported; expected memory, redis://"));
     }

@@ -1,6 +1,6 @@
 //! Server-sent events: a body that goes on for as long as somebody watches.
 //!
-//! A viewer who does not read is let go: what waits for it is one event, never a growing queue.
+//! A viewer that stops reading is let go: what waits for it is one event, never a growing queue.
 
 use std::convert::Infallible;
 use std::pin::Pin;

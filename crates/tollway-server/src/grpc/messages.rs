@@ -15,7 +15,8 @@ pub(super) type Described = (&'static str, &'static [Field]);
 macro_rules! messages {
     ($table:ident: $($(#[$doc:meta])* $name:ident { $(
         $(#[$field_doc:meta])*
-        $field:ident: $type:ty = $tag:tt $kind:ident $(($as:tt))? $([$label:ident])? $($of:literal)?;
+        $field:ident: $type:ty =
+            $tag:tt $kind:ident $(($as:tt))? $([$label:ident])? $($of:literal)?;
     )* })*) => {
         $(
             $(#[$doc])*

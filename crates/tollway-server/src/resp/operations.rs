@@ -8,7 +8,7 @@
 //!   TOLL.RESET   policy key                       -> OK
 //!   TOLL.RESERVE as TOLL.CHECK                    -> TOLL.CHECK's four fields,
 //!                                                    reservation or nil, expires_after_ms
-//!   TOLL.COMMIT  reservation [cost ...]           -> 1 settled, 0 unknown: settled before, or expired
+//!   TOLL.COMMIT  reservation [cost ...]           -> 1 settled, 0 unknown (settled, or expired)
 //!   TOLL.CANCEL  reservation                      -> 1 settled, 0 unknown
 //! ```
 //!

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What cannot be asked is refused when it is sent, before anything is taken: an unknown command or
-//! policy, an argument that does not read, a role that does not suffice. The commands of a
+//! policy, an argument that is not valid, a role that does not suffice. The commands of a
 //! transaction are independent: between two of them others may ask, and one that is denied holds up
 //! none of the rest. Charges that belong together are one `TOLL.CHECK`. `WATCH` is refused, since
 //! there is nothing here that a client reads, compares and writes.

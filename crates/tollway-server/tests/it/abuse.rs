@@ -203,7 +203,7 @@ fn malformed_bodies_are_refused_alone_and_nothing_is_charged() {
     }
     assert_eq!(http.get("/v1/check").status, 405);
     assert_eq!(http.get("/nowhere").status, 404);
-    assert_eq!(http.get("/v1/gate?policy=web").status, 404, "not: right would be POST");
+    assert_eq!(http.get("/v1/gate?policy=web").status, 404, "not an offer of POST");
     let left = http.post("/v1/peek", r#"{"policy":"api","key":"k"}"#).json();
     assert_eq!(left["charges"][0]["remaining"], 5);
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   one asks, plenty left ──> claim_quick, or claim_beside ──(not open)──┐
-//!   several ask, or less  ───────────────────────────────────────────────┴──> claim: its short way,
-//!   several limits ───────────> claim_long: the long way                              else the long
+//!   several ask, or less  ───────────────────────────────────────────────┴─> claim: its short way,
+//!   several limits ───────────> claim_long: the long way                             else the long
 //! ```
 //!
 //! Where old clients write the same keys, claim_beside stands for claim_quick. It does not see what

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   well   file │ reserve        every call is served
-//!   full   file │ (given up)     the file is opened anew and folded in that space; jobs are leased,
-//!                                settled and read as ever, and new ones are refused
+//!   full   file │ (given up)     the file is opened anew and folded in that space; jobs are
+//!                                leased, settled and read as ever, new ones are refused
 //!   well   the reserve can be set aside again: there is room once more
 //! ```
 //!

@@ -39,7 +39,7 @@ pub(super) fn check_format(format: Option<u32>) -> Result<(), Error> {
     Ok(())
 }
 
-/// That a row does not read as it was written.
+/// The error for a row that cannot be decoded.
 pub(super) fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, "a row of the queue file is damaged")
 }
