@@ -1,10 +1,10 @@
 //! Budgets shared through Redis and Valkey, key-compatible with Spectacles.
 //!
 //! ```text
-//!   claim ──> BucketQueue (claims of this process) ──script─> remaining, limit, global   Spectacles
-//!                ^                                              leases, window, queue      ours
-//!                └── woken in order of arrival,                 │
-//!                    as many as there are slots     <──publish──┘<── observe, leave, mend
+//!   claim ──> BucketQueue (of this process) ──script──────> remaining, limit, global  Spectacles
+//!                ^                                          leases, window, queue     ours
+//!                └── woken in order of arrival,             │
+//!                    as many as there are slots <──publish──┘<── observe, leave, mend
 //! ```
 //!
 //! **Compatible.** The keys `[prefix:]global`, `[prefix:]<route>:remaining` and

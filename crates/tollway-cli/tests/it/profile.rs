@@ -39,7 +39,10 @@ fn a_wrong_profile_is_refused_by_line_and_field() {
     let profile = scratch("wrong.toml", &MINE.replace("delta_s", "fortnights"));
     let headers = scratch("wrong.http", RESPONSES);
     let error = fail(&["profile", "test", &profile, "--headers", &headers]);
-    assert!(error.contains("line 9: dimensions[0].reset: no such form"), "{error}");
+    assert!(
+        error.contains("line 9: dimensions[0].reset: `fortnights` is not one of epoch_s"),
+        "{error}"
+    );
 }
 
 #[test]
