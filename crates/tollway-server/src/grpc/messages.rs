@@ -2,7 +2,7 @@
 //!
 //! Written by hand: the closure of `rls.proto` is 25 files and half a minute of compiling, of which
 //! these few messages are spoken. Each is written once, and becomes both the type that is decoded
-//! and the row of a table from which [`super::reflection`] describes it.
+//! and the row of a table from which `reflection` describes it.
 
 use prost::Message;
 
