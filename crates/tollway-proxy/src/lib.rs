@@ -14,7 +14,9 @@
 //! Deliberately absent: tunnels and upgrades (the `Upgrade` field ends here, as RFC 9110 lets it),
 //! caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
 
-/// The program of the README is a test too.
+#![forbid(unsafe_code)]
+
+/// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

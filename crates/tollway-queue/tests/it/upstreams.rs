@@ -77,7 +77,7 @@ fn table_of_policies_and_upstreams() {
     }) {
         for (policy, run) in [
             ("response-anchored slots", run::slots as fn(&Burst, Enforcer, u64) -> Report),
-            ("the seed's", guild_policy::run),
+            ("guild queues'", guild_policy::run),
         ] {
             let reports: Vec<Report> =
                 (1..=40).map(|seed| run(&BURST, upstream.clone(), seed)).collect();

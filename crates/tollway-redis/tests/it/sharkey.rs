@@ -1,6 +1,6 @@
 //! The failure runs of Sharkey, which pass here.
 //!
-//! Each is a leaky bucket at given times, as the seed's own limiter was run; the figures are those
+//! Each is a leaky bucket at given times, as Sharkey's own limiter was run; the figures are those
 //! of `facts/seeds.md`: what the seed admits, and what is right.
 
 use std::time::Duration;

@@ -8,7 +8,7 @@ fn one_client_consumes_all_available_requests_quickly() {
     let scenario = named("lone").lasting(minutes(10));
     let drained = |kind| run(&scenario, kind, 1_001).figures.drain_s.expect("drained");
     assert!(drained(Kind::Ticket) <= 55.0);
-    // The seed's own client takes about two minutes.
+    // rate_throttle_client's own strategy takes about two minutes.
     assert!(
         (60.0..200.0).contains(&drained(Kind::HeaderProportional)),
         "{}",
@@ -57,7 +57,7 @@ fn the_fast_client_is_likelier_to_be_limited() {
 fn the_share_of_429s_is_within_bounds() {
     for seed in HELD_OUT.take(5) {
         let share = |kind| run(&named("five-by-five"), kind, seed).figures.limited_share;
-        // As the seed's author measured, and asked for.
+        // As the author of rate_throttle_client measured, and asked for.
         let seeds = share(Kind::HeaderProportional);
         assert!((0.02..0.035).contains(&seeds), "seed {seed}: {seeds}");
         assert!(share(Kind::Ticket) < 0.0001, "seed {seed}");

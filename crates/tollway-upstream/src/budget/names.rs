@@ -40,6 +40,7 @@ impl Names {
     }
 
     /// The upstream's name of the bucket of the route of that shape.
+    #[cfg(feature = "redis")]
     pub(crate) fn get(&self, shape: &str) -> Option<&Arc<str>> {
         self.hashes.get(shape)
     }

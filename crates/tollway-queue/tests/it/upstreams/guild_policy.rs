@@ -1,5 +1,5 @@
-//! The seed's policy, as its chart draws it: a counter per aligned window, a counter of who waits,
-//! a monitor that looks once a second.
+//! The policy of guild queues, as its chart draws it: a counter per aligned window, a counter of
+//! who waits, a monitor that looks once a second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Limiter {
     }
 }
 
-/// The burst through the seed's policy, with as many workers as it needs.
+/// The burst through that policy, with as many workers as it needs.
 pub(crate) fn run(burst: &Burst, mut upstream: Enforcer, seed: u64) -> Report {
     let mut random = Random::new(seed);
     let reservoir = u64::from(burst.units);
