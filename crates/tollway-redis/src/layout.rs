@@ -1,15 +1,15 @@
 //! RandomIds of keys in the store: whose state it is, and the slot that it lives in.
 //!
 //! ```text
-//!   tg:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
-//!   tg:GkTSxSzLo80:h{5f2a…}a{b}        a key with braces: tagged by its hash
-//!   tg:GkTSxSzLo80:s{x8Jd…}            a key of more than 128 bytes: its SHA-256, tagged by it
-//!   tg:GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
-//!   tg:GkTSxSzLo80:u{acme}x8Jd…        the same of a long key
-//!   tg:GkTSxSzLo80:t{2/1f3}alice       share 2 of a split key
-//!   tg:g:k{alice}                      ledger of all GCRA states of key `alice`
-//!   tg:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
-//!   tg:q:{2k}71aa…                     answer to a request that may be asked again
+//!   tw:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
+//!   tw:GkTSxSzLo80:h{5f2a…}a{b}        a key with braces: tagged by its hash
+//!   tw:GkTSxSzLo80:s{x8Jd…}            a key of more than 128 bytes: its SHA-256, tagged by it
+//!   tw:GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
+//!   tw:GkTSxSzLo80:u{acme}x8Jd…        the same of a long key
+//!   tw:GkTSxSzLo80:t{2/1f3}alice       share 2 of a split key
+//!   tw:g:k{alice}                      ledger of all GCRA states of key `alice`
+//!   tw:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
+//!   tw:q:{2k}71aa…                     answer to a request that may be asked again
 //! ```
 //!
 //! **One slot per key.** The tag depends on the key alone, so charges on one key under any number
@@ -210,7 +210,7 @@ mod tests {
         let keys: [&[u8]; 8] =
             [b"alice", b"user{acme}:7", b"}x", b"{}", b"{", b"a}b{", b"\0 \n", &[0xff; 65_536]];
         for (key, key_tags) in keys.into_iter().flat_map(|key| [(key, false), (key, true)]) {
-            let slots = [1, u64::MAX].map(|policy| slot(&state_key("tg:", policy, key, key_tags)));
+            let slots = [1, u64::MAX].map(|policy| slot(&state_key("tw:", policy, key, key_tags)));
             assert_eq!(slots[0], slots[1], "{}", key.escape_ascii());
         }
     }
@@ -224,13 +224,13 @@ mod tests {
     fn a_tag_in_a_key_chooses_the_slot_only_where_the_settings_say_so() {
         for len in [8, 128, 5_000] {
             let slots = |key_tags| -> std::collections::HashSet<u16> {
-                let names = tagged(len).into_iter().map(|key| state_key("tg:", 1, &key, key_tags));
+                let names = tagged(len).into_iter().map(|key| state_key("tw:", 1, &key, key_tags));
                 names.map(|name| slot(&name)).collect()
             };
             assert!(slots(false).len() > 900, "{len}: {} slots", slots(false).len());
             assert_eq!(slots(true), [crc16(b"acme") % SLOTS].into(), "{len}");
         }
-        let shares = |share| tagged(8).into_iter().map(move |key| share_key("tg:", 1, &key, share));
+        let shares = |share| tagged(8).into_iter().map(move |key| share_key("tw:", 1, &key, share));
         let slots: std::collections::HashSet<u16> = shares(1).map(|name| slot(&name)).collect();
         assert!(slots.len() > 900, "shares of split keys: {} slots", slots.len());
     }
@@ -241,26 +241,26 @@ mod tests {
         let keys = [long(b'a', 129), long(b'b', 129), long(b'a', 65_536), long(b'b', 65_536)];
         let mut names = std::collections::HashSet::new();
         for key in &keys {
-            names.insert(state_key("tg:", 7, key, false));
-            names.insert(share_key("tg:", 7, key, 0));
-            names.insert(state_key("tg:", 7, &[b"{t}", &key[..]].concat(), true));
+            names.insert(state_key("tw:", 7, key, false));
+            names.insert(share_key("tw:", 7, key, 0));
+            names.insert(state_key("tw:", 7, &[b"{t}", &key[..]].concat(), true));
         }
         assert_eq!(names.len(), 3 * keys.len());
         assert!(names.iter().all(|name| name.len() <= 128), "{names:?}");
         let tag = [&[b'{'][..], &[b't'; 300], b"}", &[b'k'; 300]].concat();
-        assert!(state_key("tg:", 7, &tag, true).len() <= 128, "a long tag is hashed too");
+        assert!(state_key("tw:", 7, &tag, true).len() <= 128, "a long tag is hashed too");
     }
 
     /// What is in a store stays there when the process is replaced by a newer one.
     #[test]
     fn names_of_short_keys_are_those_of_earlier_versions() {
-        let name = |key: &[u8]| String::from_utf8(state_key("tg:", 7, key, true)).unwrap();
-        assert_eq!(name(b"alice"), "tg:HAAAAAAAAAA:k{alice}");
-        assert_eq!(name(&[b'x'; 128]), format!("tg:HAAAAAAAAAA:k{{{}}}", "x".repeat(128)));
-        assert_eq!(name(b"user{acme}:7"), "tg:HAAAAAAAAAA:tuser{acme}:7");
-        assert_eq!(name(b"a}"), "tg:HAAAAAAAAAA:h{089c4707b5459d83}a}");
-        let share = share_key("tg:", 7, b"alice", 2);
-        assert_eq!(String::from_utf8(share).unwrap(), "tg:HAAAAAAAAAA:t{2/2ed}alice");
+        let name = |key: &[u8]| String::from_utf8(state_key("tw:", 7, key, true)).unwrap();
+        assert_eq!(name(b"alice"), "tw:HAAAAAAAAAA:k{alice}");
+        assert_eq!(name(&[b'x'; 128]), format!("tw:HAAAAAAAAAA:k{{{}}}", "x".repeat(128)));
+        assert_eq!(name(b"user{acme}:7"), "tw:HAAAAAAAAAA:tuser{acme}:7");
+        assert_eq!(name(b"a}"), "tw:HAAAAAAAAAA:h{089c4707b5459d83}a}");
+        let share = share_key("tw:", 7, b"alice", 2);
+        assert_eq!(String::from_utf8(share).unwrap(), "tw:HAAAAAAAAAA:t{2/2ed}alice");
     }
 
     #[test]
@@ -273,28 +273,28 @@ mod tests {
     fn no_two_keys_have_one_name() {
         let keys = [b"a".as_slice(), b"{a}", b"{a", b"a}", b"{a}}", b"}a{", b"{}a", b"h{a}"];
         let names: std::collections::HashSet<_> =
-            keys.iter().map(|key| state_key("tg:", 7, key, true)).collect();
+            keys.iter().map(|key| state_key("tw:", 7, key, true)).collect();
         assert_eq!(names.len(), keys.len());
     }
 
     #[test]
     fn the_gcra_states_of_a_key_share_a_ledger_in_their_slot() {
         for key in [b"alice".as_slice(), b"user{acme}:7", b"{}", b"AAAAAAAAAAA:k{x}"] {
-            let names = [7, u64::MAX].map(|policy| state_key("tg:", policy, key, true));
-            let [(one, first), (two, last)] = names.each_ref().map(|name| ledger("tg:", name));
+            let names = [7, u64::MAX].map(|policy| state_key("tw:", policy, key, true));
+            let [(one, first), (two, last)] = names.each_ref().map(|name| ledger("tw:", name));
             assert_eq!((first, last), (7u64.to_le_bytes(), u64::MAX.to_le_bytes()));
             assert_eq!(one, two);
             assert_eq!(slot(&one), slot(&names[0]));
             assert_ne!(one, names[0]);
         }
-        let tagged = |key: &[u8]| ledger("tg:", &state_key("tg:", 1, key, true)).0;
-        assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tg:", 0, b"x", true));
+        let tagged = |key: &[u8]| ledger("tw:", &state_key("tw:", 1, key, true)).0;
+        assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tw:", 0, b"x", true));
     }
 
     #[test]
     fn a_record_lives_in_the_slot_that_it_is_made_for() {
         for wanted in [0, 1, 77, 16_383] {
-            assert_eq!(slot(&record_key("tg:", 'r', wanted, u128::MAX)), wanted);
+            assert_eq!(slot(&record_key("tw:", 'r', wanted, u128::MAX)), wanted);
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const KEPT_BYTES_MAX: usize = 1_024;
 /// use tollway_redis::Settings;
 ///
 /// let settings = Settings { timeout: Duration::from_millis(50), ..Settings::default() };
-/// assert_eq!(settings.prefix, "tg:");
+/// assert_eq!(settings.prefix, "tw:");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -108,7 +108,7 @@ pub struct LeaseTerms {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            prefix: "tg:".to_owned(),
+            prefix: "tw:".to_owned(),
             timeout: Duration::from_millis(250),
             connect_timeout: Duration::from_secs(1),
             backoff_max: Duration::from_secs(1),
