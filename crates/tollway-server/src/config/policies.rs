@@ -100,10 +100,11 @@ impl Parameters for Table<'_> {
     }
 
     fn refuse(&self, name: &'static str, why: String) {
-        match self.get(name) {
-            Some(place) => place.note(why),
-            None => self.note(why),
-        }
+        // Without a name it is about the table. Asked for, an empty name would be a known field.
+        match name.is_empty() {
+            false => self.tell(self.need(name).and_then(|place| Err::<(), _>(place.wrong(why)))),
+            true => self.tell(Err(self.wrong(why))),
+        };
     }
 }
 

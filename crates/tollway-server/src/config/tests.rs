@@ -398,3 +398,12 @@ proptest! {
         let _ = load(name, &noise);
     }
 }
+
+#[test]
+fn numbers_that_make_no_bucket_are_told_of_the_table_and_add_no_field_without_a_name() {
+    let text = "[[policies]]\nname = \"a\"\nalgorithm = \"leaky-bucket\"\nsize = 0\n\
+                drip_interval = \"1s\"\nwrong_field = 1\n";
+    let error = load("a.toml", text).unwrap_err().to_string();
+    assert!(error.contains("policies[0]: size must be between 1 and"), "{error}");
+    assert!(!error.contains(", ,") && !error.contains("are: ,"), "{error}");
+}
