@@ -6,6 +6,7 @@
 
 mod bucket;
 mod budgets;
+mod change;
 mod claim;
 mod dispatches;
 mod estimate;
@@ -22,14 +23,16 @@ mod skew;
 mod sub_limit;
 mod table;
 mod view;
+mod why;
 
 #[cfg(feature = "redis")]
 pub(crate) use names::Names;
 
 pub use budgets::{Budgets, Granted, Ticket, Waiter};
+pub use change::{Change, ChangeKind};
 pub use claim::{Claim, Priority, Reason, Refusal};
 pub use ledger::{BoxFuture, Fate, Ledger, LedgerError, Permit, Settle};
 #[cfg(feature = "ledger")]
 pub use local::LocalLedger;
 pub use settings::Settings;
-pub use view::{BucketView, DimensionView, Knowledge, LastRefusal, Page};
+pub use view::{BucketView, DimensionView, Knowledge, LastRefusal, Page, WaitCause, Why};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tollway_core::Timestamp;
 
 use super::bucket::{Bucket, Busy, cost_of};
+use super::change::Changes;
 use super::dispatches::Dispatches;
 use super::meter::{Meter, nanos};
 use super::names::{Names, sub_limit_label};
@@ -87,6 +88,7 @@ pub struct Budgets {
     pub(super) event: u64,
     pub(super) ids: u64,
     pub(super) skew: Skew,
+    pub(super) changes: Changes,
 }
 
 /// A request in line.
@@ -149,6 +151,7 @@ impl Budgets {
             event: 0,
             ids: 0,
             skew: Skew::default(),
+            changes: Changes::default(),
         }
     }
 
@@ -257,9 +260,10 @@ impl Budgets {
         let slots = self.table.slots() as u64;
         let mut page = Page::default();
         let mut slot = cursor;
+        let known = self.names.by_name();
         while slot < slots && page.buckets.len() < max {
             if let Some(bucket) = self.table.get(slot as u32) {
-                page.buckets.push(self.view(slot as u32, bucket, now));
+                page.buckets.push(self.view(bucket, &known, now));
             }
             slot += 1;
         }

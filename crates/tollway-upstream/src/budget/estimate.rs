@@ -8,7 +8,7 @@ use tollway_core::Timestamp;
 use super::bucket::{Bucket, cost_of};
 use super::budgets::Budgets;
 use super::meter::Meter;
-use super::names::sub_limit_label;
+use super::names::{RoutesByName, sub_limit_label};
 use super::{BucketView, DimensionView, LastRefusal, Priority};
 use crate::fair_queue::count_to;
 use crate::profile::{Costs, Route};
@@ -36,7 +36,12 @@ impl Budgets {
         own.max(sub_limit).max(all)
     }
 
-    pub(super) fn view(&self, _slot: u32, bucket: &Bucket, now: Timestamp) -> BucketView {
+    pub(super) fn view(
+        &self,
+        bucket: &Bucket,
+        known: &RoutesByName<'_>,
+        now: Timestamp,
+    ) -> BucketView {
         let mut costs = Costs::default();
         costs[0] = 1;
         let meters = self.meters(bucket);
@@ -62,6 +67,8 @@ impl Budgets {
                 scope: refused.scope,
                 retry_after: refused.wait,
             }),
+            routes: known.of(bucket),
+            why: self.why(bucket, now),
         }
     }
 

@@ -31,6 +31,7 @@ impl Budgets {
             return;
         };
         let slot = self.identify(&flight, observation, now).unwrap_or(claimed);
+        let knew = self.knowledge(slot);
         // Moving to another bucket may have moved it to another sub-limit.
         let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
         let resets: Vec<_> = observation.readings.iter().map(|it| self.reset(it, now)).collect();
@@ -58,6 +59,7 @@ impl Budgets {
         } else if observation.outcome == Outcome::Accepted {
             self.accept(slot, &flight, now);
         }
+        self.note_answer(slot, knew, &flight, observation, now);
         self.look_at(slot, now);
         if claimed != slot {
             self.look_at(claimed, now);

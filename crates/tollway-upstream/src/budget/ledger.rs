@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::{Claim, Page, Refusal};
+use super::{Change, Claim, Page, Refusal};
 use crate::profile::Observation;
 
 /// A boxed future, as the methods of [`Ledger`] return it.
@@ -28,6 +28,12 @@ pub trait Ledger: Send + Sync + fmt::Debug {
 
     /// Refuses everything that waits for a bucket; how many that were.
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>>;
+
+    /// What changed since this was last called, oldest first; never many. For logs and pages: a
+    /// ledger need not tell.
+    fn take_changes(&self) -> Vec<Change> {
+        Vec::new()
+    }
 }
 
 /// Why a ledger could not be asked.

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tollway_core::Timestamp;
 
 use super::{
-    BoxFuture, Budgets, Claim, Fate, Granted, Ledger, LedgerError, Page, Permit, Reason, Refusal,
-    Settings, Settle, Ticket, Waiter,
+    BoxFuture, Budgets, Change, Claim, Fate, Granted, Ledger, LedgerError, Page, Permit, Reason,
+    Refusal, Settings, Settle, Ticket, Waiter,
 };
 use crate::profile::Profile;
 
@@ -109,6 +109,11 @@ impl Ledger for LocalLedger {
             state.answer(*waiter, Err(Refusal { reason: Reason::Drained, wait: None }));
         }
         Box::pin(async move { Ok(drained.len()) })
+    }
+
+    fn take_changes(&self) -> Vec<Change> {
+        let now = self.0.now();
+        self.0.state().budgets.take_changes(now)
     }
 }
 

@@ -101,6 +101,8 @@ pub(super) struct Meter {
     pub(super) kind: Kind,
     /// Zero if not known.
     pub(super) limit: u64,
+    /// The limit that people were told of last.
+    pub(super) noted_limit: u64,
     pub(super) in_flight: u64,
     /// The longest time to a reset that was told: the window, as far as we know.
     pub(super) window_ns: u64,
@@ -144,6 +146,7 @@ impl Meter {
                 Window::Sliding => Kind::Sliding,
             },
             limit: stated.map_or(0, |quota| quota.units()),
+            noted_limit: stated.map_or(0, |quota| quota.units()),
             window_ns: stated.map_or(0, |quota| nanos(quota.period())),
             verify: of.verify,
             slack: of.slack,

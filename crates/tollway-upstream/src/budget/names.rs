@@ -4,9 +4,10 @@
 //! parameters are added; a hash learned from one channel then serves every channel.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::bucket::Bucket;
 use crate::profile::Route;
 
 /// Routes whose name is remembered; further ones are buckets of their own. The largest API with a
@@ -55,6 +56,48 @@ impl Names {
         self.hashes.insert(shape.into(), hash.into());
         true
     }
+}
+
+/// Routes of one bucket that are shown.
+const SHOWN_MAX: usize = 8;
+
+/// The routes by the upstream's name of their bucket: made once for a page of buckets.
+pub(super) struct RoutesByName<'a>(HashMap<&'a str, BTreeSet<&'a str>>);
+
+impl Names {
+    pub(super) fn by_name(&self) -> RoutesByName<'_> {
+        let mut routes: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+        for (shape, hash) in &self.hashes {
+            let known = routes.entry(hash).or_default();
+            known.insert(shape);
+            if known.len() > SHOWN_MAX {
+                known.pop_last();
+            }
+        }
+        RoutesByName(routes)
+    }
+}
+
+impl RoutesByName<'_> {
+    /// Methods and templates of the requests that a bucket counts.
+    pub(super) fn of(&self, bucket: &Bucket) -> Vec<String> {
+        let name = &*bucket.name;
+        // Both the upstream's name and the major parameters after it may have spaces.
+        let ends = name.match_indices(' ').map(|(at, _)| at).chain([name.len()]);
+        let named = ends.filter_map(|end| self.0.get(&name[..end])).flatten();
+        let sub_limits = bucket.busy.iter().flat_map(|busy| &busy.sub_limits);
+        let in_use = sub_limits.map(|sub_limit| &*sub_limit.label);
+        let routes: BTreeSet<&str> = named.copied().chain(in_use).chain(route_in(name)).collect();
+        routes.into_iter().take(SHOWN_MAX).map(str::to_owned).collect()
+    }
+}
+
+/// The route in the name of a bucket that the upstream did not name: `GET /channels/:major 42`.
+fn route_in(name: &str) -> Option<&str> {
+    let at = name.find('/')?;
+    let is_method = name[..at].trim_end().bytes().all(|byte| byte.is_ascii_alphabetic());
+    let end = name[at..].find(' ').map_or(name.len(), |length| at + length);
+    is_method.then(|| &name[..end])
 }
 
 /// A route's sub-limit within its bucket.

@@ -42,6 +42,68 @@ pub struct LastRefusal {
     pub retry_after: Duration,
 }
 
+/// Why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WaitCause {
+    /// The bucket's window is spent.
+    Spent,
+    /// Its limit is not known, or not any more: an answer that is awaited will tell.
+    Probe,
+    /// The upstream tells no limit, and as many are in flight as it is trusted with.
+    InFlight,
+    /// The bucket was refused.
+    Blocked,
+    /// A sub-limit of the bucket was refused.
+    SubLimit,
+    /// The limit over all routes of the credential is spent.
+    Global,
+    /// A limit of the credential, over all its buckets, is spent.
+    CredentialSpent,
+    /// What the credential has left is not known: an answer that is awaited will tell.
+    CredentialProbe,
+    /// The credential was refused.
+    CredentialBlocked,
+    /// As many requests of the credential are in flight as the upstream serves at once.
+    Concurrency,
+    /// The store is gone: this process keeps to its part of the limits.
+    LocalShare,
+    /// Nothing: it goes next.
+    Turn,
+}
+
+impl WaitCause {
+    /// A word for pages and programs.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Spent => "spent",
+            Self::Probe => "probe",
+            Self::InFlight => "in-flight",
+            Self::Blocked => "blocked",
+            Self::SubLimit => "sub-limit",
+            Self::Global => "global",
+            Self::CredentialSpent => "credential-spent",
+            Self::CredentialProbe => "credential-probe",
+            Self::CredentialBlocked => "credential-blocked",
+            Self::Concurrency => "concurrency",
+            Self::LocalShare => "local-share",
+            Self::Turn => "turn",
+        }
+    }
+}
+
+/// Why requests of a bucket wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// The cause.
+    pub cause: WaitCause,
+    /// Which dimension or sub-limit, if it is one of several.
+    pub what: Option<String>,
+    /// Time until it is over, where that is known.
+    pub left: Option<Duration>,
+}
+
 /// What is known of a bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BucketView {
@@ -65,6 +127,10 @@ pub struct BucketView {
     pub blocked_lanes: Vec<(String, Duration)>,
     /// The last refusal.
     pub last_refusal: Option<LastRefusal>,
+    /// Methods and templates by which it is known: at most eight.
+    pub routes: Vec<String>,
+    /// Why its requests wait, what matters first; empty if none do.
+    pub why: Vec<Why>,
 }
 
 /// Some of the buckets.

@@ -1,6 +1,7 @@
 //! The rules that budgets keep, one by one.
 
 mod buckets;
+mod changes;
 mod desk;
 mod refusals;
 mod waiting;

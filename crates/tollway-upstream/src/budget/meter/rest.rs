@@ -54,6 +54,7 @@ impl Meter {
         let mut meter = Self::new(rest.dimension, rest.part, of);
         meter.kind = rest.kind;
         meter.limit = u64::from(rest.limit);
+        meter.noted_limit = meter.limit;
         meter.window_ns = u64::from(rest.window_ms) * 1_000_000;
         if rest.resets_ns > 0 {
             meter.witnesses.push(Witness {
