@@ -228,7 +228,6 @@ impl Algorithm {
 
     /// The algorithm called `name`, if there is one, made of what is given for it, if that is
     /// right.
-    #[must_use]
     pub fn from_parameters(name: &str, given: &dyn Parameters) -> Option<Option<Self>> {
         Some(match name {
             Gcra::NAME => Gcra::from_parameters(given).map(Self::Gcra),
@@ -241,27 +240,23 @@ impl Algorithm {
     }
 
     /// The name, with what sets this variant of the algorithm apart.
-    #[must_use]
     pub fn label(&self) -> &'static str {
         each!(self, own => own.label())
     }
 
     /// The most units that one request can ever take.
-    #[must_use]
     pub fn limit(&self) -> u64 {
         each!(self, own => Apply::limit(own))
     }
 
     /// Units and the time over which they come back, as header fields report it; `None` where time
     /// alone brings nothing back.
-    #[must_use]
     pub fn window(&self) -> Option<(u64, Duration)> {
         each!(self, own => own.window())
     }
 
     /// Four numbers that make the algorithm again; see [`Self::from_numbers`]. They are stored in
     /// records of reservations: the kinds never change their meaning.
-    #[must_use]
     pub fn numbers(&self) -> [u64; 4] {
         let kind = match self {
             Self::Gcra(_) => 1,
@@ -275,7 +270,6 @@ impl Algorithm {
     }
 
     /// The algorithm that [`Self::numbers`] came from; `None` if they make none.
-    #[must_use]
     pub fn from_numbers([kind, a, b, c]: [u64; 4]) -> Option<Self> {
         let numbers = [a, b, c];
         Some(match kind {
@@ -298,14 +292,12 @@ impl Algorithm {
     ///
     /// A division that leaves a remainder gives one unit more to each of the first shares: together
     /// the shares are the quota, to the unit. Rates are stretched, not divided, so they are exact.
-    #[must_use]
     pub fn share(&self, shares: u32, index: u32) -> Option<Self> {
         self.with_units(shares.max(1), portion(self.limit(), shares.max(1), index))
     }
 
     /// What each of `shares` processes may grant on its own: the smallest share, but at least one
     /// unit. Together they grant at most the larger of the limit and `shares`.
-    #[must_use]
     pub fn smallest_share(&self, shares: u32) -> Option<Self> {
         let shares = shares.max(1);
         self.with_units(shares, portion(self.limit(), shares, shares - 1).max(1))
@@ -361,7 +353,6 @@ impl From<Quota> for Algorithm {
 
 impl State {
     /// The state of a key that was never seen.
-    #[must_use]
     pub fn vacant(algorithm: &Algorithm) -> Self {
         match algorithm {
             Algorithm::Gcra(_) => Self::Gcra(Default::default()),
@@ -374,7 +365,6 @@ impl State {
 
     /// Answers one charge, taking its units if it is allowed (or only counted). `hold_id` names the
     /// units of a [`concurrency`] policy, so that they can be released.
-    #[must_use]
     pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
         let (algorithm, cost) = (charge.policy.algorithm(), charge.cost);
         if charge.mode == Mode::Count {
@@ -397,7 +387,6 @@ impl State {
     }
 
     /// Bytes that the state keeps beside itself.
-    #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::SlidingWindow(state) => state.cells().len() * size_of::<sliding_window::Cell>(),
@@ -422,7 +411,6 @@ impl State {
 
     /// When `cost` units are worth another try, if the policy would not allow them: what
     /// [`Self::charge`] would deny, with nothing taken and nothing copied.
-    #[must_use]
     pub fn retry(&self, algorithm: &Algorithm, cost: Cost, now: Timestamp) -> Option<Retry> {
         each!(algorithm, self, (own, it) => Apply::retry(own, it, cost, now), else {
             Self::vacant(algorithm).retry(algorithm, cost, now)
@@ -430,7 +418,6 @@ impl State {
     }
 
     /// What there is to report, with nothing taken.
-    #[must_use]
     pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
         each!(algorithm, self, (own, it) => Apply::peek(own, it, now), else {
             Self::vacant(algorithm).peek(algorithm, now)
@@ -476,7 +463,6 @@ impl State {
     }
 
     /// From when on this state says nothing that an absent one would not.
-    #[must_use]
     pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
         each!(algorithm, self, (own, it) => Apply::vacant_at(own, it), else Timestamp::MIN)
     }
@@ -491,7 +477,6 @@ impl State {
 
     /// The moment as of which a charge with the reading `now` is decided: `now`, or the later
     /// moment up to which this state has been brought already.
-    #[must_use]
     pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
         each!(algorithm, self, (own, it) => Apply::moment(own, it, now), else now)
     }

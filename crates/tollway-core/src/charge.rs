@@ -14,7 +14,6 @@ impl Cost {
     pub const ONE: Self = Self(NonZeroU64::MIN);
 
     /// `units`, unless zero.
-    #[must_use]
     pub const fn new(units: u64) -> Option<Self> {
         match NonZeroU64::new(units) {
             Some(units) => Some(Self(units)),
@@ -23,7 +22,6 @@ impl Cost {
     }
 
     /// The units.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
@@ -57,7 +55,6 @@ impl<'a> Key<'a> {
     }
 
     /// The bytes.
-    #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
@@ -117,7 +114,6 @@ pub enum Mode {
 
 impl<'a> Charge<'a> {
     /// One unit of `policy` for `key`.
-    #[must_use]
     pub const fn new(policy: &'a Policy, key: Key<'a>) -> Self {
         Self { policy, key, cost: Cost::ONE, mode: Mode::Enforce }
     }

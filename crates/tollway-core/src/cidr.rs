@@ -28,7 +28,6 @@ const MAPPED_PREFIX: u8 = 96;
 
 impl Cidr {
     /// Whether `address` lies in the range. IPv4-mapped IPv6 addresses count as the IPv4 they are.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.network.is_ipv4() && masked(address, self.prefix) == self.network
@@ -86,7 +85,6 @@ impl fmt::Display for CidrError {
 impl core::error::Error for CidrError {}
 
 /// The address with all bits after the first `prefix` cleared.
-#[must_use]
 pub fn masked(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

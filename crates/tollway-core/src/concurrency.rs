@@ -62,7 +62,6 @@ impl State {
     }
 
     /// The state made of `holds`, which must be in order of expiry.
-    #[must_use]
     pub fn from_holds(holds: impl IntoIterator<Item = Hold>) -> Self {
         let holds: Vec<Hold> = holds.into_iter().collect();
         let total = total(&holds);
@@ -70,7 +69,6 @@ impl State {
     }
 
     /// The holds, soonest to expire first.
-    #[must_use]
     pub fn holds(&self) -> &[Hold] {
         &self.holds
     }
@@ -97,19 +95,16 @@ impl Concurrency {
     }
 
     /// The most units in flight.
-    #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
     /// How long a hold lasts unless released.
-    #[must_use]
     pub const fn lease(&self) -> Duration {
         Duration::from_nanos(self.lease_ns)
     }
 
     /// Holds `cost` units under the name `id` if they are free; changes nothing otherwise.
-    #[must_use]
     pub fn decide(&self, state: &mut State, cost: Cost, id: u128, now: Timestamp) -> Decision {
         if let Some(retry) = self.retry(state, cost, now) {
             return Decision::Deny { snapshot: self.peek(state, now), retry };
@@ -119,7 +114,6 @@ impl Concurrency {
     }
 
     /// When `cost` units are worth another try, if they are not free.
-    #[must_use]
     pub fn retry(&self, state: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
         let live = self.live(state, now);
         let wanted = live.held + u128::from(cost.get());
@@ -131,7 +125,6 @@ impl Concurrency {
     }
 
     /// What there is to report, with nothing held.
-    #[must_use]
     pub fn peek(&self, state: &State, now: Timestamp) -> Snapshot {
         let live = self.live(state, now);
         let limit = u128::from(self.limit);
@@ -190,13 +183,11 @@ impl Concurrency {
     }
 
     /// From when on `state` says nothing that an absent state would not.
-    #[must_use]
     pub fn vacant_at(&self, state: &State) -> Timestamp {
         state.holds.last().map_or(Timestamp::MIN, |hold| hold.expires_at)
     }
 
     /// The moment as of which a charge with the reading `now` is decided.
-    #[must_use]
     pub fn moment(&self, state: &State, now: Timestamp) -> Timestamp {
         now.max(state.as_of)
     }

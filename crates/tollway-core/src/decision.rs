@@ -16,7 +16,6 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// A snapshot from its figures, for stores and fronts that got them from elsewhere.
-    #[must_use]
     pub const fn new(limit: u64, remaining: u64, reset_after: Duration, next: Duration) -> Self {
         Self {
             limit,
@@ -27,31 +26,26 @@ impl Snapshot {
     }
 
     /// The most units that one request can ever take.
-    #[must_use]
     pub const fn limit(self) -> u64 {
         self.limit
     }
 
     /// Units that a request could take now; never more than the limit.
-    #[must_use]
     pub const fn remaining(self) -> u64 {
         self.remaining
     }
 
     /// How long until the key is as good as new.
-    #[must_use]
     pub const fn reset_after(self) -> Duration {
         Duration::from_nanos(self.reset_after_ns)
     }
 
     /// When the key is as good as new, if this was reported at `now`.
-    #[must_use]
     pub const fn reset_at(self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_add(self.reset_after_ns))
     }
 
     /// How long until more units remain than now; zero if all of them do.
-    #[must_use]
     pub const fn next_after(self) -> Duration {
         Duration::from_nanos(self.next_after_ns)
     }
@@ -85,7 +79,6 @@ impl Retry {
     }
 
     /// How long to wait, if waiting helps.
-    #[must_use]
     pub const fn after(self) -> Option<Duration> {
         match self {
             Self::After(duration) => Some(duration),
@@ -96,6 +89,7 @@ impl Retry {
 
 /// The answer to one charge. A denial is not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a denial is not an error: who does not look lets everybody pass"]
 pub enum Decision {
     /// The units were taken; the snapshot shows what is left.
     Allow(Snapshot),
@@ -110,13 +104,11 @@ pub enum Decision {
 
 impl Decision {
     /// Whether the units were taken.
-    #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
 
     /// What is left.
-    #[must_use]
     pub const fn snapshot(&self) -> Snapshot {
         match self {
             Self::Allow(snapshot) | Self::Deny { snapshot, .. } => *snapshot,
@@ -124,7 +116,6 @@ impl Decision {
     }
 
     /// When to come back, if denied.
-    #[must_use]
     pub const fn retry(&self) -> Option<Retry> {
         match self {
             Self::Allow(_) => None,
@@ -134,7 +125,6 @@ impl Decision {
 
     /// The same decision for somebody whose clock reads `now`, if it was made as of `moment`; see
     /// [`Snapshot::told_at`].
-    #[must_use]
     pub fn told_at(self, now: Timestamp, moment: Timestamp) -> Self {
         match self {
             Self::Allow(snapshot) => Self::Allow(snapshot.told_at(now, moment)),
@@ -155,6 +145,7 @@ impl Decision {
 /// If any charge is denied then nothing is taken for any of them; an `Allow` beside a denial says
 /// that this charge was not the obstacle, and its snapshot shows the key untouched.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a denial is not an error: who does not look lets everybody pass"]
 pub struct Verdict {
     decisions: Decisions,
     denied_by: Option<usize>,
@@ -171,64 +162,54 @@ enum Decisions {
 
 impl Verdict {
     /// The verdict on a request of several charges.
-    #[must_use]
     pub fn new(decisions: Vec<Decision>) -> Self {
         let denied_by = latest_denial(&decisions);
         Self { decisions: Decisions::Many(decisions), denied_by, store_failure: None }
     }
 
     /// The verdict on a request of one charge.
-    #[must_use]
     pub const fn one(decision: Decision) -> Self {
         let denied_by = if decision.is_allowed() { None } else { Some(0) };
         Self { decisions: Decisions::One(decision), denied_by, store_failure: None }
     }
 
     /// The same verdict, marked as made without the store: its policy for store failure decided.
-    #[must_use]
     pub fn degraded(self) -> Self {
         self.degraded_by(ErrorKind::Unavailable)
     }
 
     /// The same, with the kind of failure.
-    #[must_use]
     pub fn degraded_by(self, failure: ErrorKind) -> Self {
         Self { store_failure: Some(failure), ..self }
     }
 
     /// Whether every charge was taken.
-    #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.denied_by.is_none()
     }
 
     /// Whether a failure policy answered in place of the store.
-    #[must_use]
     pub const fn is_degraded(&self) -> bool {
         self.store_failure.is_some()
     }
 
     /// The failure in whose place a policy answered, if one did.
-    #[must_use]
     pub const fn store_failure(&self) -> Option<ErrorKind> {
         self.store_failure
     }
 
     /// The index of the charge that denied; of several, the one to wait for longest.
-    #[must_use]
     pub const fn denied_by(&self) -> Option<usize> {
         self.denied_by
     }
 
     /// When the request as a whole is worth another try, if it was denied.
-    #[must_use]
     pub fn retry(&self) -> Option<Retry> {
         self.denied_by.and_then(|index| self.decisions()[index].retry())
     }
 
     /// The same verdict for somebody whose clock reads `now`, if it was made as of `moment`; see
     /// [`Snapshot::told_at`].
-    #[must_use]
     pub fn told_at(mut self, now: Timestamp, moment: Timestamp) -> Self {
         let decisions = match &mut self.decisions {
             Decisions::One(decision) => core::slice::from_mut(decision),
@@ -241,7 +222,6 @@ impl Verdict {
     }
 
     /// A decision per charge, in the order of the charges.
-    #[must_use]
     pub fn decisions(&self) -> &[Decision] {
         match &self.decisions {
             Decisions::One(decision) => core::slice::from_ref(decision),

@@ -18,13 +18,11 @@ pub struct Dice {
 
 impl Dice {
     /// The generator that `seed` names.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
     /// A generator for the actor `index`, independent of this one and of its other children.
-    #[must_use]
     pub fn child(&self, index: u64) -> Self {
         // Hash the seed before adding the index: children of neighbouring seeds would otherwise
         // be the same streams, shifted by one actor.

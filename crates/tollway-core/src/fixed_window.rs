@@ -45,13 +45,11 @@ pub struct State {
 
 impl State {
     /// The state as two words, for stores with fixed-size slots.
-    #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         [self.start.as_nanos(), self.count]
     }
 
     /// The state that [`Self::to_words`] made.
-    #[must_use]
     pub const fn from_words([start, count]: [u64; 2]) -> Self {
         Self { start: Timestamp::from_nanos(start), count }
     }
@@ -59,25 +57,21 @@ impl State {
 
 impl FixedWindow {
     /// `quota.units()` per window of `quota.period()`.
-    #[must_use]
     pub const fn new(quota: Quota, anchor: Anchor) -> Self {
         Self { quota, anchor }
     }
 
     /// The quota.
-    #[must_use]
     pub const fn quota(&self) -> Quota {
         self.quota
     }
 
     /// Where windows start.
-    #[must_use]
     pub const fn anchor(&self) -> Anchor {
         self.anchor
     }
 
     /// Takes `cost` units if the window has them.
-    #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
         let window = self.roll(state, now);
         let wanted = window.count.saturating_add(cost.get());
@@ -94,7 +88,6 @@ impl FixedWindow {
     }
 
     /// What there is to report, with nothing taken.
-    #[must_use]
     pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
         self.snapshot(self.roll(state, now), now)
     }
@@ -133,13 +126,11 @@ impl FixedWindow {
     }
 
     /// The moment as of which a charge with the reading `now` is decided.
-    #[must_use]
     pub fn moment(&self, state: State, now: Timestamp) -> Timestamp {
         now.max(state.start)
     }
 
     /// From when on `state` says nothing that an absent state would not.
-    #[must_use]
     pub fn vacant_at(&self, state: State) -> Timestamp {
         if state.count == 0 { Timestamp::MIN } else { state.start.after(self.quota.period()) }
     }

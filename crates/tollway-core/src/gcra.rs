@@ -68,13 +68,11 @@ impl State {
     const IDLE: Self = Self { tat: 0 };
 
     /// The state as two words, for stores with fixed-size slots.
-    #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         [self.tat as u64, (self.tat >> 64) as u64]
     }
 
     /// The state that [`Self::to_words`] made.
-    #[must_use]
     pub const fn from_words([low, high]: [u64; 2]) -> Self {
         Self { tat: low as u128 | (high as u128) << 64 }
     }
@@ -82,7 +80,6 @@ impl State {
 
 impl Gcra {
     /// GCRA for `quota`.
-    #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let common = gcd(quota.units(), quota.period_ns());
         let unit = quota.period_ns() / common;
@@ -96,26 +93,22 @@ impl Gcra {
     /// still move one arrival time, if a unit of each lasts whole nanoseconds. So [`Self::rewind`]
     /// believes an arrival time however far ahead it is: a clock that was set back is not told
     /// apart from an earlier call with a longer fill time.
-    #[must_use]
     pub const fn per_call(quota: Quota) -> Self {
         Self { per_call: true, ..Self::new(quota) }
     }
 
     /// Whether the quota comes with the call.
-    #[must_use]
     pub const fn is_per_call(&self) -> bool {
         self.per_call
     }
 
     /// The quota.
-    #[must_use]
     pub const fn quota(&self) -> Quota {
         self.quota
     }
 
     /// Takes `cost` units if the bucket holds them.
     #[inline]
-    #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
         let used = self.used(state, now);
         let wanted = used + u128::from(cost.get()) * u128::from(self.unit);
@@ -131,7 +124,6 @@ impl Gcra {
     }
 
     /// What there is to report, with nothing taken.
-    #[must_use]
     pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
         self.snapshot(self.used(state, now))
     }
@@ -162,7 +154,6 @@ impl Gcra {
     }
 
     /// From when on `state` says nothing that an absent state would not.
-    #[must_use]
     pub fn vacant_at(&self, state: State) -> Timestamp {
         Timestamp::from_nanos(self.nanos(state.tat))
     }
@@ -273,7 +264,6 @@ fn divide(dividend: u128, divisor: u64) -> (u64, u64) {
 /// The greatest common divisor. Public for `tollway-redis`, whose scripts reduce quotas the same
 /// way.
 #[doc(hidden)]
-#[must_use]
 pub const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -43,31 +43,26 @@ pub struct State {
 
 impl State {
     /// A bucket filled to `level` that dripped last at `dripped_at`.
-    #[must_use]
     pub const fn new(level: u64, dripped_at: Timestamp) -> Self {
         Self { level, dripped_at }
     }
 
     /// Units in the bucket at the last drip.
-    #[must_use]
     pub const fn level(self) -> u64 {
         self.level
     }
 
     /// When it dripped last.
-    #[must_use]
     pub const fn dripped_at(self) -> Timestamp {
         self.dripped_at
     }
 
     /// The state as two words, for stores with fixed-size slots.
-    #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         [self.level, self.dripped_at.as_nanos()]
     }
 
     /// The state that [`Self::to_words`] made.
-    #[must_use]
     pub const fn from_words([level, dripped_at]: [u64; 2]) -> Self {
         Self { level, dripped_at: Timestamp::from_nanos(dripped_at) }
     }
@@ -124,25 +119,21 @@ impl LeakyBucket {
     }
 
     /// Units that a full bucket holds.
-    #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
     /// Units that leave with each drip.
-    #[must_use]
     pub const fn drip_size(&self) -> u64 {
         self.drip_size
     }
 
     /// Time between drips.
-    #[must_use]
     pub const fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns)
     }
 
     /// Adds `cost` units if they fit.
-    #[must_use]
     pub fn decide(&self, state: State, cost: Cost, now: Timestamp) -> (Decision, State) {
         let dripped = self.drip(state, now);
         let wanted = dripped.level.saturating_add(cost.get());
@@ -159,7 +150,6 @@ impl LeakyBucket {
     }
 
     /// What there is to report, with nothing added.
-    #[must_use]
     pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
         self.snapshot(self.drip(state, now), now)
     }
@@ -196,13 +186,11 @@ impl LeakyBucket {
     }
 
     /// The moment as of which a charge with the reading `now` is decided.
-    #[must_use]
     pub fn moment(&self, state: State, now: Timestamp) -> Timestamp {
         now.max(state.dripped_at)
     }
 
     /// From when on `state` says nothing that an absent state would not.
-    #[must_use]
     pub fn vacant_at(&self, state: State) -> Timestamp {
         let drips_ns = self.drips_ns(state, state.level, state.dripped_at);
         state.dripped_at.after(Duration::from_nanos(drips_ns))

@@ -23,7 +23,6 @@ pub struct StoreLimiter {
 impl StoreLimiter {
     /// A limiter that enforces `policies` in `store` by `clock`. Of policies with one name, the
     /// last counts.
-    #[must_use]
     pub fn new(
         policies: impl IntoIterator<Item = Policy>,
         store: Arc<dyn Store>,
@@ -39,7 +38,6 @@ impl StoreLimiter {
     }
 
     /// The policy of this name.
-    #[must_use]
     pub fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.get(name)
     }
@@ -130,13 +128,11 @@ impl StoreLimiter {
     }
 
     /// The store.
-    #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
     /// The clock.
-    #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }

@@ -45,13 +45,11 @@ pub enum OutageEvent {
 
 impl Outages {
     /// The outage under way, if there is one.
-    #[must_use]
     pub const fn current(&self) -> Option<&Episode> {
         self.current.as_ref()
     }
 
     /// Whether the store answers.
-    #[must_use]
     pub const fn is_up(&self) -> bool {
         self.current.is_none()
     }

@@ -145,25 +145,21 @@ impl Policy {
     }
 
     /// The name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The algorithm.
-    #[must_use]
     pub const fn algorithm(&self) -> &Algorithm {
         &self.algorithm
     }
 
     /// What to answer when the store does not.
-    #[must_use]
     pub const fn store_error(&self) -> OnStoreError {
         self.on_store_error
     }
 
     /// The terms of reservations. A concurrency policy's lease is its reservations' time.
-    #[must_use]
     pub const fn reservation_terms(&self) -> ReservationTerms {
         match &self.algorithm {
             Algorithm::Concurrency(limit) => {
@@ -176,7 +172,6 @@ impl Policy {
     /// A number that is the same for the same name and algorithm, on every machine and in every
     /// run, and different otherwise: the part of a state's address that belongs to the policy.
     /// Where the quota comes with the call ([`Gcra::per_call`]) it is no part of that.
-    #[must_use]
     pub const fn id(&self) -> u64 {
         self.id
     }
@@ -184,7 +179,6 @@ impl Policy {
     /// A number that is the same for the same name, whatever the algorithm: what tells a store
     /// whose room a state takes. A policy whose limit is changed keeps its room, and all policies
     /// that callers make up under one name have one room together.
-    #[must_use]
     pub const fn name_id(&self) -> u64 {
         self.name_id
     }

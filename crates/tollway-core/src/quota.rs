@@ -67,19 +67,16 @@ impl Quota {
     }
 
     /// Units per period.
-    #[must_use]
     pub const fn units(self) -> u64 {
         self.units
     }
 
     /// The period.
-    #[must_use]
     pub const fn period(self) -> Duration {
         Duration::from_nanos(self.period_ns)
     }
 
     /// Units that an idle key may take at once.
-    #[must_use]
     pub const fn burst(self) -> u64 {
         self.burst
     }

@@ -26,7 +26,6 @@ impl Held {
     /// # Panics
     ///
     /// As [`decide_all`].
-    #[must_use]
     pub fn by_all(
         charges: &[Charge<'_>],
         slots: &[usize],
@@ -54,7 +53,6 @@ impl Held {
 /// # Panics
 ///
 /// If `slots` is shorter than `charges`, or names a state that is not there.
-#[must_use]
 pub fn decide_all(
     charges: &[Charge<'_>],
     slots: &[usize],

@@ -67,7 +67,6 @@ pub struct Cell {
 
 impl State {
     /// The state made of `cells`, which must be in order of ticks.
-    #[must_use]
     pub fn from_cells(cells: impl IntoIterator<Item = Cell>) -> Self {
         let cells: VecDeque<Cell> = cells.into_iter().collect();
         let total = cells.iter().map(|cell| u128::from(cell.units)).sum();
@@ -147,31 +146,26 @@ impl SlidingWindow {
     }
 
     /// Units per period.
-    #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
     /// The length of the window.
-    #[must_use]
     pub const fn period(&self) -> Duration {
         Duration::from_nanos(self.period_ns)
     }
 
     /// The number of buckets; as many as nanoseconds if exact.
-    #[must_use]
     pub const fn buckets(&self) -> u64 {
         self.buckets
     }
 
     /// Whether a tick is one nanosecond.
-    #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.buckets == self.period_ns
     }
 
     /// Takes `cost` units if the window has room for them; changes nothing otherwise.
-    #[must_use]
     pub fn decide(&self, state: &mut State, cost: Cost, now: Timestamp) -> Decision {
         if let Some(retry) = self.retry(state, cost, now) {
             return Decision::Deny { snapshot: self.peek(state, now), retry };
@@ -181,7 +175,6 @@ impl SlidingWindow {
     }
 
     /// When `cost` units are worth another try, if the window has no room for them.
-    #[must_use]
     pub fn retry(&self, state: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
         let live = self.live(state, now);
         let wanted = live.total + u128::from(cost.get());
@@ -193,7 +186,6 @@ impl SlidingWindow {
     }
 
     /// What there is to report, with nothing taken.
-    #[must_use]
     pub fn peek(&self, state: &State, now: Timestamp) -> Snapshot {
         let live = self.live(state, now);
         let limit = u128::from(self.limit);
@@ -257,13 +249,11 @@ impl SlidingWindow {
     }
 
     /// From when on `state` says nothing that an absent state would not.
-    #[must_use]
     pub fn vacant_at(&self, state: &State) -> Timestamp {
         state.cells.back().map_or(Timestamp::MIN, |newest| self.dropped_at(newest.tick))
     }
 
     /// The moment as of which a charge with the reading `now` is decided.
-    #[must_use]
     pub fn moment(&self, state: &State, now: Timestamp) -> Timestamp {
         if self.tick(now) >= state.as_of { now } else { self.start_of(state.as_of.into()) }
     }

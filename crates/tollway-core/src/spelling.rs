@@ -38,7 +38,6 @@ pub fn likely<'a>(known: impl IntoIterator<Item = &'a str>, found: &str) -> Opti
 /// Whether `found` could be a slip of `known`: the same but for dashes and case, or up to two
 /// letters that were added, left out, changed or swapped, in a word long enough for that to mean
 /// something.
-#[must_use]
 pub fn is_slip(known: &str, found: &str) -> bool {
     let plain = |text: &str| text.replace(['-', '_'], "").to_lowercase().into_bytes();
     let (known, found) = (plain(known), plain(found));

@@ -125,6 +125,7 @@ pub struct ReservationId(pub u128);
 
 /// The answer to a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "what was reserved is held until it is settled or expires"]
 pub struct Reserved {
     /// What was decided; if denied then nothing is reserved.
     pub verdict: Verdict,
@@ -152,6 +153,7 @@ pub enum Settlement {
 
 /// The answer to a partial grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "fewer units may have been granted than were asked for"]
 pub struct Grant {
     /// Units taken, at most those asked for; zero if none were there.
     pub granted: u64,
@@ -163,13 +165,11 @@ pub struct Grant {
 
 impl Grant {
     /// The cost at which to charge so as to get as much of `wanted` as `remaining` allows.
-    #[must_use]
     pub fn affordable(wanted: Cost, remaining: u64) -> Cost {
         Cost::new(wanted.get().min(remaining)).unwrap_or(Cost::ONE)
     }
 
     /// The grant that `decision` on `cost` units makes.
-    #[must_use]
     pub const fn new(decision: Decision, cost: Cost) -> Self {
         let granted = if decision.is_allowed() { cost.get() } else { 0 };
         Self { granted, decision, store_failure: None }
@@ -200,7 +200,6 @@ pub enum ErrorKind {
 
 impl StoreError {
     /// An error of `kind`.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
@@ -212,13 +211,11 @@ impl StoreError {
     }
 
     /// What kind of trouble it is.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Whether another try may succeed.
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::Unknown)
     }
@@ -232,7 +229,6 @@ impl fmt::Display for StoreError {
 
 /// An error and what caused it, in one line. A cause that only repeats what was said is left out:
 /// wrapped errors often show what they wrap, and name it as their cause as well.
-#[must_use]
 pub fn explained(error: &dyn core::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

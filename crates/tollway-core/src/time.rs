@@ -26,19 +26,16 @@ impl Timestamp {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the Unix epoch.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// The moment `millis` milliseconds after the Unix epoch.
-    #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// Nanoseconds since the Unix epoch.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -56,7 +53,6 @@ impl Timestamp {
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -105,7 +101,6 @@ pub struct VirtualClock(AtomicU64);
 #[cfg(target_has_atomic = "64")]
 impl VirtualClock {
     /// A clock that stands at `start`.
-    #[must_use]
     pub const fn at(start: Timestamp) -> Self {
         Self(AtomicU64::new(start.0))
     }

@@ -56,7 +56,6 @@ pub struct Options<'a> {
 }
 
 /// Whether an error means that nothing was sent.
-#[must_use]
 pub fn was_not_sent(error: &Error) -> bool {
     error.is_connect()
 }

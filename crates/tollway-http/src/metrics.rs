@@ -39,7 +39,6 @@ impl Counter {
     }
 
     /// The count.
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
     }
@@ -73,7 +72,6 @@ impl<B> Default for Histogram<B> {
 
 impl<B: Bounds> Histogram<B> {
     /// How many durations fell into each bucket.
-    #[must_use]
     pub fn counts(&self) -> [u64; BUCKETS] {
         let count = |bucket: usize| {
             self.0.iter().map(|stripe| stripe.buckets[bucket].load(Ordering::Relaxed)).sum()
@@ -162,7 +160,6 @@ impl Exposition {
     }
 
     /// The text.
-    #[must_use]
     pub fn finish(self) -> String {
         self.text
     }

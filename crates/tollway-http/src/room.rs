@@ -21,7 +21,6 @@ pub struct RoomGuard {
 
 impl Room {
     /// Room for so many requests, which hold so many bytes together.
-    #[must_use]
     pub const fn new(requests_max: usize, bytes_max: u64) -> Self {
         let (requests, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
         Self { requests, bytes, requests_max, bytes_max }
@@ -38,13 +37,11 @@ impl Room {
     }
 
     /// How many requests hold something.
-    #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 
     /// How many bytes they hold.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

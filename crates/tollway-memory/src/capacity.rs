@@ -60,7 +60,6 @@ impl Pressure {
 impl Capacity {
     /// Room for `keys` keys under GCRA, as many in slots of 32 bytes, 64 MiB of states of variable
     /// size and 65,536 reservations. What is not used costs address space, not memory.
-    #[must_use]
     pub const fn keys(keys: usize) -> Self {
         Self {
             keys,
@@ -73,7 +72,6 @@ impl Capacity {
 
     /// At most `bytes` for states: half for keys under GCRA, a quarter for slots of 32 bytes, a
     /// quarter for states of variable size.
-    #[must_use]
     pub fn bytes(bytes: usize) -> Self {
         Self {
             keys: keys_within::<Narrow>(bytes / 2),

@@ -65,7 +65,6 @@ const LOOK_MAX: Duration = Duration::from_millis(1);
 
 impl SystemClock {
     /// The clock, set by the system's time.
-    #[must_use]
     pub fn new() -> Self {
         Self::not_before(Timestamp::MIN)
     }
@@ -73,7 +72,6 @@ impl SystemClock {
     /// The clock, set by the system's time or by `floor`, whichever is later: for a program that
     /// kept states and whose system's time was set back while it was not running. It runs an eighth
     /// slower until the system's time has caught up.
-    #[must_use]
     pub fn not_before(floor: Timestamp) -> Self {
         let counter = quanta::Clock::new();
         let look = Look { raw: counter.raw(), system_ns: system_ns() };

@@ -43,14 +43,12 @@ impl Limiter {
     }
 
     /// A limiter for any policy, with room for `capacity`.
-    #[must_use]
     pub fn with_policy(policy: Policy, capacity: Capacity) -> Self {
         let store = Arc::new(MemoryStore::new(capacity));
         Self::with_store(policy, store, Arc::new(SystemClock::new()))
     }
 
     /// A limiter that keeps its states in `store`, perhaps beside others, and reads `clock`.
-    #[must_use]
     pub fn with_store(policy: Policy, store: Arc<MemoryStore>, clock: Arc<dyn Clock>) -> Self {
         Self {
             policy: Arc::new(policy),
@@ -65,28 +63,24 @@ impl Limiter {
     // Always inlined, down to the word that is swapped: who asks only whether it is allowed does
     // not pay for the figures, which cost a division and a third of the instructions.
     #[inline(always)]
-    #[must_use]
     pub fn check(&self, key: impl AsRef<[u8]>) -> Decision {
         self.check_cost(key, Cost::ONE)
     }
 
     /// Takes `cost` units for `key` if allowed.
     #[inline(always)]
-    #[must_use]
     pub fn check_cost(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
         let Ok(key) = Key::new(key.as_ref()) else { return self.no_key() };
         self.store.check_by(&Charge::new(&self.policy, key).cost(cost), &*self.clock)
     }
 
     /// Looks at `key` and takes nothing.
-    #[must_use]
     pub fn peek(&self, key: impl AsRef<[u8]>) -> Snapshot {
         self.ask(key.as_ref(), Cost::ONE, |charge, now| self.store.peek(charge, now))
             .unwrap_or_else(|| self.no_key().snapshot())
     }
 
     /// Takes as many units for `key` as there are, up to `cost`.
-    #[must_use]
     pub fn take(&self, key: impl AsRef<[u8]>, cost: Cost) -> Grant {
         self.ask(key.as_ref(), cost, |charge, now| self.store.take(charge, now))
             .unwrap_or_else(|| Grant::new(self.no_key(), cost))
@@ -103,7 +97,6 @@ impl Limiter {
     }
 
     /// Takes `cost` units for `key`, to be settled by [`Self::commit`] or [`Self::cancel`].
-    #[must_use]
     pub fn reserve(&self, key: impl AsRef<[u8]>, cost: Cost) -> Reserved {
         let reserve =
             |charge: &Charge<'_>, now| self.store.reserve(core::slice::from_ref(charge), now);
@@ -124,13 +117,11 @@ impl Limiter {
     }
 
     /// The policy.
-    #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// The store.
-    #[must_use]
     pub fn store(&self) -> &Arc<MemoryStore> {
         &self.store
     }

@@ -87,7 +87,6 @@ impl MemoryStore {
     /// # Panics
     ///
     /// If the system has no address space for the capacity.
-    #[must_use]
     pub fn new(capacity: Capacity) -> Self {
         Self::with_seed(capacity, Seed::random())
     }
@@ -110,20 +109,17 @@ impl MemoryStore {
     }
 
     /// What the store may hold.
-    #[must_use]
     pub const fn capacity(&self) -> Capacity {
         self.capacity
     }
 
     /// How full it is.
-    #[must_use]
     pub fn pressure(&self) -> Pressure {
         self.narrow.pressure().plus(self.double.pressure()).plus(self.variable.pressure())
     }
 
     /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How
     /// many keys they have is not counted, so `used` is zero.
-    #[must_use]
     pub fn pressure_of(&self, policy: &Policy) -> Pressure {
         let owner = policy.name_id();
         let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
@@ -132,7 +128,6 @@ impl MemoryStore {
 
     /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about
     /// one percent, of variable size exactly.
-    #[must_use]
     pub fn fill(&self, now: Timestamp) -> Fill {
         let (mut bytes, mut bytes_max) = (0, 0);
         for shard in self.variable.shards() {
@@ -149,7 +144,6 @@ impl MemoryStore {
 
     /// Takes the charge if it is allowed.
     #[inline]
-    #[must_use]
     pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle_expired(now);
         let fingerprint = self.fingerprint(charge);
@@ -158,7 +152,6 @@ impl MemoryStore {
 
     /// As [`Self::check`], but reads the clock while the state is on its way from memory.
     #[inline(always)]
-    #[must_use]
     pub fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
         let fingerprint = self.fingerprint(charge);
         let home = self.narrow.home(fingerprint);
@@ -193,7 +186,6 @@ impl MemoryStore {
     }
 
     /// Takes every charge if all are allowed, or none.
-    #[must_use]
     pub fn check_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         match charges {
             [charge] => Verdict::one(self.check(charge, now)),
@@ -210,14 +202,12 @@ impl MemoryStore {
     }
 
     /// What [`Self::check_all`] would answer, with nothing taken.
-    #[must_use]
     pub fn peek_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         self.settle_expired(now);
         self.peek_request(charges, now)
     }
 
     /// What there is to report about a key, with nothing taken.
-    #[must_use]
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
@@ -225,7 +215,6 @@ impl MemoryStore {
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
-    #[must_use]
     pub fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Grant {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();

@@ -55,7 +55,6 @@ impl Cron {
 
     /// The first minute of the calendar after `moment`; `None` if there is none within eight years
     /// (the thirtieth of February).
-    #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let minute = moment.as_nanos() / MINUTE_NS + 1;
         let (today, now) = ((minute / DAY_MINUTES) as i64, minute % DAY_MINUTES);

@@ -68,7 +68,6 @@ enum Runner {
 
 impl Embedded {
     /// Queues that are gone with the process.
-    #[must_use]
     pub fn memory() -> Self {
         let state = (Schedule::new(), MemoryRows::default());
         Self { runner: Runner::Memory(Mutex::new(state)), wakes: Arc::default() }

@@ -39,7 +39,6 @@ pub enum ErrorKind {
 
 impl Error {
     /// An error of `kind`.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
@@ -71,13 +70,11 @@ impl Error {
     }
 
     /// What kind of trouble it is.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Whether another try may succeed.
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
             self.kind,

@@ -26,14 +26,12 @@ pub const WAIT_UNSAID: Duration = Duration::from_secs(1);
 /// let lines: Lines<'_> = [("Retry-After", &b"7"[..])].into_iter().collect();
 /// assert_eq!(feedback::wait(&lines, Timestamp::MIN), Duration::from_secs(7));
 /// ```
-#[must_use]
 pub fn wait(lines: &Lines<'_>, now: Timestamp) -> Duration {
     wait_of(&read(lines, Duration::from_nanos(now.as_nanos()))).unwrap_or(WAIT_UNSAID)
 }
 
 /// How long a group must wait after any call, by what the answer said of limits that are spent;
 /// `None` if it need not wait. For answers that were no refusal too: the last unit may be gone.
-#[must_use]
 pub fn wait_of(reading: &Reading) -> Option<Duration> {
     let spent = reading.limits.iter().filter(|limit| limit.remaining == Some(0));
     let resets = spent.filter_map(|limit| limit.more_after.or(limit.reset_after));
@@ -72,7 +70,6 @@ pub(crate) fn profile(name: &str) -> Result<std::sync::Arc<Profile>, crate::Erro
 /// How long a group must wait after a refused call, by what a profile of its upstream read in the
 /// answer: what is said of trying again, or of limits that are spent, or what the profile supposes.
 #[cfg(feature = "push")]
-#[must_use]
 pub fn wait_observed(profile: &Profile, observed: &Observation) -> Duration {
     let spent = observed.readings.iter().filter(|reading| reading.remaining == Some(0));
     let reset = spent.filter_map(|reading| reading.reset_after).max();

@@ -64,13 +64,11 @@ pub struct Backoff {
 
 impl Backoff {
     /// The same wait after every failure.
-    #[must_use]
     pub const fn fixed(wait: Duration) -> Self {
         Self { first: wait, max: wait }
     }
 
     /// The wait after the `failures`-th failure, counted from 1.
-    #[must_use]
     pub fn wait(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.first.saturating_mul(1 << doublings).min(self.max)
@@ -92,7 +90,6 @@ impl NewJob {
     pub const DELAY_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
     /// A job of `group` that may start at once.
-    #[must_use]
     pub fn new(group: Group, payload: impl Into<Bytes>) -> Self {
         Self {
             group,
@@ -225,7 +222,6 @@ pub struct Lease {
 
 impl Lease {
     /// What names this lease.
-    #[must_use]
     pub const fn token(&self) -> LeaseToken {
         LeaseToken { id: self.id, attempt: self.attempt }
     }

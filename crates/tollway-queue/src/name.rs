@@ -76,7 +76,6 @@ macro_rules! text_of {
     ($($name:ident)*) => {$(
         impl $name {
             /// The name as text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }

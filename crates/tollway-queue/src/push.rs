@@ -60,7 +60,6 @@ pub struct PushTarget {
 
 impl PushTarget {
     /// A target at `url` with 10 s per call, 16 calls at once and JSON payloads.
-    #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),

@@ -26,7 +26,6 @@ pub struct Queue {
 
 impl Queue {
     /// The queue called `name`, which must have been made: see [`Self::put`].
-    #[must_use]
     pub fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>, name: QueueName) -> Self {
         Self { name, backend, clock }
     }
@@ -46,19 +45,16 @@ impl Queue {
     }
 
     /// Its name.
-    #[must_use]
     pub const fn name(&self) -> &QueueName {
         &self.name
     }
 
     /// Where it lives.
-    #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
     /// The time.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

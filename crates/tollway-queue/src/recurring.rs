@@ -31,7 +31,6 @@ pub enum Rhythm {
 
 impl Rhythm {
     /// The first time after `moment`; `None` if there is none within eight years.
-    #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Cron(cron) => cron.next_after(moment),

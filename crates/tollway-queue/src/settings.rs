@@ -102,7 +102,6 @@ impl QueueSettings {
     pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
     /// The default settings with one limit for every group.
-    #[must_use]
     pub fn with_limit(limit: Limit) -> Self {
         Self { group_limits: vec![limit], ..Self::default() }
     }

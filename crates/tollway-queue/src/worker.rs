@@ -55,7 +55,6 @@ impl Worker {
     pub const CONCURRENCY_MAX: usize = 10_000;
 
     /// A worker on `queue` that runs one job at a time.
-    #[must_use]
     pub fn new(queue: Queue) -> Self {
         let name = format!("worker-{}", std::process::id());
         Self { queue, name, concurrency: 1, grace: Duration::from_secs(20) }
@@ -81,7 +80,6 @@ impl Worker {
 }
 
 /// A handler made of a function.
-#[must_use]
 pub const fn handler_fn<F>(function: F) -> HandlerFn<F> {
     HandlerFn(function)
 }

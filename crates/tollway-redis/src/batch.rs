@@ -9,7 +9,7 @@ use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 use crate::connection::Script;
 use crate::encoded_policy::GCRA;
 use crate::packed_bytes::{put_double, put_number};
-use crate::replay::{Board, Reply};
+use crate::replay::{FoundStates, Reply};
 use crate::request::{KeyCharge, Op, Request};
 use crate::script::{bit, gcra_checks, script};
 use crate::script_numbers::{moment, pair};
@@ -133,19 +133,19 @@ impl Batch {
             Value::Array(fields) => read_fields(fields)?,
             _ => return None,
         };
-        let mut board = Board::new(now);
+        let mut states = FoundStates::new(now);
         for (number, StateLocation { owner, key, id }) in locations.iter().enumerate() {
-            let terms = &requests[owner.0].parts[owner.1].terms;
+            let encoded = &requests[owner.0].parts[owner.1].encoded;
             match &found {
-                Found::States(values) => board.add(terms, values.get(number)?)?,
+                Found::States(values) => states.add(encoded, values.get(number)?)?,
                 Found::Keys(values) => {
-                    board.add(terms, &gcra_value::state(values.get(*key)?, *id)?)?
+                    states.add(encoded, &gcra_value::state(values.get(*key)?, *id)?)?
                 }
             }
         }
         let answers = requests.iter().zip(&self.numbers).zip(digits);
         let outcomes: Vec<_> = answers
-            .map(|((request, numbers), digit)| outcome(&mut board, request, numbers, *digit, now))
+            .map(|((request, numbers), digit)| outcome(&mut states, request, numbers, *digit, now))
             .collect();
         (outcomes.len() == requests.len()).then_some(outcomes)
     }
@@ -207,7 +207,7 @@ impl DistinctStates {
         let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
         let mut known: HashMap<&'a [u8], usize> = HashMap::new();
         let mut add = |owner, part: &KeyCharge| {
-            let (name, id) = match part.terms.shares() {
+            let (name, id) = match part.encoded.shares() {
                 true => layout::ledger(prefix, &part.key),
                 false => (part.key.clone(), [0; 8]),
             };
@@ -216,7 +216,7 @@ impl DistinctStates {
                 keys.push(name.clone());
                 next
             });
-            states.kinds |= bit(part.terms.kind);
+            states.kinds |= bit(part.encoded.kind);
             states.locations.push(StateLocation { owner, key, id });
             states.locations.len() - 1
         };
@@ -235,11 +235,11 @@ impl DistinctStates {
     fn encode(&self, requests: &[&Request]) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.locations.len() * 51);
         for StateLocation { owner, key, id } in &self.locations {
-            let terms = &requests[owner.0].parts[owner.1].terms;
-            put_number(&mut out, u64::from(terms.kind), 1);
+            let encoded = &requests[owner.0].parts[owner.1].encoded;
+            put_number(&mut out, u64::from(encoded.kind), 1);
             put_number(&mut out, *key as u64 + 1, 2);
             out.extend_from_slice(id);
-            out.extend_from_slice(&terms.constants);
+            out.extend_from_slice(&encoded.constants);
         }
         out
     }
@@ -254,7 +254,7 @@ pub(crate) fn time(at: Option<Timestamp>) -> Vec<u8> {
 }
 
 fn outcome(
-    board: &mut Board,
+    states: &mut FoundStates,
     request: &Request,
     numbers: &[usize],
     digit: u8,
@@ -269,10 +269,10 @@ fn outcome(
         _ => {}
     }
     let before: Vec<State> = match request.op {
-        Op::Check if digit == b'0' => numbers.iter().map(|n| board.state(*n).clone()).collect(),
+        Op::Check if digit == b'0' => numbers.iter().map(|n| states.state(*n).clone()).collect(),
         _ => Vec::new(),
     };
-    let reply = board.play(request, numbers, digit == b'1');
+    let reply = states.replay(request, numbers, digit == b'1');
     let agreed = match &reply {
         Reply::Verdict(verdict) => verdict.is_allowed() == (digit == b'1'),
         Reply::Grant(grant) => (grant.granted > 0) == (digit == b'1'),

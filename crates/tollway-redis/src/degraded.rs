@@ -62,7 +62,7 @@ fn answer_alone(
     lasted: Duration,
     now: Timestamp,
 ) -> Option<Decision> {
-    let algorithm = part.terms.algorithm();
+    let algorithm = part.encoded.algorithm();
     let allowed = || Decision::Allow(State::vacant(algorithm).peek(algorithm, now));
     match part.on_store_error.once_gone_for(lasted) {
         _ if part.mode == Mode::Count => Some(allowed()),

@@ -27,7 +27,7 @@ use crate::settings::{Denials, KEPT_BYTES_MAX};
 
 /// States on which requests were denied.
 pub(crate) struct DenialCache {
-    terms: Denials,
+    settings: Denials,
     generations: Mutex<Generations>,
 }
 
@@ -49,8 +49,8 @@ struct Entry {
 }
 
 impl DenialCache {
-    pub(crate) fn new(terms: Denials) -> Self {
-        Self { terms, generations: Mutex::default() }
+    pub(crate) fn new(settings: Denials) -> Self {
+        Self { settings, generations: Mutex::default() }
     }
 
     /// The denial of a request, if what is known of its keys is enough to deny it.
@@ -67,7 +67,7 @@ impl DenialCache {
             }
             let entry = generations.get(&part.key)?;
             let age = entry.asked_at.elapsed();
-            if age >= self.terms.recheck {
+            if age >= self.settings.recheck {
                 return None;
             }
             now = now.max(entry.server_time.after(age));
@@ -86,7 +86,7 @@ impl DenialCache {
         let mut generations = self.generations();
         for (part, state) in request.parts.iter().zip(&outcome.states) {
             let entry = Entry { state: state.clone(), server_time: outcome.now, asked_at };
-            generations.put(part.key.clone(), entry, self.terms.keys_max);
+            generations.put(part.key.clone(), entry, self.settings.keys_max);
         }
     }
 

@@ -23,33 +23,33 @@ pub(crate) struct EncodedPolicy {
     pub(crate) constants: Vec<u8>,
 }
 
-/// EncodedPolicy of policies seen before.
+/// The encoded forms of policies seen before.
 #[derive(Debug, Default)]
-pub(crate) struct KnownTerms(RwLock<HashMap<u64, Arc<EncodedPolicy>>>);
+pub(crate) struct EncodedPolicies(RwLock<HashMap<u64, Arc<EncodedPolicy>>>);
 
 /// The kind whose states share ledgers.
 pub(crate) const GCRA: u8 = 1;
 
-/// The most policies whose terms are kept; more are worked out each time.
+/// The most that are kept; more are worked out each time.
 const KNOWN_MAX: usize = 4_096;
 
-impl KnownTerms {
-    /// The terms of `policy`.
+impl EncodedPolicies {
+    /// The encoded form of `policy`.
     pub(crate) fn of(&self, policy: &Policy) -> Arc<EncodedPolicy> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // The identity alone does not tell: one whose numbers come with the call is one policy.
-        if let Some(terms) = known.get(&policy.id())
-            && terms.algorithm() == policy.algorithm()
+        if let Some(encoded) = known.get(&policy.id())
+            && encoded.algorithm() == policy.algorithm()
         {
-            return Arc::clone(terms);
+            return Arc::clone(encoded);
         }
         drop(known);
-        let terms = Arc::new(EncodedPolicy::new(policy));
+        let encoded = Arc::new(EncodedPolicy::new(policy));
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if known.len() < KNOWN_MAX || known.contains_key(&policy.id()) {
-            known.insert(policy.id(), Arc::clone(&terms));
+            known.insert(policy.id(), Arc::clone(&encoded));
         }
-        terms
+        encoded
     }
 }
 

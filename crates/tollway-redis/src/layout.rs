@@ -1,4 +1,4 @@
-//! RandomIds of keys in the store: whose state it is, and the slot that it lives in.
+//! Names of keys in the store: whose state it is, and the slot that it lives in.
 //!
 //! ```text
 //!   tw:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity

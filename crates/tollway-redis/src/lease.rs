@@ -186,7 +186,7 @@ mod tests {
     fn part(key: &[u8]) -> KeyCharge {
         KeyCharge {
             key: key.to_vec(),
-            terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", "5/1m").unwrap())),
+            encoded: Arc::new(EncodedPolicy::new(&Policy::parse("api", "5/1m").unwrap())),
             units: 1,
             mode: Mode::Enforce,
             on_store_error: OnStoreError::Deny,

@@ -79,8 +79,8 @@ impl LocalShares {
 }
 
 fn local_policy((part, shares): &LocalCharge<'_>) -> Option<Policy> {
-    let algorithm = part.terms.algorithm().smallest_share(*shares)?;
-    Policy::new(part.terms.policy.name(), algorithm).ok()
+    let algorithm = part.encoded.algorithm().smallest_share(*shares)?;
+    Policy::new(part.encoded.policy.name(), algorithm).ok()
 }
 
 fn charge<'a>(part: &KeyCharge, policy: &'a Policy) -> Charge<'a> {
@@ -116,7 +116,7 @@ fn make_room(
 }
 
 fn deny_all(parts: &[LocalCharge<'_>]) -> Vec<Decision> {
-    parts.iter().map(|(part, _)| denied(part.terms.algorithm().limit())).collect()
+    parts.iter().map(|(part, _)| denied(part.encoded.algorithm().limit())).collect()
 }
 
 /// The denial of a policy whose store is gone, or whose share cannot be kept.

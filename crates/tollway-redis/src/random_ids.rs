@@ -1,4 +1,4 @@
-//! RandomIds that were not given before and cannot be guessed: of reservations, permits and
+//! Ids that were not given before and cannot be guessed: of reservations, permits and
 //! requests.
 
 use std::hash::{BuildHasher, RandomState};

@@ -37,7 +37,7 @@ use self::round_trip::{CommandCall, round_trip};
 use crate::call::CallError;
 use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
 use crate::degraded::{degraded_grant, degraded_verdict};
-use crate::encoded_policy::KnownTerms;
+use crate::encoded_policy::EncodedPolicies;
 use crate::layout;
 use crate::local_shares::LocalShares;
 use crate::random_ids::RandomIds;
@@ -70,7 +70,7 @@ struct Inner {
     client: Arc<Client>,
     calls: Batcher<CommandCall>,
     timeout: Duration,
-    terms: KnownTerms,
+    encoded_policies: EncodedPolicies,
     ids: RandomIds,
     local: LocalShares,
     runtime: Handle,
@@ -103,14 +103,13 @@ impl RemoteStore {
         let weak = Arc::downgrade(&client);
         let run = move |calls| weak.upgrade().map(|client| round_trip(client, calls));
         let calls = Batcher::start(&runtime, bounds, |_| 0, run);
-        let (terms, ids) = (KnownTerms::default(), RandomIds::new());
+        let (encoded_policies, ids) = (EncodedPolicies::default(), RandomIds::new());
         let local = LocalShares::new(settings.local_keys_max);
-        let inner = Inner { client, calls, timeout, terms, ids, local, runtime };
+        let inner = Inner { client, calls, timeout, encoded_policies, ids, local, runtime };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// How the store is.
-    #[must_use]
     pub fn status(&self) -> Status {
         Status::default().with(&self.inner.client)
     }
@@ -244,7 +243,7 @@ impl Inner {
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
         let part = |charge: &Charge<'_>| KeyCharge {
             key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
-            terms: self.terms.of(charge.policy),
+            encoded: self.encoded_policies.of(charge.policy),
             units: charge.cost.get(),
             mode: charge.mode,
             on_store_error: charge.policy.store_error(),

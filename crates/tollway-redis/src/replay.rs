@@ -24,13 +24,13 @@ pub(crate) enum Reply {
 }
 
 /// The states of one batch, as the script found them and as the requests change them.
-pub(crate) struct Board {
+pub(crate) struct FoundStates {
     now: Timestamp,
     states: Vec<State>,
     returns: Vec<Vec<Return>>,
 }
 
-impl Board {
+impl FoundStates {
     pub(crate) fn new(now: Timestamp) -> Self {
         Self { now, states: Vec::new(), returns: Vec::new() }
     }
@@ -38,13 +38,13 @@ impl Board {
     /// Adds the state that `value` says, with what has expired given back; `None` if it is not
     /// ours. As the script did, it takes a state ahead of the server's clock as left there by that
     /// clock being set back: requests come one at a time, and none of them comes late.
-    pub(crate) fn add(&mut self, terms: &EncodedPolicy, value: &[u8]) -> Option<()> {
-        let (mut state, mut returns) = terms.parse(value)?;
+    pub(crate) fn add(&mut self, encoded: &EncodedPolicy, value: &[u8]) -> Option<()> {
+        let (mut state, mut returns) = encoded.parse(value)?;
         let now = self.now;
-        state.rewind(terms.algorithm(), now);
+        state.rewind(encoded.algorithm(), now);
         returns.retain(|entry| {
             let is_open = entry.expires_at > now;
-            match (terms.algorithm(), &mut state) {
+            match (encoded.algorithm(), &mut state) {
                 _ if is_open => {}
                 (Algorithm::Concurrency(limit), State::Concurrency(state)) => {
                     limit.release(state, entry.id, now);
@@ -56,7 +56,7 @@ impl Board {
             is_open
         });
         // What was given back leaves no moment behind in a value.
-        state.rewind(terms.algorithm(), now);
+        state.rewind(encoded.algorithm(), now);
         self.states.push(state);
         self.returns.push(returns);
         Some(())
@@ -70,7 +70,7 @@ impl Board {
     /// Plays one request; `places` are the numbers of its parts' states. `settled` is what the
     /// script says of a reservation: it is settled in a batch of its own, so nothing sees what that
     /// changes.
-    pub(crate) fn play(&mut self, request: &Request, places: &[usize], settled: bool) -> Reply {
+    pub(crate) fn replay(&mut self, request: &Request, places: &[usize], settled: bool) -> Reply {
         match &request.op {
             Op::Check | Op::Reserve { .. } => {
                 let held = self.held(request, places);
@@ -84,12 +84,12 @@ impl Board {
             Op::Take => Reply::Grant(self.take(&request.parts[0], request.id, places[0])),
             Op::Refund { taken_at } => {
                 let (part, place) = (&request.parts[0], places[0]);
-                let algorithm = part.terms.algorithm();
+                let algorithm = part.encoded.algorithm();
                 self.states[place].refund(algorithm, part.units, *taken_at, self.now);
                 Reply::Snapshot(self.states[place].peek(algorithm, self.now))
             }
             Op::Reset => {
-                self.states[places[0]] = State::vacant(request.parts[0].terms.algorithm());
+                self.states[places[0]] = State::vacant(request.parts[0].encoded.algorithm());
                 Reply::Reset
             }
             Op::Settle { .. } if settled => Reply::Settlement(Settlement::Settled),
@@ -132,14 +132,14 @@ impl Board {
             return verdict;
         }
         let untouched = request.parts.iter().zip(places).map(|(part, place)| {
-            Decision::Allow(self.states[*place].peek(part.terms.algorithm(), self.now))
+            Decision::Allow(self.states[*place].peek(part.encoded.algorithm(), self.now))
         });
         Verdict::new(untouched.collect())
     }
 
     fn take(&mut self, part: &KeyCharge, hold_id: u128, place: usize) -> Grant {
         let state = &mut self.states[place];
-        let remaining = state.peek(part.terms.algorithm(), self.now).remaining();
+        let remaining = state.peek(part.encoded.algorithm(), self.now).remaining();
         let charge = part.charge();
         let cost = Grant::affordable(charge.cost, remaining);
         Grant::new(state.charge(&charge.cost(cost), hold_id, self.now), cost)
@@ -174,7 +174,7 @@ impl KeyCharge {
     pub(crate) fn charge(&self) -> Charge<'_> {
         let key = Key::new("k").expect("one byte is a key");
         let cost = Cost::new(self.units).unwrap_or(Cost::ONE);
-        let charge = Charge::new(&self.terms.policy, key).cost(cost);
+        let charge = Charge::new(&self.encoded.policy, key).cost(cost);
         if self.mode == Mode::Count { charge.counted() } else { charge }
     }
 }

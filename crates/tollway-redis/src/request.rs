@@ -14,7 +14,7 @@ use crate::script_numbers::{Amount, nanos, pair};
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
-    /// RandomIds what the request holds: a reservation, a permit, or the request itself.
+    /// Names what the request holds: a reservation, a permit, or the request itself.
     pub(crate) id: u128,
     pub(crate) parts: Vec<KeyCharge>,
 }
@@ -46,7 +46,7 @@ pub(crate) enum Op {
 pub(crate) struct KeyCharge {
     /// The name of the state in the store.
     pub(crate) key: Vec<u8>,
-    pub(crate) terms: Arc<EncodedPolicy>,
+    pub(crate) encoded: Arc<EncodedPolicy>,
     pub(crate) units: u64,
     pub(crate) mode: Mode,
     pub(crate) on_store_error: OnStoreError,
@@ -60,20 +60,20 @@ impl KeyCharge {
     /// What the charge asks for, as a script compares it. One above the limit is denied like
     /// anything above it, and its sums stay exact.
     pub(crate) fn asked(&self) -> Amount {
-        let most = self.terms.algorithm().limit().saturating_add(1);
-        self.terms.amount(self.units.min(most))
+        let most = self.encoded.algorithm().limit().saturating_add(1);
+        self.encoded.amount(self.units.min(most))
     }
 
     /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
     fn encode_powers(&self, out: &mut Vec<u8>) {
-        let wanted = self.units.min(self.terms.algorithm().limit());
-        let powers = match self.terms.algorithm() {
+        let wanted = self.units.min(self.encoded.algorithm().limit());
+        let powers = match self.encoded.algorithm() {
             Algorithm::Gcra(_) => wanted.checked_ilog2().map_or(0, |power| power + 1),
             _ => 0,
         };
         put_number(out, u64::from(powers), 1);
         for power in 0..powers {
-            self.terms.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
+            self.encoded.amount(1 << power).iter().for_each(|limb| put_double(out, *limb));
         }
     }
 }
@@ -135,7 +135,7 @@ impl Request {
     /// How one part is settled at its real cost.
     pub(crate) fn settling(&self, part: &KeyCharge) -> Settling {
         let Op::Settle { costs } = &self.op else { return Settling::Release };
-        if matches!(part.terms.algorithm(), Algorithm::Concurrency(_)) {
+        if matches!(part.encoded.algorithm(), Algorithm::Concurrency(_)) {
             return Settling::Release;
         }
         let cost = match costs {
@@ -151,26 +151,26 @@ impl Request {
     fn mode_and_amount(&self, part: &KeyCharge) -> (u64, Amount) {
         match &self.op {
             Op::Settle { .. } => match self.settling(part) {
-                Settling::Keep(units) => (0, part.terms.amount(units)),
-                Settling::Extra(units) => (1, part.terms.amount(units)),
+                Settling::Keep(units) => (0, part.encoded.amount(units)),
+                Settling::Extra(units) => (1, part.encoded.amount(units)),
                 Settling::Release => (2, [0; 3]),
             },
             Op::Take => {
-                let wanted = part.units.min(part.terms.algorithm().limit());
+                let wanted = part.units.min(part.encoded.algorithm().limit());
                 (u64::from(part.mode == Mode::Count), [wanted, 0, 0])
             }
-            Op::Refund { .. } | Op::Reset => (0, part.terms.amount(part.units)),
+            Op::Refund { .. } | Op::Reset => (0, part.encoded.amount(part.units)),
             Op::Check | Op::Peek | Op::Reserve { .. } => {
                 let counted = part.mode == Mode::Count;
                 let mode = u64::from(counted) + if part.returns { 2 } else { 0 };
-                (mode, if counted { part.terms.amount(part.units) } else { part.asked() })
+                (mode, if counted { part.encoded.amount(part.units) } else { part.asked() })
             }
         }
     }
 
     /// What a script needs to find out how much a counted charge took, after its length.
     fn encode_counted_powers(&self, out: &mut Vec<u8>) {
-        let is_gcra = |part: &&KeyCharge| matches!(part.terms.algorithm(), Algorithm::Gcra(_));
+        let is_gcra = |part: &&KeyCharge| matches!(part.encoded.algorithm(), Algorithm::Gcra(_));
         let mut powers = Vec::new();
         for part in self.parts.iter().filter(|part| part.mode == Mode::Count).filter(is_gcra) {
             part.encode_powers(&mut powers);
@@ -188,7 +188,7 @@ impl Request {
             out.extend_from_slice(&part.key);
             put_number(&mut out, part.units, 8);
             put_number(&mut out, u64::from(part.returns), 1);
-            let numbers = part.terms.algorithm().numbers();
+            let numbers = part.encoded.algorithm().numbers();
             numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
             put_number(&mut out, u64::from(part.place), 2);
         }
@@ -237,10 +237,10 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> 
         }
         let policy =
             tollway_core::Policy::new("reserved", Algorithm::from_numbers(numbers)?).ok()?;
-        let terms = Arc::new(EncodedPolicy::new(&policy));
+        let encoded = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
-        Some(KeyCharge { key, terms, units, mode, on_store_error, returns, place })
+        Some(KeyCharge { key, encoded, units, mode, on_store_error, returns, place })
     };
     let parts = (0..count).map(part).collect::<Option<_>>()?;
     let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());

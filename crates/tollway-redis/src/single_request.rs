@@ -103,7 +103,7 @@ fn life_ms(parts: &[KeyCharge], manner: Manner) -> u64 {
 
 /// The constants of gcra.lua.
 fn constants(part: &KeyCharge) -> [f64; 5] {
-    let mut doubles = part.terms.constants.as_chunks().0.iter().copied().map(f64::from_le_bytes);
+    let mut doubles = part.encoded.constants.as_chunks().0.iter().copied().map(f64::from_le_bytes);
     std::array::from_fn(|_| doubles.next().expect("GCRA has five constants"))
 }
 
@@ -119,7 +119,7 @@ mod tests {
     fn argument_len(limits: &[(&str, u64)]) -> usize {
         let part = |&(limit, units): &(&str, u64)| KeyCharge {
             key: Vec::new(),
-            terms: Arc::new(EncodedPolicy::new(&Policy::parse("api", limit).unwrap())),
+            encoded: Arc::new(EncodedPolicy::new(&Policy::parse("api", limit).unwrap())),
             units,
             mode: Mode::Enforce,
             on_store_error: OnStoreError::Deny,

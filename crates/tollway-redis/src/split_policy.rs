@@ -1,4 +1,4 @@
-//! SplitPolicy keys: one very hot key as several, each with its share of the quota, in slots of its
+//! Split keys: one very hot key as several, each with its share of the quota, in slots of its
 //! own.
 //!
 //! ```text
@@ -31,7 +31,7 @@ pub(crate) struct SplitPolicy {
 }
 
 struct Share {
-    terms: Arc<EncodedPolicy>,
+    encoded: Arc<EncodedPolicy>,
     policy_id: u64,
     /// Units that this process saw left in it last.
     remaining: AtomicU64,
@@ -46,7 +46,7 @@ impl SplitPolicy {
             let share = Policy::new(policy.name(), algorithm).ok()?;
             let remaining = AtomicU64::new(algorithm.limit());
             Some(Share {
-                terms: Arc::new(EncodedPolicy::new(&share)),
+                encoded: Arc::new(EncodedPolicy::new(&share)),
                 policy_id: policy.id(),
                 remaining,
             })
@@ -85,6 +85,6 @@ impl SplitPolicy {
     ) -> KeyCharge {
         let share = &self.shares[index];
         let key = layout::share_key(prefix, share.policy_id, key, index);
-        KeyCharge { key, terms: Arc::clone(&share.terms), ..part.clone() }
+        KeyCharge { key, encoded: Arc::clone(&share.encoded), ..part.clone() }
     }
 }

@@ -14,7 +14,7 @@ use tollway_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 
 use crate::connection::{Dialer, misuse};
 use crate::denial::DenialCache;
-use crate::encoded_policy::KnownTerms;
+use crate::encoded_policy::EncodedPolicies;
 use crate::layout;
 use crate::lease::Leases;
 use crate::local_shares::LocalShares;
@@ -50,7 +50,7 @@ pub struct RedisStore {
 struct Inner {
     router: Arc<Router>,
     settings: Arc<Settings>,
-    terms: KnownTerms,
+    encoded_policies: EncodedPolicies,
     ids: RandomIds,
     reservations: OpenReservations,
     local: LocalShares,
@@ -88,7 +88,6 @@ impl RedisStore {
     }
 
     /// How the store is.
-    #[must_use]
     pub fn status(&self) -> Status {
         Status::of(&self.inner.router)
     }
@@ -105,7 +104,7 @@ impl RedisStore {
         let router = Router::start(dialer, Arc::clone(&settings)).await?;
         let inner = Inner {
             router,
-            terms: KnownTerms::default(),
+            encoded_policies: EncodedPolicies::default(),
             ids: RandomIds::new(),
             reservations: OpenReservations::new(settings.local_keys_max),
             local: LocalShares::new(settings.local_keys_max),
@@ -153,7 +152,7 @@ impl Inner {
         let (id, key) = (policy.id(), charge.key.as_bytes());
         KeyCharge {
             key: layout::state_key(&settings.prefix, id, key, settings.key_tags),
-            terms: self.terms.of(policy),
+            encoded: self.encoded_policies.of(policy),
             units: charge.cost.get(),
             mode: charge.mode,
             on_store_error: policy.store_error(),

@@ -57,13 +57,11 @@ impl Auth {
     }
 
     /// The files from which tokens were read.
-    #[must_use]
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
     /// Whether no token is needed.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.tokens.is_empty()
     }

@@ -73,7 +73,7 @@ impl<'a> Decider<'a> {
             }
         }
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
-            self.judge(std::slice::from_ref(ask), answer);
+            self.apply_treatments(std::slice::from_ref(ask), answer);
         }
         self.counting().count(asks, answers);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
@@ -92,7 +92,7 @@ impl<'a> Decider<'a> {
             false => ask.unasked(),
         };
         let mut answer = Ok(Verdict::one(decision));
-        self.judge(std::slice::from_ref(ask), &mut answer);
+        self.apply_treatments(std::slice::from_ref(ask), &mut answer);
         self.counting().count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
@@ -111,7 +111,7 @@ impl<'a> Decider<'a> {
         }
         let started = Instant::now();
         let mut answer = self.check_together(asks, true).await;
-        self.judge(asks, &mut answer);
+        self.apply_treatments(asks, &mut answer);
         self.counting().count_verdict(asks, &answer);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
         answer
@@ -124,7 +124,7 @@ impl<'a> Decider<'a> {
     /// As [`Self::check`].
     pub(crate) async fn peek(&self, asks: &[Ask<'_>]) -> Decided {
         let mut answer = self.check_together(asks, false).await;
-        self.judge(asks, &mut answer);
+        self.apply_treatments(asks, &mut answer);
         answer
     }
 
@@ -140,10 +140,11 @@ impl<'a> Decider<'a> {
             return Ok(Grant::new(ask.unasked(), cost));
         }
         let is_trial = ask.treatment == Treatment::Shadow;
-        let grant = match self.told(self.enforcer.store().take(&ask.charge, self.now)).await {
-            Err(_) if is_trial => Grant::new(ask.unasked(), cost),
-            answer => answer?,
-        };
+        let grant =
+            match self.noting_failure(self.enforcer.store().take(&ask.charge, self.now)).await {
+                Err(_) if is_trial => Grant::new(ask.unasked(), cost),
+                answer => answer?,
+            };
         let verdict = Verdict::one(grant.decision);
         let verdict = match grant.store_failure {
             Some(failure) => verdict.degraded_by(failure),
@@ -167,7 +168,7 @@ impl<'a> Decider<'a> {
         if !ask.is_asked() {
             return Ok(ask.unasked().snapshot());
         }
-        self.told(self.enforcer.store().refund(&ask.charge, self.now)).await
+        self.noting_failure(self.enforcer.store().refund(&ask.charge, self.now)).await
     }
 
     /// Forgets the charge's key under its policy.
@@ -176,7 +177,7 @@ impl<'a> Decider<'a> {
     ///
     /// If the store fails.
     pub(crate) async fn reset(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
-        self.told(self.enforcer.store().reset(&ask.charge, self.now)).await
+        self.noting_failure(self.enforcer.store().reset(&ask.charge, self.now)).await
     }
 
     /// Takes every charge if all are allowed, to be settled later. Charges on trial and of keys
@@ -191,7 +192,8 @@ impl<'a> Decider<'a> {
             return Ok(Reserved { verdict, reservation: None });
         }
         let charges: Vec<Charge<'_>> = asks.iter().map(reserved).collect();
-        let reserved = self.told(self.enforcer.store().reserve(&charges, self.now)).await?;
+        let reserved =
+            self.noting_failure(self.enforcer.store().reserve(&charges, self.now)).await?;
         self.is_decided(charges.len(), &reserved.verdict);
         self.counting().count_decisions(asks, &reserved.verdict);
         Ok(reserved)
@@ -207,7 +209,7 @@ impl<'a> Decider<'a> {
         id: ReservationId,
         costs: &[u64],
     ) -> Result<Settlement, StoreError> {
-        self.told(self.enforcer.store().commit(id, costs, self.now)).await
+        self.noting_failure(self.enforcer.store().commit(id, costs, self.now)).await
     }
 
     /// Settles a reservation by giving everything back.
@@ -216,7 +218,7 @@ impl<'a> Decider<'a> {
     ///
     /// If the store fails.
     pub(crate) async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
-        self.told(self.enforcer.store().cancel(id, self.now)).await
+        self.noting_failure(self.enforcer.store().cancel(id, self.now)).await
     }
 
     /// Whether the store answered all of them.
@@ -279,7 +281,7 @@ impl<'a> Decider<'a> {
 
     /// Applies to a verdict what its asks say: shadow denials become allowances, and a failure of
     /// the store is told where a policy wants it told.
-    fn judge(&self, asks: &[Ask<'_>], answer: &mut Decided) {
+    fn apply_treatments(&self, asks: &[Ask<'_>], answer: &mut Decided) {
         if let Ok(verdict) = answer
             && !verdict.is_allowed()
         {
@@ -306,7 +308,7 @@ impl<'a> Decider<'a> {
         Counting { tops: self.tops, now: self.now }
     }
 
-    async fn told<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
+    async fn noting_failure<T: Unpin>(&self, answer: Answer<T>) -> Result<T, StoreError> {
         answer.await.inspect_err(|error| self.note_error(1, error))
     }
 

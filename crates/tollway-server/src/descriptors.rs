@@ -104,13 +104,11 @@ pub(crate) fn digest(key: &[u8]) -> Option<Vec<u8>> {
 
 impl Domain {
     /// The rules of the domain `name`.
-    #[must_use]
     pub const fn new(name: String, root: Node) -> Self {
         Self { name, root }
     }
 
     /// The domain's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -147,7 +145,6 @@ impl Domain {
 
 impl Limit {
     /// A limit that is enforced, and nothing else.
-    #[must_use]
     pub fn new(policy: Option<Policy>, tally: Arc<Tally>) -> Self {
         Self {
             policy,
@@ -166,7 +163,6 @@ impl Limit {
 
 impl Node {
     /// A place without branches.
-    #[must_use]
     pub fn new(limit: Option<Limit>) -> Self {
         Self { limit, ..Self::default() }
     }

@@ -21,7 +21,6 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// A port of this machine that only it can reach.
-    #[must_use]
     pub const fn loopback(port: u16) -> Self {
         Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
@@ -55,7 +54,6 @@ impl Endpoint {
     }
 
     /// Whether only this machine can connect.
-    #[must_use]
     pub const fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),

@@ -38,7 +38,8 @@ pub enum Backing {
 /// The rules in force and everything that decisions under them need.
 pub(crate) struct Enforcer {
     rules: ArcSwap<Rules>,
-    /// Held while rules are replaced or amended, so that neither loses the other's change.
+    /// Held while rules are replaced or an operator changes something, so that neither loses what
+    /// the other did.
     changing: Mutex<()>,
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
@@ -116,8 +117,8 @@ impl Enforcer {
     /// Puts other rules in force. What operators have changed stays changed.
     pub(crate) fn replace_rules(&self, rules: Rules) {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let amendments = Arc::clone(self.rules().amendments());
-        self.rules.store(Arc::new(rules.amended(amendments)));
+        let changes = Arc::clone(self.rules().operator_changes());
+        self.rules.store(Arc::new(rules.with_operator_changes(changes)));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
     }
@@ -127,15 +128,15 @@ impl Enforcer {
     /// # Errors
     ///
     /// If there is no room for the change; then nothing is changed.
-    pub(crate) fn amend(
+    pub(crate) fn change_for_operator(
         &self,
         change: impl FnOnce(&mut OperatorChanges) -> Result<(), NoRoom>,
     ) -> Result<(), NoRoom> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = self.rules();
-        let mut amendments = OperatorChanges::clone(rules.amendments());
-        change(&mut amendments)?;
-        self.rules.store(Arc::new(rules.amended(Arc::new(amendments))));
+        let mut changes = OperatorChanges::clone(rules.operator_changes());
+        change(&mut changes)?;
+        self.rules.store(Arc::new(rules.with_operator_changes(Arc::new(changes))));
         Ok(())
     }
 

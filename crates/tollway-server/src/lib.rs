@@ -5,26 +5,7 @@
 //!         <-                          <- Verdict     <- counting           <-
 //! ```
 //!
-//! Two requests, function by function:
-//!
-//! ```text
-//!   CL.THROTTLE in memory                      an Envoy call on Redis
-//!   listen::Listener::accept                   listen::Listener::accept
-//!   server::run_worker, Accepted::serve        server::run_worker, Accepted::serve
-//!   resp::connection::serve                    grpc::connection::serve, http2::serve
-//!   client_stream::ClientStream::receive       grpc::connection::answer, permit
-//!   resp::batch::answer, parse::parse          grpc::unary::receive, decode
-//!   resp::throttle::ThrottleCommand::parse     grpc::envoy::should_rate_limit
-//!   resp::batch::Batch::flush                  rls::decide, descriptors::Domain::find
-//!   worker::Worker::decider                    worker::Worker::decider
-//!   enforcer::Enforcer::decider                enforcer::Enforcer::decider
-//!   rules::Rules::ask                          rules::Rules::ask
-//!   decide::Decider::check_one                 rls::judge, decide::Decider::check
-//!   MemoryStore::check                         Store::check of RedisStore
-//!   counting::Counting::count                  counting::Counting::count_verdict
-//!   resp::throttle::ThrottleCommand::encode    rls::response::assemble
-//!   client_stream::ClientStream::send          grpc::unary::respond
-//! ```
+//! `ARCHITECTURE.md` walks `CL.THROTTLE` in memory and an Envoy call on Redis function by function.
 //!
 //! **Invariants.** Every front asks by `rules::Rules::ask` and `decide::Decider`, so lists, shadow
 //! mode, counts and failures are the same everywhere. Everything a client sends is bounded before

@@ -136,7 +136,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// The tally of a policy, the same for as long as the service runs, whatever is reloaded.
-    #[must_use]
     pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_default())

@@ -1,15 +1,16 @@
 //! What operators change while the service runs: keys banned, keys given a quota of their own.
 //!
-//! OperatorChanges stand beside the rules and outlive a reload of them, but not the process, and
+//! These changes stand beside the rules and outlive a reload of them, but not the process, and
 //! hold on this node only: what is to last belongs into the configuration. A set of them never
-//! changes; an operator's change makes the next set ([`crate::enforcer::Enforcer::amend`]), so that
-//! a request sees one state of affairs from beginning to end.
+//! changes: what an operator does makes the next set
+//! ([`crate::enforcer::Enforcer::change_for_operator`]), so that a request sees one state of
+//! affairs from beginning to end.
 
 use std::collections::HashMap;
 
 use tollway_core::Policy;
 
-/// Keys that may be amended at once.
+/// Keys that may be changed at once.
 const KEYS_MAX: usize = 10_000;
 /// Policies of one key that may have a quota of their own.
 const QUOTAS_PER_KEY_MAX: usize = 64;
@@ -28,7 +29,7 @@ pub(crate) struct OperatorChange {
     quotas: HashMap<String, Policy>,
 }
 
-/// There is no room for another amendment.
+/// There is no room for another change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
@@ -43,10 +44,10 @@ impl OperatorChanges {
     /// Whether `key` is banned.
     #[inline]
     pub(crate) fn is_banned(&self, key: &[u8]) -> bool {
-        self.of(key).is_some_and(|amendment| amendment.banned)
+        self.of(key).is_some_and(|change| change.banned)
     }
 
-    /// Keys with an amendment.
+    /// How many keys have one.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -55,7 +56,7 @@ impl OperatorChanges {
     ///
     /// # Errors
     ///
-    /// If too many keys have been amended.
+    /// If too many keys have been changed.
     pub(crate) fn ban(&mut self, key: &[u8], banned: bool) -> Result<(), NoRoom> {
         self.entry(key)?.banned = banned;
         self.tidy(key);
@@ -66,7 +67,7 @@ impl OperatorChanges {
     ///
     /// # Errors
     ///
-    /// If too many keys, or too many policies of this key, have been amended.
+    /// If too many keys, or too many policies of this key, have been changed.
     pub(crate) fn own(
         &mut self,
         key: &[u8],
@@ -113,26 +114,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_amendment_taken_back_leaves_nothing_behind() {
-        let mut amendments = OperatorChanges::default();
+    fn a_change_taken_back_leaves_nothing_behind() {
+        let mut changes = OperatorChanges::default();
         let policy = Policy::parse("api", "9/s").unwrap();
-        amendments.ban(b"k", true).unwrap();
-        amendments.own(b"k", "api", Some(policy.clone())).unwrap();
-        assert!(amendments.is_banned(b"k") && !amendments.is_banned(b"other"));
-        assert_eq!(amendments.of(b"k").unwrap().policy("api"), Some(&policy));
-        amendments.ban(b"k", false).unwrap();
-        amendments.own(b"k", "api", None).unwrap();
-        assert_eq!(amendments.len(), 0);
+        changes.ban(b"k", true).unwrap();
+        changes.own(b"k", "api", Some(policy.clone())).unwrap();
+        assert!(changes.is_banned(b"k") && !changes.is_banned(b"other"));
+        assert_eq!(changes.of(b"k").unwrap().policy("api"), Some(&policy));
+        changes.ban(b"k", false).unwrap();
+        changes.own(b"k", "api", None).unwrap();
+        assert_eq!(changes.len(), 0);
     }
 
     #[test]
-    fn the_number_of_amended_keys_is_bounded() {
-        let mut amendments = OperatorChanges::default();
+    fn the_number_of_changed_keys_is_bounded() {
+        let mut changes = OperatorChanges::default();
         for key in 0..KEYS_MAX {
-            amendments.ban(&key.to_le_bytes(), true).unwrap();
+            changes.ban(&key.to_le_bytes(), true).unwrap();
         }
-        assert_eq!(amendments.ban(b"one more", true), Err(NoRoom));
-        assert_eq!(amendments.ban(&0usize.to_le_bytes(), false), Ok(()));
-        assert_eq!(amendments.ban(b"one more", true), Ok(()));
+        assert_eq!(changes.ban(b"one more", true), Err(NoRoom));
+        assert_eq!(changes.ban(&0usize.to_le_bytes(), false), Ok(()));
+        assert_eq!(changes.ban(b"one more", true), Ok(()));
     }
 }

@@ -13,7 +13,6 @@ pub struct Pattern {
 
 impl Pattern {
     /// The pattern that `text` spells.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { parts: text.as_bytes().split(|&byte| byte == b'*').map(Box::from).collect() }
     }
@@ -55,7 +54,6 @@ pub struct KeyList {
 
 impl KeyList {
     /// Whether no key is on the list.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.patterns.is_empty()
     }

@@ -57,7 +57,6 @@ impl fmt::Debug for QueuePlan {
 
 impl QueuePlan {
     /// Whether the service has queues at all.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }

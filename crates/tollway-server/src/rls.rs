@@ -93,11 +93,11 @@ pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Res
     let mut cases: Vec<Case<'_>> = descriptors
         .map(|(descriptor, limit)| case(request, descriptor, limit.as_ref(), domain))
         .collect();
-    replace(&mut cases);
+    drop_replaced(&mut cases);
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
     let decider = worker.decider(&rules);
-    let judged = judge(&decider, &cases, &asks).await?;
-    Ok(response::assemble(&decider, &cases, &asks, &judged))
+    let outcomes = decide_all(&decider, &cases, &asks).await?;
+    Ok(response::assemble(&decider, &cases, &asks, &outcomes))
 }
 
 fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
@@ -122,7 +122,7 @@ fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
 fn overrides(worker: &Worker, request: &Request<'_>) -> Result<Vec<Option<Limit>>, Refusal> {
     let build = |descriptor: &Descriptor<'_>| {
         let Some((requests, unit)) = descriptor.limit else { return Ok(None) };
-        let limit = limits::overridden(requests, unit, worker.service.metrics());
+        let limit = limits::limit_of_request(requests, unit, worker.service.metrics());
         limit.map(Some).map_err(|error| Refusal::Invalid(error.to_string()))
     };
     request.descriptors.iter().map(build).collect()
@@ -154,7 +154,7 @@ fn case<'a>(
 }
 
 /// Drops the limits that others in the same request replace.
-fn replace(cases: &mut [Case<'_>]) {
+fn drop_replaced(cases: &mut [Case<'_>]) {
     let replaced: Vec<&str> = cases
         .iter()
         .filter_map(|case| case.limit)
@@ -173,68 +173,68 @@ type Decisions = Vec<Option<Decision>>;
 
 /// What was decided, and whether without the store.
 #[derive(Debug)]
-struct Judged {
+struct Outcomes {
     decisions: Decisions,
     degraded: bool,
 }
 
-async fn judge(
+async fn decide_all(
     decider: &Decider<'_>,
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
-) -> Result<Judged, Refusal> {
-    let mut judged = Judged { decisions: vec![None; cases.len()], degraded: false };
+) -> Result<Outcomes, Refusal> {
+    let mut outcomes = Outcomes { decisions: vec![None; cases.len()], degraded: false };
     let mut together: Vec<(usize, Ask<'_>)> = Vec::new();
     let mut quota: Vec<(usize, Ask<'_>)> = Vec::new();
     for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
         let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
         if case.hits == 0 {
             let verdict = decider.peek(&[ask]).await?;
-            judged.note(&[(index, ask)], &verdict);
+            outcomes.note(&[(index, ask)], &verdict);
         } else if case.is_negative {
             let snapshot: Snapshot = decider.refund(&ask).await?;
-            judged.decisions[index] = Some(Decision::Allow(snapshot));
+            outcomes.decisions[index] = Some(Decision::Allow(snapshot));
         } else if limit.quota_mode {
             quota.push((index, ask));
         } else {
             together.push((index, ask));
         }
     }
-    let all_spent = quota_spent(decider, &quota, &mut judged).await?;
+    let all_spent = quota_spent(decider, &quota, &mut outcomes).await?;
     if !together.is_empty() {
         let asks: Vec<Ask<'_>> = together.iter().map(|(_, ask)| *ask).collect();
         let verdict =
             if all_spent { decider.peek(&asks).await? } else { decider.check(&asks).await? };
-        judged.note(&together, &verdict);
+        outcomes.note(&together, &verdict);
         if !verdict.is_allowed() {
-            return Ok(judged);
+            return Ok(outcomes);
         }
     }
     if !all_spent {
         for (index, ask) in quota {
             let verdict = decider.check(&[ask]).await?;
-            judged.note(&[(index, ask)], &verdict);
+            outcomes.note(&[(index, ask)], &verdict);
         }
     }
-    Ok(judged)
+    Ok(outcomes)
 }
 
 /// Looks at the limits in quota mode; whether there are any and all of them are spent.
 async fn quota_spent(
     decider: &Decider<'_>,
     quota: &[(usize, Ask<'_>)],
-    judged: &mut Judged,
+    outcomes: &mut Outcomes,
 ) -> Result<bool, Refusal> {
     let mut all_spent = !quota.is_empty();
     for (index, ask) in quota {
         let verdict = decider.peek(std::slice::from_ref(ask)).await?;
         all_spent &= !verdict.is_allowed();
-        judged.note(&[(*index, *ask)], &verdict);
+        outcomes.note(&[(*index, *ask)], &verdict);
     }
     Ok(all_spent)
 }
 
-impl Judged {
+impl Outcomes {
     fn note(&mut self, asked: &[(usize, Ask<'_>)], verdict: &Verdict) {
         self.degraded |= verdict.is_degraded();
         for ((index, _), decision) in asked.iter().zip(verdict.decisions()) {

@@ -5,7 +5,7 @@
 //! the only place that decides how a key is treated:
 //!
 //! ```text
-//! amended? -> as an operator said while the service runs: banned, or a quota of its own
+//! changed? -> as an operator said while the service runs: banned, or a quota of its own
 //! banned?  -> Treatment::Ban      denied without asking the store
 //! exempt?  -> Treatment::Exempt   allowed without asking the store
 //! own?     -> the key's own policy in place of the general one
@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollway_core::{Charge, Cost, Decision, Key, KeyError, Mode, Policy, Retry, Snapshot};
+use tollway_core::{Charge, ChargeError, Cost, Decision, Key, Mode, Policy, Retry, Snapshot};
 
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
@@ -30,7 +30,7 @@ pub struct Rules {
     domains: Arc<HashMap<String, Domain>>,
     lists: Arc<Lists>,
     shadow: bool,
-    amendments: Arc<OperatorChanges>,
+    operator_changes: Arc<OperatorChanges>,
 }
 
 /// Keys that are treated alike whatever their counts.
@@ -116,49 +116,27 @@ pub(crate) struct Ask<'a> {
     pub tally: &'a Tally,
 }
 
-/// Why a name and a key are not an [`Ask`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AskError {
-    /// No policy has this name.
-    UnknownPolicy,
-    /// The bytes are no key.
-    Key(KeyError),
-}
-
-impl std::fmt::Display for AskError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::UnknownPolicy => f.write_str("no policy has this name"),
-            Self::Key(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AskError {}
-
 impl Rules {
     /// Rules from their parts. Of policies with one name, the last counts.
-    #[must_use]
     pub fn new(rules: Vec<Rule>, domains: Vec<Domain>, lists: Lists, shadow: bool) -> Self {
         let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
         let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
         let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
         let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
-        Self { rules, by_name, domains, lists, shadow, amendments: Arc::default() }
+        Self { rules, by_name, domains, lists, shadow, operator_changes: Arc::default() }
     }
 
     /// These rules with what operators have changed since the service started.
-    pub(crate) fn amended(&self, amendments: Arc<OperatorChanges>) -> Self {
-        Self { amendments, ..self.clone() }
+    pub(crate) fn with_operator_changes(&self, operator_changes: Arc<OperatorChanges>) -> Self {
+        Self { operator_changes, ..self.clone() }
     }
 
     /// What operators have changed since the service started.
-    pub(crate) const fn amendments(&self) -> &Arc<OperatorChanges> {
-        &self.amendments
+    pub(crate) const fn operator_changes(&self) -> &Arc<OperatorChanges> {
+        &self.operator_changes
     }
 
     /// The rules, in the order of the configuration.
-    #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -199,22 +177,22 @@ impl Rules {
         policy: &[u8],
         key: &'a [u8],
         cost: Cost,
-    ) -> Result<Ask<'a>, AskError> {
-        let name = std::str::from_utf8(policy).map_err(|_| AskError::UnknownPolicy)?;
-        let rule = self.rule(name).ok_or(AskError::UnknownPolicy)?;
-        let key = Key::new(key).map_err(AskError::Key)?;
+    ) -> Result<Ask<'a>, ChargeError> {
+        let name = std::str::from_utf8(policy).map_err(|_| ChargeError::UnknownPolicy)?;
+        let rule = self.rule(name).ok_or(ChargeError::UnknownPolicy)?;
+        let key = Key::new(key).map_err(ChargeError::Key)?;
         Ok(self.ask(Source::rule(rule), key, cost))
     }
 
     /// What to ask for `key`, whose limit comes from `source`.
     pub(crate) fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
         let listed_as = source.whole_key.unwrap_or(key.as_bytes());
-        let amendment = self.amendments.of(listed_as);
-        let own = amendment.and_then(|own| own.policy(source.policy.name()));
+        let operators = self.operator_changes.of(listed_as);
+        let own = operators.and_then(|change| change.policy(source.policy.name()));
         let by_rule = |rule: &'a Rule| rule.policy_for(listed_as);
         let policy = own.unwrap_or_else(|| source.rule.map_or(source.policy, by_rule));
-        let listed = match amendment {
-            Some(amendment) if amendment.banned => Some(Treatment::Ban),
+        let listed = match operators {
+            Some(change) if change.banned => Some(Treatment::Ban),
             _ => source.rule.and_then(|rule| rule.options.lists.treatment(listed_as)),
         };
         Ask {
@@ -233,13 +211,11 @@ impl Rules {
 
 impl Ask<'_> {
     /// Whether the store is asked at all.
-    #[must_use]
     pub(crate) fn is_asked(&self) -> bool {
         matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
     }
 
     /// Whether the charge can take part in a denial.
-    #[must_use]
     pub(crate) fn may_deny(&self) -> bool {
         self.treatment != Treatment::Shadow && self.charge.mode == Mode::Enforce
     }
@@ -304,13 +280,11 @@ impl Lists {
 
 impl Rule {
     /// The rule for `policy`, counted in `tally`.
-    #[must_use]
     pub const fn new(policy: Policy, tally: Arc<Tally>, options: RuleOptions) -> Self {
         Self { policy, tally, options }
     }
 
     /// The policy that holds for keys without one of their own.
-    #[must_use]
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -328,6 +302,8 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use tollway_core::KeyError;
+
     use super::*;
 
     fn rules(options: RuleOptions, lists: Lists, shadow: bool) -> Rules {
@@ -358,14 +334,14 @@ mod tests {
         let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
         let source = Source::descriptor(&limit, policy, whole_key);
         let rules = rules(RuleOptions::default(), Lists::default(), false);
-        let mut amendments = OperatorChanges::default();
+        let mut changes = OperatorChanges::default();
         let own = Policy::parse("login", "1/m").unwrap();
-        amendments.own(whole_key, "login", Some(own)).unwrap();
-        let quota = rules.amended(Arc::new(amendments.clone()));
+        changes.own(whole_key, "login", Some(own)).unwrap();
+        let quota = rules.with_operator_changes(Arc::new(changes.clone()));
         let ask = quota.ask(source, key, Cost::ONE);
         assert_eq!((ask.charge.policy.algorithm().limit(), ask.charge.key), (1, key));
-        amendments.ban(whole_key, true).unwrap();
-        let banned = rules.amended(Arc::new(amendments));
+        changes.ban(whole_key, true).unwrap();
+        let banned = rules.with_operator_changes(Arc::new(changes));
         assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);
     }
 
@@ -394,9 +370,9 @@ mod tests {
         let rules = rules(RuleOptions::default(), Lists::default(), false);
         let refused =
             |policy: &[u8], key: &[u8]| rules.ask_named(policy, key, Cost::ONE).unwrap_err();
-        assert_eq!(refused(b"web", b"k"), AskError::UnknownPolicy);
-        assert_eq!(refused(b"\xff", b"k"), AskError::UnknownPolicy);
-        assert_eq!(refused(b"api", b""), AskError::Key(KeyError::Empty));
-        assert_eq!(refused(b"api", &[0; 65_537]), AskError::Key(KeyError::TooLong));
+        assert_eq!(refused(b"web", b"k"), ChargeError::UnknownPolicy);
+        assert_eq!(refused(b"\xff", b"k"), ChargeError::UnknownPolicy);
+        assert_eq!(refused(b"api", b""), ChargeError::Key(KeyError::Empty));
+        assert_eq!(refused(b"api", &[0; 65_537]), ChargeError::Key(KeyError::TooLong));
     }
 }

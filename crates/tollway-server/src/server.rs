@@ -138,13 +138,11 @@ impl Server {
     }
 
     /// The service.
-    #[must_use]
     pub const fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
     /// Where a front listens.
-    #[must_use]
     pub fn endpoint(&self, front: Front) -> Option<&Endpoint> {
         self.endpoints.iter().find(|(bound, _)| *bound == front).map(|(_, endpoint)| endpoint)
     }

@@ -58,7 +58,6 @@ pub struct Origin {
 
 impl Service {
     /// A service with these rules, counted in `metrics`; states in `backing`, time by `clock`.
-    #[must_use]
     pub fn new(
         rules: Rules,
         metrics: Metrics,
@@ -118,7 +117,6 @@ impl Service {
     }
 
     /// The room for what unfinished requests of all connections hold.
-    #[must_use]
     pub const fn room(&self) -> &Arc<Room> {
         &self.room
     }
@@ -169,7 +167,6 @@ impl Service {
     }
 
     /// The tokens in force. Load them once per request.
-    #[must_use]
     pub fn auth(&self) -> arc_swap::Guard<Arc<Auth>> {
         self.auth.load()
     }
@@ -185,13 +182,11 @@ impl Service {
     }
 
     /// What is counted.
-    #[must_use]
     pub const fn metrics(&self) -> &Metrics {
         self.enforcer.metrics()
     }
 
     /// Limits and other settings.
-    #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -227,13 +222,11 @@ impl Service {
     }
 
     /// Whether the service is about to stop.
-    #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
     /// Connections open now, over all fronts.
-    #[must_use]
     pub fn open_connections(&self) -> usize {
         let open = |front| self.metrics().front(front).open.load(Ordering::Relaxed);
         usize::try_from(Front::ALL.into_iter().map(open).sum::<i64>()).unwrap_or(0)

@@ -69,7 +69,6 @@ impl Default for Limits {
 
 impl Limits {
     /// What one connection may make the service hold, however many requests it has under way.
-    #[must_use]
     pub fn connection_bytes_max(&self) -> usize {
         self.body_bytes_max.max(CONNECTION_BYTES_MAX)
     }

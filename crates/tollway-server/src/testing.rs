@@ -18,7 +18,6 @@ use crate::worker::Worker;
 pub use crate::grpc::messages;
 
 /// The paths that decide, each asked by `POST` with a JSON body.
-#[must_use]
 pub fn decision_paths() -> Vec<&'static str> {
     crate::http::decision_paths().collect()
 }

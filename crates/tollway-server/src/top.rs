@@ -63,7 +63,6 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Sightings per minute over the last five minutes.
-    #[must_use]
     pub(crate) fn five_minute_rate(self) -> f64 {
         self.five_minutes as f64 / 5.0
     }

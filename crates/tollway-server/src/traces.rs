@@ -95,7 +95,6 @@ impl Collector {
 
 impl Traces {
     /// Starts to send spans to `collector` on this runtime; one request in `every` is traced.
-    #[must_use]
     pub fn start(collector: Collector, every: u32) -> Self {
         let (spans, queue) = mpsc::channel(QUEUE_MAX);
         tokio::spawn(send_all(collector, queue));

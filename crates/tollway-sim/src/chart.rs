@@ -62,7 +62,6 @@ pub struct Chart {
 
 impl Chart {
     /// The chart as an `svg` element.
-    #[must_use]
     pub fn render(&self) -> String {
         let mut svg = format!(
             "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \

@@ -81,7 +81,6 @@ pub struct Run {
 }
 
 /// Runs `scenario` with the strategy `kind` from `seed`.
-#[must_use]
 pub fn run(scenario: &Scenario, kind: Kind, seed: u64) -> Run {
     run_with_progress(scenario, kind, seed, |_| {})
 }

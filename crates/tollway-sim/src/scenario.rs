@@ -210,14 +210,12 @@ impl Scenario {
 
     /// Units that could have been spent from `from_ns` to `to_ns`, leaving aside what was there
     /// before.
-    #[must_use]
     pub fn capacity(&self, from_ns: u64, to_ns: u64) -> f64 {
         let period_ns = nanos(self.server.period) as f64;
         to_ns.saturating_sub(from_ns) as f64 / period_ns * self.server.limit as f64
     }
 
     /// Units that could have been spent from the start to `to_ns`.
-    #[must_use]
     pub fn capacity_until(&self, to_ns: u64) -> f64 {
         let (start, limit) = (self.server.start as f64, self.server.limit as f64);
         match self.server.limiting {

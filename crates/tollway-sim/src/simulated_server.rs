@@ -99,7 +99,6 @@ impl Server {
     /// # Panics
     ///
     /// If the numbers make no quota; a [`Scenario`](crate::Scenario) has checked that they do.
-    #[must_use]
     pub fn new(spec: &ServerSpec, dice: Dice) -> Self {
         let quota = spec.quota().expect("a scenario checks its quota when it is built");
         let algorithm = match spec.limiting {
@@ -145,7 +144,6 @@ impl Server {
     }
 
     /// Units left.
-    #[must_use]
     pub fn level(&self, now_ns: u64) -> u64 {
         self.state.peek(self.policy.algorithm(), Timestamp::from_nanos(now_ns)).remaining()
     }

@@ -126,7 +126,6 @@ impl Kind {
     ];
 
     /// The name on the command line and in reports.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ticket => "ticket",
@@ -142,7 +141,6 @@ impl Kind {
     }
 
     /// The strategy for one process.
-    #[must_use]
     pub fn build(self, setting: &Setting) -> Box<dyn Strategy> {
         match self {
             Self::Ticket => Box::new(paced::Paced::ticket(setting)),

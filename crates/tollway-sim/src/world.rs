@@ -76,7 +76,6 @@ pub struct World {
 
 impl World {
     /// The beginning of `scenario`, its clients following the strategy `kind`.
-    #[must_use]
     pub fn new(scenario: &Scenario, kind: Kind, seed: u64) -> Self {
         let dice = Dice::new(seed);
         let mut world = Self {
@@ -130,7 +129,6 @@ impl World {
     }
 
     /// Events so far: the measure of the simulator's work.
-    #[must_use]
     pub const fn events(&self) -> u64 {
         self.events
     }

@@ -106,7 +106,6 @@ impl Open {
 
 impl Oracle {
     /// An oracle that has seen nothing.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

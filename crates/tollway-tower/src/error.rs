@@ -31,13 +31,11 @@ impl LayerError {
     }
 
     /// What is wrong.
-    #[must_use]
     pub fn kind(&self) -> LayerErrorKind {
         self.kind
     }
 
     /// Whether trying again could help; a configuration does not mend itself.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         false
     }

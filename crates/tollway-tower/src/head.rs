@@ -17,7 +17,6 @@ pub struct Head<'a> {
 
 impl<'a> Head<'a> {
     /// The head of `request`.
-    #[must_use]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -28,7 +27,6 @@ impl<'a> Head<'a> {
     }
 
     /// Whether this is a CORS preflight: `OPTIONS` that names an origin and a method to come.
-    #[must_use]
     pub fn is_preflight(&self) -> bool {
         self.method == Method::OPTIONS
             && self.headers.contains_key(http::header::ORIGIN)
@@ -36,7 +34,6 @@ impl<'a> Head<'a> {
     }
 
     /// Whether this is a gRPC call, which hears of a refusal by `grpc-status` and not by status.
-    #[must_use]
     pub fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(http::header::CONTENT_TYPE);
         content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
@@ -56,7 +53,6 @@ pub struct ResponseHead<'a> {
 
 impl<'a> ResponseHead<'a> {
     /// The head of `response`.
-    #[must_use]
     pub fn of<B>(response: &'a Response<B>) -> Self {
         Self {
             status: response.status(),

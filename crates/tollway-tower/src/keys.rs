@@ -162,7 +162,6 @@ pub struct Header(HeaderName);
 
 impl Header {
     /// The field of that name.
-    #[must_use]
     pub fn new(name: HeaderName) -> Self {
         Self(name)
     }

@@ -158,7 +158,6 @@ impl Meter {
     }
 
     /// What was reported, if anything was.
-    #[must_use]
     pub fn reported(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Acquire)).filter(|&units| units != Self::UNREPORTED)
     }

@@ -83,6 +83,37 @@ fn the_architecture_names_only_what_exists() {
 }
 
 #[test]
+fn the_walks_name_functions_where_they_are() {
+    let text = read("ARCHITECTURE.md");
+    let (mut below, mut file, mut walked) = (String::new(), String::new(), 0);
+    let mut wrong = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let spans: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        if line.starts_with('#') {
+            // `### A request: `crates/…`` begins a walk; any other heading ends it.
+            let folder = spans.last().filter(|span| span.starts_with("crates/"));
+            below = folder.map_or(String::new(), |folder| (*folder).to_owned());
+            continue;
+        }
+        for span in spans.iter().filter(|_| !below.is_empty()) {
+            if span.ends_with(".rs") {
+                let folder = if span.starts_with("tollway-") { "crates" } else { &below };
+                file = read(&format!("{folder}/{span}"));
+                continue;
+            }
+            let name = span.rsplit("::").next().unwrap_or_default();
+            let is_function = name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            walked += usize::from(is_function);
+            if is_function && !file.contains(&format!("fn {name}")) {
+                wrong.push(format!("ARCHITECTURE.md:{}: no function {name} there", number + 1));
+            }
+        }
+    }
+    assert!(walked > 60, "only {walked} functions are named");
+    assert_none("functions that are elsewhere", &wrong);
+}
+
+#[test]
 fn the_architecture_is_short() {
     let lines = read("ARCHITECTURE.md").lines().count();
     assert!(lines < ARCHITECTURE_LINES_MAX, "{lines} lines, at most {ARCHITECTURE_LINES_MAX}");

@@ -60,7 +60,6 @@ impl Hosts {
     /// assert!(hosts.has(b"localhost:8080") && hosts.has(b"127.0.0.1") && hosts.has(b"[::1]:80"));
     /// assert!(!hosts.has(b"evil.example:8080") && !hosts.has(b"10.0.0.1"));
     /// ```
-    #[must_use]
     pub fn has(&self, host: &[u8]) -> bool {
         let Some(name) = host_name(host) else { return false };
         // Before anything is parsed: nearly every request says one of these two.
@@ -102,7 +101,6 @@ impl core::error::Error for NotAHost {}
 /// assert!(is_foreign_page(host, Some(b"http://evil.example"), None));
 /// assert!(is_foreign_page(host, None, Some(b"cross-site")));
 /// ```
-#[must_use]
 pub fn is_foreign_page(
     host: Option<&[u8]>,
     origin: Option<&[u8]>,
@@ -131,7 +129,6 @@ fn is_same_origin(host: &[u8], origin: &[u8]) -> bool {
 
 /// The name or address in the value of a `Host` field, without port and brackets; `None` if it is
 /// malformed.
-#[must_use]
 pub fn host_name(host: &[u8]) -> Option<&str> {
     let host = core::str::from_utf8(host).ok()?;
     let (name, rest) = match host.strip_prefix('[') {

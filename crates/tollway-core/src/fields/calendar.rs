@@ -24,7 +24,6 @@ const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
 /// assert_eq!(calendar::print_http_date(rfc_example), "Sun, 06 Nov 1994 08:49:37 GMT");
 /// assert_eq!(calendar::print_rfc3339(rfc_example), "1994-11-06T08:49:37Z");
 /// ```
-#[must_use]
 pub fn print_http_date(epoch: Duration) -> String {
     let days = epoch.as_secs() / 86_400;
     let (year, month, day) = civil(days);
@@ -34,7 +33,6 @@ pub fn print_http_date(epoch: Duration) -> String {
 }
 
 /// Prints RFC 3339, `1994-11-06T08:49:38Z`, rounded up: a reset must not be told too early.
-#[must_use]
 pub fn print_rfc3339(epoch: Duration) -> String {
     let seconds = super::seconds_up(epoch);
     let (year, month, day) = civil(seconds / 86_400);
@@ -45,7 +43,6 @@ pub fn print_rfc3339(epoch: Duration) -> String {
 ///
 /// Years are counted from March and in eras of 400, which all have the same number of days: the
 /// leap day is the last of its year, so that lengths of months need no leap rule.
-#[must_use]
 pub const fn civil(day: u64) -> (u64, u64, u64) {
     let shifted = day + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -179,7 +176,6 @@ fn instant(
 }
 
 /// How many days a month (1 to 12) has.
-#[must_use]
 pub const fn month_days(year: i64, month: i64) -> i64 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
@@ -192,7 +188,6 @@ pub const fn month_days(year: i64, month: i64) -> i64 {
 /// Days from 1970-01-01 in the proleptic Gregorian calendar, for years from 0 on.
 ///
 /// Counting years from March puts the leap day last, so that month lengths need no leap rule.
-#[must_use]
 pub const fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let from_march = (month + 9) % 12;

@@ -67,7 +67,6 @@ impl Dialect {
     ];
 
     /// The name used in configuration.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Draft10 => "draft10",

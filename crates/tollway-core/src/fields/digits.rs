@@ -16,7 +16,6 @@ const NANOS_PER_MILLI: u32 = 1_000_000;
 /// use core::time::Duration;
 /// assert_eq!(tollway_core::fields::seconds_up(Duration::from_millis(1001)), 2);
 /// ```
-#[must_use]
 pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0))
 }
@@ -51,7 +50,6 @@ pub(super) fn push_seconds_millis(out: &mut String, wait: Duration) {
 /// assert_eq!(tollway_core::fields::count("599.7"), Some(599));
 /// assert_eq!(tollway_core::fields::count("-1"), None);
 /// ```
-#[must_use]
 pub fn count(text: &str) -> Option<u64> {
     let (whole, fraction) = split_decimal(text)?;
     all_digits(fraction).then(|| clamped(whole))

@@ -53,7 +53,6 @@ impl Form {
     /// assert_eq!(Form::Guess.delay("30", now), Some(Duration::from_secs(30)));
     /// assert_eq!(Form::Guess.delay("-1", now), None);
     /// ```
-    #[must_use]
     pub fn delay(self, text: &str, epoch: Duration) -> Option<Duration> {
         let text = text.trim_matches([' ', '\t']);
         let until = |instant: Duration| instant.saturating_sub(epoch);
@@ -71,20 +70,17 @@ impl Form {
 }
 
 /// Reads an HTTP-date as time since the Unix epoch; `now` decides the century of an RFC 850 date.
-#[must_use]
 pub fn http_date(text: &str, now: Duration) -> Option<Duration> {
     calendar::http_date(text, now)
 }
 
 /// Reads "used of size": Shopify's `32/40`.
-#[must_use]
 pub fn used_of_size(text: &str) -> Option<(u64, u64)> {
     let (used, size) = text.split_once('/')?;
     Some((count(used)?, count(size)?))
 }
 
 /// Reads counts per window in seconds: Riot's `20:1,100:120`. `None` if any entry is malformed.
-#[must_use]
 pub fn counts_per_window(text: &str) -> Option<Vec<(u64, Duration)>> {
     let entry = |entry: &str| {
         let (units, window) = entry.split_once(':')?;

@@ -38,7 +38,6 @@ pub enum ForwardedBy {
 
 impl ForwardedBy {
     /// The field's name in lower case.
-    #[must_use]
     pub const fn field(self) -> &'static str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",

@@ -35,13 +35,11 @@ impl<'a> Lines<'a> {
     }
 
     /// The first well-formed value under that name.
-    #[must_use]
     pub fn first(&self, name: &str) -> Option<&'a str> {
         self.all(name).next()
     }
 
     /// All lines of a list-valued field as one; `None` if absent or if any line is malformed.
-    #[must_use]
     pub fn joined(&self, name: &str) -> Option<Cow<'a, str>> {
         let mut joined: Option<Cow<'a, str>> = None;
         let same = |line: &&(&str, &[u8])| line.0.eq_ignore_ascii_case(name);

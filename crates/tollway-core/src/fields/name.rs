@@ -41,7 +41,6 @@ impl Field {
     ];
 
     /// The name as documents write it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "RateLimit",
@@ -58,7 +57,6 @@ impl Field {
     }
 
     /// The name in lower case, as HTTP/2 demands it on the wire.
-    #[must_use]
     pub const fn lowercase(self) -> &'static str {
         match self {
             Self::RateLimit => "ratelimit",

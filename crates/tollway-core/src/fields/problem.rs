@@ -22,7 +22,6 @@ impl Problem {
     pub const CONTENT_TYPE: &'static str = "application/problem+json";
 
     /// The registered type URI.
-    #[must_use]
     pub const fn type_uri(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -36,7 +35,6 @@ impl Problem {
     }
 
     /// The registered title.
-    #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "Quota Exceeded",
@@ -46,7 +44,6 @@ impl Problem {
     }
 
     /// The registered status code.
-    #[must_use]
     pub const fn status(self) -> u16 {
         match self {
             Self::QuotaExceeded | Self::AbnormalUsageDetected => 429,
@@ -67,13 +64,11 @@ impl Problem {
     ///         + r#""title":"Quota Exceeded","status":429,"violated-policies":["daily"]}"#
     /// );
     /// ```
-    #[must_use]
     pub fn body<'a>(self, status: u16, violated: impl IntoIterator<Item = &'a str>) -> String {
         self.write(status, violated, None)
     }
 
     /// The same with a sentence about this occurrence.
-    #[must_use]
     pub fn detailed<'a>(
         self,
         status: u16,

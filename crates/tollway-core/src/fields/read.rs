@@ -76,7 +76,6 @@ pub struct Reading {
 /// assert_eq!(reading.limits[0].remaining, Some(100));
 /// assert_eq!(reading.limits[0].more_after, Some(Duration::from_secs(36000)));
 /// ```
-#[must_use]
 pub fn read(lines: &Lines<'_>, now: Duration) -> Reading {
     let retry_after = retry_after(lines, now);
     if lines.first("age").and_then(count).is_some_and(|age_s| age_s > 0) {
@@ -100,7 +99,6 @@ pub fn read(lines: &Lines<'_>, now: Duration) -> Reading {
 ///
 /// Decimals pass although RFC 9110 has none (Shopify sends `2.0`). Of several lines the longest
 /// wait counts. A date is measured from the response's `Date`, or from `now` without one.
-#[must_use]
 pub fn retry_after(lines: &Lines<'_>, now: Duration) -> Option<Duration> {
     let millis = lines.all("retry-after-ms").filter_map(|text| units(text, 1_000_000)).max();
     millis.or_else(|| {
@@ -127,7 +125,6 @@ pub struct Triplet<'n> {
 
 impl<'n> Triplet<'n> {
     /// The triplet of those names.
-    #[must_use]
     pub const fn new(limit: &'n str, remaining: &'n str, reset: &'n str, form: Form) -> Self {
         Self {
             limit: Cow::Borrowed(limit),
@@ -138,7 +135,6 @@ impl<'n> Triplet<'n> {
     }
 
     /// Reads it for a server whose time is `epoch`; `None` if quota and remainder are both absent.
-    #[must_use]
     pub fn read(&self, lines: &Lines<'_>, epoch: Duration) -> Option<Observed> {
         let (quota, window) = lines.joined(&self.limit).and_then(|text| quota(&text)).unzip();
         let remaining = lines.first(&self.remaining).and_then(count);

@@ -55,7 +55,6 @@ pub enum Member {
 /// assert_eq!(members, [Member::Item(Bare::String("user".to_owned()), params)]);
 /// assert_eq!(list("1,"), None);
 /// ```
-#[must_use]
 pub fn list(text: &str) -> Option<Vec<Member>> {
     let mut cursor = Cursor::new(text);
     let mut members = Vec::new();
@@ -70,7 +69,6 @@ pub fn list(text: &str) -> Option<Vec<Member>> {
 }
 
 /// Reads a Dictionary; `None` if the text is not one. A repeated key keeps its last value.
-#[must_use]
 pub fn dictionary(text: &str) -> Option<Vec<(String, Member)>> {
     let mut cursor = Cursor::new(text);
     let mut entries = Vec::new();
@@ -91,7 +89,6 @@ pub fn dictionary(text: &str) -> Option<Vec<(String, Member)>> {
 }
 
 /// The value of a parameter.
-#[must_use]
 pub fn param<'a>(params: &'a Params, key: &str) -> Option<&'a Bare> {
     params.iter().find(|(name, _)| name == key).map(|(_, value)| value)
 }
@@ -311,7 +308,6 @@ fn lower_hex(byte: u8) -> Option<u8> {
 
 /// Decodes base64; `None` if it is none. Missing padding and non-zero pad bits pass, as the RFC
 /// asks of readers (the draft's own examples have such bits).
-#[must_use]
 pub fn base64(encoded: &[u8]) -> Option<Vec<u8>> {
     let end = encoded.iter().position(|&byte| byte == b'=').unwrap_or(encoded.len());
     let (symbols, padding) = encoded.split_at(end);

@@ -27,7 +27,6 @@ pub struct Standing<'a> {
 
 impl<'a> Standing<'a> {
     /// How `policy` stands by a store's `snapshot` of one key.
-    #[must_use]
     pub fn new(policy: &'a Policy, snapshot: Snapshot) -> Self {
         let algorithm = policy.algorithm();
         let (quota, window) = match algorithm.window() {
@@ -72,7 +71,6 @@ impl<'a> Report<'a> {
     ///
     /// The denying one, or else the one with the fewest units left; of equals, the one that takes
     /// longest to refill.
-    #[must_use]
     pub fn tightest(&self) -> Option<&'a Standing<'a>> {
         let indices = 0..self.standings.len();
         let tightest = indices.reduce(|one, other| self.tighter(one, other))?;
@@ -107,7 +105,6 @@ impl<'a> Report<'a> {
     /// Never zero, and never earlier than the `t` of the denying policy (the draft demands that of
     /// a response that carries both) or of any other policy that has nothing left: all or nothing
     /// means that the same request needs them all.
-    #[must_use]
     pub fn retry(&self) -> Option<Duration> {
         let denied = self.denied?;
         let spent = |(index, standing): (usize, &Standing<'_>)| {

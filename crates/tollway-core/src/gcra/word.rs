@@ -13,7 +13,6 @@ impl Gcra {
     /// Until when a state is one word below [`Self::WORD_END`]: then [`Self::decide_word`] may be
     /// asked. The beginning of time if it never is.
     #[inline(always)]
-    #[must_use]
     pub const fn word_until(&self) -> Timestamp {
         self.word_until
     }
@@ -21,7 +20,6 @@ impl Gcra {
     /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first
     /// word: only what has to be known before the word is written. [`Self::report`] says the rest.
     #[inline(always)]
-    #[must_use]
     pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> Word {
         let capacity = self.capacity as u64;
         let used_ns = tat_ns.saturating_sub(now.as_nanos());
@@ -38,7 +36,6 @@ impl Gcra {
 
     /// What was decided, in full.
     #[inline(always)]
-    #[must_use]
     pub fn report(&self, word: Word) -> Decision {
         let snapshot = self.snapshot_word(word.used_ns);
         match word.short_ns {
@@ -50,7 +47,6 @@ impl Gcra {
 
     /// Whether less than one unit is left.
     #[inline(always)]
-    #[must_use]
     pub fn is_spent(&self, word: Word) -> bool {
         word.used_ns + self.unit > self.capacity as u64
     }
@@ -84,14 +80,12 @@ impl Word {
 
     /// Whether the units were taken.
     #[inline]
-    #[must_use]
     pub const fn is_allowed(self) -> bool {
         self.short_ns == 0
     }
 
     /// The arrival time after the charge.
     #[inline]
-    #[must_use]
     pub const fn tat_ns(self) -> u64 {
         self.tat_ns
     }
@@ -110,7 +104,6 @@ pub(super) const fn until(scale: u64, capacity: u128) -> Timestamp {
 
 impl State {
     /// The state with this arrival time in nanoseconds, for a quota that is asked by word.
-    #[must_use]
     pub const fn from_word(tat_ns: u64) -> Self {
         Self { tat: tat_ns as u128 }
     }

@@ -98,7 +98,6 @@ enum Kind {
 
 impl ParseQuotaError {
     /// The byte offset of the character at which reading stopped.
-    #[must_use]
     pub const fn at(&self) -> usize {
         self.at
     }
@@ -112,7 +111,6 @@ impl ParseQuotaError {
     /// let shown = "100/1x\n     ^ expected a unit: ns, us, ms, s, m, h, d or w";
     /// assert_eq!(error.pointing_into("100/1x"), shown);
     /// ```
-    #[must_use]
     pub fn pointing_into(&self, text: &str) -> String {
         let column = text.char_indices().take_while(|(at, _)| *at < self.at).count();
         alloc::format!("{text}\n{:column$}^ {}", "", self.kind)

@@ -33,13 +33,11 @@ pub struct SteadyClock<C> {
 
 impl<C: Clock> SteadyClock<C> {
     /// `inner` without its steps back.
-    #[must_use]
     pub const fn new(inner: C) -> Self {
         Self { inner, ahead: AtomicU64::new(0), latest: AtomicU64::new(0) }
     }
 
     /// The clock that may step.
-    #[must_use]
     pub const fn inner(&self) -> &C {
         &self.inner
     }

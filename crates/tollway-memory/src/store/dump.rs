@@ -97,7 +97,6 @@ impl MemoryStore {
 
     /// Keys of the file it was restored from that found no room. They are no part of
     /// [`Self::pressure`]: nobody who asked was refused.
-    #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -111,7 +110,6 @@ impl MemoryStore {
     }
 
     /// The reading of the clock with which the file was written that the store was restored from.
-    #[must_use]
     pub const fn written_at(&self) -> Option<Timestamp> {
         self.written_at
     }

@@ -14,7 +14,6 @@ use crate::table::Full;
 
 impl MemoryStore {
     /// Takes every charge if all are allowed, to be settled later.
-    #[must_use]
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
         let fingerprints: Vec<_> = charges.iter().map(|charge| self.fingerprint(charge)).collect();

@@ -18,13 +18,11 @@ impl Task {
     }
 
     /// What is to be done.
-    #[must_use]
     pub const fn lease(&self) -> &Lease {
         &self.lease
     }
 
     /// The queue that it comes from.
-    #[must_use]
     pub const fn queue(&self) -> &Queue {
         &self.queue
     }
@@ -46,7 +44,6 @@ impl Task {
     }
 
     /// Whether somebody has cancelled the job, as far as the last heartbeat told.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         *self.cancelled.borrow()
     }

@@ -109,7 +109,7 @@ async fn call(
                     let charge = Charge::new(&policy, Key::new(&key).unwrap());
                     let asked = Instant::now();
                     let alone = if sequential { Some(turn.lock().await) } else { None };
-                    store.check(&[charge], Timestamp::MIN).await.unwrap();
+                    let _ = store.check(&[charge], Timestamp::MIN).await.unwrap();
                     drop(alone);
                     latencies.push(asked.elapsed());
                 }

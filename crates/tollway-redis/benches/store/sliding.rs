@@ -42,7 +42,7 @@ async fn measure(server: &Server, settings: Settings, cells: u64) -> (f64, u32) 
     let mut now = start;
     for cell in 0..u32::try_from(cells).unwrap() {
         now = start.after(step * cell);
-        store.check(&[charge], now).await.unwrap();
+        let _ = store.check(&[charge], now).await.unwrap();
     }
     let before = cpu_us(server);
     for _ in 0..REQUESTS {

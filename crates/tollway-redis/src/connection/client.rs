@@ -99,7 +99,6 @@ impl Traffic {
 impl ClientSettings {
     /// Times as a store's settings have them; `PING` as the probe, and answers that prove nothing
     /// but that the server decides.
-    #[must_use]
     pub fn new(timeout: Duration, store: &crate::Settings) -> Self {
         Self {
             timeout,
@@ -158,13 +157,11 @@ impl Client {
     }
 
     /// Whether there is a connection.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
     }
 
     /// Since when the server has been failing, and why.
-    #[must_use]
     pub const fn outage(&self) -> &OutageRecord {
         &self.outage
     }

@@ -92,25 +92,21 @@ impl Failure {
     }
 
     /// What the failure says of the server.
-    #[must_use]
     pub const fn kind(&self) -> FailureKind {
         self.kind
     }
 
     /// Whether asking again may help, here or at another server.
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, FailureKind::Away | FailureKind::Elsewhere | FailureKind::Lost)
     }
 
     /// The first word of what the server said, also if it is hidden within the error of a script.
-    #[must_use]
     pub fn code(&self) -> Option<&str> {
         self.source.as_ref().and_then(code_of)
     }
 
     /// What the server said after its first word.
-    #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.source.as_ref().and_then(RedisError::detail)
     }

@@ -117,14 +117,12 @@ impl OutageRecord {
     }
 
     /// How long the outage has lasted; zero if there is none.
-    #[must_use]
     pub fn lasted(&self) -> Duration {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         record.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The outage under way, if there is one.
-    #[must_use]
     pub fn told(&self) -> Option<tollway_core::Outage> {
         let record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lasted = record.since?.elapsed();

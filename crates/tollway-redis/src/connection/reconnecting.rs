@@ -36,7 +36,6 @@ pub(super) struct State {
 
 impl Client {
     /// Tells of connections that are lost and made from now on.
-    #[must_use]
     pub fn changes(&self) -> Changes {
         let states = self.state.subscribe();
         let seen = connection_of(&states.borrow());

@@ -11,20 +11,17 @@ pub struct Script {
 
 impl Script {
     /// A script of this source. Its hash is computed here, once.
-    #[must_use]
     pub fn new(source: String) -> Self {
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { source, hash }
     }
 
     /// The text of the script.
-    #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
     /// The hash by which servers know the script.
-    #[must_use]
     pub fn hash(&self) -> &str {
         &self.hash
     }

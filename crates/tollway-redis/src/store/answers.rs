@@ -196,7 +196,7 @@ impl Inner {
         let id = name_in(request.slot(), request.id);
         let mut request = Request { id, ..Arc::unwrap_or_clone(request) };
         for part in &mut request.parts {
-            part.returns &= !expires_by_itself(part.terms.algorithm(), expires_after);
+            part.returns &= !expires_by_itself(part.encoded.algorithm(), expires_after);
         }
         let request = Arc::new(request);
         let verdict = match self.ask(Arc::clone(&request), now).await {

@@ -53,7 +53,7 @@ impl Inner {
             // Neither is for requests of several charges, which are decided together.
             match &request.parts[..] {
                 [part] if part.mode == Mode::Enforce => {
-                    let is_leased = !matches!(part.terms.algorithm(), Algorithm::Concurrency(_));
+                    let is_leased = !matches!(part.encoded.algorithm(), Algorithm::Concurrency(_));
                     lease = settings[0].lease.filter(|_| is_leased && split.is_none());
                 }
                 [_] => {}

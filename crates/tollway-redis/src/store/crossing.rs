@@ -57,7 +57,7 @@ impl Inner {
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         let op = |slots| Op::Reserve { expires_after, slots };
         let returns = |part: &KeyCharge| {
-            part.returns && !expires_by_itself(part.terms.algorithm(), expires_after)
+            part.returns && !expires_by_itself(part.encoded.algorithm(), expires_after)
         };
         let legs = self.legs(&request, op, returns);
         let answers = self.ask_legs(&legs, now).await;

@@ -67,7 +67,7 @@ async fn over_admission_is_at_most_the_units_in_hand() {
         let policy = Policy::parse("hot", "100/1s burst 50").unwrap();
         // Asked quickly, the batch grows until the holder has units in hand.
         while holder.status().commands < 6 {
-            check(&holder, &policy, "k").await.unwrap();
+            let _ = check(&holder, &policy, "k").await.unwrap();
         }
         let plain = connect(&url, &Settings { policies: [].into(), ..settings.clone() }).await;
         // The worst moment: the bucket is full again, and the units are still in hand.

@@ -45,19 +45,16 @@ impl Mistakes {
     pub const TOLD_MAX: usize = 50;
 
     /// The mistakes, at most [`Self::TOLD_MAX`].
-    #[must_use]
     pub fn told(&self) -> &[ConfigError] {
         &self.told
     }
 
     /// How many there are, those beyond the told ones included.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.told.len() + self.more
     }
 
     /// The first of them, and how many others there are: one line, for a log.
-    #[must_use]
     pub fn brief(&self) -> String {
         let first = self.told.first().map(ToString::to_string).unwrap_or_default();
         match self.count() - 1 {

@@ -79,10 +79,10 @@ impl Default for Drain {
 /// How to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// ListenFields for people.
+    /// Lines for people.
     #[default]
     Text,
-    /// ListenFields for machines.
+    /// Objects of JSON, one a line, for machines.
     Json,
 }
 
@@ -108,7 +108,7 @@ struct Draft {
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
-    lines: ListenFields,
+    listen_fields: ListenFields,
 }
 
 impl Config {
@@ -245,7 +245,7 @@ impl Draft {
             inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
             inner.set("resp", &mut self.overrides.resp, place_to_listen);
             let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
-            fields.for_each(|place| self.lines.add(&place));
+            fields.for_each(|place| self.listen_fields.add(&place));
             let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public);
             inner.set("hosts", &mut self.overrides.hosts, host_names);
@@ -356,7 +356,7 @@ impl Draft {
     ) -> Option<Config> {
         let over = overrides.clone().over(self.overrides);
         let listen = Listen::new(&over, finding);
-        listen.check_apart(&self.lines, overrides, finding);
+        listen.check_apart(&self.listen_fields, overrides, finding);
         let mut settings = self.settings;
         settings.hosts = listen.hosts(&over, finding);
         for (token, role) in [(&over.token, Role::Admin), (&over.read_token, Role::Read)] {
@@ -366,7 +366,7 @@ impl Draft {
             listen.guard(finding);
         }
         if looks_at_files {
-            self.notes.extend(listen.taken(&self.lines));
+            self.notes.extend(listen.taken(&self.listen_fields));
         }
         let memory_bytes = over.memory_bytes.unwrap_or(MEMORY_BYTES_DEFAULT);
         // Those of files were looked at where they stand; these may come from elsewhere.

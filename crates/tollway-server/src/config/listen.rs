@@ -69,7 +69,7 @@ impl Listen {
     }
 
     /// Notes fronts that would listen in the same place; `flags` are what beats the files.
-    pub(super) fn check_apart(&self, lines: &ListenFields, flags: &Overrides, finding: &Finding) {
+    pub(super) fn check_apart(&self, fields: &ListenFields, flags: &Overrides, finding: &Finding) {
         let from_flags = [flags.http.is_some(), flags.grpc.is_some(), flags.resp.is_some()];
         let fronts = self.fronts();
         for (index, (field, endpoint)) in fronts.iter().enumerate() {
@@ -77,14 +77,14 @@ impl Listen {
             for (other_field, other) in &fronts[..index] {
                 if other.as_ref().is_some_and(|other| endpoint.collides(other)) {
                     // Of two fields the one that was written is to be changed, not a default.
-                    let (field, other, at) = if lines.has(field) || from_flags[index] {
+                    let (field, other, at) = if fields.has(field) || from_flags[index] {
                         (*field, *other_field, index)
                     } else {
                         let at = fronts.iter().position(|(name, _)| name == other_field);
                         (*other_field, *field, at.unwrap_or(index))
                     };
                     let problem = format!("{endpoint} is the place of {other}, too");
-                    finding.note(lines.wrong(field, from_flags[at], problem));
+                    finding.note(fields.wrong(field, from_flags[at], problem));
                 }
             }
         }
@@ -92,8 +92,8 @@ impl Listen {
 
     /// What the system says about the places that files name, as it is now: a place that is taken
     /// may be so by the very service that the files are for.
-    pub(super) fn taken(&self, lines: &ListenFields) -> Vec<ConfigError> {
-        let fronts = self.fronts().into_iter().filter(|(field, _)| lines.has(field));
+    pub(super) fn taken(&self, fields: &ListenFields) -> Vec<ConfigError> {
+        let fronts = self.fronts().into_iter().filter(|(field, _)| fields.has(field));
         let look = |(field, endpoint): (&str, Option<Endpoint>)| {
             let error = endpoint?.try_out().err()?;
             let hint = "the service that has this file may be what listens there";
@@ -101,7 +101,7 @@ impl Listen {
                 std::io::ErrorKind::AddrInUse => format!("is taken now: {error}; {hint}"),
                 _ => format!("cannot be listened on here: {error}"),
             };
-            Some(lines.wrong(field, false, problem))
+            Some(fields.wrong(field, false, problem))
         };
         fronts.filter_map(look).collect()
     }

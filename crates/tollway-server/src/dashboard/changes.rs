@@ -96,7 +96,7 @@ fn change(
     let key = bytes_of(key_hex)?;
     Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
     let no_room = |_| Trouble::bad("too many keys are amended: put some into the configuration");
-    call.service().enforcer.amend(|changes| change(changes, &key)).map_err(no_room)
+    call.service().enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)
 }
 
 fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollway_core::Policy, Trouble> {

@@ -41,7 +41,7 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
         standings.push(standing(&decider, rule, key).await?);
     }
     let json = json!({
-        "banned": rules.amendments().is_banned(&bytes),
+        "banned": rules.operator_changes().is_banned(&bytes),
         "matched": matched,
         "offset": body.offset,
         "standings": standings,
@@ -52,8 +52,8 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
 async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Value, Trouble> {
     let rules = decider.rules;
     let ask = rules.ask(Source::rule(rule), key, Cost::ONE);
-    let amendment = rules.amendments().of(key.as_bytes());
-    let own = amendment.and_then(|amendment| amendment.policy(rule.policy().name()));
+    let change = rules.operator_changes().of(key.as_bytes());
+    let own = change.and_then(|change| change.policy(rule.policy().name()));
     // A charge that a peek would deny says when it would be allowed; of several, only the first.
     let verdict = decider.peek(&[ask]).await?;
     let Some(decision) = verdict.decisions().first() else { return Ok(Value::Null) };

@@ -29,7 +29,6 @@ pub struct ProxyAdmin {
 
 impl ProxyAdmin {
     /// The administration at `address`, with or without `http://`; `token` is shown to it.
-    #[must_use]
     pub fn new(address: &str, token: Option<String>) -> Self {
         let authority = address.trim_start_matches("http://").trim_end_matches('/').to_owned();
         Self { authority, token }

@@ -104,7 +104,7 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "connections": connections(service),
         "draining": service.is_draining(),
         "config_error": service.reload_error(),
-        "amended_keys": service.enforcer.rules().amendments().len(),
+        "amended_keys": service.enforcer.rules().operator_changes().len(),
     })
 }
 

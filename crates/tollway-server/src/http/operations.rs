@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use tollway_core::{Cost, Decision, Mode, Verdict};
+use tollway_core::{ChargeError, Cost, Decision, Mode, Verdict};
 
 use super::problem::Trouble;
 use super::reply::Reply;
@@ -12,7 +12,7 @@ use super::request::{Call, Request};
 use super::verdict::{add_limits, begin_verdict, push_number, push_verdict};
 use crate::decide::{Decided, Decider};
 use crate::operation::{Operation, Outcome, Verb, reservation_name};
-use crate::rules::{Ask, AskError, Rules};
+use crate::rules::{Ask, Rules};
 use crate::wait::millis_up;
 
 /// One charge: `{"policy":"api","key":"ada","cost":2}`; with `"count":true` taken whether or not
@@ -104,10 +104,10 @@ fn ask<'a>(
 }
 
 /// Why a policy and a key cannot be asked.
-pub(crate) fn unaskable(policy: &str, error: AskError) -> Trouble {
+pub(crate) fn unaskable(policy: &str, error: ChargeError) -> Trouble {
     match error {
-        AskError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
-        AskError::Key(error) => Trouble::bad(format!("key: {error}")),
+        ChargeError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
+        error => Trouble::bad(format!("key: {error}")),
     }
 }
 

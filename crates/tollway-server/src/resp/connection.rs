@@ -34,7 +34,7 @@ where
             Received::Over => return Ok(()),
             Received::Stopped => Ok(false),
             received => {
-                session.keep_up(worker);
+                session.judge_by_current_tokens(worker);
                 let mut out = worker.buffers.take_output();
                 let goes_on = if received == Received::Full {
                     refuse(worker, &mut client, &mut out).await

@@ -55,7 +55,7 @@ impl Session {
 
     /// Judges the client by the tokens in force, if those have changed: a token that was taken back
     /// permits nothing any more, on whatever connection it was shown.
-    pub(super) fn keep_up(&mut self, worker: &Worker) {
+    pub(super) fn judge_by_current_tokens(&mut self, worker: &Worker) {
         let in_force = worker.service.auth();
         if Arc::ptr_eq(&self.auth, &in_force) {
             return;

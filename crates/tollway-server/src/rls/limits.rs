@@ -85,7 +85,7 @@ pub(crate) fn limit_policy(name: &str, requests: u32, unit: Unit) -> Result<Poli
 }
 
 /// The limit that came with a request.
-pub(super) fn overridden(
+pub(super) fn limit_of_request(
     requests: u32,
     unit: Unit,
     metrics: &Metrics,

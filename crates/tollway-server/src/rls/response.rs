@@ -6,7 +6,7 @@ use tollway_core::fields::{Denied, Problem, Report, Standing};
 use tollway_core::{Decision, Policy, Retry};
 
 use super::limits::{Unit, unit_and_requests};
-use super::{Case, Judged};
+use super::{Case, Outcomes};
 use crate::decide::Decider;
 use crate::fallback::Fallback;
 use crate::rules::Ask;
@@ -44,12 +44,12 @@ pub(super) fn assemble(
     decider: &Decider<'_>,
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
-    judged: &Judged,
+    outcomes: &Outcomes,
 ) -> Response {
     let statuses: Vec<Status> = cases
         .iter()
         .zip(asks)
-        .zip(&judged.decisions)
+        .zip(&outcomes.decisions)
         .map(|((case, ask), decision)| status(case, ask.as_ref(), *decision))
         .collect();
     let is_over = is_over(cases, &statuses);
@@ -57,7 +57,7 @@ pub(super) fn assemble(
     let metadata = passed.filter_map(|(case, _)| case.limit).flat_map(|limit| &limit.metadata);
     let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut response = Response { is_over, statuses, metadata, ..Response::default() };
-    tell_client(decider, cases, asks, judged, &mut response);
+    tell_client(decider, cases, asks, outcomes, &mut response);
     response
 }
 
@@ -101,14 +101,14 @@ fn tell_client(
     decider: &Decider<'_>,
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
-    judged: &Judged,
+    outcomes: &Outcomes,
     response: &mut Response,
 ) {
     let all_shadow = decider.rules.is_shadow();
     let told: Vec<(&Policy, Decision)> = cases
         .iter()
         .zip(asks)
-        .zip(&judged.decisions)
+        .zip(&outcomes.decisions)
         .filter(|((case, _), _)| case.limit.is_some_and(|limit| !limit.shadow && !all_shadow))
         .filter_map(|((_, ask), decision)| Some((ask.as_ref()?.charge.policy, (*decision)?)))
         .collect();
@@ -125,7 +125,7 @@ fn tell_client(
     if response.is_over {
         let violated = || told.iter().filter(|(_, decision)| !decision.is_allowed());
         let names = violated().map(|(policy, _)| policy.name());
-        let first = violated().next().filter(|_| judged.degraded);
+        let first = violated().next().filter(|_| outcomes.degraded);
         response.body =
             Some(match first.map(|(policy, decision)| Fallback::by(policy, decision)) {
                 None => Problem::QuotaExceeded.body(429, names),

@@ -10,7 +10,6 @@ const HEAD: f64 = 34.0;
 const GAP: f64 = 16.0;
 
 /// One SVG file for `runs`, light or dark as the viewer prefers.
-#[must_use]
 pub fn sheet(runs: &[&Run]) -> String {
     let columns = runs
         .iter()
@@ -20,7 +19,6 @@ pub fn sheet(runs: &[&Run]) -> String {
 }
 
 /// One SVG file of columns of charts, each under its name.
-#[must_use]
 pub fn columns_of(columns: &[(String, Vec<Chart>)]) -> String {
     let rows = columns.iter().map(|(_, charts)| charts.len()).max().unwrap_or(0);
     let width = GAP + columns.len() as f64 * (WIDTH + GAP);

@@ -9,7 +9,6 @@ use std::ops::Range;
 /// assert_eq!(jain([4, 4, 4, 4]), 1.0);
 /// assert_eq!(jain([9, 0, 0]), 1.0 / 3.0);
 /// ```
-#[must_use]
 pub fn jain(shares: impl IntoIterator<Item = u64>) -> f64 {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for share in shares {
@@ -22,7 +21,6 @@ pub fn jain(shares: impl IntoIterator<Item = u64>) -> f64 {
 }
 
 /// The sample standard deviation of `values`, zero of fewer than two.
-#[must_use]
 pub fn sample_deviation(values: &[u64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -44,7 +42,6 @@ pub struct Fairness {
 
 impl Fairness {
     /// Windows of `window_ns` over members that are present in the given times.
-    #[must_use]
     pub fn new(window_ns: u64, present: Vec<Range<u64>>) -> Self {
         let shares = vec![0; present.len()];
         Self { window_ns, ends_ns: window_ns, present, shares, indices: Vec::new() }
@@ -60,7 +57,6 @@ impl Fairness {
     }
 
     /// The index of every window that is over at `end_ns`.
-    #[must_use]
     pub fn finish(mut self, end_ns: u64) -> Vec<f64> {
         self.advance(end_ns);
         self.indices

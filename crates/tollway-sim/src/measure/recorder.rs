@@ -40,7 +40,6 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for one run of `scenario`.
-    #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         let length_ns = scenario.length_ns();
         let present: Vec<Range<u64>> = scenario
@@ -83,7 +82,6 @@ impl Recorder {
     }
 
     /// The figures and the series.
-    #[must_use]
     pub fn finish(mut self) -> (Figures, Series) {
         let fairness = self.windows.clone().finish(self.length_ns);
         let figures = self.figures(&fairness);

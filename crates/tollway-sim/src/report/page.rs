@@ -9,7 +9,6 @@ use crate::chart::{Chart, escape, panels};
 use crate::measure::Run;
 
 /// The report on `rows`, all of the same scenario. Charts show each strategy's first seed.
-#[must_use]
 pub fn html(scenario: &Scenario, rows: &[Row]) -> String {
     let firsts: Vec<&Run> = rows.iter().filter_map(|row| row.runs.first()).collect();
     let mut body = String::new();

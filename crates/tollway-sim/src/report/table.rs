@@ -29,7 +29,6 @@ pub struct Row {
 
 impl Row {
     /// The cells under [`HEADINGS`]: means over the seeds; where it is about time, the worst.
-    #[must_use]
     pub fn cells(&self) -> [String; 9] {
         let mean = |figure: fn(&Figures) -> f64| {
             self.runs.iter().map(|run| figure(&run.figures)).sum::<f64>() / self.runs.len() as f64
@@ -56,7 +55,6 @@ impl Row {
 }
 
 /// The table as aligned text.
-#[must_use]
 pub fn text(rows: &[Row]) -> String {
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(rows.iter().map(Row::cells));

@@ -20,7 +20,6 @@ impl Backoff {
     }
 
     /// Without jitter, for the published vectors.
-    #[must_use]
     pub fn exact(tasks: usize, least_s: f64) -> Self {
         let sleeps_s = vec![least_s; tasks];
         Self { sleeps_s, least_s, multiplier: 1.2, longest_s: 0.0, dice: None }

@@ -48,7 +48,6 @@ impl HeaderProportional {
     /// assert!((HeaderProportional::time_factor(30.0, 3_600.0) - 120.5).abs() < 0.01);
     /// assert!((HeaderProportional::time_factor(3_600.0, 3_600.0) - 1.582).abs() < 0.001);
     /// ```
-    #[must_use]
     pub fn time_factor(since_s: f64, period_s: f64) -> f64 {
         1.0 / (1.0 - portable::exp(-since_s / period_s))
     }

@@ -37,7 +37,6 @@ impl Remembering {
     }
 
     /// Without jitter, for the published vectors.
-    #[must_use]
     pub fn exact(tasks: usize, start_s: f64, least_s: f64, limit: f64, decrease: Decrease) -> Self {
         Self {
             shared_s: start_s,
@@ -59,7 +58,6 @@ impl Remembering {
     }
 
     /// The sleep that the tasks share, in seconds.
-    #[must_use]
     pub const fn shared_s(&self) -> f64 {
         self.shared_s
     }

@@ -47,13 +47,11 @@ struct Open {
 
 impl OnCore {
     /// Keeps every state for ever.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Forgets every state as soon as it claims to say nothing: nobody may notice.
-    #[must_use]
     pub fn forgetful() -> Self {
         Self { manner: Manner::UntilVacant, ..Self::default() }
     }
@@ -61,7 +59,6 @@ impl OnCore {
     /// Decides by a clock that may be set back, as a Redis server's: one request at a time, each at
     /// the time of its turn, so that a state in the future can only have been left there by the
     /// clock.
-    #[must_use]
     pub fn by_server_clock() -> Self {
         Self { manner: Manner::ByServerClock, ..Self::default() }
     }

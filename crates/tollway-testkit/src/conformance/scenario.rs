@@ -38,7 +38,6 @@ pub struct Step {
 
 impl Step {
     /// When the step happens in a run that starts at `base`.
-    #[must_use]
     pub fn at(&self, base: Timestamp) -> Timestamp {
         let nanos = i128::from(base.as_nanos()) + self.offset_ns;
         Timestamp::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
@@ -67,7 +66,6 @@ pub struct Ask {
 
 impl Ask {
     /// `cost` units of `policy` for `key`; `None` if the bytes are no key.
-    #[must_use]
     pub fn new(
         policy: Arc<Policy>,
         key: impl Into<Vec<u8>>,
@@ -83,38 +81,32 @@ impl Ask {
     /// # Panics
     ///
     /// Never: the key was checked when the ask was made.
-    #[must_use]
     pub fn charge(&self) -> Charge<'_> {
         let key = Key::new(&self.key).expect("an ask is made of a valid key");
         Charge { policy: &self.policy, key, cost: self.cost, mode: self.mode }
     }
 
     /// The policy.
-    #[must_use]
     pub fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
     /// The key.
-    #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
     /// The units asked for.
-    #[must_use]
     pub const fn cost(&self) -> Cost {
         self.cost
     }
 
     /// Whether the policy may say no.
-    #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
     /// The same ask at another cost.
-    #[must_use]
     pub fn at_cost(&self, cost: Cost) -> Self {
         Self { cost, ..self.clone() }
     }
@@ -192,7 +184,6 @@ impl Verb {
 
 impl Operation {
     /// What is asked, without the details.
-    #[must_use]
     pub const fn verb(&self) -> Verb {
         match self {
             Self::Check(_) => Verb::Check,
@@ -207,7 +198,6 @@ impl Operation {
     }
 
     /// The charges that it names; none for a settlement.
-    #[must_use]
     pub fn asks(&self) -> &[Ask] {
         match self {
             Self::Check(asks) | Self::Peek(asks) | Self::Reserve { asks, .. } => asks,

@@ -112,7 +112,6 @@ impl From<&Decision> for Figures {
 
 impl Outcome {
     /// The outcome that `verdict` on the charges of `operation` is.
-    #[must_use]
     pub fn of_verdict(verdict: &Verdict, operation: &Operation) -> Self {
         let denier = verdict.denied_by().and_then(|index| operation.asks().get(index));
         Self {
@@ -124,13 +123,11 @@ impl Outcome {
     }
 
     /// The outcome of a settlement.
-    #[must_use]
     pub fn of_settlement(settlement: Settlement) -> Self {
         Self { settlement: Some(settlement), ..Self::default() }
     }
 
     /// The outcome that shows a key and nothing else.
-    #[must_use]
     pub fn of_snapshot(snapshot: Snapshot) -> Self {
         Self { figures: vec![snapshot.into()], ..Self::default() }
     }
@@ -193,13 +190,11 @@ impl Capabilities {
     };
 
     /// Whether answers contain `figure`.
-    #[must_use]
     pub fn says(&self, figure: Figure) -> bool {
         self.figures.contains(&figure)
     }
 
     /// Why `scenario` cannot be played, if it cannot.
-    #[must_use]
     pub fn obstacle(&self, scenario: &Scenario) -> Option<String> {
         if let Some(tag) = scenario.tags.iter().find(|tag| self.declines.contains(&tag.as_str())) {
             return Some(format!("declines {tag}"));

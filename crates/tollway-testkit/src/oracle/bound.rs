@@ -11,7 +11,6 @@ use tollway_core::Algorithm;
 /// # Panics
 ///
 /// If the algorithm is one that nobody has given a bound here.
-#[must_use]
 pub fn bound(algorithm: &Algorithm, length: Duration) -> u128 {
     let length = length.as_nanos();
     match algorithm {

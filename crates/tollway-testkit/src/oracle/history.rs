@@ -79,7 +79,6 @@ impl Kind {
 /// # Panics
 ///
 /// If the mix has no kinds, no keys or no verbs.
-#[must_use]
 pub fn history(seed: u64, mix: &Mix) -> Scenario {
     let mut dice = Dice::new(seed).child(0);
     let era = draw::era(&mut dice);

@@ -41,13 +41,11 @@ pub struct ClientAddress {
 
 impl ClientAddress {
     /// The address of the connection, whatever any header says.
-    #[must_use]
     pub fn peer() -> Self {
         Self::behind([])
     }
 
     /// The address that proxies within `trusted` saw the request come from.
-    #[must_use]
     pub fn behind(trusted: impl IntoIterator<Item = Cidr>) -> Self {
         Self {
             trusted: trusted.into_iter().collect(),
@@ -78,7 +76,6 @@ impl ClientAddress {
     }
 
     /// The client's address, if the connection's is known.
-    #[must_use]
     #[inline]
     pub fn find(&self, head: &Head<'_>) -> Option<IpAddr> {
         let peer = match self.peer {

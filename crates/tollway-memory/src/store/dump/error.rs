@@ -50,13 +50,11 @@ impl DumpError {
     }
 
     /// What is wrong.
-    #[must_use]
     pub const fn kind(&self) -> DumpErrorKind {
         self.kind
     }
 
     /// Whether another try may succeed.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         use io::ErrorKind::{FileTooLarge, Interrupted, QuotaExceeded};
         use io::ErrorKind::{ResourceBusy, StorageFull, TimedOut};
