@@ -14,9 +14,11 @@
 //! answered 401; an id that starts with `403` is forbidden, one that starts with `404` is not
 //! there; `?tag=` is written into the log of arrivals.
 //!
-//! Deliberately absent: any knowledge of how clients behave, and any content but echoes.
+//! Deliberately absent: any knowledge of how clients behave, and any content but what `bodies`
+//! describes: nothing that a client writes can be read again.
 
 mod ban;
+mod bodies;
 mod counters;
 mod fault;
 #[cfg(feature = "loopback")]
@@ -34,6 +36,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use ban::Ban;
+pub use bodies::{AnswerSpec, ErrorSpec};
 pub use counters::{Arrival, BucketCount, Counters};
 pub use fault::{Ending, Fault, Scheduled};
 use meter::Meter;
@@ -52,9 +55,9 @@ pub struct Request<'a> {
     pub method: &'a str,
     /// The path with its query.
     pub target: &'a str,
-    /// The `Authorization` field.
+    /// The `Authorization` field, or `X-Api-Key` for the APIs that use it.
     pub credential: Option<&'a str>,
-    /// The body, looked at only where a sub-limit asks for a field of it.
+    /// The body, looked at only where a sub-limit or an answer asks for a field of it.
     pub body: &'a [u8],
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::face::{command, root, succeed, tools};
+use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
 const BOOK: [&str; 17] = [
@@ -29,7 +29,9 @@ const BOOK: [&str; 17] = [
 
 #[test]
 fn every_command_in_the_book_works() {
-    let Some(tools) = tools("node_modules/typescript") else { return };
+    let Some(tools) = tools("node_modules/typescript").filter(|_| peers().is_some()) else {
+        return;
+    };
     let mut compiler = command("node", &tools);
     compiler.arg(tools.join("node_modules/typescript/bin/tsc"));
     compiler.args(["--project", "clients/typescript", "--outDir"]);

@@ -25,6 +25,19 @@ pub(crate) fn tools(tool: &str) -> Option<PathBuf> {
     None
 }
 
+/// Where `scripts/install-peers` puts real clients of the proxy; none if they are not installed,
+/// which with `TOLLWAY_TOOLS` is a failure.
+pub(crate) fn peers() -> Option<PathBuf> {
+    let place = root().join("target/peers");
+    if place.join("requirements.txt").exists() && place.join("installed.json").exists() {
+        return Some(place);
+    }
+    let missing = "the peers are missing: run scripts/install-peers";
+    assert!(std::env::var_os("TOLLWAY_TOOLS").is_none(), "{missing}");
+    println!("skipped: {missing}");
+    None
+}
+
 /// A command with everything that scripts of this project look for in the environment.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, tools: &Path) -> Command {
     let mut path = vec![tools.join("node/bin"), tools.join("python/bin"), tools.to_path_buf()];

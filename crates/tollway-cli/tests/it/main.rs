@@ -15,6 +15,8 @@ mod queue;
 mod serve;
 // Snapshots that are bad, resized or ahead, and memory that is full.
 mod snapshot;
+// Real SDKs against the fake upstream.
+mod sdks;
 // What `simulate` prints and writes.
 mod simulate;
 // Honest clients while others attack, for a minute or ten.

@@ -13,16 +13,16 @@ use tollway_testkit::servers::{Engine, Server};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary at work; it ends with the test.
-struct Running {
-    child: Child,
-    url: String,
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) url: String,
     /// Held open: it may have more to say.
     out: BufReader<ChildStdout>,
 }
 
 impl Running {
     /// Starts it and reads where it listens from its first line.
-    fn start(arguments: &[&str], token: Option<&str>) -> Self {
+    pub(crate) fn start(arguments: &[&str], token: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         if let Some(token) = token {
@@ -31,7 +31,7 @@ impl Running {
         Self::spawn(&mut command)
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -41,7 +41,7 @@ impl Running {
         Self { child, url, out }
     }
 
-    fn fake(arguments: &[&str]) -> Self {
+    pub(crate) fn fake(arguments: &[&str]) -> Self {
         Self::start(&[&["fake-upstream", "--listen", "127.0.0.1:0"], arguments].concat(), None)
     }
 

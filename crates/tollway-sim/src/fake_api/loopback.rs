@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderName};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -32,8 +32,10 @@ use tollway_core::Timestamp;
 use super::{Counters, Ending, Fault, Request, Spec, Upstream};
 use reply::Body;
 
-/// The largest body that is looked at; a larger one is answered 413.
+/// How much of a body is looked at; the rest is read and forgotten.
 const BODY_MAX: usize = 1 << 20;
+/// What clients prove themselves by; the first that is there counts.
+const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
 /// A fake upstream that listens. Dropped, it closes every connection.
 #[derive(Debug)]
@@ -152,10 +154,8 @@ async fn answer(
     let (head, body) = request.into_parts();
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
     // A request counts when it has arrived whole, as behind a buffering gateway.
-    let Ok(body) = Limited::new(body, BODY_MAX).collect().await.map(|body| body.to_bytes()) else {
-        return Ok(reply::text(413, "too large"));
-    };
-    let credential = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let body = beginning(body).await?;
+    let credential = CREDENTIALS.iter().find_map(|name| head.headers.get(name)?.to_str().ok());
     let request =
         Request { method: head.method.as_str(), target: &target, credential, body: &body };
     let now = shared.now();
@@ -169,6 +169,17 @@ async fn answer(
         Ending::Close => Err(io::ErrorKind::ConnectionReset.into()),
         Ending::Whole | Ending::CutBody | Ending::StallBody => Ok(reply::of(response)),
     }
+}
+
+/// Reads a body of any size to its end and keeps its beginning.
+async fn beginning(mut body: Incoming) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+        let room = BODY_MAX - kept.len();
+        kept.extend_from_slice(&data[..room.min(data.len())]);
+    }
+    Ok(kept)
 }
 
 /// What is not part of the described API.

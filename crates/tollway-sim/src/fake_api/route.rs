@@ -18,6 +18,12 @@ impl Match {
     pub(super) fn names(&self, prefix: &str) -> bool {
         self.segments.iter().any(|segment| segment.starts_with(prefix))
     }
+
+    /// What the parameters of `template` are in this path, if it fits.
+    pub(super) fn named<'a>(&'a self, template: &'a str) -> Option<Vec<(&'a str, &'a str)>> {
+        let segments: Vec<&str> = self.segments.iter().map(String::as_str).collect();
+        fit_path(template, &segments)
+    }
 }
 
 /// The first route that fits.
@@ -27,8 +33,8 @@ pub(super) fn find(spec: &Spec, request: &Request<'_>) -> Match {
     let fit = |(index, route): (usize, &RouteSpec)| {
         let method = route.method.as_deref();
         let fits_method = method.is_none_or(|method| method.eq_ignore_ascii_case(request.method));
-        let major = fits_method.then(|| fit_path(&route.path, &segments)).flatten()?;
-        Some((index, major))
+        let named = fits_method.then(|| fit_path(&route.path, &segments)).flatten()?;
+        Some((index, major(&named)))
     };
     let found = spec.routes.iter().enumerate().find_map(fit);
     let (route, major) = found.map_or((None, String::new()), |(index, major)| (Some(index), major));
@@ -58,21 +64,27 @@ fn is_version(segment: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The major ids if `template` fits: `{}` is any segment, `{+}` one that counts, `*` any rest.
-fn fit_path(template: &str, segments: &[&str]) -> Option<String> {
-    let mut major = Vec::new();
+/// The parameters by name if `template` fits: `{name}` is any segment, `{+name}` one that counts,
+/// `*` any rest.
+fn fit_path<'a>(template: &'a str, segments: &[&'a str]) -> Option<Vec<(&'a str, &'a str)>> {
+    let mut named = Vec::new();
     let mut rest = segments.iter();
     for part in template.split('/').filter(|part| !part.is_empty()) {
         if part == "*" {
-            return Some(major.join("."));
+            return Some(named);
         }
         let segment = rest.next()?;
-        match part.strip_prefix('{') {
-            Some(name) if name.starts_with('+') => major.push(*segment),
-            Some(_) => {}
+        match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some(name) => named.push((name, *segment)),
             None if part == *segment => {}
             None => return None,
         }
     }
-    rest.next().is_none().then(|| major.join("."))
+    rest.next().is_none().then_some(named)
+}
+
+/// The ids that a bucket is counted by, separated by dots.
+fn major(named: &[(&str, &str)]) -> String {
+    let counted = named.iter().filter(|(name, _)| name.starts_with('+'));
+    counted.map(|(_, segment)| *segment).collect::<Vec<_>>().join(".")
 }

@@ -8,7 +8,7 @@ use tollway_core::fields::calendar;
 
 use super::fault::{Ending, Faults};
 use super::route::Match;
-use super::{Refusal, Request, Response, Scope, Spec, Standing};
+use super::{Refusal, Request, Response, Scope, Spec, Standing, bodies};
 
 /// What a header field says.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -70,11 +70,13 @@ impl Saying<'_> {
             let subject = Subject { bucket: name, per, scope: "user", standing };
             self.say(&self.spec.fields, &subject, &mut fields);
         }
-        let path = request.target.split('?').next().unwrap_or_default();
-        let echo = serde_json::json!({
-            "id": number.to_string(), "method": request.method, "path": path, "number": number,
-        });
-        whole(200, fields, echo.to_string())
+        let described = bodies::served(self.spec, request, found, number, self.now);
+        let (status, body) = described.unwrap_or_else(|| (200, echo(request, number)));
+        // Clients read what is said to be JSON as JSON, even nothing.
+        if body.is_empty() {
+            fields.retain(|(name, _)| name != "Content-Type");
+        }
+        whole(status, fields, body)
     }
 
     pub(super) fn denial(&self, found: &Match, refusal: Refusal, standing: Standing) -> Response {
@@ -103,6 +105,10 @@ impl Saying<'_> {
     }
 
     pub(super) fn plain(&self, status: u16, message: &str) -> Response {
+        if let Some(error) = self.spec.errors.get(&status.to_string()) {
+            let told = error.status.unwrap_or(status);
+            return whole(told, self.opening("application/json"), error.body.clone());
+        }
         let body = serde_json::json!({ "message": message, "code": 0 });
         whole(status, self.opening("application/json"), body.to_string())
     }
@@ -230,6 +236,15 @@ impl TryFrom<String> for Value {
             _ => return Err(format!("`{text}` is nothing that a field can say")),
         })
     }
+}
+
+/// What a route answers that nobody described.
+fn echo(request: &Request<'_>, number: u64) -> String {
+    let path = request.target.split('?').next().unwrap_or_default();
+    let said = serde_json::json!({
+        "id": number.to_string(), "method": request.method, "path": path, "number": number,
+    });
+    said.to_string()
 }
 
 fn whole(status: u16, fields: Vec<(String, String)>, body: String) -> Response {

@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::bodies::{AnswerSpec, ErrorSpec};
 use super::fault::Scheduled;
 use super::meter::{LimitSpec, Window};
 use super::say::Value;
 use crate::scenario::text;
 
-/// Profiles that come with the simulator, by name.
-const PROFILES: [(&str, &str); 10] = [
-    ("anthropic", include_str!("profiles/anthropic.toml")),
-    ("discord", include_str!("profiles/discord.toml")),
-    ("github", include_str!("profiles/github.toml")),
-    ("gitlab", include_str!("profiles/gitlab.toml")),
-    ("heroku", include_str!("profiles/heroku.toml")),
-    ("ietf", include_str!("profiles/ietf.toml")),
-    ("openai", include_str!("profiles/openai.toml")),
-    ("shopify", include_str!("profiles/shopify.toml")),
-    ("slack", include_str!("profiles/slack.toml")),
-    ("stripe", include_str!("profiles/stripe.toml")),
+/// Profiles that come with the simulator, by name: the limits, and for APIs that people try their
+/// own clients on the bodies that these read.
+const PROFILES: [(&str, &str, &str); 10] = [
+    ("anthropic", include_str!("profiles/anthropic.toml"), include_str!("bodies/anthropic.toml")),
+    ("discord", include_str!("profiles/discord.toml"), include_str!("bodies/discord.toml")),
+    ("github", include_str!("profiles/github.toml"), include_str!("bodies/github.toml")),
+    ("gitlab", include_str!("profiles/gitlab.toml"), ""),
+    ("heroku", include_str!("profiles/heroku.toml"), ""),
+    ("ietf", include_str!("profiles/ietf.toml"), ""),
+    ("openai", include_str!("profiles/openai.toml"), include_str!("bodies/openai.toml")),
+    ("shopify", include_str!("profiles/shopify.toml"), ""),
+    ("slack", include_str!("profiles/slack.toml"), include_str!("bodies/slack.toml")),
+    ("stripe", include_str!("profiles/stripe.toml"), include_str!("bodies/stripe.toml")),
 ];
 
 /// An upstream as data.
@@ -63,6 +65,12 @@ pub struct Spec {
     /// The body of denials; `{retry}`, `{global}` are replaced.
     #[serde(default)]
     pub denied_body: String,
+    /// What routes answer when they serve; the first that fits counts, an echo without any.
+    #[serde(default)]
+    pub answers: Vec<AnswerSpec>,
+    /// What errors look like, by status.
+    #[serde(default)]
+    pub errors: BTreeMap<String, ErrorSpec>,
     /// How long every answer stays under way.
     #[serde(default, deserialize_with = "text::duration")]
     pub latency: Duration,
@@ -164,13 +172,14 @@ impl Spec {
     /// A profile that comes with the simulator.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let (_, text) = PROFILES.iter().find(|(found, _)| *found == name)?;
-        Some(Self::from_toml(text).expect("a profile that comes with the simulator is tested"))
+        let (_, limits, bodies) = PROFILES.iter().find(|(found, ..)| *found == name)?;
+        let text = format!("{limits}\n{bodies}");
+        Some(Self::from_toml(&text).expect("a profile that comes with the simulator is tested"))
     }
 
     /// The names of the profiles that come with the simulator.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        PROFILES.iter().map(|(name, _)| *name)
+        PROFILES.iter().map(|(name, ..)| *name)
     }
 
     /// Reads a description.
@@ -186,6 +195,12 @@ impl Spec {
             if let Some(name) = bucket.filter(|name| !spec.buckets.contains_key(*name)) {
                 return Err(SpecError(format!("{}: no bucket is named `{name}`", route.path)));
             }
+        }
+        let is_request =
+            |text: &str| text.split_once(" /").is_some_and(|(first, _)| !first.is_empty());
+        if let Some(answer) = spec.answers.iter().find(|answer| !is_request(&answer.request)) {
+            let found = &answer.request;
+            return Err(SpecError(format!("`{found}`: expected a request like `GET /path`")));
         }
         let mut limits = spec.buckets.values().map(BucketSpec::limit).chain(spec.global);
         if limits.any(|limit| limit.limit == 0 || limit.per.is_zero()) {

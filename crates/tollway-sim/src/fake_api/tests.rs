@@ -153,3 +153,63 @@ fn a_skewed_clock_moves_the_reset_but_not_the_wait() {
     assert_eq!(response.field("x-ratelimit-reset-after"), Some("5.000"));
     assert_eq!(response.field("x-ratelimit-reset"), Some("1699999965.000"));
 }
+
+#[test]
+fn every_described_body_is_json_whatever_the_request_says() {
+    let bodies = [&b""[..], br#"{"content":"\"<id>\"","model":"m"}"#, b"name=a+%22b%22&title=x"];
+    for name in Spec::names() {
+        let spec = Spec::named(name).unwrap();
+        let requests: Vec<String> = spec.answers.iter().map(|a| a.request.clone()).collect();
+        for error in spec.errors.values() {
+            serde_json::from_str::<serde_json::Value>(&error.body).unwrap();
+        }
+        let each = requests.iter().flat_map(|request| bodies.map(|body| (request, body)));
+        for (request, body) in each {
+            let (method, template) = request.split_once(' ').unwrap();
+            let target = template.replace(['{', '}'], "").replace("number", "7");
+            let request = Request { method, target: &target, credential: None, body };
+            let answer = Upstream::new(spec.clone()).answer(&request, START);
+            let parsed = serde_json::from_str::<serde_json::Value>(&answer.body);
+            assert!(parsed.is_ok() || answer.status == 204, "{name} {method} {target}: {answer:?}");
+            assert!(!answer.body.contains(&format!("\"path\":\"{target}\"")), "{target}: an echo");
+        }
+    }
+}
+
+#[test]
+fn an_answer_repeats_what_the_request_said() {
+    let body = br#"{"content":"say \"<id>\" & more"}"#;
+    let request = Request {
+        method: "POST",
+        target: "/api/v10/channels/77/messages?wait=true",
+        credential: None,
+        body,
+    };
+    let answer = discord().answer(&request, START);
+    let message: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(message["content"], "say \"<id>\" & more");
+    assert_eq!((&message["channel_id"], &message["id"]), (&"77".into(), &"1000001".into()));
+    assert_eq!(message["timestamp"], "2023-11-14T22:13:20Z");
+    let form =
+        Request { method: "POST", target: "/v1/customers", body: b"name=Ada+L%2E", ..request };
+    let answer = Upstream::new(Spec::named("stripe").unwrap()).answer(&form, START);
+    let customer: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(customer["name"], "Ada L.");
+}
+
+#[test]
+fn errors_look_as_the_api_words_them() {
+    let revoked = Request {
+        method: "POST",
+        target: "/api/chat.postMessage",
+        credential: Some("Bearer revoked"),
+        body: b"",
+    };
+    let slack = Upstream::new(Spec::named("slack").unwrap()).answer(&revoked, START);
+    assert_eq!((slack.status, &*slack.body), (200, r#"{"ok": false, "error": "invalid_auth"}"#));
+    let mut openai = Upstream::new(Spec::named("openai").unwrap());
+    let answer = openai.answer(&Request { target: "/v1/chat/completions", ..revoked }, START);
+    assert!(answer.status == 401 && answer.body.contains("invalid_api_key"), "{answer:?}");
+    let unknown = Spec::from_toml("[[answers]]\nrequest = \"channels\"").unwrap_err();
+    assert!(unknown.to_string().contains("GET /path"), "{unknown}");
+}

@@ -14,4 +14,4 @@ for (let number = 0; number < Number(count); number += 1) {
 const done = await Promise.allSettled(jobs);
 const failed = done.filter((job) => job.status === 'rejected').map((job) => String(job.reason));
 const user = await rest.get('/users/@me');
-console.log(JSON.stringify({ served: done.length - failed.length, failed, limited, path: user.path }));
+console.log(JSON.stringify({ served: done.length - failed.length, failed, limited, username: user.username }));
