@@ -5,6 +5,8 @@
 
 // The demos over real HTTP with real processes.
 mod demo;
+// An upstream that is not ours judges real proxies.
+mod judge;
 // Profiles shown, listed and tried out.
 mod profile;
 // The proxy and the fake upstream as own processes.

@@ -1,0 +1,167 @@
+//! An upstream that is not ours judges real proxies: what it refused, and how long all took.
+//!
+//! `judge/upstream.py` limits as six public APIs do. It is written from their documents and keeps
+//! its own record, so that a mistake in our ledgers cannot hide in it. Clients are real ones where
+//! a client's behaviour matters, and plain requests where one rule is looked at.
+//!
+//! With `--nocapture` each run prints its figures as a row of a table.
+
+// Real clients through one proxy in memory, and one and three on a shared store.
+mod fleets;
+// One rule each: what real clients found on 2026-11-16.
+mod rules;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollway_testkit::servers::{Server, full};
+
+use crate::face::root;
+use crate::proxy::Running;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// What a busy machine may add to the least possible time; at full size it is not busy.
+const SLACK: Duration = Duration::from_secs(5);
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/judge").join(name)
+}
+
+/// The upstream at work.
+struct Judge {
+    running: Running,
+    api: &'static str,
+}
+
+impl Judge {
+    /// Starts it with these limits by name, each `[size, seconds]`, and other options.
+    fn start(api: &'static str, options: &Value) -> Self {
+        let bodies = root().join(format!("crates/tollway-sim/src/fake_api/bodies/{api}.toml"));
+        let mut command = Command::new("python3");
+        command.arg(source("upstream.py")).args([api, &options.to_string()]).arg(bodies);
+        command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+        Self { running: Running::spawn(&mut command), api }
+    }
+
+    /// A proxy in front of it: in memory, or on a store.
+    fn proxy(&self, store: Option<&Server>) -> Running {
+        let url = self.running.url.as_str();
+        let store = store.map_or("memory".to_owned(), Server::url);
+        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--profile", self.api, "--upstream", url];
+        Running::start(&[&fixed, &["--store", &*store][..]].concat(), None)
+    }
+
+    async fn record(&self) -> Record {
+        let url = format!("{}/_judge/record", self.running.url);
+        let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+        Record(serde_json::from_str(&text).unwrap())
+    }
+
+    /// Waits until so many calls were served.
+    async fn until_served(&self, count: usize) {
+        let start = Instant::now();
+        while self.record().await.served() < count {
+            assert!(start.elapsed() < PATIENCE, "fewer than {count} were ever served");
+            pause().await;
+        }
+    }
+}
+
+/// One call as the upstream recorded it, in seconds after the first.
+#[derive(Clone, Debug, Deserialize)]
+struct Judged {
+    at: f64,
+    answered: Option<f64>,
+    refused: Option<String>,
+}
+
+/// All calls in order of arrival.
+#[derive(Clone, Debug)]
+struct Record(Vec<Judged>);
+
+impl Record {
+    fn served(&self) -> usize {
+        self.0.iter().filter(|call| call.refused.is_none() && call.answered.is_some()).count()
+    }
+
+    /// Refusals by the limit that refused.
+    fn refused(&self) -> BTreeMap<&str, usize> {
+        let mut found = BTreeMap::new();
+        for name in self.0.iter().filter_map(|call| call.refused.as_deref()) {
+            *found.entry(name).or_default() += 1;
+        }
+        found
+    }
+
+    fn refused_all(&self) -> usize {
+        self.refused().values().sum()
+    }
+
+    /// From the first arrival to the last one that was served.
+    fn span(&self) -> Duration {
+        let served = self.0.iter().filter(|call| call.refused.is_none());
+        Duration::from_secs_f64(served.map(|call| call.at).fold(0.0, f64::max))
+    }
+
+    /// The longest time without an arrival.
+    fn longest_gap(&self) -> Duration {
+        let pairs = self.0.windows(2).map(|pair| pair[1].at - pair[0].at);
+        Duration::from_secs_f64(pairs.fold(0.0, f64::max))
+    }
+
+    /// Refusals that came although one had been answered before: nobody had to send them. What was
+    /// on its way within a quarter of a second of that answer is excused.
+    fn refused_knowingly(&self) -> usize {
+        let refused = || self.0.iter().filter(|call| call.refused.is_some());
+        let first = refused().filter_map(|call| call.answered).fold(f64::INFINITY, f64::min);
+        refused().filter(|call| call.at > first + 0.25).count()
+    }
+
+    fn figures(&self) -> Value {
+        json!({
+            "calls": self.0.len(), "served": self.served(), "refused": self.refused(),
+            "refused knowingly": self.refused_knowingly(), "seconds": self.span().as_secs_f64(),
+            "longest gap": self.longest_gap().as_secs_f64(),
+        })
+    }
+}
+
+/// What a run must keep to.
+struct Bound {
+    /// The least time that the limits allow.
+    least: Duration,
+    /// What the profile adds for what the API rounds, over the whole run.
+    rounding: Duration,
+    /// Refusals of all limits together.
+    refused: usize,
+}
+
+impl Bound {
+    fn judge(&self, what: &str, record: &Record) {
+        let figures = record.figures();
+        println!("| {what} | {figures} | least {:?} |", self.least);
+        assert!(record.refused_all() <= self.refused, "{what}: {figures}");
+        let slack = if full() { Duration::from_millis(405) } else { SLACK };
+        let most = self.least.mul_f64(1.1) + self.rounding + slack;
+        assert!(record.span() <= most, "{what}: at most {most:?}: {figures}");
+    }
+}
+
+/// Gives the others a moment.
+async fn pause() {
+    // Waiting for a condition: whoever calls looks again, within a bound.
+    let _ = tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await;
+}
+
+/// Waits until `duration` has passed.
+async fn pass(duration: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < duration {
+        pause().await;
+    }
+}

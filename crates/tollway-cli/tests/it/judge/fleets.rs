@@ -1,0 +1,115 @@
+//! Real clients, unmodified, through one proxy in memory, and one and three on a shared store.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::{join_all, join3};
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tollway_testkit::servers::{Engine, Server};
+
+use super::{Bound, Judge, PATIENCE, source};
+use crate::face::peers;
+
+/// What clients do, and against which limits.
+struct Scene {
+    api: &'static str,
+    /// The client and its call, as `clients.py` and `clients.mjs` name them.
+    what: &'static str,
+    calls: usize,
+    limits: Value,
+    bound: Bound,
+}
+
+impl Scene {
+    /// The same with three fleets: memory, one proxy on Redis, and three on Valkey whose upstream
+    /// answers after 5 to 405 ms.
+    async fn play(&self) {
+        let Some(place) = peers() else { return };
+        let redis = Server::start(Engine::Redis, &[]);
+        let others = Engine::available();
+        let three = Server::start(*others.last().expect("Redis at least"), &[]);
+        let memory = self.fleet(&place, "memory, 1 proxy", None, 1, [5, 50]);
+        let one = self.fleet(&place, "Redis, 1 proxy", Some(&redis), 1, [5, 50]);
+        let several = self.fleet(&place, "shared, 3 proxies", Some(&three), 3, [5, 405]);
+        for (fleet, record) in <[_; 3]>::from(join3(memory, one, several).await) {
+            self.bound.judge(&format!("{}: {fleet}", self.what), &record);
+        }
+    }
+
+    async fn fleet(
+        &self,
+        place: &Path,
+        name: &'static str,
+        store: Option<&Server>,
+        proxies: usize,
+        latency: [u32; 2],
+    ) -> (&'static str, super::Record) {
+        let mut options = self.limits.clone();
+        options["latency"] = json!(latency);
+        let judge = Judge::start(self.api, &options);
+        let proxies: Vec<_> = (0..proxies).map(|_| judge.proxy(store)).collect();
+        let share = self.calls / proxies.len();
+        let clients = proxies.iter().map(|proxy| self.client(place, share, &proxy.url));
+        for said in join_all(clients).await {
+            assert_eq!(said["served"], share, "{} on {name}: {said}", self.what);
+        }
+        (name, judge.record().await)
+    }
+
+    /// Runs one client to its end; what it printed last.
+    async fn client(&self, place: &Path, calls: usize, url: &str) -> Value {
+        let mut command = if self.what.starts_with("octokit") {
+            // Modules are found from where the script is.
+            let script = place.join("judged.mjs");
+            std::fs::copy(source("clients.mjs"), &script).expect("a copy");
+            let mut node = Command::new("node");
+            node.arg(script);
+            node
+        } else {
+            let mut python = Command::new("python3");
+            python.arg(source("clients.py")).env("PYTHONPATH", place.join("python"));
+            python
+        };
+        command.args([self.what, &calls.to_string(), url]).kill_on_drop(true);
+        let output = tokio::time::timeout(2 * PATIENCE, command.output()).await;
+        let output = output.expect("in time").expect("it runs");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), output.stderr);
+        let last = out.lines().last().unwrap_or_default();
+        let err = String::from_utf8_lossy(&err);
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {out} {err}"))
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+#[tokio::test]
+async fn anthropic_is_refused_nothing_by_token_buckets() {
+    let bound = Bound { least: seconds(5.5), rounding: seconds(1.0), refused: 0 };
+    let wide = [100_000, 5];
+    let limits = json!({"requests": [20, 5.0], "input-tokens": wide, "output-tokens": wide});
+    Scene { api: "anthropic", what: "anthropic.messages", calls: 42, limits, bound }.play().await;
+}
+
+#[tokio::test]
+async fn github_is_refused_nothing_by_its_counted_window() {
+    let bound = Bound { least: seconds(6.0), rounding: seconds(4.0), refused: 0 };
+    let limits = json!({"core": [30, 2.5]});
+    Scene { api: "github", what: "octokit.repo", calls: 75, limits, bound }.play().await;
+}
+
+#[tokio::test]
+async fn discord_is_refused_nothing_by_its_buckets() {
+    let bound = Bound { least: seconds(4.0), rounding: seconds(0.0), refused: 0 };
+    let limits = json!({"send": [5, 2.0], "global": [50, 1.0]});
+    Scene { api: "discord", what: "discord.send", calls: 45, limits, bound }.play().await;
+}
+
+#[tokio::test]
+async fn stripe_is_refused_nothing_by_its_documented_limits() {
+    let bound = Bound { least: seconds(3.0), rounding: seconds(0.4), refused: 0 };
+    let limits = json!({"global-rate": [100, 1.0], "endpoint-rate": [25, 1.0]});
+    Scene { api: "stripe", what: "stripe.customers", calls: 78, limits, bound }.play().await;
+}

@@ -1,0 +1,148 @@
+//! One rule each: rows of what real clients found on 2026-11-16, against the judging upstream.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tollway_testkit::servers::{Engine, Server, full};
+
+use super::{Bound, Judge, PATIENCE, Record, pass};
+use crate::proxy::Running;
+
+/// A request: its method, its path and its JSON body.
+type Asked = (reqwest::Method, String, serde_json::Value);
+
+/// Sends all requests, so many at once, spread over the proxies; how many got which status.
+async fn send(proxies: &[String], at_once: usize, asked: Vec<Asked>) -> BTreeMap<String, usize> {
+    let client = reqwest::Client::new();
+    let calls = asked.into_iter().enumerate().map(|(number, (method, path, body))| {
+        let (client, proxies) = (client.clone(), proxies);
+        async move {
+            // A client whose proxy dies turns to the next one.
+            for turn in 0..proxies.len() {
+                let url = format!("{}{path}", proxies[(number + turn) % proxies.len()]);
+                let call = client.request(method.clone(), url).header("authorization", "Bot one");
+                let call = call.header("content-type", "application/json").body(body.to_string());
+                match call.timeout(PATIENCE).send().await {
+                    Ok(answer) => return answer.status().as_u16().to_string(),
+                    Err(error) if error.is_timeout() => return "timeout".to_owned(),
+                    Err(_) => {}
+                }
+            }
+            "unreachable".to_owned()
+        }
+    });
+    let statuses: Vec<String> = stream::iter(calls).buffer_unordered(at_once).collect().await;
+    let mut counts = BTreeMap::new();
+    for status in statuses {
+        *counts.entry(status).or_default() += 1;
+    }
+    counts
+}
+
+/// The same at the side.
+fn sending(proxies: &[Running], asked: Vec<Asked>) -> JoinHandle<BTreeMap<String, usize>> {
+    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.url.clone()).collect();
+    tokio::spawn(async move { send(&urls, asked.len(), asked).await })
+}
+
+fn messages(count: usize, channels: usize) -> Vec<Asked> {
+    let path = |number: usize| format!("/api/v10/channels/{}/messages", 100 + number % channels);
+    let body = |number: usize| json!({"content": format!("{number}")});
+    (0..count).map(|number| (reqwest::Method::POST, path(number), body(number))).collect()
+}
+
+/// Sends everything through `count` proxies on a store of their own, or in memory.
+async fn through(
+    judge: &Judge,
+    engine: Option<Engine>,
+    count: usize,
+    at_once: usize,
+    asked: Vec<Asked>,
+) -> Record {
+    let store = engine.map(|engine| Server::start(engine, &[]));
+    let proxies: Vec<Running> = (0..count).map(|_| judge.proxy(store.as_ref())).collect();
+    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.url.clone()).collect();
+    let wanted = asked.len();
+    let statuses = send(&urls, at_once, asked).await;
+    let record = judge.record().await;
+    let served: usize =
+        statuses.iter().filter(|(status, _)| status.starts_with('2')).map(|(_, n)| n).sum();
+    assert_eq!(served, wanted, "{statuses:?}: {}", record.figures());
+    record
+}
+
+/// Row 6 and the measure: the store is away for five seconds in the middle.
+#[tokio::test]
+async fn a_store_that_comes_back_brings_no_flood() {
+    let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [5, 100]});
+    let asked = || messages(if full() { 360 } else { 150 }, 3);
+    let killed = outage("discord", &limits, asked(), Outage::Killed);
+    let stopped = outage("discord", &limits, asked(), Outage::Stopped);
+    futures_util::future::join(killed, stopped).await;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outage {
+    Killed,
+    Stopped,
+}
+
+/// Sends everything through three proxies whose store goes away when a fifth is served.
+async fn outage(api: &'static str, limits: &serde_json::Value, asked: Vec<Asked>, how: Outage) {
+    let judge = Judge::start(api, limits);
+    let mut store = Server::start(Engine::Redis, &[]);
+    let proxies: Vec<Running> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
+    let calls = asked.len();
+    let sending = sending(&proxies, asked);
+    judge.until_served(calls / 5).await;
+    match how {
+        Outage::Killed => store.kill(),
+        Outage::Stopped => store.pause(),
+    }
+    pass(Duration::from_secs(5)).await;
+    match how {
+        Outage::Killed => store.restart(),
+        Outage::Stopped => store.resume(),
+    }
+    let statuses = sending.await.expect("it ends");
+    let record = judge.record().await;
+    let figures = record.figures();
+    println!("| {api}, store {how:?} for 5 s | {figures} {statuses:?} | |");
+    assert_eq!(statuses, BTreeMap::from([("200".to_owned(), calls)]), "{api} {how:?}");
+    assert!(record.refused_all() <= 2, "{api} {how:?}: {figures}");
+}
+
+/// Row 8: answers overtake each other.
+#[tokio::test]
+async fn answers_in_any_order_cost_no_refusal() {
+    let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [5, 405]});
+    let judge = Judge::start("discord", &limits);
+    let record = through(&judge, Some(Engine::Redis), 3, 90, messages(90, 3)).await;
+    let bound =
+        Bound { least: Duration::from_secs(5), rounding: Duration::from_secs(3), refused: 0 };
+    bound.judge("answers of 5 to 405 ms", &record);
+}
+
+/// Row 9.
+#[tokio::test]
+async fn a_proxy_that_is_killed_does_not_stop_the_others() {
+    let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [50, 300]});
+    let judge = Judge::start("discord", &limits);
+    let store = Server::start(Engine::Redis, &[]);
+    let mut proxies: Vec<Running> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
+    let sending = sending(&proxies, messages(45, 1));
+    judge.until_served(12).await;
+    // SIGKILL.
+    proxies[2].child.kill().expect("it runs");
+    let killed = Instant::now();
+    let statuses = sending.await.expect("it ends");
+    let record = judge.record().await;
+    println!("| a proxy killed | {} {statuses:?} {:?} | |", record.figures(), killed.elapsed());
+    assert_eq!(statuses, BTreeMap::from([("200".to_owned(), 45)]));
+    assert!(record.refused_all() <= 1, "{}", record.figures());
+    let most = Duration::from_millis(if full() { 3_500 } else { 6_000 });
+    assert!(record.longest_gap() <= most, "{}", record.figures());
+}
