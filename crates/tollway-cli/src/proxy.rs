@@ -48,6 +48,11 @@ pub(crate) struct Args {
     #[arg(long)]
     store_required: bool,
 
+    /// Share each credential fairly with processes that this proxy cannot see, by what the
+    /// upstream says is left; needs a profile with a common dimension, such as heroku
+    #[arg(long, conflicts_with = "store")]
+    pace: bool,
+
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
@@ -142,7 +147,11 @@ async fn serve(args: Args) -> Result<()> {
         (quota, "memory") => InvalidCounter::in_memory(quota, state, args.state_required)?,
         (quota, store) => InvalidCounter::in_store(quota, store, start_without).await?,
     };
-    let (ledgers, fleet) = ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?;
+    let (ledgers, fleet) = if args.pace {
+        (ledgers::paced(Arc::clone(&profile)).context("--pace")?, None)
+    } else {
+        ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?
+    };
     let parts = Parts {
         upstream,
         ledgers,

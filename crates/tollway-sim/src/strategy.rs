@@ -1,4 +1,4 @@
-//! How a client decides when to send: one trait, nine strategies.
+//! How a client decides when to send: one trait, ten strategies.
 //!
 //! A strategy belongs to one process and serves all its tasks. Two kinds of behaviour fit the
 //! trait. A *sleeper* tells each task when to send as soon as it wants to ([`NextSend::At`]). A
@@ -12,6 +12,7 @@ mod backoff;
 mod cubic;
 mod header_proportional;
 mod paced;
+mod proxied;
 mod remembering;
 
 use std::fmt;
@@ -71,6 +72,8 @@ pub struct Setting {
     pub tasks: usize,
     /// The sleep to begin with.
     pub start_sleep_ns: u64,
+    /// Units that each request costs.
+    pub cost: Cost,
     /// The share asked for relative to the others.
     pub weight: u32,
     /// Units to leave unspent, if not the usual number.
@@ -93,6 +96,8 @@ impl Setting {
 pub enum Kind {
     /// Ticket pacing, the default.
     Ticket,
+    /// Ticket pacing behind the queue and the budgets of `tollway proxy --pace`.
+    Proxied,
     /// Additive increase, multiplicative decrease on 429s: the pacer's last resort.
     Aimd,
     /// CUBIC on the measured rate, as the AWS SDKs' adaptive retry mode.
@@ -113,8 +118,9 @@ pub enum Kind {
 
 impl Kind {
     /// Every strategy, the default first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ticket,
+        Self::Proxied,
         Self::Aimd,
         Self::Cubic,
         Self::Sre,
@@ -129,6 +135,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ticket => "ticket",
+            Self::Proxied => "proxied",
             Self::Aimd => "aimd",
             Self::Cubic => "cubic",
             Self::Sre => "sre",
@@ -144,6 +151,7 @@ impl Kind {
     pub fn build(self, setting: &Setting) -> Box<dyn Strategy> {
         match self {
             Self::Ticket => Box::new(paced::Paced::ticket(setting)),
+            Self::Proxied => Box::new(proxied::Proxied::new(setting)),
             Self::Aimd => Box::new(paced::Paced::aimd(setting)),
             Self::Cubic => Box::new(cubic::Cubic::new(setting)),
             Self::Sre => Box::new(adaptive::Adaptive::new(setting)),

@@ -18,6 +18,7 @@ mod ledger;
 mod local;
 mod meter;
 mod names;
+mod pacing;
 mod settings;
 mod skew;
 mod sub_limit;

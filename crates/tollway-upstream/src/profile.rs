@@ -171,6 +171,21 @@ impl Profile {
         &self.dimensions
     }
 
+    /// Whether requests can be paced by it: it has a dimension that is one bucket for the whole
+    /// credential (`common = true`).
+    #[must_use]
+    pub fn can_pace(&self) -> bool {
+        self.dimensions.iter().any(Dimension::is_common)
+    }
+
+    /// This profile for a credential that is paced, with the index of the dimension that paces it.
+    pub(crate) fn paced(&self) -> Option<(Self, u8)> {
+        let index = self.dimensions.iter().position(Dimension::is_common)?;
+        let mut paced = self.clone();
+        paced.dimensions[index].is_paced = true;
+        Some((paced, u8::try_from(index).ok()?))
+    }
+
     /// The name of a dimension, and which of its windows if there are several.
     pub(crate) fn dimension_name(&self, dimension: usize, part: u8) -> String {
         let name = self.dimensions.get(dimension).map_or("requests", Dimension::name);

@@ -1,10 +1,12 @@
 //! The ledgers of credentials: in this process, or shared by a fleet.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use tollway_proxy::OpenLedger;
 use tollway_upstream::budget::{Ledger, LedgerError, LocalLedger, Settings};
+use tollway_upstream::pace;
 use tollway_upstream::profile::Profile;
 use tollway_upstream::shared::{self, Fleet, GlobalRate, Prefix};
 
@@ -24,6 +26,33 @@ pub(super) async fn open(
         Box::pin(std::future::ready(Ok::<_, LedgerError>(ledger)))
     });
     Ok((open, None))
+}
+
+/// What opens the ledger of a credential that is shared with processes that cannot be seen.
+pub(super) fn paced(profile: Arc<Profile>) -> Result<OpenLedger> {
+    if !profile.can_pace() {
+        bail!(
+            "the profile {} has no common dimension, which tells what is left for all requests of \
+             a credential: choose one that has ({}), or set `common = true` in your own",
+            profile.name(),
+            with_pace().join(", ")
+        );
+    }
+    Ok(Arc::new(move |_| {
+        // Proxies that are refused together must not come back together.
+        let seed = RandomState::new().build_hasher().finish();
+        let pace = pace::Settings::default().seed(seed);
+        let ledger = LocalLedger::paced(&profile, Settings::default(), pace);
+        let ledger = ledger.map(|ledger| Arc::new(ledger) as Arc<dyn Ledger>);
+        let opened = ledger.ok_or_else(|| LedgerError::new("the profile cannot be paced by"));
+        Box::pin(std::future::ready(opened))
+    }))
+}
+
+/// The names of the shipped profiles that can be paced by.
+fn with_pace() -> Vec<&'static str> {
+    let can_pace = |name: &&str| Profile::builtin(name).is_some_and(|it| it.can_pace());
+    Profile::builtins().into_iter().filter(can_pace).collect()
 }
 
 async fn connect(url: &str, start_without: bool, profile: &Profile) -> Result<Fleet> {

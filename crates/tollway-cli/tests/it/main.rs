@@ -13,6 +13,8 @@ mod profile;
 mod proxy;
 // Queues of a served file, over HTTP and from the command line.
 mod queue;
+// Proxies on one token that do not know of each other.
+mod paced;
 // `serve` as its own process, and `validate`.
 mod serve;
 // Snapshots that are bad, resized or ahead, and memory that is full.

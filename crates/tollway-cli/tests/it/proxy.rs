@@ -51,7 +51,7 @@ impl Running {
         Self::start(&[&fixed, arguments].concat(), None)
     }
 
-    async fn counters(&self) -> Value {
+    pub(crate) async fn counters(&self) -> Value {
         let text = reqwest::get(format!("{}/_fake/counters", self.url)).await.unwrap();
         serde_json::from_str(&text.text().await.unwrap()).unwrap()
     }

@@ -9,6 +9,8 @@ mod faults;
 mod messages;
 // Limits, order, deadlines and fairness through the proxy.
 mod limits;
+// Proxies that do not know of each other, on one token.
+mod paced;
 // Real clients through the proxy.
 mod peers;
 // A proxy in front of the fake upstream, and a client to speak to it.

@@ -73,6 +73,7 @@ impl Process {
             quota: client.believed(&scenario.server),
             tasks: client.threads as usize,
             start_sleep_ns: nanos(client.start_sleep),
+            cost: client.cost(),
             weight: client.weight,
             reserve: scenario.reserve,
             dice: dice.child(1),

@@ -10,6 +10,8 @@ mod determinism;
 mod rate_throttle_client;
 // Charts, tables and the report, compared with golden files.
 mod pictures;
+// What `tollway proxy --pace` does: the budgets' queue with the pacer behind it.
+mod proxied;
 // Ticket pacing where little goes as planned: faults, clocks, noise, beliefs, unequal clients.
 mod robustness;
 // Scenario files: what is read and what is refused.

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollway_core::Timestamp;
 
@@ -21,10 +22,12 @@ use super::change::Changes;
 use super::dispatches::Dispatches;
 use super::meter::{Meter, nanos};
 use super::names::{Names, sub_limit_label};
+use super::pacing::Pacing;
 use super::skew::Skew;
 use super::table::Table;
 use super::{Claim, Knowledge, Page, Reason, Refusal, Settings};
 use crate::fair_queue::{FairClock, FairQueue, QueueKey, Requester};
+use crate::pace;
 use crate::profile::{Costs, Profile, Route};
 
 /// A request that waits.
@@ -89,6 +92,8 @@ pub struct Budgets {
     pub(super) ids: u64,
     pub(super) skew: Skew,
     pub(super) changes: Changes,
+    /// Hands out the slots of a bucket that strangers share, if the credential is paced.
+    pub(super) pacing: Option<Pacing>,
 }
 
 /// A request in line.
@@ -152,7 +157,19 @@ impl Budgets {
             ids: 0,
             skew: Skew::default(),
             changes: Changes::default(),
+            pacing: None,
         }
+    }
+
+    /// Budgets whose requests are paced by the bucket that `profile` says is the credential's
+    /// common one; none if it says so of none.
+    ///
+    /// What `pace` leaves open is filled in from the profile.
+    #[must_use]
+    pub fn paced(profile: &Profile, settings: Settings, pace: pace::Settings) -> Option<Self> {
+        let (profile, dimension) = profile.paced()?;
+        let pacing = Pacing::new(dimension, pace.or_profile(&profile));
+        Some(Self { pacing: Some(pacing), ..Self::new(Arc::new(profile), settings) })
     }
 
     /// Asks to send a request.
@@ -230,6 +247,9 @@ impl Budgets {
     /// No answer to `ticket` will come; the upstream may have counted it.
     pub fn abandon(&mut self, ticket: Ticket, now: Timestamp) {
         let linger = self.settings.linger;
+        if let Some(pacing) = &mut self.pacing {
+            pacing.abandon(ticket, now);
+        }
         self.forget_flight(ticket, now, |meter, sent, settings| {
             meter.miss(sent, linger, settings.lease, now);
         });
@@ -237,6 +257,9 @@ impl Budgets {
 
     /// `ticket` was never sent.
     pub fn cancel(&mut self, ticket: Ticket, now: Timestamp) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.cancel(ticket, now);
+        }
         self.forget_flight(ticket, now, |meter, sent, _| meter.cancel(sent));
     }
 
@@ -275,6 +298,12 @@ impl Budgets {
     #[must_use]
     pub fn bucket_count(&self) -> usize {
         self.table.len()
+    }
+
+    /// The time between two requests as of now, if the credential is paced.
+    #[must_use]
+    pub fn paced_interval(&self) -> Option<Duration> {
+        self.pacing.as_ref().map(Pacing::interval)
     }
 
     /// Requests that wait.

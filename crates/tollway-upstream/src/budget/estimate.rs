@@ -106,7 +106,11 @@ impl Budgets {
                 next.saturating_add(Duration::from_nanos(global.span_ns().saturating_mul(rounds)))
             }
         });
-        account.max(global)
+        let paced = self
+            .pacing
+            .as_ref()
+            .map_or(Duration::ZERO, |pacing| pacing.wait(self.waiters.len() as u64, costs, now));
+        account.max(global).max(paced)
     }
 
     /// The meters of a bucket; of an idle one as they would be if it were woken.

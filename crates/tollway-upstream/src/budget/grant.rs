@@ -113,6 +113,9 @@ impl Budgets {
                     busy.flights.push_back(id);
                     send_all(&mut busy.meters, &costs, now);
                 }
+                if let Some(pacing) = &mut self.pacing {
+                    pacing.send(Ticket(id), &costs, now);
+                }
             }
         }
         let (event, at) = (self.event, now);
@@ -166,7 +169,8 @@ impl Budgets {
         }
         let global = self.global.as_ref().map_or(now, |global| global.ready_at(1, now));
         let global = if global <= now { When::Now } else { When::At(global) };
-        global.max(busy.meters_ready(costs, now))
+        let slot = self.pacing.as_ref().map_or(When::Now, |pacing| pacing.ready_at(costs, now));
+        global.max(busy.meters_ready(costs, now)).max(slot)
     }
 
     fn ring_timers(&mut self, now: Timestamp) {

@@ -23,6 +23,9 @@ impl Budgets {
     pub fn observe(&mut self, ticket: Ticket, observation: &Observation, now: Timestamp) {
         let Some(flight) = self.flights.get(&ticket.0).cloned() else { return };
         self.event += 1;
+        if let Some(pacing) = &mut self.pacing {
+            pacing.observe(ticket, observation, now);
+        }
         if let Some(date) = observation.date {
             self.skew.observe(date, flight.at, now);
         }

@@ -21,6 +21,7 @@ use super::{
     BoxFuture, Budgets, Change, Claim, Fate, Granted, Ledger, LedgerError, Page, Permit, Reason,
     Refusal, Settings, Settle, Ticket, Waiter,
 };
+use crate::pace;
 use crate::profile::Profile;
 
 type ClaimResult = Result<Ticket, Refusal>;
@@ -59,7 +60,17 @@ impl LocalLedger {
     /// Budgets of which nothing is known yet.
     #[must_use]
     pub fn new(profile: Arc<Profile>, settings: Settings) -> Self {
-        let budgets = Budgets::new(profile, settings);
+        Self::of(Budgets::new(profile, settings))
+    }
+
+    /// Budgets paced as [`Budgets::paced`]: for a credential that is shared with processes that
+    /// cannot be seen. None if the profile says of no dimension that it is common.
+    #[must_use]
+    pub fn paced(profile: &Profile, settings: Settings, pace: pace::Settings) -> Option<Self> {
+        Budgets::paced(profile, settings, pace).map(Self::of)
+    }
+
+    fn of(budgets: Budgets) -> Self {
         let state = State { budgets, answers: HashMap::new(), is_driven: false };
         let (news, start) = (Notify::new(), Instant::now());
         Self(Arc::new(Shared { state: Mutex::new(state), news, start }))

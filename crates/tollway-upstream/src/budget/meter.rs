@@ -109,6 +109,8 @@ pub(super) struct Meter {
     /// What the last answer told, less what was expected.
     pub(super) divergence: i64,
     verify: bool,
+    /// Requests have slots: what is left is shown, and holds nobody up.
+    is_paced: bool,
     slack: Duration,
     /// How long one unit takes to come back, and all of them, where the profile states it.
     unit_ns: Option<u64>,
@@ -149,6 +151,7 @@ impl Meter {
             noted_limit: stated.map_or(0, |quota| quota.units()),
             window_ns: stated.map_or(0, |quota| nanos(quota.period())),
             verify: of.verify,
+            is_paced: of.is_paced,
             slack: of.slack,
             unit_ns: of.refill.map(|rate| nanos(rate.period()).div_ceil(rate.units())),
             period_ns: stated.filter(|_| is_sliding).map(|quota| nanos(quota.period())),
@@ -176,7 +179,7 @@ impl Meter {
 
     /// When `cost` units may be taken.
     pub(super) fn ready_at(&self, cost: u64, now: Timestamp) -> When {
-        if cost == 0 {
+        if cost == 0 || self.is_paced {
             return When::Now;
         }
         if let Some(model) = &self.model {
@@ -222,7 +225,7 @@ impl Meter {
         let Some(short) = units.checked_sub(self.available(now)).filter(|short| *short > 0) else {
             return Duration::ZERO;
         };
-        if self.limit == 0 {
+        if self.limit == 0 || self.is_paced {
             return Duration::ZERO;
         }
         let span_ns = self.model.as_ref().map_or(self.window_ns, |model| model.span_ns());
@@ -306,7 +309,10 @@ impl Meter {
 
     /// Whether the next request has to go alone: what a reset promises was not seen yet.
     pub(super) fn needs_probe(&self, now: Timestamp) -> bool {
-        self.model.is_none() && (self.verify || self.limit == 0) && self.live(now).next().is_none()
+        !self.is_paced
+            && self.model.is_none()
+            && (self.verify || self.limit == 0)
+            && self.live(now).next().is_none()
     }
 }
 

@@ -64,6 +64,8 @@ pub enum WaitCause {
     CredentialProbe,
     /// The credential was refused.
     CredentialBlocked,
+    /// The credential is paced, and its next slot is not yet there.
+    Slot,
     /// As many requests of the credential are in flight as the upstream serves at once.
     Concurrency,
     /// The store is gone: this process keeps to its part of the limits.
@@ -86,6 +88,7 @@ impl WaitCause {
             Self::CredentialSpent => "credential-spent",
             Self::CredentialProbe => "credential-probe",
             Self::CredentialBlocked => "credential-blocked",
+            Self::Slot => "slot",
             Self::Concurrency => "concurrency",
             Self::LocalShare => "local-share",
             Self::Turn => "turn",

@@ -66,6 +66,10 @@ impl Budgets {
         if let Some(at) = global.filter(|at| *at > now) {
             return Some(timed(WaitCause::Global, at, now));
         }
+        let slot = self.pacing.as_ref().map(|pacing| pacing.ready_at(costs, now));
+        if let Some(When::At(at)) = slot {
+            return Some(timed(WaitCause::Slot, at, now));
+        }
         let awaited = || busy.meters_ready(costs, now) == When::Answer;
         let spent = self.spent(busy, WaitCause::CredentialSpent, costs, now);
         spent.or_else(|| awaited().then(|| plain(WaitCause::CredentialProbe)))

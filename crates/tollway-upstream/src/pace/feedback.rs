@@ -51,7 +51,11 @@ impl Feedback {
         };
         let told = observation.readings.iter().filter(|reading| reading.remaining.is_some());
         // Of equals the first: the profile's order is that of importance.
-        let binding = told.rev().max_by_key(unit_ns);
+        Self::of_reading(observation, told.rev().max_by_key(unit_ns))
+    }
+
+    /// What a response says about one dimension.
+    pub(crate) fn of_reading(observation: &Observation, binding: Option<&Reading>) -> Self {
         Self {
             outcome: observation.outcome,
             limit: binding.and_then(|reading| reading.limit),

@@ -87,6 +87,8 @@ pub struct Pacer {
     pub(super) unseen: VecDeque<Sent>,
     pub(super) next_id: u64,
     pub(super) last_send: Option<(u64, f64)>,
+    /// The one before, in case the last was never sent.
+    pub(super) send_before: Option<(u64, f64)>,
     pub(super) hold_ns: u64,
     pub(super) doubt_ns: u64,
     /// Units added to the reserve, above zero when there are more clients than slots.
@@ -121,6 +123,7 @@ impl Pacer {
             unseen: VecDeque::new(),
             next_id: 0,
             last_send: None,
+            send_before: None,
             hold_ns: 0,
             doubt_ns: 0,
             stretch: 0.0,
@@ -151,6 +154,11 @@ impl Pacer {
     #[must_use]
     pub fn may_send_at(&mut self, cost: Cost, now: Timestamp) -> Timestamp {
         self.settle_clock(now);
+        self.due_at(cost, now)
+    }
+
+    /// As [`Self::may_send_at`], for a clock that never steps back.
+    pub(crate) fn due_at(&self, cost: Cost, now: Timestamp) -> Timestamp {
         let now_ns = now.as_nanos();
         let due_ns = match self.law() {
             Law::Probe => self.probe_ns(now_ns),
@@ -168,6 +176,7 @@ impl Pacer {
         self.settle_clock(now);
         let sent = Sent { id: self.next_id, sent_ns: now.as_nanos(), cost: cost.get() };
         self.next_id += 1;
+        self.send_before = self.last_send;
         self.last_send = Some((sent.sent_ns, sent.cost as f64));
         self.nudge = 1.0;
         if self.unseen.len() == UNSEEN_MAX {
@@ -175,6 +184,15 @@ impl Pacer {
         }
         self.unseen.push_back(sent);
         sent
+    }
+
+    /// Takes note that `sent` was never sent: its slot is free again, if it was the last one.
+    pub fn on_unsent(&mut self, sent: Sent, now: Timestamp) {
+        self.settle_clock(now);
+        self.unseen.retain(|unseen| unseen.id != sent.id);
+        if sent.id + 1 == self.next_id {
+            self.last_send = self.send_before;
+        }
     }
 
     /// The rule in force.
@@ -296,8 +314,8 @@ impl Pacer {
         let back = |moment: &mut u64| *moment = moment.saturating_sub(back_ns);
         [&mut self.hold_ns, &mut self.doubt_ns, &mut self.refused_ns].into_iter().for_each(back);
         self.unseen.iter_mut().for_each(|unseen| back(&mut unseen.sent_ns));
-        if let Some((last_ns, _)) = &mut self.last_send {
-            back(last_ns);
+        for (sent_ns, _) in [&mut self.last_send, &mut self.send_before].into_iter().flatten() {
+            back(sent_ns);
         }
         if let Some(sample) = &mut self.sample {
             back(&mut sample.sent_ns);

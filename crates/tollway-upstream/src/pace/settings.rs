@@ -74,7 +74,9 @@ impl Settings {
     /// ```
     pub fn or_profile(self, profile: &Profile) -> Self {
         // The first dimension that is told is the one that a pacer can go by.
-        let Some(told) = profile.dimensions().iter().find(|of| !of.is_modelled()) else {
+        let mut dimensions = profile.dimensions().iter();
+        let paced = profile.dimensions().iter().find(|of| of.is_paced);
+        let Some(told) = paced.or_else(|| dimensions.find(|of| !of.is_modelled())) else {
             let stated = profile.dimensions().iter().find_map(|of| of.stated);
             return Self { quota: self.quota.or(stated), ..self };
         };

@@ -2,9 +2,9 @@
 
 use toml::Spanned;
 
-use super::dimension::{Dimension, Fields, Source};
+use super::dimension::{Dimension, Fields, Reach, Source};
 use super::file::{self, AfterReset, File, error_at};
-use super::routing::{Routing, Rule};
+use super::routing::{By, Routing, Rule};
 use super::{Costs, DIMENSIONS_MAX, Profile, ProfileError};
 
 /// Rules: more of them are a mistake.
@@ -17,7 +17,8 @@ pub(super) fn build(text: &str) -> Result<Profile> {
     let mut file = file::read(text)?;
     let builder = Builder { text };
     let costs = costs(&file);
-    let dimensions = builder.dimensions(std::mem::take(&mut file.dimensions))?;
+    let raw = std::mem::take(&mut file.dimensions);
+    let dimensions = builder.dimensions(raw, file.route.by)?;
     let rules = builder.rules(file.rules, &dimensions, costs)?;
     Ok(Profile {
         name: file.name,
@@ -55,7 +56,7 @@ impl Builder<'_> {
         Err(error_at(self.text, value.span().start, message))
     }
 
-    fn dimensions(&self, raw: Vec<file::Dimension>) -> Result<Vec<Dimension>> {
+    fn dimensions(&self, raw: Vec<file::Dimension>, by: By) -> Result<Vec<Dimension>> {
         let mut built: Vec<Dimension> = Vec::new();
         for raw in raw {
             if built.len() >= DIMENSIONS_MAX {
@@ -65,13 +66,14 @@ impl Builder<'_> {
             if built.iter().any(|earlier| earlier.name == *raw.name.get_ref()) {
                 return self.wrong(&raw.name, "two dimensions have this name");
             }
-            built.push(self.dimension(raw)?);
+            built.push(self.dimension(raw, by)?);
         }
         Ok(built)
     }
 
-    fn dimension(&self, mut raw: file::Dimension) -> Result<Dimension> {
+    fn dimension(&self, mut raw: file::Dimension, by: By) -> Result<Dimension> {
         let source = self.source(&mut raw)?;
+        self.check_common(&raw, &source, by)?;
         if matches!(source, Source::Modelled) && raw.stated.is_none() {
             return self.wrong(
                 &raw.name,
@@ -80,6 +82,8 @@ impl Builder<'_> {
             );
         }
         Ok(Dimension {
+            is_common: raw.common.is_some_and(Spanned::into_inner),
+            is_paced: false,
             name: raw.name.into_inner(),
             reach: raw.reach,
             window: raw.window,
@@ -89,6 +93,22 @@ impl Builder<'_> {
             slack: raw.slack,
             verify: raw.after_reset == AfterReset::Probe,
         })
+    }
+
+    /// Pacing goes by what is left for all requests of a credential, as the upstream tells it.
+    fn check_common(&self, raw: &file::Dimension, source: &Source, by: By) -> Result<()> {
+        let Some(common) = raw.common.as_ref().filter(|common| *common.get_ref()) else {
+            return Ok(());
+        };
+        if matches!(source, Source::Modelled) {
+            return self.wrong(common, "no field tells what is left of it: add remaining");
+        }
+        if raw.reach == Reach::Bucket && by != By::Nothing {
+            let message =
+                "it is counted by route: set reach = \"credential\", or route.by = \"none\"";
+            return self.wrong(common, message);
+        }
+        Ok(())
     }
 
     fn source(&self, raw: &mut file::Dimension) -> Result<Source> {

@@ -46,6 +46,10 @@ pub struct Dimension {
     pub(crate) slack: Duration,
     /// Whether the first request after a reset goes alone, because the reset may promise too much.
     pub(crate) verify: bool,
+    /// Whether it is one bucket for the whole credential, which pacing may go by.
+    pub(super) is_common: bool,
+    /// Whether requests are paced by it, so that what is left holds nobody up.
+    pub(crate) is_paced: bool,
 }
 
 impl Dimension {
@@ -53,6 +57,11 @@ impl Dimension {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is one bucket for the whole credential, which pacing may go by.
+    pub(super) fn is_common(&self) -> bool {
+        self.is_common
     }
 
     /// Whether no answer ever tells it, so that it is counted here.

@@ -68,6 +68,7 @@ pub(super) struct Dimension {
     #[serde(default, deserialize_with = "duration")]
     pub(super) slack: Duration,
     pub(super) cost: Option<u32>,
+    pub(super) common: Option<Spanned<bool>>,
 }
 
 /// What the first request after a reset may rely on.

@@ -3,6 +3,7 @@
 mod buckets;
 mod changes;
 mod desk;
+mod pacing;
 mod refusals;
 mod waiting;
 mod windows;
