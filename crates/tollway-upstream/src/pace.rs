@@ -42,11 +42,11 @@
 //! **Invariants.** Whatever the server says and however the clock steps: after a 429 nothing is
 //! sent before a pause, pauses have a bound ([`Settings::pause_max`]), and so has memory.
 //!
-//! Deliberately absent: retries (the caller decides), a queue with priorities, and a mode that
-//! competes with clients that only react to 429s. Beside such clients the ticket law gets almost
-//! nothing, and every law that we tried and that did better took nearly everything from the others.
+//! Deliberately absent: retries (the caller decides), and a queue with priorities. Beside clients
+//! that only react to 429s the ticket law would get almost nothing; see `compete` for its floor.
 
 mod aimd;
+mod compete;
 mod feedback;
 mod learn;
 mod pacer;

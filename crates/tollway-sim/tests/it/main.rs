@@ -8,6 +8,8 @@ mod browser;
 mod determinism;
 // The published figures of rate_throttle_client.
 mod rate_throttle_client;
+// A floor beside clients that do not pace.
+mod mixed;
 // Charts, tables and the report, compared with golden files.
 mod pictures;
 // What `tollway proxy --pace` does: the budgets' queue with the pacer behind it.

@@ -7,10 +7,11 @@ use core::time::Duration;
 
 use tollway_core::{Quota, Timestamp};
 
+use super::compete::Told;
 use super::pacer::{Pacer, Sample, Sent};
 use super::parameters::PaceParameters;
 use super::refill::{DetectedRefill, RefillDetector, contradicts_bucket};
-use super::{Feedback, Outcome, Refill};
+use super::{Feedback, Law, Outcome, Refill};
 
 /// The shortest pause after a refusal, whatever `Retry-After` says.
 const HOLD_MIN: Duration = Duration::from_millis(50);
@@ -54,6 +55,7 @@ impl Pacer {
             Outcome::Limited => self.on_limited(sent.sent_ns, answer, now.as_nanos()),
             Outcome::Failed => self.on_failed(answer.retry_after, now.as_nanos()),
         }
+        self.watch_others(answer.outcome, now.as_nanos());
     }
 
     /// Takes note that no answer will come: a timeout, a broken connection, a dropped future.
@@ -228,6 +230,10 @@ impl Pacer {
         self.failures = 0;
         self.aimd.on_limited(now_ns, self.pause_max_ns() as f64);
         self.doubt(answer, now_ns);
+        if self.compete.is_on() {
+            // A refusal was to be expected, and the next request comes late enough.
+            return self.hold(nanos(answer.retry_after.unwrap_or(HOLD_MIN).max(HOLD_MIN)), now_ns);
+        }
         // Many requests of one burst are refused together; that is one piece of news.
         if sent_ns >= self.refused_ns || self.refusals == 0 {
             self.refusals = self.refusals.saturating_add(1);
@@ -242,6 +248,18 @@ impl Pacer {
             _ => self.backoff_ns(),
         };
         self.hold(pause_ns, now_ns);
+    }
+
+    /// Begins or ceases to compete with clients that do not pace.
+    fn watch_others(&mut self, outcome: Outcome, now_ns: u64) {
+        let told = outcome != Outcome::Failed && self.law() == Law::Ticket;
+        let Some(params) = self.params.filter(|_| told) else { return };
+        let is_accepted = outcome == Outcome::Accepted;
+        // Drawn only when it may be needed: the other draws must not depend on it.
+        let chance = if self.compete.is_on() { self.dice.unit() } else { 0.0 };
+        let level = self.sample.map_or(0.0, |sample| sample.level);
+        let told = Told { is_accepted, stretch: self.stretch, level, now_ns, chance };
+        self.compete.on_answer(&params, told);
     }
 
     fn stretch_on_refusal(&mut self) {

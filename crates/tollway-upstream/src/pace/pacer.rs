@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use tollway_core::{Cost, Timestamp};
 
 use super::aimd::Aimd;
+use super::compete::Compete;
 use super::parameters::PaceParameters;
 use super::refill::RefillDetector;
 use super::{Dice, Settings};
@@ -108,6 +109,7 @@ pub struct Pacer {
     /// Answers in a row without `remaining`.
     pub(super) silent: u32,
     pub(super) aimd: Aimd,
+    pub(super) compete: Compete,
     pub(super) latest_ns: u64,
     pub(super) dice: Dice,
 }
@@ -138,6 +140,7 @@ impl Pacer {
             failures: 0,
             silent: 0,
             aimd: Aimd::new(0),
+            compete: Compete::default(),
             latest_ns: 0,
             dice: Dice::new(settings.seed),
         };
@@ -229,6 +232,10 @@ impl Pacer {
         match (law, &self.params, &self.sample) {
             (Law::Aimd, ..) => self.nudge * self.aimd.interval_ns(),
             (Law::Spread, _, Some(sample)) => self.spread_ns(sample, now_ns),
+            (Law::Ticket, Some(params), Some(_)) if self.compete.is_on() => {
+                let cost = self.last_send.map_or(1.0, |(_, cost)| cost);
+                self.compete.interval_ns(params) * cost
+            }
             (_, Some(params), Some(sample)) => self.ticket_ns(params, sample, now_ns),
             _ => 0.0,
         }
@@ -323,5 +330,6 @@ impl Pacer {
         }
         self.detector.restart();
         self.aimd.shift(back_ns);
+        self.compete.shift(back_ns);
     }
 }
