@@ -2,6 +2,7 @@
 
 mod invalid_requests;
 mod ledgers;
+mod naming;
 mod outage;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollway_core::fields::Hosts;
 use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
+use tracing::info;
 
 use invalid_requests::InvalidCounter;
 
@@ -52,6 +54,9 @@ pub(crate) struct Args {
     /// upstream says is left; needs a profile with a common dimension, such as heroku
     #[arg(long, conflicts_with = "store")]
     pace: bool,
+
+    #[command(flatten)]
+    keys: naming::Keys,
 
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
@@ -107,9 +112,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
 
+    /// Log format: text or json
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: LogFormatArg,
+
     /// Worker threads [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormatArg {
+    #[default]
+    Text,
+    Json,
 }
 
 /// Serves until a signal says stop.
@@ -122,6 +138,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 async fn serve(args: Args) -> Result<()> {
+    tollway_server::logs::start(args.log_format == LogFormatArg::Json);
+    args.keys.check(&args.store)?;
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
     for address in [Some(args.listen), args.admin].into_iter().flatten() {
         if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
@@ -150,8 +168,9 @@ async fn serve(args: Args) -> Result<()> {
     let (ledgers, fleet) = if args.pace {
         (ledgers::paced(Arc::clone(&profile)).context("--pace")?, None)
     } else {
-        ledgers::open(&args.store, start_without, Arc::clone(&profile)).await?
+        ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
+    let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
     let parts = Parts {
         upstream,
         ledgers,
@@ -165,8 +184,18 @@ async fn serve(args: Args) -> Result<()> {
     let mut proxy = Proxy::new(parts).context("TLS")?;
     if let Some(fleet) = fleet {
         let shared = outage::Shared { fleet, counts: counter.store.clone() };
-        proxy.watch_store(Arc::new(shared), outage::tell);
+        proxy.watch_store(Arc::new(shared));
     }
+    let admin_address = admin_listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    info!(
+        upstream = %shown_upstream,
+        profile = profile_name,
+        store = without_password(&args.store),
+        pace = args.pace,
+        proxy = %listener.local_addr()?,
+        admin = admin_address.map(tracing::field::display),
+        "started"
+    );
     let mut out = std::io::stdout();
     writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
     proxy.listen(listener);
@@ -234,6 +263,13 @@ impl Signals {
     }
 }
 
+/// Where the store is. A password may have any character, so what counts is after the last `@`.
+fn without_password(store: &str) -> String {
+    let Some((scheme, rest)) = store.split_once("://") else { return store.to_owned() };
+    let place = rest.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     tollway_core::parse_duration(text)
         .map_err(|_| "expected a duration such as 500ms, 30s or 2m".to_owned())
@@ -246,5 +282,23 @@ fn weight(text: &str) -> Result<(String, u32), String> {
         Err("expected a share of at least 1".to_owned())
     } else {
         Ok((name.to_owned(), share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_shown_without_its_password() {
+        for (url, shown) in [
+            ("memory", "memory"),
+            ("redis://h:1/2", "redis://h:1/2"),
+            ("redis://:s3cret@h:1", "redis://h:1"),
+            ("rediss://u:s3@c/r?et@h/0?password=s3cret", "rediss://h/0"),
+            ("redis+cluster://u:s3cret@a,b", "redis+cluster://a,b"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 }

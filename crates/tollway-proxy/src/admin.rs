@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `GET /healthz`, `GET /readyz` | nothing | 200, or 503 when stopping; whether the store that is shared answers |
 //! | `GET /metrics` | to look | Prometheus's text |
+//! | `GET /admin/` and its script and style | see `page` | a page that shows the two below |
+//! | `GET /admin/status` | to look | upstream, store, who waits, refusals, the last changes |
 //! | `GET /admin/buckets?cursor=&max=` | to look | buckets of all credentials, a page at a time |
 //! | `POST /admin/unlock?credential=[&bucket=]` | to act | forgets what blocks |
 //! | `POST /admin/drain?credential=&bucket=` | to act | refuses what waits |
@@ -22,9 +24,11 @@ use subtle::ConstantTimeEq as _;
 use crate::State;
 use crate::body::Body;
 use crate::credential::{Account, CredentialId};
+use crate::events::shown;
 use crate::fields::percent_decoded;
+use crate::page;
 use crate::refusal::{json_response, text_response};
-use tollway_upstream::budget::{BucketView, Knowledge};
+use tollway_upstream::budget::{BucketView, Knowledge, Why};
 
 /// Buckets in one page.
 const PAGE_MAX: usize = 1_000;
@@ -52,7 +56,12 @@ pub(super) async fn answer(
             text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
         }
         (&Method::GET, "/readyz") => ready(state, may_look(state, peer, request.headers())),
+        (&Method::GET, _) if page::has(path) && state.settings.admin.token.is_some() => {
+            page::file(path)
+        }
         (&Method::GET, _) if !may_look(state, peer, request.headers()) => forbidden(),
+        (&Method::GET, _) if page::has(path) => page::file(path),
+        (&Method::GET, "/admin/status") => page::status(state),
         (&Method::GET, "/metrics") => text_response(StatusCode::OK, state.metrics.text(state)),
         (&Method::GET, "/admin/buckets") => buckets(state, query).await,
         (&Method::POST, _) if !may_act(state, request.headers()) => forbidden(),
@@ -157,6 +166,8 @@ fn view(account: &Account, bucket: &BucketView) -> Value {
         "divergence": bucket.divergence,
         "blocked_for": bucket.blocked_for.map(seconds),
         "blocked_lanes": lanes,
+        "routes": bucket.routes.iter().map(|route| shown(route)).collect::<Vec<_>>(),
+        "why": bucket.why.iter().map(why).collect::<Vec<_>>(),
         "last_refusal": bucket.last_refusal.map(|refusal| json!({
             "ago": seconds(refusal.ago),
             "scope": format!("{:?}", refusal.scope).to_lowercase(),
@@ -165,9 +176,17 @@ fn view(account: &Account, bucket: &BucketView) -> Value {
     })
 }
 
+fn why(why: &Why) -> Value {
+    json!({
+        "cause": why.cause.word(),
+        "what": why.what.as_deref().map(shown),
+        "for": why.left.map(|left| left.as_secs_f64()),
+    })
+}
+
 async fn unlock(state: &State, query: &str) -> Response<Body> {
     let Some(account) = account(state, query) else { return unknown() };
-    account.judge(false, &state.settings);
+    state.events.verdict(account.id, account.judge(false, &state.settings));
     let Some(bucket) = parameter(query, "bucket") else {
         return json_response(StatusCode::OK, &json!({ "unlocked": true }));
     };

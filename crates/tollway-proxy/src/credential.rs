@@ -14,7 +14,7 @@ use ring::digest::{Context, SHA256};
 use tokio::time::Instant;
 
 use crate::Settings;
-use tollway_upstream::budget::{BoxFuture, Ledger, LedgerError};
+use tollway_upstream::budget::{BoxFuture, Change, Ledger, LedgerError};
 
 /// After a ledger could not be opened the next try is this much later.
 const OPEN_AGAIN: Duration = Duration::from_millis(250);
@@ -48,6 +48,15 @@ struct Standing {
     strikes: u32,
     locked_until: Option<Instant>,
     probe_at: Option<Instant>,
+}
+
+/// What changed for a credential by the upstream's 401s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is not tried for so long.
+    Locked(Duration),
+    /// It is tried again.
+    Unlocked,
 }
 
 /// Why a credential has no account.
@@ -97,6 +106,11 @@ impl CredentialId {
         let mut id = [0; 16];
         id.copy_from_slice(&digest.finish().as_ref()[..16]);
         Ok(Self(id))
+    }
+
+    /// Enough of it to tell it from the others, for logs and labels.
+    pub(super) fn short(self) -> String {
+        self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Reads what [`fmt::Display`] writes.
@@ -183,6 +197,14 @@ impl Accounts {
         ids.min_by_key(|account| account.id).cloned()
     }
 
+    /// What changed in the budgets of each since this was last called. Under the lock: an account
+    /// that somebody else holds counts as in use, and is not forgotten for another.
+    pub(super) fn take_changes(&self) -> Vec<(CredentialId, Vec<Change>)> {
+        let table = self.lock();
+        let changes = table.values().map(|account| (account.id, account.ledger.take_changes()));
+        changes.filter(|(_, changes)| !changes.is_empty()).collect()
+    }
+
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
@@ -224,18 +246,20 @@ impl Account {
     }
 
     /// Learns from a status, or from an operator: a credential that is not refused is not locked.
-    pub(super) fn judge(&self, is_unauthorized: bool, settings: &Settings) {
+    /// What that changed.
+    pub(super) fn judge(&self, is_unauthorized: bool, settings: &Settings) -> Option<Verdict> {
         let mut standing = self.standing();
         standing.probe_at = None;
         if !is_unauthorized {
             standing.strikes = 0;
-            standing.locked_until = None;
-            return;
+            return standing.locked_until.take().map(|_| Verdict::Unlocked);
         }
         standing.strikes = standing.strikes.saturating_add(1);
-        if standing.strikes >= settings.unauthorized_max {
-            standing.locked_until = Some(Instant::now() + settings.unauthorized_for);
+        if standing.strikes < settings.unauthorized_max {
+            return None;
         }
+        let before = standing.locked_until.replace(Instant::now() + settings.unauthorized_for);
+        before.is_none().then_some(Verdict::Locked(settings.unauthorized_for))
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {

@@ -44,6 +44,9 @@ impl Exchange {
         let response = match forwarded.head(request).await {
             Ok(response) => response,
             Err(cause) => {
+                if cause == Cause::NoConnection {
+                    state.events.upstream_failed("no connection");
+                }
                 // Nothing was sent: nothing was counted. Else the permit's end says it may have
                 // been.
                 if cause == Cause::NoConnection {
@@ -52,6 +55,7 @@ impl Exchange {
                 return Err(cause);
             }
         };
+        state.events.upstream_answered();
         let waited = self.permit.waited();
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
@@ -61,6 +65,7 @@ impl Exchange {
         let beginning = peeked.as_ref().map(PeekedBody::beginning).unwrap_or_default();
         let observation = message::read(&state.profile, status, &head.headers, &beginning);
         state.metrics.answered(&observation, started.elapsed());
+        state.labelled.answered(&forwarded.route, forwarded.account.id, &observation, waited);
         // Before the body has arrived: others wait for what the head says.
         self.permit.complete(&observation);
         forwarded.learn(head.status, &observation).await;
@@ -107,7 +112,8 @@ impl ForwardedRequest {
             && !status.is_server_error()
             && !observation.is_limited();
         if is_telling {
-            self.account.judge(status == StatusCode::UNAUTHORIZED, settings);
+            let verdict = self.account.judge(status == StatusCode::UNAUTHORIZED, settings);
+            self.state.events.verdict(self.account.id, verdict);
         }
         let is_missing = status == StatusCode::NOT_FOUND && has_own_token;
         if is_missing {

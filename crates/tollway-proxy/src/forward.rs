@@ -179,7 +179,9 @@ impl ForwardedRequest {
         let admit = || guard.map(|guard| guard.admit(self.priority)).transpose();
         // Before the line, not to wait in vain; after it, because only then is it up to date.
         admit().map_err(Cause::Guarded)?;
+        let waiting = self.state.labelled.waits(&self.route, self.account.id);
         let permit = self.account.ledger.claim(self.claim()).await.map_err(Cause::Refused)?;
+        drop(waiting);
         let suspect = match admit() {
             Ok(suspect) => suspect,
             Err(wait) => {

@@ -25,13 +25,16 @@ mod access;
 mod admin;
 mod body;
 mod credential;
+mod events;
 mod exchange;
 mod fields;
 mod forward;
 mod guard;
+mod labelled;
 mod listen;
 mod metrics;
 mod not_found_cache;
+mod page;
 mod refusal;
 mod settings;
 mod store;
@@ -53,6 +56,8 @@ pub use store::SharedStore;
 pub use tollway_http::connect::Versions;
 
 use credential::Accounts;
+use events::Events;
+use labelled::Labelled;
 use metrics::Metrics;
 use not_found_cache::NotFoundCache;
 use store::Watched;
@@ -103,6 +108,8 @@ struct State {
     missing: NotFoundCache,
     room: Arc<Room>,
     metrics: Metrics,
+    labelled: Labelled,
+    events: Events,
     /// The store that is shared, if one is and is watched.
     store: OnceLock<Arc<Watched>>,
     connections: AtomicUsize,
@@ -127,13 +134,15 @@ impl Proxy {
         let (stop, stopping) = watch::channel(false);
         let guard = guard.map(Arc::new);
         let background = guard.iter().map(|guard| tokio::spawn(keep_fresh(Arc::clone(guard))));
-        let background = background.collect();
+        let mut background: Vec<JoinHandle<()>> = background.collect();
         let state = State {
             pool: connect::pool(&options)?,
             accounts: Accounts::new(ledgers, settings.credentials_max),
             missing: NotFoundCache::default(),
             room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),
             metrics: Metrics::default(),
+            labelled: Labelled::default(),
+            events: Events::default(),
             store: OnceLock::new(),
             connections: AtomicUsize::new(0),
             settings,
@@ -142,19 +151,18 @@ impl Proxy {
             guard,
             stopping,
         };
-        Ok(Self { state: Arc::new(state), stop, tasks: Vec::new(), background })
+        let state = Arc::new(state);
+        background.push(tokio::spawn(events::watch(Arc::clone(&state))));
+        Ok(Self { state, stop, tasks: Vec::new(), background })
     }
 
-    /// Looks at the store that proxies share, once a second, to show in metrics and `/readyz`
-    /// whether it answers; `tell` is told of the beginning and the end of each outage. Does nothing
-    /// if a store is watched already.
-    pub fn watch_store(
-        &mut self,
-        store: Arc<dyn SharedStore>,
-        tell: impl Fn(&OutageEvent) + Send + 'static,
-    ) {
+    /// Looks at the store that proxies share, once a second, to show in the log, in metrics, on the
+    /// page and in `/readyz` whether it answers. Does nothing if a store is watched already.
+    pub fn watch_store(&mut self, store: Arc<dyn SharedStore>) {
         let watched = Arc::new(Watched::new(store));
         if self.state.store.set(Arc::clone(&watched)).is_ok() {
+            let state = Arc::clone(&self.state);
+            let tell = move |turn: &OutageEvent| state.events.store(turn);
             self.background.push(tokio::spawn(store::watch(watched, tell)));
         }
     }

@@ -1,4 +1,5 @@
-//! What the proxy counts, in Prometheus's text format. Labels are words of ours, never a client's.
+//! What the proxy counts, in Prometheus's text format. Labels are words of ours, never a client's;
+//! what is counted by route and by credential is in `labelled`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,7 +51,7 @@ const CAUSES: [&str; 16] = [
     "late",
     "client-gone",
 ];
-const SCOPES: [&str; 4] = ["user", "shared", "global", "unsaid"];
+pub(super) const SCOPES: [&str; 4] = ["user", "shared", "global", "unsaid"];
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Sums since the start.
@@ -76,13 +77,7 @@ impl Metrics {
         self.invalid.fetch_add(u64::from(observation.invalid), Ordering::Relaxed);
         self.answered.observe(took);
         if observation.is_limited() {
-            let scope = match observation.scope {
-                Some(Scope::User) => 0,
-                Some(Scope::Shared) => 1,
-                Some(Scope::Global) => 2,
-                None => 3,
-            };
-            self.limited[scope].fetch_add(1, Ordering::Relaxed);
+            self.limited[scope_index(observation.scope)].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -100,6 +95,15 @@ impl Metrics {
     /// Counts a client that left while its request waited or was under way.
     pub(super) fn client_gone(&self) {
         self.refused[CAUSES.len() - 1].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Refusals of the upstream and answers of our own, by their words.
+    pub(super) fn refusals(&self) -> [Vec<(&'static str, u64)>; 2] {
+        let told = |words: &[&'static str], counts: &[AtomicU64]| {
+            let counts = counts.iter().map(|count| count.load(Ordering::Relaxed));
+            words.iter().copied().zip(counts).filter(|(_, count)| *count > 0).collect()
+        };
+        [told(&SCOPES, &self.limited), told(&CAUSES, &self.refused)]
     }
 
     /// The text that Prometheus reads.
@@ -155,7 +159,21 @@ impl Metrics {
         let help = "Time from dispatch to the answer's head.";
         text.family("tollway_proxy_upstream_seconds", "histogram", help);
         self.answered.write(&[], &mut text);
+        let help = "Whether the upstream could be reached when it was last tried.";
+        let is_up = f64::from(u8::from(state.events.is_upstream_up()));
+        text.gauge("tollway_proxy_upstream_up", help, is_up);
+        state.labelled.write(&mut text);
         text.finish()
+    }
+}
+
+/// Where refusals of that scope are counted.
+pub(super) fn scope_index(scope: Option<Scope>) -> usize {
+    match scope {
+        Some(Scope::User) => 0,
+        Some(Scope::Shared) => 1,
+        Some(Scope::Global) => 2,
+        None => 3,
     }
 }
 

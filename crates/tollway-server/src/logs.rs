@@ -10,6 +10,8 @@ use crate::config::ConfigError;
 /// Starts to log to standard error; does nothing if somebody else has.
 pub fn start(as_json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Whoever asks for everything must not find the messages of clients in it, with their tokens.
+    let filter = filter.add_directive("h2=info".parse().expect("a directive"));
     let colours = std::io::stderr().is_terminal();
     let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // Fails only if a subscriber is installed already, which then logs.

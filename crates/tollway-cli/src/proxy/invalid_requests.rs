@@ -11,6 +11,7 @@ use tollway_core::{Clock as _, Policy, Quota, Store, StoreLimiter, explained};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_proxy::Guard;
 use tollway_redis::RedisStore;
+use tracing::{info, warn};
 
 use crate::snapshot::{self, Refused, Snapshot};
 
@@ -89,8 +90,8 @@ impl InvalidCounter {
                 let written = tokio::task::spawn_blocking(move || file.write()).await;
                 // Once for as long as it lasts, not every two seconds.
                 match &written {
-                    Ok(Err(error)) if !is_failing => say(&format!("WARN {}", explained(&**error))),
-                    Ok(Ok(())) if is_failing => say("INFO --state is written again"),
+                    Ok(Err(error)) if !is_failing => warn!("{}", explained(&**error)),
+                    Ok(Ok(())) if is_failing => info!("--state is written again"),
                     _ => {}
                 }
                 is_failing = !matches!(written, Ok(Ok(())));
@@ -121,17 +122,11 @@ fn policy(quota: &str) -> Result<Policy> {
 fn restored(path: &Path, is_required: bool, capacity: Capacity) -> Result<MemoryStore> {
     let opened = Snapshot { flag: "--state", path, is_required }.open(capacity)?;
     if let Some(reason) = opened.unwritable {
-        say(&format!("WARN --state {} cannot be written now: {reason}", path.display()));
+        warn!("--state {} cannot be written now: {reason}", path.display());
     }
     if let Some(Refused { reason, aside }) = opened.refused {
         let (path, aside) = (path.display(), aside.display());
-        say(&format!("WARN --state {path} was set aside as {aside}, counting anew: {reason}"));
+        warn!("--state {path} was set aside as {aside}, counting anew: {reason}");
     }
     Ok(opened.memory)
-}
-
-pub(super) fn say(line: &str) {
-    use std::io::Write as _;
-    // Whoever cannot be told either is told at the next start, by a file that is old.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

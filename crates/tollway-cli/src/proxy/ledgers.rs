@@ -8,17 +8,20 @@ use tollway_proxy::OpenLedger;
 use tollway_upstream::budget::{Ledger, LedgerError, LocalLedger, Settings};
 use tollway_upstream::pace;
 use tollway_upstream::profile::Profile;
-use tollway_upstream::shared::{self, Fleet, GlobalRate, Prefix};
+use tollway_upstream::shared::{self, Fleet, GlobalRate};
+
+use super::naming::Keys;
 
 /// What opens the ledger of a credential in `store`, and the fleet that shares it, if one does.
 pub(super) async fn open(
     store: &str,
     start_without: bool,
     profile: Arc<Profile>,
+    keys: Keys,
 ) -> Result<(OpenLedger, Option<Fleet>)> {
     if store != "memory" {
-        let fleet = connect(store, start_without, &profile).await?;
-        return Ok((shared(fleet.clone(), profile), Some(fleet)));
+        let fleet = connect(store, start_without, &profile, &keys).await?;
+        return Ok((shared(fleet.clone(), profile, keys), Some(fleet)));
     }
     let open: OpenLedger = Arc::new(move |_| {
         let ledger = LocalLedger::new(Arc::clone(&profile), Settings::default());
@@ -55,19 +58,23 @@ fn with_pace() -> Vec<&'static str> {
     Profile::builtins().into_iter().filter(can_pace).collect()
 }
 
-async fn connect(url: &str, start_without: bool, profile: &Profile) -> Result<Fleet> {
+async fn connect(url: &str, start_without: bool, profile: &Profile, keys: &Keys) -> Result<Fleet> {
     let store = tollway_redis::Settings { start_without, ..tollway_redis::Settings::default() };
-    let settings = shared::Settings { global: global(profile), store, ..Default::default() };
+    let settings = shared::Settings {
+        global: global(profile),
+        store,
+        naming: keys.naming(),
+        spectacles_version: keys.spectacles_version(),
+        ..Default::default()
+    };
     // The URL may hold a password: it is not repeated.
     Fleet::connect(url, settings).await.context("--store")
 }
 
-fn shared(fleet: Fleet, profile: Arc<Profile>) -> OpenLedger {
+fn shared(fleet: Fleet, profile: Arc<Profile>, keys: Keys) -> OpenLedger {
     Arc::new(move |id| {
-        let (fleet, profile) = (fleet.clone(), Arc::clone(&profile));
+        let (fleet, profile, prefix) = (fleet.clone(), Arc::clone(&profile), keys.prefix_of(id));
         Box::pin(async move {
-            // The hash tag keeps a credential's keys on one server of a cluster.
-            let prefix = Prefix::named(&format!("{{{id}}}"));
             let opened = fleet.ledger(prefix, profile).await;
             let ledger = opened.map_err(|error| LedgerError::new(error.to_string()))?;
             Ok(Arc::new(ledger) as Arc<dyn Ledger>)

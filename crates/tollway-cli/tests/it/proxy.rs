@@ -1,5 +1,10 @@
 //! The proxy and the fake upstream as a user starts them: own processes, real ports, a real Redis.
 
+// What the proxy tells people: its log and its page.
+mod seen;
+// Beside old clients on the same keys.
+mod spectacles;
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -39,6 +44,13 @@ impl Running {
         let url = line.split_whitespace().last().unwrap_or_default().to_owned();
         assert!(url.starts_with("http://"), "{command:?} said {line:?}");
         Self { child, url, out }
+    }
+
+    /// What the next line ends with.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.split_whitespace().last().unwrap_or_default().to_owned()
     }
 
     pub(crate) fn fake(arguments: &[&str]) -> Self {
@@ -277,9 +289,11 @@ async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_
     let counted = scrapes.last().unwrap().lines().find(|line| line.contains("store_errors_total "));
     assert!(!counted.unwrap().ends_with(" 0"), "{counted:?}");
     let told = std::fs::read_to_string(&log).unwrap();
-    let lines = |text: &str| told.lines().filter(|line| line.starts_with(text)).count();
-    let (began, ended) =
-        (lines("WARN the store does not answer"), lines("INFO the store answers again"));
+    let lines = |level: &str, text: &str| {
+        told.lines().filter(|line| line.contains(level) && line.contains(text)).count()
+    };
+    let began = lines(" WARN ", "the store does not answer");
+    let ended = lines(" INFO ", "the store answers again");
     assert_eq!((began, ended), (2, 2), "at the start and when it was killed: {told}");
     crate::outage::judge(&folder.0, &scrapes, &["TollwayProxyStoreDown"]);
 }

@@ -15,6 +15,8 @@ mod paced;
 mod peers;
 // A proxy in front of the fake upstream, and a client to speak to it.
 mod rig;
+// What people see: changes, reasons to wait, metrics, the page.
+mod seen;
 // The burst of the proxy in virtual time.
 mod schedule;
 // The way out over TLS.

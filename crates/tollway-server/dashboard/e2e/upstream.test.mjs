@@ -71,6 +71,8 @@ test("buckets show what remains and who waits, page by page, and do nothing else
   const cells = () => row(page, " 1").locator("td, th").allTextContents();
   await eventually("three wait", async () => (await cells())[3] === "3");
   assert.match((await cells())[2], /^(59|60) min|^1 h/, "when the hour ends");
+  assert.match((await cells())[4], /^window spent, /, "why they wait");
+  assert.match((await cells())[0], /GET \/channels\/:major\/messages$/, "and by which route it is known");
 
   for (let channel = 3; channel <= 62; channel++) await ask(String(channel));
   const rows = page.locator("#bucket-list tbody tr");

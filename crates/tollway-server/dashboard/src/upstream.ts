@@ -7,6 +7,9 @@ import { CursorPager, Notice, type View } from "./view";
 
 interface Dimension { name: string; limit: number | null; remaining: number | null; resets_in: number | null }
 
+/** Why requests of a bucket wait; proxies of other versions may have causes that are not here. */
+interface Why { cause: string; what: string | null; for: number | null }
+
 interface Bucket {
   credential: string;
   bucket: string;
@@ -16,6 +19,8 @@ interface Bucket {
   queued: number;
   wait: number;
   blocked_for: number | null;
+  routes?: string[];
+  why?: Why[];
 }
 
 interface Page { buckets: Bucket[]; next: string | null }
@@ -58,10 +63,11 @@ export class Upstream implements View {
       this.#pager.element.hidden = false;
       this.#pager.showing(page.next, page.buckets.length);
       replace(this.#list, table("Buckets", [
-        { title: "Bucket", cell: (row: Bucket) => h("code", { class: "key" }, visible(row.bucket)) },
+        { title: "Bucket", cell: (row: Bucket) => h("span", {}, h("code", { class: "key" }, visible(row.bucket)), ...routes(row)) },
         { title: "Remaining", cell: (row) => remaining(row) },
         { title: "Resets in", numeric: true, cell: (row) => resets(row) },
         { title: "Waiting", numeric: true, cell: (row) => count(row.queued) },
+        { title: "Why", minor: true, cell: (row) => (row.why ?? []).map(reason).join("; ") || "–" },
         { title: "In flight", numeric: true, minor: true, cell: (row) => count(row.in_flight) },
         { title: "Wait", numeric: true, minor: true, cell: (row) => (row.queued ? duration(row.wait * 1_000) : "–") },
         { title: "Credential", minor: true, cell: (row) => h("code", { class: "key", title: visible(row.credential) }, short(visible(row.credential))) },
@@ -75,6 +81,32 @@ export class Upstream implements View {
       else this.#notice.fail(error);
     }
   }
+}
+
+/** Methods and templates by which it is known, unless its name says so. */
+function routes(row: Bucket): Child[] {
+  const others = (row.routes ?? []).filter((route) => !row.bucket.startsWith(route));
+  return others.map((route) => h("span", { class: "hint route" }, visible(route)));
+}
+
+const CAUSES: Record<string, string> = {
+  "spent": "window spent",
+  "probe": "an answer is awaited",
+  "in-flight": "enough under way",
+  "blocked": "refused",
+  "sub-limit": "sub-limit refused",
+  "global": "limit over all routes",
+  "credential-spent": "credential's limit spent",
+  "credential-probe": "credential: an answer is awaited",
+  "credential-blocked": "credential refused",
+  "concurrency": "as many under way as are served at once",
+  "local-share": "without the store",
+  "turn": "goes next",
+};
+
+function reason(one: Why): string {
+  const what = one.what && one.what !== "requests" ? ` (${visible(one.what)})` : "";
+  return (CAUSES[one.cause] ?? visible(one.cause)) + what + (one.for === null ? "" : `, ${duration(one.for * 1_000)}`);
 }
 
 function remaining(row: Bucket): Child {

@@ -1,0 +1,137 @@
+// The proxy's own page, in front of an upstream that limits by the hour.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { axe, hasText, isLive, launch, open } from "./browser.mjs";
+import { eventually, freePort, Program } from "./service.mjs";
+
+/** Discord's fields, with windows that do not end while somebody looks, and a name that is markup. */
+const UPSTREAM = `
+fields = [
+    ["X-RateLimit-Limit", "limit"],
+    ["X-RateLimit-Remaining", "remaining"],
+    ["X-RateLimit-Reset", "reset-epoch-decimal"],
+    ["X-RateLimit-Reset-After", "reset-after-decimal"],
+    ["X-RateLimit-Bucket", "=<img src=x onerror=window.owned=1>"],
+]
+[buckets]
+history = { limit = 5, per = "1h", window = "fixed" }
+[[routes]]
+method = "GET"
+path = "/channels/{+channel}/messages"
+bucket = "history"
+`;
+
+let browser;
+let folder;
+let fake;
+let proxy;
+const [listen, port] = [await freePort(), await freePort()];
+const admin = { url: `http://127.0.0.1:${port}` };
+const hurry = new AbortController();
+
+const startProxy = (env = {}) => Program.start(["proxy", "--profile", "discord", "--upstream", fake.url, "--patience", "2h",
+  "--listen", `127.0.0.1:${listen}`, "--admin", `127.0.0.1:${port}`], env);
+
+/** Asks the upstream through the proxy; a wait ends with the tests. */
+const ask = (channel) => fetch(`http://127.0.0.1:${listen}/api/v10/channels/${channel}/messages`,
+  { headers: { authorization: "Bot secret" }, signal: hurry.signal });
+
+before(async () => {
+  browser = await launch();
+  folder = mkdtempSync(join(tmpdir(), "tollway-e2e-"));
+  writeFileSync(join(folder, "upstream.toml"), UPSTREAM);
+  fake = await Program.start(["fake-upstream", "--spec", join(folder, "upstream.toml")]);
+  proxy = await startProxy();
+});
+
+after(async () => {
+  hurry.abort();
+  await browser?.close();
+  for (const program of [proxy, fake]) await program?.stop();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+const look = (options = {}) => open(browser, admin, { hash: "admin/", ...options });
+const row = (page, channel) => page.locator("#buckets tbody tr").filter({ hasText: `owned=1> ${channel}` });
+const shot = (page, name) => process.env.TOLLWAY_SHOTS
+  ? page.screenshot({ path: join(process.env.TOLLWAY_SHOTS, `${name}.png`), fullPage: true }) : null;
+
+test("the page shows buckets, why they wait, by which routes, and what changed, and keeps up by itself", async () => {
+  const { page, complaints } = await look();
+  await isLive(page);
+  await hasText(page, "#buckets", "No bucket yet.");
+  await hasText(page, "#target", "profile discord");
+  for (const channel of ["1", "2", "2"]) assert.equal((await ask(channel)).status, 200);
+  for (let sent = 0; sent < 7; sent++) ask("1").catch(() => null);
+  await row(page, 1).filter({ hasText: "0 of 5" }).filter({ hasText: "the window is spent, for" }).waitFor();
+  await row(page, 1).filter({ hasText: "GET /channels/:major/messages" }).waitFor();
+  await row(page, 2).filter({ hasText: "3 of 5" }).waitFor();
+  await hasText(page, "#figures", "Waiting3");
+  await hasText(page, "#changes", "bucket learned");
+  await hasText(page, "#changes", "5 requests in");
+  const first = await page.locator("#buckets tbody tr").first().textContent();
+  assert.match(first, /owned=1> 1/, "who waits stands first");
+  assert.equal(await page.locator("main img").count(), 0);
+  assert.equal(await page.evaluate(() => window.owned), undefined);
+  assert.ok(!(await page.locator("body").textContent()).includes("secret"), "credentials are not shown");
+  assert.deepEqual(complaints, []);
+});
+
+for (const [width, height] of [[1200, 900], [390, 844]]) {
+  for (const theme of ["light", "dark"]) {
+    test(`it can be read at ${width} px in a ${theme} room`, async () => {
+      const { page, complaints } = await look({ width, height, theme });
+      await isLive(page);
+      await row(page, 1).waitFor();
+      await shot(page, `proxy-${width}-${theme}`);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is cut off");
+      await page.evaluate(readFileSync(axe, "utf8"));
+      const found = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa"] }));
+      assert.deepEqual(found.violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), []);
+      assert.deepEqual(complaints, []);
+    });
+  }
+}
+
+test("many buckets are paged", async () => {
+  for (let channel = 3; channel <= 104; channel++) await ask(String(channel));
+  const { page } = await look();
+  const rows = page.locator("#buckets tbody tr");
+  const [back, on] = ["First", "Next"].map((name) => page.getByRole("button", { name }));
+  await eventually("the first page is full", async () => (await rows.count()) === 100);
+  assert.ok(await back.isDisabled());
+  await on.click();
+  await eventually("the second has the rest", async () => (await rows.count()) === 4);
+  await back.click();
+  await eventually("the first again", async () => (await rows.count()) === 100);
+});
+
+test("an upstream that is gone is said, and a proxy that is gone too", async () => {
+  const { page } = await look();
+  await isLive(page);
+  await fake.stop();
+  const dead = await fetch(`http://127.0.0.1:${listen}/api/v10/gateway`, { headers: { "x-tollway-deadline": "0.2" } });
+  assert.ok(dead.status >= 500);
+  await page.locator("#figures .alarm").filter({ hasText: "Upstream" }).waitFor();
+  await hasText(page, "#changes", "upstream down");
+  await proxy.stop();
+  await hasText(page, "#link", "no answer");
+});
+
+test("where a token is set the page asks for it and shows nothing before", async () => {
+  proxy = await startProxy({ TOLLWAY_ADMIN_TOKEN: "s3same" });
+  const { page, complaints } = await look();
+  await hasText(page, "#link", "needs the admin token");
+  assert.equal(await page.locator("#figures div").count(), 0);
+  for (const [token, state] of [["wrong", "token refused"], ["s3same", "live"]]) {
+    await page.getByLabel("Admin token").fill(token);
+    await page.getByRole("button", { name: "Use token" }).click();
+    await hasText(page, "#link", state);
+  }
+  await page.locator("#figures div").first().waitFor();
+  assert.deepEqual(complaints, []);
+});
