@@ -143,6 +143,7 @@ async fn a_proxy_that_is_killed_does_not_stop_the_others() {
     println!("| a proxy killed | {} {statuses:?} {:?} | |", record.figures(), killed.elapsed());
     assert_eq!(statuses, BTreeMap::from([("200".to_owned(), 45)]));
     assert!(record.refused_all() <= 1, "{}", record.figures());
-    let most = Duration::from_millis(if full() { 3_500 } else { 6_000 });
+    // Three seconds and the window of one second that may have just begun.
+    let most = Duration::from_secs(if full() { 4 } else { 6 });
     assert!(record.longest_gap() <= most, "{}", record.figures());
 }
