@@ -63,6 +63,7 @@ mod charge;
 mod cidr;
 mod decision;
 mod limiter;
+mod named_enum;
 mod policy;
 mod quota;
 mod requests;

@@ -184,18 +184,20 @@ pub struct StoreError {
     source: Option<Box<dyn core::error::Error + Send + Sync>>,
 }
 
-/// What kind of trouble a store has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The store cannot be reached, or did not answer in time, and nothing was taken.
-    Unavailable,
-    /// The store may or may not have taken the charges: the connection broke in between.
-    Unknown,
-    /// The store refuses: wrong credentials, wrong type at a key, no memory.
-    Refused,
-    /// The request cannot be answered as put, on any try.
-    Misuse,
+crate::named_enum! {
+    /// What kind of trouble a store has.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub enum ErrorKind {
+        /// The store cannot be reached, or did not answer in time, and nothing was taken.
+        Unavailable = "unavailable",
+        /// The store may or may not have taken the charges: the connection broke in between.
+        Unknown = "unknown",
+        /// The store refuses: wrong credentials, wrong type at a key, no memory.
+        Refused = "refused",
+        /// The request cannot be answered as put, on any try.
+        Misuse = "misuse",
+    }
 }
 
 impl StoreError {

@@ -152,7 +152,7 @@ impl MemoryStore {
 
     /// As [`Self::check`], but reads the clock while the state is on its way from memory.
     #[inline(always)]
-    pub fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
+    pub(crate) fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
         let fingerprint = self.fingerprint(charge);
         let home = self.narrow.home(fingerprint);
         // Of no use to other algorithms than the commonest, and no harm.

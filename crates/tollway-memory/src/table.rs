@@ -210,11 +210,14 @@ impl<S: Slot> Table<S> {
                 }
             };
             let view = slot.read();
+            // Taken from the key between the search and the reading: another key's words would be
+            // changed.
             if view.tag != fingerprint.tag {
                 continue;
             }
             let Change { answer, content } = change(view.words, now);
             let Some(content) = content else { return Ok(answer) };
+            // Somebody else was first: what was decided on the old words does not hold for the new.
             if slot.try_write(view, fingerprint.tag, content) {
                 return Ok(answer);
             }
@@ -320,6 +323,7 @@ impl<S: Slot> Table<S> {
         let owner = self.owners.number(fingerprint.owner);
         let (index, view) = match self.free_slot(home, at, |_| false) {
             Some(free) => free,
+            // Before anybody is pushed out: room that is not in use yet costs no key its state.
             None if self.grow() => return Ok(None),
             None => self.take_over(home, owner, at, |_| false)?,
         };
@@ -343,6 +347,8 @@ impl<S: Slot> Table<S> {
     }
 
     fn extend_reach(&self, home: usize, index: usize) {
+        // Never lowered: who looks for a key meanwhile would stop short of it, and the key would be
+        // put in twice, with a full quota.
         let probe = (index / SLOTS + self.buckets.len() - home) % self.buckets.len();
         self.beside[home].reach.fetch_max(probe as u8, Ordering::Relaxed);
     }

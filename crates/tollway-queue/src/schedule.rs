@@ -143,7 +143,7 @@ impl Schedule {
         true
     }
 
-    /// The secret that is history: `proposed`, unless there is one.
+    /// The secret that is kept: `proposed`, unless there is one.
     pub(crate) fn secret(&mut self, proposed: [u8; 32]) -> [u8; 32] {
         if self.secret.is_none() {
             self.changes.push(Change::Secret);
@@ -195,6 +195,7 @@ impl Schedule {
             changes: &mut self.changes,
             shared_touched: false,
         };
+        // First, so that the operation finds the leases ended that time has ended.
         queue.tick(&mut scope);
         let result = operation(queue, &mut scope);
         let shared_touched = scope.shared_touched;
@@ -261,6 +262,7 @@ impl Schedule {
             (next, told) => next.is_some() && told.is_none(),
         };
         queue.wake.next = next;
+        // Who sleeps too short asks once for nothing; who sleeps too long lets a job stand.
         if earlier {
             queue.wake.seen = queue.wake.seen.max(self.seen) + 1;
             self.woken.push((name.clone(), Some(queue.wake)));

@@ -77,6 +77,8 @@ impl<Q: Send + 'static, A: Send + 'static> Call<Q, A> {
         client: &Client,
         calls: &Batcher<Self>,
     ) -> Result<(), (Self, &'static str)> {
+        // At once, and not in line until there is a connection: policies answer in the store's
+        // place meanwhile, and whoever waited would be answered after its caller has gone.
         if !client.is_up() {
             return Err((self, "the store is down; it is being probed"));
         }

@@ -10,29 +10,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 use subtle::ConstantTimeEq;
+use tollway_core::named_enum;
 
 pub(crate) use wrong::{Refused, WrongTokens};
 
-/// What a token permits. Each role includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Look: peek, metrics, readiness detail.
-    Read,
-    /// Decide: check, refund, reserve, commit, cancel.
-    Check,
-    /// Everything: reset, reload, top keys.
-    Admin,
-}
-
-impl Role {
-    /// The role of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "read" => Some(Self::Read),
-            "check" => Some(Self::Check),
-            "admin" => Some(Self::Admin),
-            _ => None,
-        }
+named_enum! {
+    /// What a token permits. Each role includes those before it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Role {
+        /// Look: peek, metrics, readiness detail.
+        Read = "read",
+        /// Decide: check, refund, reserve, commit, cancel.
+        Check = "check",
+        /// Everything: reset, reload, top keys.
+        Admin = "admin",
     }
 }
 

@@ -60,6 +60,7 @@ impl Buffers {
     /// Gives an output back.
     pub(crate) fn give_output(&self, mut output: Vec<u8>) {
         let mut outputs = self.outputs.borrow_mut();
+        // One long answer must not keep its memory for as long as the thread lives.
         if outputs.len() < BUFFERS_MAX && output.capacity() <= 4 * WRITE_BYTES {
             output.clear();
             outputs.push(output);
@@ -188,6 +189,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientStream<'a, S> {
         let is_begun = !self.input.is_empty();
         let deadline = if is_begun {
             let soon = || Instant::now() + limits.slow_client_after;
+            // Set once for a request: a byte now and then must not move it.
             Some(*self.input.deadline.get_or_insert_with(soon))
         } else {
             limits.idle_after.map(|patience| Instant::now() + patience)
@@ -200,6 +202,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientStream<'a, S> {
             }
         };
         let read = tokio::select! {
+            // What has arrived is answered, although the service stops in the same moment.
             biased;
             read = read => read,
             () = stop.stopped(), if !is_begun => return self.look_again().await,

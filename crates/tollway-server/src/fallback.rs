@@ -1,39 +1,28 @@
 //! What a policy answered in place of its store: to count it, and to say so where it denied.
 
 use tollway_core::fields::Problem;
-use tollway_core::{Decision, Mode, OnStoreError, Policy};
+use tollway_core::{Decision, Mode, OnStoreError, Policy, named_enum};
 
 use crate::rules::{Ask, Treatment};
 
-/// What a policy answered in place of its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fallback {
-    /// It denied.
-    Deny,
-    /// It allowed.
-    Allow,
-    /// This process's share of the quota decided.
-    Local,
-    /// It told the caller that the store is gone.
-    Unavailable,
+named_enum! {
+    /// What a policy answered in place of its store.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Fallback {
+        /// It denied.
+        Deny = "deny",
+        /// It allowed.
+        Allow = "allow",
+        /// This process's share of the quota decided.
+        Local = "local",
+        /// It told the caller that the store is gone.
+        Unavailable = "unavailable",
+    }
 }
 
 impl Fallback {
-    /// Every answer.
-    pub(crate) const ALL: [Self; 4] = [Self::Deny, Self::Allow, Self::Local, Self::Unavailable];
-
     /// The header field that a degraded denial carries.
     pub(crate) const FIELD: &'static str = "Tollway-Degraded";
-
-    /// The answer as a label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-            Self::Local => "local",
-            Self::Unavailable => "unavailable",
-        }
-    }
 
     /// What a degraded decision on an ask was.
     pub(crate) fn of(ask: &Ask<'_>, decision: &Decision) -> Self {

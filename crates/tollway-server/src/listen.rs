@@ -128,11 +128,14 @@ impl Listener {
                 }
             };
             let counts = service.metrics().front(self.front);
+            // Closed without a word: a flood is worth no bytes, and every front would need its own.
             if service.open_connections() >= places {
                 counts.refused.add(1);
                 continue;
             }
             counts.accepted.add(1);
+            // Counted here and not by the worker: a burst would pass the bound before any worker
+            // has looked at it.
             counts.open.fetch_add(1, Ordering::Relaxed);
             let id = ids.fetch_add(1, Ordering::Relaxed);
             let handoff = Handoff { front: self.front, socket, peer, id };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollway_core::{ErrorKind, Timestamp};
+use tollway_core::{ErrorKind, Timestamp, named_enum};
 
 use crate::fallback::Fallback;
 
@@ -75,28 +75,16 @@ impl Degraded {
     }
 }
 
-/// A front of the service, as a label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front {
-    /// RESP.
-    Resp,
-    /// HTTP.
-    Http,
-    /// gRPC.
-    Grpc,
-}
-
-impl Front {
-    /// Every front.
-    pub const ALL: [Self; 3] = [Self::Resp, Self::Http, Self::Grpc];
-
-    /// The front as a label.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Resp => "resp",
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-        }
+named_enum! {
+    /// A front of the service, as a label.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Front {
+        /// RESP.
+        Resp = "resp",
+        /// HTTP.
+        Http = "http",
+        /// gRPC.
+        Grpc = "grpc",
     }
 }
 
@@ -121,8 +109,8 @@ pub(crate) struct FrontCounts {
 #[derive(Debug, Default)]
 pub struct Metrics {
     tallies: Mutex<BTreeMap<(String, String), Arc<Tally>>>,
-    fronts: [FrontCounts; 3],
-    store_errors: [Counter; 4],
+    fronts: [FrontCounts; Front::ALL.len()],
+    store_errors: [Counter; ErrorKind::ALL.len()],
     /// Time to decide one request, or one batch of pipelined requests.
     pub(crate) decision_seconds: Histogram,
     /// Time that a store outside this process took to answer.
@@ -159,7 +147,7 @@ impl Metrics {
 
     /// Counts a failure of the store.
     pub(crate) fn store_error(&self, kind: ErrorKind) {
-        self.store_errors[kind_index(kind)].add(1);
+        self.store_errors[kind as usize].add(1);
     }
 
     /// Notes a reload that took effect.
@@ -178,8 +166,9 @@ impl Metrics {
             "counter",
             "Calls that the store did not answer.",
         );
-        for (index, kind) in STORE_ERROR_KINDS.into_iter().enumerate() {
-            text.sample(&[("store", store), ("kind", kind)], self.store_errors[index].get() as f64);
+        for (kind, errors) in ErrorKind::ALL.into_iter().zip(&self.store_errors) {
+            let labels = [("store", store), ("kind", kind.name())];
+            text.sample(&labels, errors.get() as f64);
         }
         let help = "Time that a store outside the process took to answer.";
         text.family("tollway_store_duration_seconds", "histogram", help);
@@ -252,17 +241,6 @@ impl Metrics {
                 text.sample(&[("front", front.name())], pick(self.front(front)).get() as f64);
             }
         }
-    }
-}
-
-const STORE_ERROR_KINDS: [&str; 4] = ["unavailable", "unknown", "refused", "misuse"];
-
-const fn kind_index(kind: ErrorKind) -> usize {
-    match kind {
-        ErrorKind::Unavailable => 0,
-        ErrorKind::Unknown => 1,
-        ErrorKind::Refused => 2,
-        _ => 3,
     }
 }
 

@@ -17,7 +17,7 @@ mod sheet;
 
 use std::fmt::Write as _;
 
-pub use panels::panels;
+pub(crate) use panels::panels;
 pub use sheet::{columns_of, sheet};
 
 use axis::{Axis, number, time_axis};

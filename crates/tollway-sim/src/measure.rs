@@ -5,8 +5,9 @@ mod recorder;
 
 use serde::Serialize;
 
-pub use fairness::{Fairness, jain, sample_deviation};
-pub use recorder::Recorder;
+use fairness::sample_deviation;
+pub use fairness::{Fairness, jain};
+use recorder::Recorder;
 
 use crate::strategy::Kind;
 use crate::{Scenario, World};

@@ -4,4 +4,4 @@ mod page;
 mod table;
 
 pub use page::html;
-pub use table::{HEADINGS, Row, text};
+pub use table::{Row, text};

@@ -216,7 +216,7 @@ impl Scenario {
     }
 
     /// Units that could have been spent from the start to `to_ns`.
-    pub fn capacity_until(&self, to_ns: u64) -> f64 {
+    pub(crate) fn capacity_until(&self, to_ns: u64) -> f64 {
         let (start, limit) = (self.server.start as f64, self.server.limit as f64);
         match self.server.limiting {
             // The first window's units are those that are there at the start.

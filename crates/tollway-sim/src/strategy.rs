@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tollway_core::{Cost, Quota};
+use tollway_core::{Cost, Quota, named_enum};
 use tollway_upstream::pace::{Dice, Feedback};
 
 pub use backoff::Backoff;
@@ -89,64 +89,36 @@ impl Setting {
     }
 }
 
-/// The strategies by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Kind {
-    /// Ticket pacing, the default.
-    Ticket,
-    /// Ticket pacing behind the queue and the budgets of `tollway proxy --pace`.
-    Proxied,
-    /// Additive increase, multiplicative decrease on 429s: the pacer's last resort.
-    Aimd,
-    /// CUBIC on the measured rate, as the AWS SDKs' adaptive retry mode.
-    Cubic,
-    /// Rejecting locally in proportion to rejections, as in Google's SRE book.
-    Sre,
-    /// Sleeps in proportion to what the last answer says is left.
-    HeaderProportional,
-    /// The exponential backoff.
-    Backoff,
-    /// The exponential increase, gradual decrease.
-    Gradual,
-    /// The exponential increase, proportional decrease.
-    Proportional,
-    /// The exponential increase, decrease in proportion to what remains.
-    ProportionalRemaining,
+named_enum! {
+    /// The strategies by name.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[non_exhaustive]
+    pub enum Kind {
+        /// Ticket pacing, the default.
+        Ticket = "ticket",
+        /// Ticket pacing behind the queue and the budgets of `tollway proxy --pace`.
+        Proxied = "proxied",
+        /// Additive increase, multiplicative decrease on 429s: the pacer's last resort.
+        Aimd = "aimd",
+        /// CUBIC on the measured rate, as the AWS SDKs' adaptive retry mode.
+        Cubic = "cubic",
+        /// Rejecting locally in proportion to rejections, as in Google's SRE book.
+        Sre = "sre",
+        /// Sleeps in proportion to what the last answer says is left.
+        HeaderProportional = "header-proportional",
+        /// The exponential backoff.
+        Backoff = "backoff",
+        /// The exponential increase, gradual decrease.
+        Gradual = "gradual",
+        /// The exponential increase, proportional decrease.
+        Proportional = "proportional",
+        /// The exponential increase, decrease in proportion to what remains.
+        ProportionalRemaining = "proportional-remaining",
+    }
 }
 
 impl Kind {
-    /// Every strategy, the default first.
-    pub const ALL: [Self; 10] = [
-        Self::Ticket,
-        Self::Proxied,
-        Self::Aimd,
-        Self::Cubic,
-        Self::Sre,
-        Self::HeaderProportional,
-        Self::Backoff,
-        Self::Gradual,
-        Self::Proportional,
-        Self::ProportionalRemaining,
-    ];
-
-    /// The name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ticket => "ticket",
-            Self::Proxied => "proxied",
-            Self::Aimd => "aimd",
-            Self::Cubic => "cubic",
-            Self::Sre => "sre",
-            Self::HeaderProportional => "header-proportional",
-            Self::Backoff => "backoff",
-            Self::Gradual => "gradual",
-            Self::Proportional => "proportional",
-            Self::ProportionalRemaining => "proportional-remaining",
-        }
-    }
-
     /// The strategy for one process.
     pub fn build(self, setting: &Setting) -> Box<dyn Strategy> {
         match self {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use tollway_core::fields::{Denied, Dialect, Report, Standing};
+use tollway_core::fields::{Denied, Report, Standing};
 use tollway_core::{
     Answer, Charge, Decision, ErrorKind, OnStoreError, ReservationId, Reserved, StoreError,
     StoreLimiter, Verdict,
@@ -445,9 +445,9 @@ impl Gate {
         if decisions.is_empty() {
             return;
         }
-        let epoch = match self.reply.dialect {
-            Dialect::XRateLimitEpoch => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
-            _ => Duration::ZERO,
+        let epoch = match self.reply.dialect.tells_epoch() {
+            true => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
+            false => Duration::ZERO,
         };
         let standing = |(index, decision): (usize, &Decision)| {
             Standing::new(&self.limits[index].policy, decision.snapshot())

@@ -1,6 +1,7 @@
 //! The header fields of an answer, written into a response's header map.
 
 use std::cell::RefCell;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::Entry;
@@ -11,12 +12,9 @@ use tollway_core::fields::{Dialect, Field, Report, Standing};
 use crate::demand::Gated;
 
 /// Header names by [`Field`], made once: making one costs as much as a lookup.
-static NAMES: [HeaderName; Field::ALL.len()] =
-    [name(0), name(1), name(2), name(3), name(4), name(5), name(6), name(7), name(8), name(9)];
-
-const fn name(index: usize) -> HeaderName {
-    HeaderName::from_static(Field::ALL[index].lowercase())
-}
+static NAMES: LazyLock<[HeaderName; Field::ALL.len()]> = LazyLock::new(|| {
+    Field::ALL.map(|field| HeaderName::try_from(field.name()).expect("a field's name is a token"))
+});
 
 thread_local! {
     static LINE: RefCell<String> = const { RefCell::new(String::new()) };

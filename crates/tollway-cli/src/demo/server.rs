@@ -56,7 +56,10 @@ fn fields(policy: &Policy, decision: &Decision) -> HeaderMap {
     let mut headers = HeaderMap::new();
     Dialect::Draft03.emit(&report, &mut String::new(), |field, value| {
         if let Ok(value) = HeaderValue::from_str(value) {
-            headers.insert(HeaderName::from_static(field.lowercase()), value);
+            headers.insert(
+                HeaderName::try_from(field.name()).expect("a field's name is a token"),
+                value,
+            );
         }
     });
     headers

@@ -129,7 +129,7 @@ fn is_same_origin(host: &[u8], origin: &[u8]) -> bool {
 
 /// The name or address in the value of a `Host` field, without port and brackets; `None` if it is
 /// malformed.
-pub fn host_name(host: &[u8]) -> Option<&str> {
+fn host_name(host: &[u8]) -> Option<&str> {
     let host = core::str::from_utf8(host).ok()?;
     let (name, rest) = match host.strip_prefix('[') {
         Some(inner) => inner.split_once(']')?,

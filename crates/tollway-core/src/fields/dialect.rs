@@ -30,54 +30,35 @@ use crate::gcra::gcd;
 /// Scaled windows longer than this would tell a client a volume nobody meant to promise.
 const SCALED_WINDOW_MAX: Duration = Duration::from_secs(60);
 
-/// Which header fields a server answers with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Dialect {
-    /// draft-ietf-httpapi-ratelimit-headers-10.
-    #[default]
-    Draft10,
-    /// Revision -07 of the same draft: a Dictionary.
-    Draft07,
-    /// Revisions -03 to -06: one field per number.
-    Draft03,
-    /// The fields of Sharkey, with `X-RateLimit-Clear`.
-    XRateLimitClear,
-    /// `X-RateLimit-*`, reset in seconds from now.
-    XRateLimitDelta,
-    /// `X-RateLimit-*`, reset in seconds since the Unix epoch.
-    XRateLimitEpoch,
-    /// Only `Retry-After`, only on denials.
-    RetryAfter,
-    /// No field at all.
-    Off,
+crate::named_enum! {
+    /// Which header fields a server answers with.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[non_exhaustive]
+    pub enum Dialect {
+        /// draft-ietf-httpapi-ratelimit-headers-10.
+        #[default]
+        Draft10 = "draft10",
+        /// Revision -07 of the same draft: a Dictionary.
+        Draft07 = "draft07",
+        /// Revisions -03 to -06: one field per number.
+        Draft03 = "draft03",
+        /// The fields of Sharkey, with `X-RateLimit-Clear`.
+        XRateLimitClear = "x-ratelimit-clear",
+        /// `X-RateLimit-*`, reset in seconds from now.
+        XRateLimitDelta = "x-ratelimit-delta",
+        /// `X-RateLimit-*`, reset in seconds since the Unix epoch.
+        XRateLimitEpoch = "x-ratelimit-epoch",
+        /// Only `Retry-After`, only on denials.
+        RetryAfter = "retry-after",
+        /// No field at all.
+        Off = "off",
+    }
 }
 
 impl Dialect {
-    /// Every dialect.
-    pub const ALL: [Self; 8] = [
-        Self::Draft10,
-        Self::Draft07,
-        Self::Draft03,
-        Self::XRateLimitClear,
-        Self::XRateLimitDelta,
-        Self::XRateLimitEpoch,
-        Self::RetryAfter,
-        Self::Off,
-    ];
-
-    /// The name used in configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Draft10 => "draft10",
-            Self::Draft07 => "draft07",
-            Self::Draft03 => "draft03",
-            Self::XRateLimitClear => "x-ratelimit-clear",
-            Self::XRateLimitDelta => "x-ratelimit-delta",
-            Self::XRateLimitEpoch => "x-ratelimit-epoch",
-            Self::RetryAfter => "retry-after",
-            Self::Off => "off",
-        }
+    /// Whether its answers tell times since the epoch: only then must [`Report::epoch`] be right.
+    pub const fn tells_epoch(self) -> bool {
+        matches!(self, Self::XRateLimitEpoch)
     }
 
     /// Gives every field of an answer to `put`, in a fixed order.

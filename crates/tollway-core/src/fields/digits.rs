@@ -4,7 +4,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 /// The largest RFC 9651 Integer: 15 digits. Larger counts are clamped to it, both ways.
-pub const INTEGER_MAX: u64 = 999_999_999_999_999;
+pub(super) const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 const NANOS_PER_MILLI: u32 = 1_000_000;
 

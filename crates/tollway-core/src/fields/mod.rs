@@ -31,11 +31,14 @@ pub mod sf;
 mod standing;
 
 #[cfg(test)]
+use digits::INTEGER_MAX;
+
+#[cfg(test)]
 mod tests;
 
-pub use browser::{Hosts, NotAHost, host_name, is_foreign_page};
+pub use browser::{Hosts, NotAHost, is_foreign_page};
 pub use dialect::{Dialect, UnknownDialect};
-pub use digits::{INTEGER_MAX, count, seconds_up};
+pub use digits::{count, seconds_up};
 pub use form::{Form, counts_per_window, http_date, used_of_size};
 pub use forwarded::ForwardedBy;
 pub use lines::Lines;

@@ -3,7 +3,7 @@
 //! The same algorithm with the same answers (a property holds the two together), at half the
 //! instructions: an arrival time in nanoseconds is all there is to keep.
 
-use super::{Cost, Decision, Gcra, Retry, Snapshot, State, Timestamp};
+use super::{Cost, Decision, Gcra, Retry, Snapshot, Timestamp};
 
 impl Gcra {
     /// A bound on the arrival times that [`Self::decide_word`] meets: two bits of the word stay
@@ -17,8 +17,9 @@ impl Gcra {
         self.word_until
     }
 
-    /// [`Self::decide`] on an arrival time in nanoseconds, which is [`State::to_words`]'s first
-    /// word: only what has to be known before the word is written. [`Self::report`] says the rest.
+    /// [`Self::decide`] on an arrival time in nanoseconds, which is the first word of
+    /// [`State::to_words`](super::State::to_words): only what has to be known before the word is
+    /// written. [`Self::report`] says the rest.
     #[inline(always)]
     pub fn decide_word(&self, tat_ns: u64, cost: Cost, now: Timestamp) -> Word {
         let capacity = self.capacity as u64;
@@ -102,13 +103,6 @@ pub(super) const fn until(scale: u64, capacity: u128) -> Timestamp {
     }
 }
 
-impl State {
-    /// The state with this arrival time in nanoseconds, for a quota that is asked by word.
-    pub const fn from_word(tat_ns: u64) -> Self {
-        Self { tat: tat_ns as u128 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
@@ -116,6 +110,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::State;
     use super::*;
     use crate::Quota;
 
@@ -137,7 +132,7 @@ mod tests {
                 let (decision, next) = gcra.decide(state, cost, now);
                 let by_word = gcra.decide_word(word, cost, now);
                 prop_assert_eq!(decision, gcra.report(by_word));
-                prop_assert_eq!(next, State::from_word(by_word.tat_ns()));
+                prop_assert_eq!(next, State { tat: by_word.tat_ns().into() });
                 let remaining = decision.snapshot().remaining();
                 prop_assert_eq!(remaining == 0, gcra.is_spent(by_word));
                 (state, word) = (next, by_word.tat_ns());

@@ -34,6 +34,7 @@ impl Queue {
             && at <= scope.now
         {
             self.place_group(number, scope.now);
+            // It stays where it was: to look at it again would never end.
             if self.turns.first_time() == Some((at, number)) {
                 break;
             }
@@ -64,6 +65,8 @@ impl Queue {
     /// Deficit round robin: a group that has had its share of this round goes to the back.
     fn next_turn(&mut self, number: u32, ticket: u64, weight: u32, now: Timestamp) {
         let group = self.groups.get_mut(number);
+        // The share of a round is the heaviest job there is: with less, a group of heavy jobs would
+        // wait several rounds for each; with more, a group of light ones would start many in a row.
         if group.deficit < u64::from(weight) {
             group.deficit += u64::from(self.jobs.heaviest().max(weight));
         }

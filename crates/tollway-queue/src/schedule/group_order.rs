@@ -51,6 +51,7 @@ impl Queue {
                 Spot::Heap(overtakes_at.map_or(at, |overtakes_at| at.min(overtakes_at)))
             }
             Opens::At(_) => match group.spot {
+                // With a new ticket each time, a group that changes often would never be served.
                 Spot::Ring(ticket) => Spot::Ring(ticket),
                 _ => self.turns.last(),
             },

@@ -145,6 +145,7 @@ impl Client {
 
     /// Connects on `runtime` when the first command is sent, and not before.
     pub fn on_demand(runtime: &Handle, dialer: Dialer, settings: ClientSettings) -> Arc<Self> {
+        // A probe would connect though nobody has asked anything.
         let client = Self::new(dialer, ClientSettings { probe: None, ..settings });
         client.keep_connected(runtime);
         client
@@ -214,6 +215,7 @@ impl Client {
         A: AsRef<[u8]>,
     {
         match self.send_until(&script.command(false, keys, arguments), until).await {
+            // Nothing has run, so nothing runs twice: the server was restarted or told to forget.
             Err(failure) if failure.kind() == FailureKind::NoScript => {
                 self.send_until(&script.command(true, keys, arguments), until).await
             }
@@ -317,6 +319,8 @@ impl Client {
     ) -> Result<T, Failure> {
         let answer = match tokio::time::timeout_at(until, sent).await {
             Ok(answer) => answer.map_err(Failure::of),
+            // Lost and not away: it may have been carried out, and only callers know whether what
+            // they sent may be sent again.
             Err(_) => Err(Failure::lost("the store did not answer in time")),
         };
         if let Err(failure) = &answer

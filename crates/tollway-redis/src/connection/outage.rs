@@ -64,18 +64,18 @@ impl OutageRecord {
     }
 
     /// Notes the failure of an attempt that began at `began`, and its cause.
-    pub fn failed_by(&self, began: Instant, reason: &str) {
+    pub(crate) fn failed_by(&self, began: Instant, reason: &str) {
         self.note(began, Some(reason), false);
     }
 
     /// Notes that the server answered an attempt that began at `began`, and refused to do what it
     /// was asked.
-    pub fn refused_by(&self, began: Instant, reason: &str) {
+    pub(crate) fn refused_by(&self, began: Instant, reason: &str) {
         self.note(began, Some(reason), true);
     }
 
     /// Notes why an attempt that began at `began` has failed.
-    pub fn note_failure(&self, began: Instant, failure: &Failure) {
+    pub(crate) fn note_failure(&self, began: Instant, failure: &Failure) {
         let refuses_writes = failure.kind() == FailureKind::RefusesWrites;
         // That there is no connection is no news: why there is none was noted when it was lost.
         let is_news = failure.kind() != FailureKind::Away || failure.code().is_some();

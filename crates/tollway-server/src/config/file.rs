@@ -316,7 +316,8 @@ impl Draft {
         let inner = place.table()?;
         let role = inner.need("role").and_then(|place| {
             let wrong = || place.wrong("expected read, check or admin");
-            Role::named(&place.text()?).ok_or_else(wrong)
+            let text = place.text()?;
+            Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(wrong)
         });
         let (role, token) = (inner.tell(role), token(&inner)?);
         if let Some(file) = inner.text("token_file") {

@@ -77,11 +77,7 @@ fn reply(mut call: Call<'_>, json: &Value) -> Result<(), Trouble> {
 /// `GET /dashboard/session`: who asks, and what there is to show.
 pub(crate) fn session(call: Call<'_>) -> Result<(), Trouble> {
     let json = json!({
-        "role": match call.role() {
-            Some(Role::Admin) => "admin",
-            Some(Role::Check) => "check",
-            _ => "read",
-        },
+        "role": call.role().unwrap_or(Role::Read).name(),
         "open": call.service().auth().is_open(),
         "version": env!("CARGO_PKG_VERSION"),
         "upstream": call.service().dashboard.proxy.is_some(),

@@ -10,7 +10,7 @@ const FAIR_WINDOW_S: f64 = 600.0;
 const SPIKE: f64 = 1.5;
 
 /// Four charts for each run, all runs to the same scale: level, rates, 429s, fairness.
-pub fn panels(runs: &[&Run]) -> Vec<[Chart; 4]> {
+pub(crate) fn panels(runs: &[&Run]) -> Vec<[Chart; 4]> {
     let mut all: Vec<[Chart; 4]> =
         runs.iter().map(|run| [level(run), rates(run), limited(run), fairness(run)]).collect();
     for panel in 0..4 {

@@ -21,7 +21,7 @@ pub fn jain(shares: impl IntoIterator<Item = u64>) -> f64 {
 }
 
 /// The sample standard deviation of `values`, zero of fewer than two.
-pub fn sample_deviation(values: &[u64]) -> f64 {
+pub(super) fn sample_deviation(values: &[u64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
     }

@@ -17,7 +17,7 @@ const FAIR: f64 = 0.95;
 const STEPS: u64 = 360;
 
 /// Keeps what a report needs, in memory that does not grow with the number of requests.
-pub struct Recorder {
+pub(super) struct Recorder {
     scenario: Scenario,
     length_ns: u64,
     step_ns: u64,
@@ -40,7 +40,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// A recorder for one run of `scenario`.
-    pub fn new(scenario: &Scenario) -> Self {
+    pub(super) fn new(scenario: &Scenario) -> Self {
         let length_ns = scenario.length_ns();
         let present: Vec<Range<u64>> = scenario
             .each_process()
@@ -82,7 +82,7 @@ impl Recorder {
     }
 
     /// The figures and the series.
-    pub fn finish(mut self) -> (Figures, Series) {
+    pub(super) fn finish(mut self) -> (Figures, Series) {
         let fairness = self.windows.clone().finish(self.length_ns);
         let figures = self.figures(&fairness);
         self.series.fairness = fairness;

@@ -6,7 +6,7 @@ use crate::measure::{Figures, Run};
 use crate::strategy::Kind;
 
 /// What the columns show.
-pub const HEADINGS: [&str; 9] = [
+pub(super) const HEADINGS: [&str; 9] = [
     "strategy",
     "429 share",
     "utilisation",
@@ -28,7 +28,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The cells under [`HEADINGS`]: means over the seeds; where it is about time, the worst.
+    /// The cells of the table: means over the seeds; where it is about time, the worst.
     pub fn cells(&self) -> [String; 9] {
         let mean = |figure: fn(&Figures) -> f64| {
             self.runs.iter().map(|run| figure(&run.figures)).sum::<f64>() / self.runs.len() as f64

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollway_core::{Charge, Cost, Key, Mode, Policy, Timestamp};
+use tollway_core::{Charge, Cost, Key, Mode, Policy, Timestamp, named_enum};
 
 use super::Outcome;
 
@@ -154,32 +154,20 @@ pub enum Operation {
     },
 }
 
-/// What can be asked, without the details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the operation of the same name")]
-pub enum Verb {
-    Check,
-    Peek,
-    Take,
-    Refund,
-    Reset,
-    Reserve,
-    Commit,
-    Cancel,
-}
-
-impl Verb {
-    /// Every verb.
-    pub const ALL: [Self; 8] = [
-        Self::Check,
-        Self::Peek,
-        Self::Take,
-        Self::Refund,
-        Self::Reset,
-        Self::Reserve,
-        Self::Commit,
-        Self::Cancel,
-    ];
+named_enum! {
+    /// What can be asked, without the details.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "each is the operation of the same name")]
+    pub enum Verb {
+        Check = "check",
+        Peek = "peek",
+        Take = "take",
+        Refund = "refund",
+        Reset = "reset",
+        Reserve = "reserve",
+        Commit = "commit",
+        Cancel = "cancel",
+    }
 }
 
 impl Operation {
@@ -209,7 +197,7 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", format!("{:?}", self.verb()).to_lowercase())?;
+        f.write_str(self.verb().name())?;
         match self {
             Self::Reserve { label, .. } | Self::Cancel { label } => write!(f, " {label}")?,
             Self::Commit { label, costs } => write!(f, " {label} at {costs:?}")?,

@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use redb::{ReadOnlyTable, ReadTransaction, WriteTransaction};
 
+use tollway_core::named_enum;
+
 use super::rows::{FORMAT, check_format, damaged};
 use super::storage_error::failed;
 use crate::bytes_codec::{ByteReader, ByteWriter};
@@ -28,57 +30,43 @@ type ByNumber = TableDefinition<'static, (u32, u64), &'static [u8]>;
 type ByName = TableDefinition<'static, (u32, &'static str), &'static [u8]>;
 
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
-const NUMBERED: [ByNumber; 5] = [
-    TableDefinition::new("jobs"),
-    TableDefinition::new("moves"),
-    TableDefinition::new("dead"),
-    TableDefinition::new("done"),
-    TableDefinition::new("queues"),
-];
-const NAMED: [ByName; 5] = [
-    TableDefinition::new("groups"),
-    TableDefinition::new("keys"),
-    TableDefinition::new("recurring"),
-    TableDefinition::new("shared"),
-    TableDefinition::new("head"),
-];
 
-/// Tables whose rows are found by queue and job; a queue's own row is that of job 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Numbered {
-    Jobs,
-    Moves,
-    Dead,
-    Done,
-    Queues,
+named_enum! {
+    /// Tables whose rows are found by queue and job; a queue's own row is that of job 0.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Numbered {
+        Jobs = "jobs",
+        Moves = "moves",
+        Dead = "dead",
+        Done = "done",
+        Queues = "queues",
+    }
 }
 
-/// Tables whose rows are found by queue and name; what belongs to no queue is that of queue 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Named {
-    Groups,
-    Keys,
-    Recurring,
-    Shared,
-    Head,
+named_enum! {
+    /// Tables whose rows are found by queue and name; what belongs to no queue is that of queue 0.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Named {
+        Groups = "groups",
+        Keys = "keys",
+        Recurring = "recurring",
+        Shared = "shared",
+        Head = "head",
+    }
 }
 
 /// A row of such a table, by queue and job.
 pub(super) type RowKey = (Numbered, u32, u64);
 
 impl Numbered {
-    const ALL: [Self; 5] = [Self::Jobs, Self::Moves, Self::Dead, Self::Done, Self::Queues];
-
     pub(super) fn table(self) -> ByNumber {
-        NUMBERED[self as usize]
+        TableDefinition::new(self.name())
     }
 }
 
 impl Named {
-    const ALL: [Self; 5] = [Self::Groups, Self::Keys, Self::Recurring, Self::Shared, Self::Head];
-
     pub(super) fn table(self) -> ByName {
-        NAMED[self as usize]
+        TableDefinition::new(self.name())
     }
 }
 
