@@ -9,6 +9,10 @@ mod budgets;
 mod change;
 mod claim;
 mod dispatches;
+#[cfg(feature = "redis")]
+pub(crate) mod document;
+#[cfg_attr(not(feature = "redis"), allow(unused_macros, unused_imports))]
+pub(crate) mod encoding;
 mod estimate;
 mod grant;
 mod index;

@@ -31,6 +31,8 @@ pub use dimension::Dimension;
 pub(crate) use dimension::{Reach, Window};
 pub use observation::{Observation, Reading, Scope};
 pub use recording::Recording;
+#[cfg(feature = "redis")]
+pub(crate) use route::RouteFields;
 pub use route::{Costs, DIMENSIONS_MAX, Route};
 pub(crate) use routing::fingerprint;
 

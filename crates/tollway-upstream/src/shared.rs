@@ -1,23 +1,26 @@
 //! Budgets shared through Redis and Valkey, key-compatible with Spectacles.
 //!
 //! ```text
-//!   claim ──> BucketQueue (of this process) ──script──────> remaining, limit, global  Spectacles
-//!                ^                                          leases, window, queue     ours
-//!                └── woken in order of arrival,             │
-//!                    as many as there are slots <──publish──┘<── observe, leave, mend
+//!   claim, answer ──> Group ──> Replica ── what is there, what is to be there ──> commit.lua
+//!                       ^          ^ └── Documents: Budgets of a group, read and written    │
+//!                       │          └────────────── done, or what is there now ──────────────┤
+//!                       └── these may go, look again <──publish── a call of another process ┘
 //! ```
+//!
+//! **One ledger, two stores.** What may go is decided by [`Budgets`](crate::budget::Budgets), here
+//! as in one process. The store compares documents with those that a decision was made from, and
+//! puts others in their place; it decides nothing.
+//!
+//! **For everybody.** Whoever makes a call decides for the whole fleet: it lets go the requests of
+//! other processes too, in order of arrival, and tells them.
+//!
+//! **Crash-safe.** What a process that is gone has in the documents is given up by any other that
+//! waits there. Nothing is lost with a message, a reply or the store: each process compares the
+//! documents with what it knows.
 //!
 //! **Compatible.** The keys `[prefix:]global`, `[prefix:]<route>:remaining` and
 //! `[prefix:]<route>:limit` mean what they mean to Spectacles clients of both versions, which may
-//! go on beside this. Everything else is kept in keys of our own, drawn in `scripts/bucket.lua`.
-//!
-//! **Crash-safe.** Every request under way has a lease. If the lease ends without an answer, the
-//! next request goes out to learn the state; a crashed process blocks a bucket for one lease at
-//! most.
-//!
-//! **Ordered.** An answer counts for the window that it belongs to. The window is found by the
-//! upstream's own reset and by the time at which the request left; a late answer never changes a
-//! newer window.
+//! go on beside this. Everything else is drawn in `scripts/commit.lua`.
 //!
 //! **Fail-safe.** While the store is unreachable, each process keeps to its share of every limit.
 //!
@@ -28,23 +31,29 @@
 //! # Deliberately absent
 //!
 //! - The client's clock in anything that the fleet shares.
-//! - `SET` followed by `PEXPIRE`: a crash between the two leaves a counter that never ends.
+//! - Decisions in scripts: they differed from those of one process, case by case.
+//! - Locks: a process that holds one may be gone.
 //! - Polling, except for keys that old clients write without publishing a message.
 
-mod bucket_queue;
-mod claim_loop;
+mod call;
 mod claim_queue;
-mod costs;
-mod encoded_answer;
+mod counter;
+mod documents;
 mod fallback;
 mod fleet;
+mod group;
 mod inspect;
 mod keys;
 mod ledger;
 mod ledger_state;
 mod names;
+mod old_clients;
+#[doc(hidden)]
+pub mod replica;
 mod script;
+mod server_clock;
 mod settings;
+mod stored;
 mod token_batch;
 mod upkeep;
 

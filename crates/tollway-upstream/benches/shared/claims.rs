@@ -8,10 +8,10 @@ use redis::aio::MultiplexedConnection;
 use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::budget::{Claim, Ledger as _};
 use tollway_upstream::profile::{Observation, Profile, Reading, Route};
-use tollway_upstream::shared::{Fleet, Prefix, RedisLedger, Settings};
+use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};
 
 const ROUNDS: usize = 3;
-const CONNECTIONS: usize = 50;
+const CALLERS: usize = 50;
 const ROUND: Duration = Duration::from_millis(1_500);
 /// More than any run can claim.
 const PLENTY: u64 = 90_000_000;
@@ -36,92 +36,40 @@ redis.call('set', KEYS[1], left - 1)
 if ttl > 0 then redis.call('pexpire', KEYS[1], ttl) end
 return 0";
 
-const CLAIM: &str = concat!(
-    include_str!("../../src/shared/scripts/claim_short.lua"),
-    include_str!("../../src/shared/scripts/bucket.lua"),
-    include_str!("../../src/shared/scripts/meters.lua"),
-    include_str!("../../src/shared/scripts/claim.lua"),
-);
-const QUICK: &str = include_str!("../../src/shared/scripts/claim_quick.lua");
-const BESIDE: &str = include_str!("../../src/shared/scripts/claim_beside.lua");
-
-/// The keys of the bucket `b` of the credential `x`, in the order of the scripts.
-const KEYS: [&str; 16] = [
-    "x:b:remaining",
-    "x:b:limit",
-    "x:global",
-    "x:b:tollway:leases",
-    "x:b:tollway:window",
-    "x:b:tollway:waiting",
-    "x:b:tollway:alive",
-    "x:b:tollway:block:GET /b",
-    "x:b:tollway:quick",
-    "x:b:tollway:meters",
-    "x:tollway:meters",
-    "x:tollway:flights",
-    "x:b:tollway:low",
-    "x:b:tollway:foreign",
-    "x:tollway:waiting",
-    "x:tollway:alive",
-];
+const KEYS: [&str; 3] = ["x:/b:remaining", "x:/b:limit", "x:global"];
 
 /// Who claims, and how.
 #[derive(Clone, Copy)]
 enum Contender {
-    /// One claim a call, on as many connections as callers, or on one that they share.
-    Lone(Way, usize),
-    /// Sixteen claims a call.
-    Sixteen,
-    /// Spectacles' claim and what it writes when the answer comes.
+    /// The Spectacles script, on so many connections.
+    Spectacles(usize),
+    /// The same, and what a client writes when the answer comes.
     SpectaclesWithHeaders,
-    /// Claim and answer, as a process does it.
-    Ledger,
+    /// Claims and answers of so many processes, of so many callers each.
+    Ledgers(Naming, usize, usize),
 }
 
-/// The script of a lone claim.
-#[derive(Clone, Copy)]
-enum Way {
-    Spectacles,
-    /// Where there is plenty, which is where the Spectacles script is quick too.
-    Quick,
-    /// The same where old clients write the same keys.
-    Beside,
-    /// What is left of that where the limit is small.
-    BesideShort,
-    /// What is left of that where something is out of the ordinary.
-    BesideLong,
-}
-
-const CONTENDERS: [Contender; 11] = [
-    Contender::Lone(Way::Spectacles, CONNECTIONS),
-    Contender::Lone(Way::Quick, CONNECTIONS),
-    Contender::Lone(Way::Beside, CONNECTIONS),
-    Contender::Lone(Way::BesideShort, CONNECTIONS),
-    Contender::Lone(Way::BesideLong, CONNECTIONS),
-    Contender::Lone(Way::Spectacles, 1),
-    Contender::Lone(Way::Quick, 1),
-    Contender::Lone(Way::Beside, 1),
-    Contender::Sixteen,
+const CONTENDERS: [Contender; 7] = [
+    Contender::Spectacles(CALLERS),
+    Contender::Spectacles(1),
     Contender::SpectaclesWithHeaders,
-    Contender::Ledger,
+    Contender::Ledgers(Naming::Learned, 1, CALLERS),
+    Contender::Ledgers(Naming::Learned, 3, CALLERS / 3),
+    Contender::Ledgers(Naming::Spectacles, 1, CALLERS),
+    Contender::Ledgers(Naming::Learned, 1, 1),
 ];
 
 impl Contender {
     fn name(self) -> String {
-        let what = match self {
-            Self::Lone(Way::Spectacles, _) => "the Spectacles script",
-            Self::Lone(Way::Quick, _) => "ours",
-            Self::Lone(Way::Beside, _) => "ours beside old clients",
-            Self::Lone(Way::BesideShort, _) => "ours beside old clients, small limit",
-            Self::Lone(Way::BesideLong, _) => "ours beside old clients, the long way",
-            Self::Sixteen => return "ours, sixteen claims a call".to_owned(),
-            Self::SpectaclesWithHeaders => {
-                return "Spectacles, claim and headers (4 commands)".to_owned();
+        match self {
+            Self::Spectacles(1) => "the Spectacles script, one connection".to_owned(),
+            Self::Spectacles(_) => "the Spectacles script".to_owned(),
+            Self::SpectaclesWithHeaders => "Spectacles, claim and headers (4 commands)".to_owned(),
+            Self::Ledgers(naming, processes, callers) => {
+                let beside = if naming == Naming::Learned { "" } else { " beside old clients" };
+                format!("ours{beside}, claim and headers: {processes} × {callers}")
             }
-            Self::Ledger => return "ours, claim and headers, through the ledger".to_owned(),
-        };
-        let Self::Lone(_, connections) = self else { return what.to_owned() };
-        format!("{what}{}", if connections == 1 { ", one connection" } else { "" })
+        }
     }
 }
 
@@ -129,21 +77,24 @@ impl Contender {
 async fn round(
     contender: Contender,
     connections: &[MultiplexedConnection],
-    ledger: &RedisLedger,
+    server: &Server,
 ) -> Figures {
     match contender {
-        Contender::Lone(way, count) => {
+        Contender::Spectacles(count) => {
             // Callers that share a connection send without waiting for each other, as the ledger's
             // do and those of the usual clients.
-            let lines = connections[..count].iter().cycle().take(CONNECTIONS);
+            let lines = connections[..count].iter().cycle().take(CALLERS);
             let lines: Vec<_> = lines.cloned().collect();
-            measure(&lines, 1, move |c, n| lone_claim(c, way, n)).await
+            measure(&lines, spectacles_claim).await
         }
-        Contender::Sixteen => measure(connections, 16, |c, n| our_claim(c, "wait", n, 16)).await,
-        Contender::SpectaclesWithHeaders => {
-            measure(connections, 1, |c, _| spectacles_with_headers(c)).await
+        Contender::SpectaclesWithHeaders => measure(connections, spectacles_with_headers).await,
+        Contender::Ledgers(naming, processes, callers) => {
+            let mut ledgers = Vec::new();
+            for _ in 0..processes {
+                ledgers.push(ledger(server, naming).await);
+            }
+            through_ledgers(&ledgers, callers, &connections[0]).await
         }
-        Contender::Ledger => through_the_ledger(ledger, &connections[0]).await,
     }
 }
 
@@ -158,17 +109,16 @@ pub(crate) async fn run(engine: Engine) {
     let server = Server::start(engine, &[]);
     let client = redis::Client::open(server.url()).unwrap();
     let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..CALLERS {
         connections.push(client.get_multiplexed_async_connection().await.unwrap());
     }
-    let ledger = ledger(&server).await;
-    println!("{engine:?}: {CONNECTIONS} callers, {ROUNDS} rounds of {ROUND:?}, medians");
+    println!("{engine:?}: {CALLERS} callers, {ROUNDS} rounds of {ROUND:?}, medians");
     println!("{:<58} {:>12} {:>16}", "", "per second", "server µs each");
     let mut rounds = vec![Vec::new(); CONTENDERS.len()];
     for _ in 0..ROUNDS {
         for (contender, results) in CONTENDERS.iter().zip(&mut rounds) {
             refill(&connections[0]).await;
-            results.push(round(*contender, &connections, &ledger).await);
+            results.push(round(*contender, &connections, &server).await);
         }
     }
     for (contender, mut results) in CONTENDERS.iter().zip(rounds) {
@@ -183,23 +133,15 @@ pub(crate) async fn run(engine: Engine) {
 async fn refill(connection: &MultiplexedConnection) {
     let mut pipe = redis::pipe();
     pipe.cmd("FLUSHALL").ignore();
-    // The quickest way is open, as after the first claims on a bucket that has plenty.
-    pipe.cmd("XADD").arg(KEYS[8]).arg("*").arg("").arg("").ignore();
-    pipe.cmd("PEXPIRE").arg(KEYS[8]).arg(HOUR_MS).ignore();
-    pipe.cmd("SET").arg(KEYS[12]).arg(PLENTY).arg("PX").arg(HOUR_MS).ignore();
-    for bucket in ["b", "b:"] {
-        pipe.cmd("SET").arg(format!("x:{bucket}:limit")).arg(PLENTY).ignore();
-        let counter = format!("x:{bucket}:remaining");
-        pipe.cmd("SET").arg(counter).arg(PLENTY).arg("PX").arg(HOUR_MS).ignore();
-    }
+    pipe.cmd("SET").arg(KEYS[1]).arg(PLENTY).ignore();
+    pipe.cmd("SET").arg(KEYS[0]).arg(PLENTY).arg("PX").arg(HOUR_MS).ignore();
     pipe.query_async::<()>(&mut connection.clone()).await.unwrap();
 }
 
 /// Runs calls on every connection at once, one after the other on each.
 async fn measure<F>(
     connections: &[MultiplexedConnection],
-    claims: u64,
-    call: impl Fn(MultiplexedConnection, u64) -> F + Send + Sync + Clone + 'static,
+    call: impl Fn(MultiplexedConnection) -> F + Send + Sync + Clone + 'static,
 ) -> Figures
 where
     F: Future<Output = ()> + Send,
@@ -208,14 +150,13 @@ where
     let count = Arc::new(AtomicU64::new(0));
     let callers: Vec<_> = connections
         .iter()
-        .enumerate()
-        .map(|(index, connection)| {
+        .map(|connection| {
             let (connection, call) = (connection.clone(), call.clone());
             let count = Arc::clone(&count);
             tokio::spawn(async move {
                 while start.elapsed() < ROUND {
-                    call(connection.clone(), index as u64).await;
-                    count.fetch_add(claims, Ordering::Relaxed);
+                    call(connection.clone()).await;
+                    count.fetch_add(1, Ordering::Relaxed);
                 }
             })
         })
@@ -230,17 +171,6 @@ fn figures(count: &AtomicU64, start: Instant, before: f64, after: f64) -> Figure
     let count = count.load(Ordering::Relaxed) as f64;
     let per_second = count / start.elapsed().as_secs_f64();
     Figures { per_second, cpu_us: (after - before) * 1e6 / count }
-}
-
-async fn lone_claim(connection: MultiplexedConnection, way: Way, caller: u64) {
-    match way {
-        Way::Spectacles => spectacles_claim(connection).await,
-        Way::Quick => our_quick_claim(connection, QUICK, &[0, 8, 2, 5, 7]).await,
-        Way::Beside => our_quick_claim(connection, BESIDE, &[0, 8, 2, 5, 7, 12, 13]).await,
-        Way::BesideShort => our_claim(connection, "beside", caller, 1).await,
-        // Asked so, the script tries no shorter way.
-        Way::BesideLong => our_claim(connection, "try", caller, 1).await,
-    }
 }
 
 async fn spectacles_claim(mut connection: MultiplexedConnection) {
@@ -260,52 +190,26 @@ async fn spectacles_with_headers(mut connection: MultiplexedConnection) {
     pipe.query_async::<()>(&mut connection).await.unwrap();
 }
 
-/// What a process does for a lone claim where there is plenty.
-async fn our_quick_claim(
-    mut connection: MultiplexedConnection,
-    source: &'static str,
-    keys: &[usize],
-) {
-    static SCRIPTS: LazyLock<[redis::Script; 2]> =
-        LazyLock::new(|| [QUICK, BESIDE].map(redis::Script::new));
-    let mut call = SCRIPTS[usize::from(source == BESIDE)].prepare_invoke();
-    for key in keys {
-        call.key(KEYS[*key]);
-    }
-    let permit: Option<String> = call.invoke_async(&mut connection).await.unwrap();
-    assert!(permit.is_some(), "the way is open");
-}
-
-async fn our_claim(
-    mut connection: MultiplexedConnection,
-    mode: &'static str,
-    caller: u64,
-    claims: u64,
-) {
-    static SCRIPT: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(CLAIM));
-    let mut call = SCRIPT.prepare_invoke();
-    for key in KEYS {
-        call.key(key);
-    }
-    call.arg(10_000).arg("x:tollway:wake:").arg("b").arg(mode);
-    for claim in 0..claims {
-        call.arg(format!("0123456789abcdef.1{caller}0{claim}"));
-    }
-    let _: redis::Value = call.invoke_async(&mut connection).await.unwrap();
-}
-
-async fn ledger(server: &Server) -> RedisLedger {
-    let fleet = Fleet::connect(&server.url(), Settings::default()).await.unwrap();
+async fn ledger(server: &Server, naming: Naming) -> RedisLedger {
+    let settings = Settings { naming, ..Settings::default() };
+    let fleet = Fleet::connect(&server.url(), settings).await.unwrap();
     let profile = Profile::builtin("ietf-old").unwrap();
     fleet.ledger(Prefix::named("x"), profile).await.unwrap()
 }
 
-/// Claims and answers of as many callers in one process.
-async fn through_the_ledger(ledger: &RedisLedger, connection: &MultiplexedConnection) -> Figures {
+/// Claims and answers of as many callers in each process.
+async fn through_ledgers(
+    ledgers: &[RedisLedger],
+    callers: usize,
+    connection: &MultiplexedConnection,
+) -> Figures {
     let (before, start) = (cpu(connection).await, Instant::now());
     let count = Arc::new(AtomicU64::new(0));
-    let callers: Vec<_> = (0..CONNECTIONS)
-        .map(|_| {
+    let callers: Vec<_> = ledgers
+        .iter()
+        .cycle()
+        .take(ledgers.len() * callers)
+        .map(|ledger| {
             let (ledger, count) = (ledger.clone(), Arc::clone(&count));
             tokio::spawn(async move {
                 let reading = Reading {
@@ -315,9 +219,8 @@ async fn through_the_ledger(ledger: &RedisLedger, connection: &MultiplexedConnec
                     resets_at: Some(Duration::from_secs(1_000_000)),
                     ..Reading::default()
                 };
-                let bucket = Some("b".into());
                 let readings = vec![reading];
-                let answer = Observation { bucket, readings, ..Observation::default() };
+                let answer = Observation { readings, ..Observation::default() };
                 let route = Route::new("GET", "/b", "");
                 while start.elapsed() < ROUND {
                     let permit = ledger.claim(Claim::new(route.clone())).await.unwrap();

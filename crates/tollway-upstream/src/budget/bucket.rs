@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
+use super::encoding::encoded;
 use super::meter::{Meter, Rest, When};
 use super::sub_limit::SubLimit;
 use super::{Knowledge, Settings};
@@ -25,6 +26,8 @@ pub(super) struct Bucket {
     pub(super) knowledge: Knowledge,
 }
 
+encoded!(Bucket { name, rests, busy, refusal, used_s, knowledge });
+
 /// The meters of an idle bucket: nearly always one.
 #[derive(Debug)]
 pub(super) enum Rests {
@@ -34,12 +37,31 @@ pub(super) enum Rests {
 }
 
 impl Rests {
+    fn of(mut rests: Vec<Rest>) -> Self {
+        match rests.len() {
+            0 => Self::None,
+            1 => rests.pop().map_or(Self::None, Self::One),
+            _ => Self::Many(rests.into_boxed_slice()),
+        }
+    }
+
     pub(super) fn as_slice(&self) -> &[Rest] {
         match self {
             Self::None => &[],
             Self::One(rest) => std::slice::from_ref(rest),
             Self::Many(rests) => rests,
         }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl super::encoding::Encoded for Rests {
+    fn write(&self, out: &mut super::encoding::Writer) {
+        super::encoding::write_list(self.as_slice().iter(), out);
+    }
+
+    fn read(from: &mut super::encoding::Reader<'_>) -> Option<Self> {
+        super::encoding::Encoded::read(from).map(Self::of)
     }
 }
 
@@ -54,6 +76,8 @@ pub(super) struct Refused {
     /// Nothing goes before this time.
     pub(super) blocked_until: Timestamp,
 }
+
+encoded!(Refused { at, scope, wait, in_a_row, blocked_until });
 
 /// Where a bucket with waiters is noted down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +102,8 @@ pub(super) struct Busy {
     pub(super) window: f64,
     threshold: f64,
 }
+
+encoded!(Busy { meters, sub_limits, flights, window, threshold } made { clock, queued, noted });
 
 impl Bucket {
     pub(super) fn new(name: Box<str>) -> Self {
@@ -127,17 +153,9 @@ impl Bucket {
         if !busy.can_rest(now) {
             return;
         }
-        let mut rests: Vec<Rest> = busy
-            .meters
-            .iter()
-            .filter(|meter| !meter.is_modelled())
-            .map(|meter| meter.rest(now))
-            .collect();
-        self.rests = match rests.len() {
-            0 => Rests::None,
-            1 => rests.pop().map_or(Rests::None, Rests::One),
-            _ => Rests::Many(rests.into_boxed_slice()),
-        };
+        let rests =
+            busy.meters.iter().filter(|meter| !meter.is_modelled()).map(|meter| meter.rest(now));
+        self.rests = Rests::of(rests.collect());
         self.busy = None;
         let over = |refused: &Refused| refused.blocked_until <= now && refused.is_old(now);
         if self.refusal.as_deref().is_some_and(over) {

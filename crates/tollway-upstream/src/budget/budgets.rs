@@ -20,6 +20,7 @@ use tollway_core::Timestamp;
 use super::bucket::{Bucket, Busy, cost_of};
 use super::change::Changes;
 use super::dispatches::Dispatches;
+use super::encoding::encoded;
 use super::meter::{Meter, nanos};
 use super::names::{Names, sub_limit_label};
 use super::pacing::Pacing;
@@ -94,6 +95,8 @@ pub struct Budgets {
     pub(super) changes: Changes,
     /// Hands out the slots of a bucket that strangers share, if the credential is paced.
     pub(super) pacing: Option<Pacing>,
+    /// Whether what no answer tells is counted here; if not, others count it.
+    pub(super) counts_stated: bool,
 }
 
 /// A request in line.
@@ -105,6 +108,18 @@ pub(super) struct Waiting {
     pub(super) requester: Requester,
     pub(super) bytes: u64,
     pub(super) deadline: Option<Timestamp>,
+    /// Its place in the line of a fleet; none if the line is this process's alone.
+    pub(super) stamp: Option<u64>,
+}
+
+impl Waiting {
+    /// Where it stands among others that `clock` stamps.
+    pub(super) fn key(&self, clock: &mut FairClock) -> QueueKey {
+        match self.stamp {
+            Some(stamp) => (self.requester.priority, stamp, self.id),
+            None => clock.key(&self.requester, self.id),
+        }
+    }
 }
 
 /// Where a waiter stands.
@@ -128,6 +143,8 @@ pub(super) struct InFlight {
     /// Whether it still counts as in flight.
     pub(super) counted: bool,
 }
+
+encoded!(InFlight { slot, sub_limit, route, costs, event, at, counted });
 
 impl Budgets {
     /// Budgets of which nothing is known yet.
@@ -158,6 +175,7 @@ impl Budgets {
             skew: Skew::default(),
             changes: Changes::default(),
             pacing: None,
+            counts_stated: true,
         }
     }
 
@@ -183,18 +201,8 @@ impl Budgets {
             return Ok(Granted::Now(self.depart(None, 0, claim.route.clone(), claim.costs, now)));
         }
         let room = self.settings.room_for(claim, self.waiters.len(), self.queued_bytes);
-        let name = self.names.bucket(&claim.route);
-        let Some(slot) = self.table.entry(&name, now) else {
-            return Err(Refusal { reason: Reason::BucketsFull, wait: Some(self.settings.lease) });
-        };
-        self.check_cost(slot, claim)?;
-        if let Some(patience) = claim.patience {
-            let wait = self.estimate(slot, &claim.route, &claim.costs, claim.priority, now);
-            if patience < wait {
-                return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
-            }
-        }
-        let waiter = self.enqueue(slot, claim, now);
+        let slot = self.bucket_for(claim, now)?;
+        let waiter = self.enqueue(slot, claim, None, now);
         self.look_at(slot, now);
         while let Some((other, ticket)) = self.grant(now) {
             // Not before those that were let go by this call and have not been told yet.
@@ -208,6 +216,22 @@ impl Budgets {
             return Err(refusal);
         }
         Ok(Granted::Later(waiter))
+    }
+
+    /// The bucket of a claim, if it may wait there.
+    pub(super) fn bucket_for(&mut self, claim: &Claim, now: Timestamp) -> Result<u32, Refusal> {
+        let name = self.names.bucket(&claim.route);
+        let Some(slot) = self.table.entry(&name, now) else {
+            return Err(Refusal { reason: Reason::BucketsFull, wait: Some(self.settings.lease) });
+        };
+        self.check_cost(slot, claim)?;
+        if let Some(patience) = claim.patience {
+            let wait = self.estimate(slot, &claim.route, &claim.costs, claim.priority, now);
+            if patience < wait {
+                return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
+            }
+        }
+        Ok(slot)
     }
 
     /// The next request that may go now; call it until there is none.
@@ -358,7 +382,13 @@ impl Budgets {
         Ok(())
     }
 
-    fn enqueue(&mut self, slot: u32, claim: &Claim, now: Timestamp) -> Waiter {
+    pub(super) fn enqueue(
+        &mut self,
+        slot: u32,
+        claim: &Claim,
+        stamp: Option<u64>,
+        now: Timestamp,
+    ) -> Waiter {
         self.ids += 1;
         let waiting = Waiting {
             id: self.ids,
@@ -367,6 +397,7 @@ impl Budgets {
             requester: Requester::of(claim),
             bytes: claim.bytes,
             deadline: claim.patience.map(|patience| now.after(patience)),
+            stamp,
         };
         self.queued_bytes += waiting.bytes;
         self.deadlines.extend(waiting.deadline.map(|at| (at, waiting.id)));
@@ -380,11 +411,11 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let is_new = bucket.busy.is_none();
         let busy = bucket.wake(profile.dimensions(), &settings);
-        if is_new {
+        if is_new && self.counts_stated {
             super::learn::add_models(busy, &waiting.route, profile.dimensions());
         }
         let sub_limit = busy.sub_limit(&sub_limit_label(&waiting.route));
-        let key = busy.clock.key(&waiting.requester, waiting.id);
+        let key = waiting.key(&mut busy.clock);
         self.waiters.insert(waiting.id, Whereabouts { slot, sub_limit, key });
         busy.queued += 1;
         busy.sub_limits[sub_limit].queue.insert(key, waiting);

@@ -114,7 +114,7 @@ impl Budgets {
     }
 
     /// The meters of a bucket; of an idle one as they would be if it were woken.
-    fn meters<'a>(&self, bucket: &'a Bucket) -> Cow<'a, [Meter]> {
+    pub(super) fn meters<'a>(&self, bucket: &'a Bucket) -> Cow<'a, [Meter]> {
         if let Some(busy) = &bucket.busy {
             return Cow::Borrowed(&busy.meters);
         }
@@ -125,7 +125,7 @@ impl Budgets {
         bucket.rests.as_slice().iter().filter_map(wake).collect()
     }
 
-    fn dimension_view(&self, meter: &Meter, now: Timestamp) -> DimensionView {
+    pub(super) fn dimension_view(&self, meter: &Meter, now: Timestamp) -> DimensionView {
         DimensionView {
             name: self.profile.dimension_name(usize::from(meter.dimension), meter.part),
             limit: meter.limit,

@@ -212,8 +212,8 @@ impl Budgets {
         {
             return busy.noted;
         }
-        let (requester, id) = (waiting.requester, waiting.id);
-        let key = self.ready_clock.key(&requester, id);
+        let waiting = waiting.clone();
+        let key = waiting.key(&mut self.ready_clock);
         Some(Noted::Ready { key, exempt })
     }
 

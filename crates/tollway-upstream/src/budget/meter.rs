@@ -35,6 +35,7 @@ use tollway_core::Timestamp;
 pub(super) use rest::Rest;
 
 use super::dispatches::Dispatches;
+use super::encoding::{encoded, encoded_names};
 use crate::profile::{Dimension, Window};
 
 /// How it comes back.
@@ -50,6 +51,8 @@ pub(super) enum Kind {
     /// Bit by bit, as the answers showed.
     SeenSliding,
 }
+
+encoded_names!(Kind { Auto = 0, Fixed = 1, Sliding = 2, SeenSliding = 3 });
 
 impl Kind {
     pub(super) fn is_sliding(self) -> bool {
@@ -84,6 +87,8 @@ struct Witness {
     anchored: bool,
 }
 
+encoded!(Witness { event, remaining, at_ns, resets_ns, early_ns, resets_at, anchored });
+
 /// Units that may have been taken unseen: lost requests, answers without fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unseen {
@@ -92,6 +97,8 @@ struct Unseen {
     settled_ns: u64,
     until_ns: u64,
 }
+
+encoded!(Unseen { units, settled_ns, until_ns });
 
 /// The state of one dimension while its bucket is in use.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +126,11 @@ pub(super) struct Meter {
     unseen: Unseen,
     model: Option<Box<Dispatches>>,
 }
+
+encoded!(Meter {
+    dimension, part, kind, limit, noted_limit, in_flight, window_ns, divergence, is_paced, verify,
+    slack, unit_ns, period_ns, witnesses, unseen,
+} made { model });
 
 /// What an answer's request was, as far as a meter cares.
 #[derive(Clone, Copy, Debug)]

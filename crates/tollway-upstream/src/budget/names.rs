@@ -40,6 +40,14 @@ impl Names {
         self.hashes.contains_key(route.shape())
     }
 
+    /// All that are known, in order.
+    #[cfg(feature = "redis")]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut all: Vec<_> = self.hashes.iter().map(|(shape, hash)| (&**shape, &**hash)).collect();
+        all.sort_unstable();
+        all.into_iter()
+    }
+
     /// The upstream's name of the bucket of the route of that shape.
     #[cfg(feature = "redis")]
     pub(crate) fn get(&self, shape: &str) -> Option<&Arc<str>> {

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
+use super::encoding::encoded;
+
 const SECOND_NS: i128 = 1_000_000_000;
 
 /// Bounds on the upstream's time less ours, in nanoseconds.
@@ -22,6 +24,8 @@ const SECOND_NS: i128 = 1_000_000_000;
 pub(super) struct Skew {
     bounds: Option<(i128, i128)>,
 }
+
+encoded!(Skew { bounds });
 
 impl Skew {
     pub(super) fn observe(&mut self, date: Duration, sent: Timestamp, arrived: Timestamp) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::budgets::Waiting;
+use super::encoding::encoded;
 use super::meter::When;
 use crate::fair_queue::FairQueue;
 
@@ -22,6 +23,8 @@ struct Learned {
     units: u32,
     window: Duration,
 }
+
+encoded!(Learned { units, window });
 
 /// A sub-limit of a bucket.
 #[derive(Debug, Default)]
@@ -38,6 +41,10 @@ pub(super) struct SubLimit {
     first: Timestamp,
     touched: Timestamp,
 }
+
+encoded!(SubLimit {
+    label, in_flight, refused, blocked_until, learned, accepted, first, touched,
+} made { queue });
 
 impl SubLimit {
     pub(super) fn new(label: &str) -> Self {

@@ -64,6 +64,18 @@ impl Table {
         Some(slot)
     }
 
+    /// Puts a bucket that is not there yet into the next slot; none if all are taken.
+    #[cfg(feature = "redis")]
+    pub(super) fn put(&mut self, bucket: Bucket) -> Option<u32> {
+        if self.index.len() >= self.most || self.find(&bucket.name).is_some() {
+            return None;
+        }
+        let hash = self.seed.hash_one(&*bucket.name);
+        let slot = self.place(bucket);
+        self.index.insert(hash, slot);
+        Some(slot)
+    }
+
     pub(super) fn remove(&mut self, slot: u32) {
         let Some(bucket) = self
             .pages

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::encoding::encoded_names;
 use crate::profile::Scope;
 
 /// What is known of a bucket's limit.
@@ -15,6 +16,8 @@ pub enum Knowledge {
     /// The upstream says nothing about it: requests go until one is refused.
     Silent,
 }
+
+encoded_names!(Knowledge { Unknown = 0, Known = 1, Silent = 2 });
 
 /// One dimension of a bucket's limit.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::encoding::encoded_names;
 use crate::pace::Outcome;
 
 /// The shortest wait after a refusal, whatever it says.
@@ -19,6 +20,8 @@ pub enum Scope {
     /// Every request of the credential that is not exempt.
     Global,
 }
+
+encoded_names!(Scope { User = 0, Shared = 1, Global = 2 });
 
 /// What a response said about one dimension of a limit.
 #[derive(Clone, Debug, Default, PartialEq)]

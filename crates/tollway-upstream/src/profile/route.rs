@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tollway_core::Quota;
 
+use crate::budget::encoding::encoded;
+
 /// The most dimensions (requests, tokens, points) a profile may have.
 pub const DIMENSIONS_MAX: usize = 8;
 
@@ -32,6 +34,12 @@ pub(crate) struct RouteFields {
     pub(crate) stated: Option<Quota>,
 }
 
+// What the store keeps of a route names it. What it takes stands with each request, and no path is
+// kept: it may hold secrets.
+encoded!(RouteFields { name, major, class, shape, lane, exempt_global } made {
+    method, template, path, costs, exempt, stated
+});
+
 impl RouteFields {
     /// The route of these fields.
     pub(crate) fn named(mut self) -> Route {
@@ -59,6 +67,16 @@ impl Route {
             ..RouteFields::default()
         };
         fields.named()
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn fields(&self) -> &RouteFields {
+        &self.0
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_fields(fields: RouteFields) -> Self {
+        Self(Arc::new(fields))
     }
 
     /// The method, as sent; empty if the upstream's limits do not distinguish methods.

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::ledger::Pending;
 use crate::budget::{Fate, Permit, Settle};
 use crate::profile::{Observation, Reading};
 
@@ -12,16 +13,20 @@ use crate::profile::{Observation, Reading};
 pub(super) struct FallbackPermit {
     pub(super) permit: Permit,
     pub(super) processes: u32,
+    /// What the store is told of it when it is back.
+    pub(super) pending: Pending,
 }
 
 impl Settle for FallbackPermit {
     fn settle(self: Box<Self>, fate: Fate<'_>) {
+        let Self { permit, processes, pending } = *self;
+        pending.end(fate);
         match fate {
             Fate::Answered(observation) => {
-                self.permit.complete(&scaled(observation, u64::from(self.processes.max(1))));
+                permit.complete(&scaled(observation, u64::from(processes.max(1))));
             }
-            Fate::Abandoned => drop(self.permit),
-            Fate::NeverSent => self.permit.cancel(),
+            Fate::Abandoned => drop(permit),
+            Fate::NeverSent => permit.cancel(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use tollway_core::{Outage, StoreError};
 use tollway_redis::connection::{Client, ClientSettings, Dialer, Proof};
 
 use super::keys::{Prefix, RENAMED, WAKE};
-use super::ledger_state::LedgerState;
+use super::ledger_state::{LedgerState, read_message};
 use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
 use crate::profile::Profile;
 
@@ -85,6 +85,8 @@ impl Fleet {
         let ledger = LedgerState::new(client, settings, prefix.clone(), process, permits, profile);
         let ledger = Arc::new(ledger);
         ledger.names.load(&ledger).await;
+        // Before it writes anything: whoever is in a document and not among these is gone.
+        upkeep::beat(&ledger).await;
         let mut ledgers = inner.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(first) = ledgers.get(&prefix).and_then(Weak::upgrade) {
             return Ok(RedisLedger::new(first));
@@ -192,7 +194,7 @@ async fn dispatch(
         let Some(ledger) = found else { continue };
         if channel.ends_with(RENAMED) {
             if let Some((template, name)) = names::read_message(payload) {
-                ledger.renamed(&template, &name);
+                ledger.names.learn(&template, &name);
             }
         } else {
             wake(&ledger, payload);
@@ -200,34 +202,13 @@ async fn dispatch(
     }
 }
 
-/// `<bucket> \n <milliseconds> \n <tickets, by spaces>`
+/// What another process says about a group.
 fn wake(ledger: &Arc<LedgerState>, payload: &Value) {
     let Value::BulkString(bytes) = payload else { return };
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let mut parts = text.rsplitn(3, '\n');
-    let (Some(tickets), Some(wait), Some(bucket)) = (parts.next(), parts.next(), parts.next())
-    else {
-        return;
-    };
-    let tickets: Vec<&str> = tickets.split(' ').collect();
-    let wait = Duration::from_millis(wait.parse().unwrap_or(0));
-    let queues = ledger.queues_of(bucket);
-    let known: usize = queues.iter().map(|queue| queue.woken(&tickets, wait)).sum();
-    // Nobody here waits under these names: without a word they would be kept in the line until
-    // their lease is over. Most have become permits since: a ticket is woken by each of several
-    // scripts, and only the first message finds it waiting.
-    if let (true, Some(queue)) = (known < tickets.len(), queues.first()) {
-        let strange: Vec<String> = tickets
-            .iter()
-            .filter(|ticket| !queues.iter().any(|queue| queue.knows(ticket)))
-            .map(|ticket| (*ticket).to_owned())
-            .collect();
-        let (ledger, queue) = (Arc::clone(ledger), Arc::clone(queue));
-        let runtime = ledger.runtime.clone();
-        runtime.spawn(async move {
-            if !strange.is_empty() {
-                ledger.leave(&queue, 0, "waiting", &strange).await;
-            }
-        });
+    if let Some((group, message)) = read_message(text)
+        && let Ok(group) = ledger.group(group)
+    {
+        group.hear(ledger, &message);
     }
 }

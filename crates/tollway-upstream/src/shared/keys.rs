@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Naming;
-use crate::profile::Route;
+use crate::profile::{Route, RouteFields};
 
 /// What the keys of one credential start with.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -70,69 +70,59 @@ impl fmt::Debug for Prefix {
 pub(super) const WAKE: &str = "tollway:wake:";
 pub(super) const RENAMED: &str = "tollway:renamed";
 
-/// The keys of a bucket and of one lane in it, in the order of the scripts.
+/// The keys of a group, in the order of the scripts: the last two in a fleet with old clients.
 #[derive(Clone, Debug)]
-pub(super) struct Keys(pub(super) [String; 16]);
+pub(super) struct Keys(pub(super) Vec<String>);
 
 impl Keys {
-    pub(super) fn new(prefix: &Prefix, bucket: &str, lane: &str, exempt_from_global: bool) -> Self {
-        let of = |rest: &str| format!("{}{bucket}:{rest}", prefix.as_str());
-        // Nobody writes the second of these: a request that the global limit does not count must
-        // not wait for it.
-        let global = if exempt_from_global { "tollway:none" } else { "global" };
-        Self([
-            of("remaining"),
-            of("limit"),
-            prefix.key(global),
-            of("tollway:leases"),
-            of("tollway:window"),
-            of("tollway:waiting"),
-            of("tollway:alive"),
-            of(&format!("tollway:block:{}", cut(lane))),
-            of("tollway:quick"),
-            of("tollway:meters"),
-            prefix.key("tollway:meters"),
-            prefix.key("tollway:flights"),
-            of("tollway:low"),
-            of("tollway:foreign"),
-            prefix.key("tollway:waiting"),
-            prefix.key("tollway:alive"),
-        ])
-    }
-
-    /// Those of the quickest way, in its order; the last two are for a fleet with old clients.
-    pub(super) fn quick(&self, naming: Naming) -> Vec<String> {
-        let indices: &[usize] = match naming {
-            Naming::Learned => &[0, 8, 2, 5, 7],
-            Naming::Spectacles => &[0, 8, 2, 5, 7, 12, 13],
-        };
-        indices.iter().map(|index| self.0[*index].clone()).collect()
+    pub(super) fn new(prefix: &Prefix, group: &str, has_old_clients: bool) -> Self {
+        let mut keys = vec![
+            prefix.key("tollway:account"),
+            prefix.key(&format!("tollway:budgets:{group}")),
+            prefix.key("global"),
+        ];
+        if has_old_clients {
+            keys.extend([":remaining", ":limit"].map(|end| prefix.key(&[group, end].concat())));
+        }
+        Self(keys)
     }
 }
 
-/// Where a route's lane in a bucket is blocked by refusals that concern it alone.
-pub(super) fn sub_limit_of(route: &Route) -> String {
-    match route.lane() {
-        Some(lane) => cut(lane).to_owned(),
-        None => cut(&format!("{} {}", route.method(), veiled(route.path()))).to_owned(),
+/// A route as the documents name it, without what may be secret; in a fleet with old clients its
+/// bucket has the name that they give it.
+pub(super) fn stored_route(naming: Naming, route: &Route) -> Route {
+    let (class, major) = match naming {
+        Naming::Learned => (route.class().map(Box::from), veiled(route.major()).into()),
+        Naming::Spectacles => (Some(cut(&spectacles_of(route)).into()), "".into()),
+    };
+    let name = match naming {
+        Naming::Learned => veiled(route.name()),
+        Naming::Spectacles => format!("{} {}", route.method(), veiled(route.path())),
+    };
+    let shape = (route.shape() != route.name()).then(|| cut(&veiled(route.shape())).into());
+    Route::of_fields(RouteFields {
+        name: cut(&name).into(),
+        major,
+        class,
+        shape,
+        lane: route.lane().map(|lane| cut(lane).into()),
+        exempt_global: route.is_exempt_from_global(),
+        ..RouteFields::default()
+    })
+}
+
+/// The group of the bucket of a stored route.
+pub(super) fn group_of(naming: Naming, is_one_group: bool, route: &Route) -> &str {
+    match naming {
+        _ if is_one_group => "",
+        Naming::Learned => route.major(),
+        Naming::Spectacles => route.class().unwrap_or_default(),
     }
 }
 
-/// What the names learned from the upstream are kept by: the route, even where the profile knows a
-/// class for it, because the upstream may count it elsewhere.
-pub(super) fn template_of(route: &Route) -> String {
-    cut(route.shape()).to_owned()
-}
-
-/// The bucket of a route of which the upstream's name is `learned`, if it is.
-pub(super) fn bucket_of(naming: Naming, route: &Route, learned: Option<&str>) -> String {
-    if naming == Naming::Spectacles {
-        return cut(&spectacles_of(route)).to_owned();
-    }
-    match learned.or(route.class()) {
-        Some(name) => cut(&format!("{name}:{}", veiled(route.major()))).to_owned(),
-        None => cut(&format!("{} {}", route.method(), veiled(route.path()))).to_owned(),
-    }
+/// What limits that the profile states for a route are counted by.
+pub(super) fn stated_name(route: &Route) -> String {
+    format!("{}:{}", route.class().unwrap_or(route.name()), route.major())
 }
 
 /// A path without the secrets that are part of it, such as the tokens of webhooks.
@@ -189,24 +179,24 @@ mod tests {
         assert!(text.starts_with('{') && text.ends_with("}:") && text.len() == 35);
         assert!(!text.contains("secret"));
         assert_ne!(prefix, Prefix::of_credential(b"Bot other"));
-        let keys = Keys::new(&prefix, "b", "l", false);
+        let keys = Keys::new(&prefix, "b", true);
         assert!(keys.0.iter().all(|key| key.starts_with(text)));
     }
 
     #[test]
     fn keys_are_those_of_spectacles() {
-        let [remaining, limit, global, ..] =
-            Keys::new(&Prefix::named("bot1"), "/channels/1/messages", "", false).0;
-        assert_eq!(remaining, "bot1:/channels/1/messages:remaining");
-        assert_eq!(limit, "bot1:/channels/1/messages:limit");
-        assert_eq!(global, "bot1:global");
-        assert_eq!(Keys::new(&Prefix::none(), "r", "", false).0[2], "global");
+        let keys = Keys::new(&Prefix::named("bot1"), "/channels/1/messages", true).0;
+        assert_eq!(keys[3], "bot1:/channels/1/messages:remaining");
+        assert_eq!(keys[4], "bot1:/channels/1/messages:limit");
+        assert_eq!(keys[2], "bot1:global");
+        assert_eq!(Keys::new(&Prefix::none(), "r", true).0[2], "global");
     }
 
     #[test]
     fn routes_are_named_as_spectacles_clients_name_them() {
         let name = |method: &str, path: &str| {
-            bucket_of(Naming::Spectacles, &Route::new(method, path, ""), None)
+            let route = stored_route(Naming::Spectacles, &Route::new(method, path, ""));
+            group_of(Naming::Spectacles, false, &route).to_owned()
         };
         assert_eq!(name("GET", "/channels/1/messages"), "/channels/1/messages");
         let deleted = name("DELETE", "/channels/1/messages/:id");
@@ -216,15 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_of_a_path_gets_into_a_key() {
+    fn no_secret_of_a_path_gets_into_a_document() {
         let token = "s".repeat(68);
         let route = Route::new("POST", &format!("/webhooks/7/{token}"), &format!("7/{token}"));
-        for name in [
-            bucket_of(Naming::Learned, &route, None),
-            bucket_of(Naming::Learned, &route, Some("abc")),
-            sub_limit_of(&route),
-        ] {
-            assert!(!name.contains(&token) && name.contains("7/~"), "{name}");
+        for naming in [Naming::Learned, Naming::Spectacles] {
+            let stored = format!("{:?}", stored_route(naming, &route));
+            assert!(!stored.contains(&token) && stored.contains('~'), "{stored}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! The ledger of one credential, shared by a fleet.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,15 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollway_redis::connection::Failure;
 
-use super::bucket_queue::BucketQueue;
 use super::claim_queue::ClaimResult;
 use super::fallback::FallbackPermit;
-use super::inspect;
+use super::group::Group;
 use super::ledger_state::LedgerState;
+use super::{Naming, inspect};
 use crate::budget::{
-    BoxFuture, Claim, Fate, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle,
+    BoxFuture, Change, Claim, Fate, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle,
 };
-use crate::profile::Route;
 
 /// The budgets of one credential, shared by all processes on one store. Made by
 /// [`Fleet::ledger`](super::Fleet::ledger); clones are the same ledger.
@@ -59,43 +57,79 @@ impl Ledger for RedisLedger {
     }
 
     fn buckets(&self, cursor: u64, max: usize) -> BoxFuture<'_, Result<Page, LedgerError>> {
-        Box::pin(async move {
-            let names: BTreeSet<Arc<str>> =
-                self.0.queues().keys().map(|(bucket, ..)| Arc::clone(bucket)).collect();
-            let skip = usize::try_from(cursor).unwrap_or(usize::MAX);
-            let mut page = Page::default();
-            for name in names.iter().skip(skip).take(max) {
-                let queues = self.0.queues_of(name);
-                let view = inspect::view(&self.0, name, &queues).await.map_err(away)?;
-                page.buckets.push(view);
-            }
-            let seen = skip.saturating_add(page.buckets.len());
-            page.next = (seen < names.len() && !page.buckets.is_empty()).then_some(seen as u64);
-            Ok(page)
-        })
+        Box::pin(page(Arc::clone(&self.0), cursor, max))
     }
 
     fn unlock<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<bool, LedgerError>> {
         Box::pin(async move {
-            let queues = self.0.queues_of(bucket);
-            let was_there = inspect::unlock(&self.0, bucket, &queues).await.map_err(away)?;
-            for queue in queues {
-                queue.claim_again();
+            let mut found = Vec::new();
+            for group in self.0.groups() {
+                let documents = inspect::read(&self.0, &group).await.map_err(away)?;
+                if documents.budgets.has_bucket(bucket) {
+                    found.push(group.unlock(&self.0, bucket));
+                }
+            }
+            let mut was_there = false;
+            for answer in found {
+                was_there |= tokio::time::timeout(self.0.settings.timeout, answer)
+                    .await
+                    .is_ok_and(|answer| answer.unwrap_or(false));
             }
             Ok(was_there)
         })
     }
 
+    fn take_changes(&self) -> Vec<Change> {
+        self.0.changes().drain(..).collect()
+    }
+
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>> {
-        let drained = || ClaimResult::Refused(Refusal { reason: Reason::Drained, wait: None });
-        let queues = self.0.queues_of(bucket);
-        let count = queues.iter().map(|queue| queue.dismiss(&self.0, drained)).sum();
-        Box::pin(async move { Ok(count) })
+        Box::pin(async move {
+            let drained = || ClaimResult::Refused(Refusal { reason: Reason::Drained, wait: None });
+            let mut count = 0;
+            for group in self.0.groups() {
+                let documents = inspect::read(&self.0, &group).await.map_err(away)?;
+                let is_its = |claim: &Claim| documents.budgets.bucket_name(&claim.route) == bucket;
+                count += group.dismiss(&self.0, is_its, drained);
+            }
+            Ok(count)
+        })
     }
 }
 
 fn away(failure: Failure) -> LedgerError {
     LedgerError::new(failure.to_string())
+}
+
+/// Buckets from a cursor on: the group in its upper half, the bucket there in its lower.
+async fn page(ledger: Arc<LedgerState>, cursor: u64, max: usize) -> Result<Page, LedgerError> {
+    let mut page = Page::default();
+    let first = usize::try_from(cursor >> 32).unwrap_or(usize::MAX);
+    let groups = ledger.groups();
+    for (index, group) in groups.iter().enumerate().skip(first) {
+        if page.buckets.len() >= max {
+            page.next = Some((index as u64) << 32);
+            break;
+        }
+        let documents = inspect::read(&ledger, group).await.map_err(away)?;
+        let from = if index == first { cursor & u64::from(u32::MAX) } else { 0 };
+        let left = max - page.buckets.len();
+        let now = ledger.clock.earliest();
+        let some = documents.budgets.buckets(from, left, now);
+        let of_credential = documents.budgets.account_dimensions(now);
+        page.buckets.extend(some.buckets.into_iter().map(|mut view| {
+            view.dimensions.extend(of_credential.iter().cloned());
+            view
+        }));
+        if let (Some(last), outside @ 1..) = (page.buckets.last_mut(), group.outside()) {
+            last.queued += outside;
+        }
+        if let Some(next) = some.next {
+            page.next = Some((index as u64) << 32 | next);
+            break;
+        }
+    }
+    Ok(page)
 }
 
 /// Waits until a request may be sent.
@@ -106,33 +140,36 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
         return Ok(Permit::new(Box::new(Uncounted), Duration::ZERO));
     }
     let _room = ledger.enter(&claim)?;
+    let (stored, group) = ledger.stored(&claim)?;
+    let mut is_refused = false;
     loop {
-        if !ledger.client.is_up() {
-            return alone(&ledger, claim, start, deadline).await;
+        if is_refused || !ledger.client.is_up() {
+            match alone(&ledger, &claim, &stored, &group, deadline, is_refused).await {
+                Some(settle) => {
+                    return with_tokens(&ledger, &stored, &claim, settle?, deadline, start).await;
+                }
+                None => continue,
+            }
         }
-        let queue = ledger.queue_for(&claim.route)?;
-        let mut claimed = queue.join(&ledger, &claim, deadline);
+        let mut claimed = group.join(&ledger, &stored, deadline);
         // Who cannot wait is refused by the store's first answer, which takes a moment itself.
         let answer_by = deadline.map(|at| at.max(start + ledger.settings.timeout));
         let result = match answer_by {
             Some(at) => match tokio::time::timeout_at(at, claimed.result()).await {
                 Ok(result) => result,
-                Err(_) => return Err(Refusal { reason: Reason::Patience, wait: queue.due_in() }),
+                Err(_) => return Err(Refusal { reason: Reason::Patience, wait: None }),
             },
             None => claimed.result().await,
         };
         match result {
-            ClaimResult::Granted { permit, granted_ms } => {
-                let route = claim.route.clone();
-                let home = Arc::clone(&queue);
-                let pending =
-                    Pending { ledger: Arc::clone(&ledger), queue, route, permit, granted_ms };
-                return with_tokens(&ledger, &home, &claim, Box::new(pending), deadline, start)
-                    .await;
+            ClaimResult::Granted(number) => {
+                let pending = Pending { ledger: Arc::clone(&ledger), group, number };
+                let settle = Box::new(pending);
+                return with_tokens(&ledger, &stored, &claim, settle, deadline, start).await;
             }
             ClaimResult::Refused(refusal) => return Err(refusal),
-            ClaimResult::AskAgain => {}
-            ClaimResult::StoreGone => return alone(&ledger, claim, start, deadline).await,
+            // It may be there and take nothing: then there is nothing to wait for.
+            ClaimResult::StoreGone => is_refused = ledger.client.is_up(),
         }
     }
 }
@@ -141,7 +178,7 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
 /// That over all routes comes last, for it is the one that others wait for most.
 async fn with_tokens(
     ledger: &LedgerState,
-    queue: &BucketQueue,
+    stored: &Claim,
     claim: &Claim,
     settle: Box<dyn Settle>,
     deadline: Option<Instant>,
@@ -149,7 +186,8 @@ async fn with_tokens(
 ) -> Result<Permit, Refusal> {
     let mut unsent = Unsent(Some(settle));
     let of_all = (!claim.route.is_exempt_from_global()).then_some(&ledger.global_tokens);
-    for tokens in queue.token_batches.iter().chain(of_all) {
+    let stated = ledger.stated(&stored.route, &claim.route);
+    for tokens in stated.iter().chain(of_all) {
         if let Err(wait) = tokens.take(ledger, claim, deadline).await {
             return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
         }
@@ -158,30 +196,39 @@ async fn with_tokens(
     Ok(Permit::new(settle, start.elapsed()))
 }
 
-/// This process's part of the limits, without the store.
+/// This process's part of the limits, without the store; none if the store is back before, where
+/// that would be of use.
 async fn alone(
     ledger: &Arc<LedgerState>,
-    claim: Claim,
-    start: Instant,
+    claim: &Claim,
+    stored: &Claim,
+    group: &Arc<Group>,
     deadline: Option<Instant>,
-) -> Result<Permit, Refusal> {
+    to_the_end: bool,
+) -> Option<Result<Box<dyn Settle>, Refusal>> {
     let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
     let asked = match left {
         Some(left) => claim.clone().patience(left),
         None => claim.clone(),
     };
-    let permit = ledger.local.claim(asked).await?;
+    let mut changes = ledger.client.changes();
+    let permit = tokio::select! {
+        biased;
+        permit = ledger.local.claim(asked) => permit,
+        is_up = changes.up(), if !to_the_end => {
+            // A runtime that ends takes the connection with it.
+            let gone = Refusal { reason: Reason::Unavailable, wait: None };
+            return if is_up { None } else { Some(Err(gone)) };
+        }
+    };
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(refusal) => return Some(Err(refusal)),
+    };
     let processes = ledger.processes.load(Ordering::Relaxed);
-    let queue = ledger.queue_for(&claim.route)?;
-    with_tokens(
-        ledger,
-        &queue,
-        &claim,
-        Box::new(FallbackPermit { permit, processes }),
-        deadline,
-        start,
-    )
-    .await
+    let number = group.let_go(ledger, stored);
+    let pending = Pending { ledger: Arc::clone(ledger), group: Arc::clone(group), number };
+    Some(Ok(Box::new(FallbackPermit { permit, processes, pending })))
 }
 
 /// A place that goes back unless it is used.
@@ -196,25 +243,32 @@ impl Drop for Unsent {
 }
 
 /// A request under way.
-struct Pending {
+pub(super) struct Pending {
     ledger: Arc<LedgerState>,
-    queue: Arc<BucketQueue>,
-    route: Route,
-    permit: String,
-    granted_ms: u64,
+    group: Arc<Group>,
+    number: u64,
+}
+
+impl Pending {
+    pub(super) fn end(self, fate: Fate<'_>) {
+        let Self { ledger, group, number } = self;
+        match fate {
+            Fate::Answered(observation) => {
+                let mut observation = observation.clone();
+                if ledger.settings.naming == Naming::Spectacles {
+                    observation.bucket = None;
+                }
+                group.answered(&ledger, number, observation);
+            }
+            Fate::Abandoned => group.abandoned(&ledger, number),
+            Fate::NeverSent => group.cancelled(&ledger, number),
+        }
+    }
 }
 
 impl Settle for Pending {
     fn settle(self: Box<Self>, fate: Fate<'_>) {
-        let Self { ledger, queue, route, permit, granted_ms } = *self;
-        match fate {
-            Fate::Answered(observation) => {
-                let (runtime, observation) = (ledger.runtime.clone(), observation.clone());
-                runtime.spawn(ledger.learn(queue, route, permit, granted_ms, observation));
-            }
-            Fate::Abandoned => ledger.give_up(&queue, permit, granted_ms, "sent"),
-            Fate::NeverSent => ledger.cancel(&queue, permit, granted_ms),
-        }
+        self.end(fate);
     }
 }
 

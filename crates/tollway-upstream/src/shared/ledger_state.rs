@@ -1,25 +1,27 @@
-//! What the parts of one credential's ledger share: the connection, the waiters, the names.
+//! What the parts of one credential's ledger share: the connection, the groups, the names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue as _, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tollway_redis::connection::{Client, Failure};
 
-use super::bucket_queue::BucketQueue;
 use super::claim_queue::ClaimResult;
-use super::encoded_answer::EncodedAnswer;
-use super::keys::{Keys, Prefix, bucket_of, sub_limit_of, template_of};
+use super::counter::Counter;
+use super::group::Group;
+use super::keys::{Keys, Prefix, group_of, stated_name, stored_route};
 use super::names::SharedNames;
-use super::script;
+use super::replica::{Call, Message, Replica, Reply};
+use super::server_clock::ServerClock;
 use super::token_batch::TokenBatch;
-use super::{Naming, Settings};
-use crate::budget::{Claim, LocalLedger, Reason, Refusal};
-use crate::profile::{Observation, Profile, Route};
+use super::{Naming, Settings, script};
+use crate::budget::document::Terms;
+use crate::budget::{Change, Claim, LocalLedger, Reason, Refusal};
+use crate::profile::{Profile, Route};
 
 /// The ledger of one credential.
 pub(super) struct LedgerState {
@@ -29,20 +31,30 @@ pub(super) struct LedgerState {
     pub(super) prefix: Prefix,
     pub(super) process: Arc<str>,
     pub(super) profile: Arc<Profile>,
+    pub(super) terms: Arc<Terms>,
+    pub(super) clock: ServerClock,
     pub(super) names: SharedNames,
     pub(super) global_tokens: TokenBatch,
     /// What stands in while the store is gone.
     pub(super) local: LocalLedger,
     /// How many processes share the credential, as last counted.
     pub(super) processes: AtomicU32,
-    permits: Arc<AtomicU64>,
-    queues: Mutex<BTreeMap<QueueName, Arc<BucketQueue>>>,
+    numbers: Arc<AtomicU64>,
+    groups: Mutex<BTreeMap<Arc<str>, Arc<Group>>>,
+    stated: Mutex<HashMap<String, Stated>>,
     waiting: AtomicUsize,
     waiting_bytes: AtomicU64,
+    changes: Mutex<VecDeque<Change>>,
 }
 
-/// Bucket, sub-limit in it, and whether the global limit counts it.
-type QueueName = (Arc<str>, String, bool);
+/// What changed and nobody has asked for yet; older changes give way.
+const CHANGES_MAX: usize = 256;
+
+/// Tokens of limits that the profile states for a bucket, and when they were last asked for.
+struct Stated {
+    batches: Arc<Vec<TokenBatch>>,
+    used: Instant,
+}
 
 impl LedgerState {
     pub(super) fn new(
@@ -50,76 +62,101 @@ impl LedgerState {
         settings: Settings,
         prefix: Prefix,
         process: Arc<str>,
-        permits: Arc<AtomicU64>,
+        numbers: Arc<AtomicU64>,
         profile: Arc<Profile>,
     ) -> Self {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
         let global_tokens = TokenBatch::of_credential(settings.global, &profile, &prefix);
+        let lease = Duration::from_millis(settings.lease_ms());
         Self {
             client,
             runtime: Handle::current(),
             prefix,
             process,
+            terms: Arc::new(Terms::new(Arc::clone(&profile), settings.bounds, lease)),
             profile,
+            clock: ServerClock::new(),
             names: SharedNames::default(),
             global_tokens,
             local,
             processes: AtomicU32::new(settings.processes_min.max(1)),
-            permits,
-            queues: Mutex::default(),
+            numbers,
+            groups: Mutex::default(),
+            stated: Mutex::default(),
             waiting: AtomicUsize::new(0),
             waiting_bytes: AtomicU64::new(0),
+            changes: Mutex::default(),
             settings,
         }
     }
 
-    /// A permit that nobody had before, for what it takes (see [`costs`](super::costs)).
-    pub(super) fn new_permit(&self, rank: u8, costs: &str) -> String {
-        let number = self.permits.fetch_add(1, Ordering::Relaxed);
-        format!("{}.{rank}{number}{costs}", self.process)
+    /// A number that no request and no call of this process had before.
+    pub(super) fn new_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The first three arguments of every script of a bucket.
-    pub(super) fn arguments(&self, bucket: &str) -> Vec<String> {
-        vec![self.settings.lease_ms().to_string(), self.prefix.wake_channel(), bucket.to_owned()]
+    fn lock_groups(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<Group>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn queues(&self) -> MutexGuard<'_, BTreeMap<QueueName, Arc<BucketQueue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The groups in use here, in order of their names.
+    pub(super) fn groups(&self) -> Vec<Arc<Group>> {
+        self.lock_groups().values().map(Arc::clone).collect()
     }
 
-    /// The waiters of a bucket.
-    pub(super) fn queues_of(&self, bucket: &str) -> Vec<Arc<BucketQueue>> {
-        let first: QueueName = (bucket.into(), String::new(), false);
-        let queues = self.queues();
-        let of_bucket = queues.range(first..).take_while(|((name, ..), _)| **name == *bucket);
-        of_bucket.map(|(_, queue)| Arc::clone(queue)).collect()
-    }
-
-    /// The queue of a route, as far as the name of its bucket is known.
-    pub(super) fn queue_for(&self, route: &Route) -> Result<Arc<BucketQueue>, Refusal> {
-        let learned = self.names.get(&template_of(route));
-        let bucket = bucket_of(self.settings.naming, route, learned.as_deref());
-        self.queue_in(&bucket, route)
-    }
-
-    fn queue_in(&self, bucket: &str, route: &Route) -> Result<Arc<BucketQueue>, Refusal> {
-        let exempt = route.is_exempt_from_global();
-        let name: QueueName = (bucket.into(), sub_limit_of(route), exempt);
-        let mut queues = self.queues();
-        if let Some(queue) = queues.get(&name) {
-            return Ok(Arc::clone(queue));
+    /// The claim as the documents name its route, and its group.
+    pub(super) fn stored(&self, claim: &Claim) -> Result<(Claim, Arc<Group>), Refusal> {
+        let naming = self.settings.naming;
+        let route = stored_route(naming, &claim.route);
+        let group = self.group(group_of(naming, self.terms.is_one_group, &route))?;
+        let mut costs = claim.costs;
+        for (cost, of) in costs.iter_mut().zip(self.profile.dimensions()) {
+            if of.is_modelled() {
+                *cost = 0;
+            }
         }
-        if queues.len() >= self.settings.bounds.buckets_max {
+        Ok((Claim { route, costs, ..claim.clone() }, group))
+    }
+
+    pub(super) fn group(&self, name: &str) -> Result<Arc<Group>, Refusal> {
+        let mut groups = self.lock_groups();
+        if let Some(group) = groups.get(name) {
+            return Ok(Arc::clone(group));
+        }
+        if groups.len() >= self.settings.bounds.buckets_max {
             return Err(Refusal { reason: Reason::BucketsFull, wait: None });
         }
-        let keys = Keys::new(&self.prefix, &name.0, &name.1, exempt);
-        let naming = self.settings.naming;
-        let mut queue = BucketQueue::new(Arc::clone(&name.0), template_of(route), keys, naming);
-        queue.token_batches = TokenBatch::of_bucket(bucket, route, &self.profile, &self.prefix);
-        let queue = Arc::new(queue);
-        queues.insert(name, Arc::clone(&queue));
-        Ok(queue)
+        let name: Arc<str> = name.into();
+        let keys = Keys::new(&self.prefix, &name, self.has_old_clients());
+        let me = u64::from_str_radix(&self.process, 16).unwrap_or_default();
+        let unlimited = i64::from(self.settings.spectacles_version.unlimited());
+        let beside = self.has_old_clients().then(|| (Arc::clone(&name), unlimited));
+        let replica = Replica::new(Arc::clone(&self.terms), me, beside);
+        let group = Arc::new(Group::new(Arc::clone(&name), keys, replica));
+        groups.insert(name, Arc::clone(&group));
+        Ok(group)
+    }
+
+    /// Whether clients of the specification write the same keys.
+    pub(super) fn has_old_clients(&self) -> bool {
+        self.settings.naming == Naming::Spectacles && !self.terms.is_one_group
+    }
+
+    /// Tokens of the limits that the profile states for a route.
+    pub(super) fn stated(&self, stored: &Route, route: &Route) -> Arc<Vec<TokenBatch>> {
+        let name = stated_name(stored);
+        let mut stated = self.stated.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(known) = stated.get_mut(&name) {
+            known.used = now;
+            return Arc::clone(&known.batches);
+        }
+        let of_bucket = TokenBatch::of_bucket(&name, route, &self.profile, &self.prefix);
+        let batches = Arc::new(of_bucket);
+        if !batches.is_empty() && stated.len() < self.settings.bounds.buckets_max {
+            stated.insert(name, Stated { batches: Arc::clone(&batches), used: now });
+        }
+        batches
     }
 
     /// Counts a request that is about to wait.
@@ -136,157 +173,132 @@ impl LedgerState {
         tokio::time::timeout(self.settings.timeout, changes.up()).await.unwrap_or(false)
     }
 
-    /// Gives up permits or tickets. If the store does not answer, their leases run out.
-    /// Answers what the script does.
-    pub(super) async fn leave(
-        &self,
-        queue: &BucketQueue,
-        granted_ms: u64,
-        how: &str,
-        names: &[String],
-    ) -> i64 {
-        let mut answer = 0;
-        for some in names.chunks(128) {
-            let mut args = self.arguments(&queue.bucket);
-            args.push(granted_ms.to_string());
-            args.push(how.to_owned());
-            args.extend_from_slice(some);
-            if let Ok(Value::Int(count)) =
-                self.client.run(script::leave(), &queue.keys.0, &args).await
-            {
-                answer = count;
-            }
+    /// Asks the store to put a call's documents in the place of those that it was computed from.
+    pub(super) async fn commit(&self, group: &Group, call: Call) -> Result<Reply, Failure> {
+        let mut args: Vec<Vec<u8>> = Vec::with_capacity(16);
+        let number = |number: u128| number.to_string().into_bytes();
+        let [account, group_version] = call.expected;
+        args.extend([account, group_version]);
+        args.push(number(u128::from(call.now.as_nanos() / 1_000)));
+        args.push(number(call.blocked.as_nanos().div_ceil(1_000_000)));
+        args.extend(call.written.into_iter().map(Option::unwrap_or_default));
+        args.push(number(call.kept.as_millis().max(1)));
+        args.push(number(u128::from(self.settings.lease_ms())));
+        args.push(self.prefix.wake_channel().into_bytes());
+        args.push(number(call.messages.len() as u128));
+        for (process, message) in &call.messages {
+            args.push(format!("{process:016x}").into_bytes());
+            args.push(text_of(&group.name, message).into_bytes());
         }
-        answer
+        if self.has_old_clients() {
+            args.extend(call.counter.arguments(call.now));
+        }
+        let sent = Instant::now();
+        let value = self.client.run(script::commit(), &group.keys.0, &args).await?;
+        let got = Instant::now();
+        let (server_us, reply) = read_reply(&value)
+            .ok_or_else(|| Failure::rejected(format!("a commit was answered {value:?}")))?;
+        self.clock.note(server_us, sent, got);
+        Ok(reply)
     }
 
-    /// Gives back a permit that was not used.
-    pub(super) fn cancel(
-        self: &Arc<Self>,
-        queue: &Arc<BucketQueue>,
-        permit: String,
-        granted_ms: u64,
-    ) {
-        self.give_up(queue, permit, granted_ms, "unsent");
-    }
-
-    /// Gives up a permit.
-    pub(super) fn give_up(
-        self: &Arc<Self>,
-        queue: &Arc<BucketQueue>,
-        permit: String,
-        granted_ms: u64,
-        how: &'static str,
-    ) {
-        queue.state().open.remove(&permit);
-        let (ledger, queue) = (Arc::clone(self), Arc::clone(queue));
-        self.runtime.spawn(async move {
-            ledger.leave(&queue, granted_ms, how, &[permit]).await;
-        });
-    }
-
-    /// Learns from the answer to a permit.
-    pub(super) async fn learn(
-        self: Arc<Self>,
-        queue: Arc<BucketQueue>,
-        route: Route,
-        permit: String,
-        granted_ms: u64,
-        observation: Observation,
-    ) {
-        queue.state().open.remove(&permit);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let encoded = EncodedAnswer::of(&observation, &self.profile, now);
-        let home = self.home(&queue, &route, &observation);
-        let is_moved = !Arc::ptr_eq(&home, &queue);
-        // Requests under way under the other name; none is said if there is no other name.
-        let mut elsewhere = -1;
-        if is_moved {
-            queue.state().moving += 1;
-            // A class of the profile stays in use by the other routes in it.
-            let how = if route.class().is_some() { "unsent" } else { "moved" };
-            let back = self.leave(&queue, granted_ms, how, std::slice::from_ref(&permit)).await;
-            elsewhere = if how == "moved" { back } else { 0 };
-        }
-        home.note(&encoded);
-        let mut args = self.arguments(&home.bucket);
-        args.extend([permit.clone(), granted_ms.to_string()]);
-        args.extend(encoded.arguments(self.settings.spectacles_version.unlimited()));
-        args.extend([elsewhere.to_string(), encoded.further]);
-        let told = self.client.run(script::observe(), &home.keys.0, &args).await;
-        // Told twice it counts once. Lost, the permit's lease runs out and the next one asks again.
-        if told.as_ref().is_err_and(Failure::is_transient) && self.is_back_soon().await {
-            let _ = self.client.run(script::observe(), &home.keys.0, &args).await;
-        }
-        // Only now: whoever knew the name earlier would find nothing under it, and send a probe
-        // into the window that this answer tells of.
-        if let (true, Some(name)) = (is_moved, &observation.bucket) {
-            self.rename(&queue, &template_of(&route), name).await;
-            queue.state().moving -= 1;
-            self.leave(&queue, granted_ms, "sent", &[permit]).await;
+    /// The upstream's name for the bucket of a route was told.
+    pub(super) fn named(self: &Arc<Self>, route: &Route, name: &str) {
+        let is_first = self.names.get(route.shape()).is_none();
+        // A name that alternates is not worth a message each time: the documents have it.
+        if self.names.learn(route.shape(), name) && is_first {
+            let (ledger, shape, name) =
+                (Arc::clone(self), route.shape().to_owned(), name.to_owned());
+            self.runtime.spawn(async move { ledger.names.tell(&ledger, &shape, &name).await });
         }
     }
 
-    /// The queue of the bucket in which the upstream has counted a request of this one.
-    fn home(
-        &self,
-        queue: &Arc<BucketQueue>,
-        route: &Route,
-        observation: &Observation,
-    ) -> Arc<BucketQueue> {
-        let Some(name) = &observation.bucket else { return Arc::clone(queue) };
-        if self.settings.naming == Naming::Spectacles {
-            return Arc::clone(queue);
-        }
-        let bucket = bucket_of(self.settings.naming, route, Some(name));
-        if *queue.bucket == *bucket {
-            return Arc::clone(queue);
-        }
-        self.queue_in(&bucket, route).unwrap_or_else(|_| Arc::clone(queue))
+    /// What changed by answers to this process, and nobody has asked for yet.
+    pub(super) fn changes(&self) -> MutexGuard<'_, VecDeque<Change>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns the name that the upstream has for the bucket of a route, and tells everybody.
-    async fn rename(self: &Arc<Self>, queue: &Arc<BucketQueue>, template: &str, name: &str) {
-        if self.names.learn(template, name) {
-            self.names.tell(self, template, name).await;
-            self.dismiss_old(template, name);
-        }
-        queue.dismiss(self, || ClaimResult::AskAgain);
+    /// Notes what changed by an answer to this process.
+    pub(super) fn note_changes(&self, new: Vec<Change>) {
+        let mut changes = self.changes();
+        changes.extend(new);
+        let over = changes.len().saturating_sub(CHANGES_MAX);
+        changes.drain(..over);
     }
 
-    /// A route's bucket has another name: whoever waits under the old one asks again.
-    pub(super) fn renamed(self: &Arc<Self>, template: &str, name: &str) {
-        if self.names.learn(template, name) {
-            self.dismiss_old(template, name);
+    /// Makes everybody who waits look again now.
+    pub(super) fn wake_all(self: &Arc<Self>) {
+        self.groups().iter().for_each(|group| group.refresh(self));
+    }
+
+    /// Sends everybody away who waits: the store is gone.
+    pub(super) fn dismiss_all(self: &Arc<Self>) {
+        for group in self.groups() {
+            group.dismiss(self, |_| true, || ClaimResult::StoreGone);
         }
     }
 
-    /// Whoever waits for a route under another name asks again.
-    fn dismiss_old(self: &Arc<Self>, template: &str, name: &str) {
-        let current = format!("{name}:");
-        let is_old = |queue: &&Arc<BucketQueue>| {
-            queue.template == template && !queue.bucket.starts_with(&current)
-        };
-        let old: Vec<_> = self.queues().values().filter(is_old).map(Arc::clone).collect();
-        for queue in old {
-            queue.dismiss(self, || ClaimResult::AskAgain);
-        }
-    }
-
-    /// Makes everybody who waits claim again now.
-    pub(super) fn wake_all(&self) {
-        self.queues().values().for_each(|queue| queue.claim_again());
-    }
-
-    /// Forgets waiters that nobody has used for a while.
+    /// Forgets what nobody has used for a while.
     pub(super) fn forget_idle(&self) {
         let idle = self.settings.bounds.idle;
-        self.queues().retain(|_, queue| {
-            let state = queue.state();
-            let is_idle = state.used.is_none_or(|at: Instant| at.elapsed() > idle);
-            !is_idle || !state.claims.is_empty() || !state.open.is_empty()
-        });
+        self.lock_groups()
+            .retain(|_, group| Arc::strong_count(group) > 1 || !group.is_forgettable(idle));
+        let mut stated = self.stated.lock().unwrap_or_else(PoisonError::into_inner);
+        stated.retain(|_, it| Arc::strong_count(&it.batches) > 1 || it.used.elapsed() < idle);
     }
+}
+
+/// `{ 1, microseconds }`, or `{ 0, microseconds, blocked, documents, counter, its end, limit }`.
+fn read_reply(value: &Value) -> Option<(u64, Reply)> {
+    let Value::Array(parts) = value else { return None };
+    let [Value::Int(done), Value::Int(server_us), rest @ ..] = &parts[..] else { return None };
+    let server_us = u64::try_from(*server_us).ok()?;
+    if *done == 1 {
+        return Some((server_us, Reply::Done));
+    }
+    let [Value::Int(blocked_ms), account, group, counter, Value::Int(ends_ms), limit] = rest else {
+        return None;
+    };
+    let bytes = |value: &Value| match value {
+        Value::BulkString(bytes) => bytes.clone(),
+        _ => Vec::new(),
+    };
+    let whole = |value: &Value| Option::<i64>::from_redis_value_ref(value).ok().flatten();
+    let millis = |ms: i64| Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    let reply = Reply::Conflict {
+        account: bytes(account),
+        group: bytes(group),
+        blocked: millis(*blocked_ms),
+        counter: Counter {
+            left: whole(counter),
+            ends: (*ends_ms >= 0).then(|| millis(*ends_ms)),
+            limit: whole(limit),
+        },
+    };
+    Some((server_us, reply))
+}
+
+/// `<group> \n g \n <numbers, by spaces>`, or `<group> \n l \n <milliseconds>`.
+fn text_of(group: &str, message: &Message) -> String {
+    match message {
+        Message::Granted(numbers) => {
+            let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            format!("{group}\ng\n{}", numbers.join(" "))
+        }
+        Message::Look(wait) => format!("{group}\nl\n{}", wait.as_micros()),
+    }
+}
+
+/// The group and what is said about it.
+pub(super) fn read_message(text: &str) -> Option<(&str, Message)> {
+    let mut parts = text.rsplitn(3, '\n');
+    let (said, what, group) = (parts.next()?, parts.next()?, parts.next()?);
+    let message = match what {
+        "g" => Message::Granted(said.split(' ').filter_map(|it| it.parse().ok()).collect()),
+        "l" => Message::Look(Duration::from_micros(said.parse().ok()?)),
+        _ => return None,
+    };
+    Some((group, message))
 }
 
 /// A request that counts as waiting until this is dropped.

@@ -9,8 +9,9 @@ use crate::profile::GlobalLimit;
 /// Times, names and bounds of a shared ledger.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a process that says nothing is believed to be alive: the longest time for which a
-    /// crash can keep others waiting. Requests may take longer; they are renewed meanwhile.
+    /// How long a request of a Spectacles client is waited for. A process of ours is believed to be
+    /// alive for as long if it says nothing, but for 2.4 s at most. Requests of living processes
+    /// may keep others waiting for [`crate::budget::Settings::lease`], as in one process.
     pub lease: Duration,
     /// How long one call to the store may take before it counts as lost.
     pub timeout: Duration,
@@ -54,9 +55,14 @@ impl Settings {
         (self.lease.as_millis() as u64).clamp(50, 600_000)
     }
 
+    /// For how long a process that says nothing is believed to be alive.
+    pub(super) fn alive_ms(&self) -> u64 {
+        self.lease_ms().min(2_400)
+    }
+
     /// How often a process says that it is alive.
     pub(super) fn beat(&self) -> Duration {
-        Duration::from_millis(self.lease_ms()) / 3
+        Duration::from_millis(self.alive_ms()) / 4
     }
 }
 

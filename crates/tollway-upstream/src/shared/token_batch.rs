@@ -152,7 +152,7 @@ impl TokenBatch {
             rate.period.as_millis().to_string(),
             rate.spend.as_millis().to_string(),
             wanted.to_string(),
-            ledger.new_permit(1, "").replace('.', "-"),
+            format!("{}-{}", ledger.process, ledger.new_number()),
         ];
         // Counted from before the call: the store's clock for the batch starts later.
         let until = Instant::now() + rate.spend;

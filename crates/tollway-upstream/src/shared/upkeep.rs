@@ -1,23 +1,20 @@
-//! What is done in the background for one credential: staying alive, tidying up, mending.
+//! What is done in the background for one credential: staying alive, burying the dead, mending.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use redis::{FromRedisValue as _, Value};
 use tokio::time::MissedTickBehavior;
 
-use super::bucket_queue::BucketQueue;
-use super::keys::Keys;
 use super::ledger_state::LedgerState;
 use super::script;
 
-/// Names in one call.
-const RENEW_MAX: usize = 500;
 /// Keys looked at in one turn: a turn must not keep the server from others.
 const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
 
-/// Tends a ledger until it is dropped, three times a lease.
+/// Tends a ledger until it is dropped, four times in the time for which it is believed alive.
 pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(beat) = ledger.upgrade().map(|ledger| ledger.settings.beat()) else { return };
     let mut tick = tokio::time::interval(beat);
@@ -35,50 +32,49 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
             }
         };
         let Some(ledger) = ledger.upgrade() else { return };
-        if is_changed {
-            // A connection was lost or made: messages may have been missed, or never come.
-            ledger.wake_all();
-        }
         ledger.forget_idle();
         if !ledger.client.is_up() {
+            ledger.dismiss_all();
             continue;
         }
-        count(&ledger).await;
-        renew(&ledger).await;
-        if ledger.settings.mends {
+        let _ = is_changed;
+        bury(&ledger).await;
+        // Messages may have been lost with a connection; nobody waits for longer than until now.
+        ledger.wake_all();
+        if ledger.has_old_clients() && ledger.settings.mends {
             cursor = mend(&ledger, cursor).await;
         }
     }
 }
 
-/// Says that this process is alive, and learns how many are.
-async fn count(ledger: &LedgerState) {
+/// Says that this process is alive; answers those that are.
+pub(super) async fn beat(ledger: &LedgerState) -> Option<BTreeSet<u64>> {
     let keys = [ledger.prefix.key("tollway:processes")];
-    let args = [ledger.settings.lease_ms().to_string(), ledger.process.to_string()];
-    if let Ok(Value::Int(count)) = ledger.client.run(script::beat(), &keys, &args).await {
-        let count = u32::try_from(count).unwrap_or(1).max(ledger.settings.processes_min).max(1);
-        ledger.processes.store(count, Ordering::Relaxed);
-    }
+    let args = [ledger.settings.alive_ms().to_string(), ledger.process.to_string()];
+    let value = ledger.client.run(script::beat(), &keys, &args).await.ok()?;
+    let alive = Vec::<String>::from_redis_value(value).ok()?;
+    let count = u32::try_from(alive.len()).unwrap_or(1).max(ledger.settings.processes_min).max(1);
+    ledger.processes.store(count, Ordering::Relaxed);
+    Some(alive.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).collect())
 }
 
-/// Says that permits and tickets are alive that have been for a while.
-async fn renew(ledger: &LedgerState) {
-    let queues: Vec<Arc<BucketQueue>> = ledger.queues().values().map(Arc::clone).collect();
-    for queue in queues {
-        let (permits, tickets) = queue.to_renew(ledger.settings.beat());
-        let mut names: Vec<(bool, String)> = permits.into_iter().map(|name| (true, name)).collect();
-        names.extend(tickets.into_iter().map(|name| (false, name)));
-        for some in names.chunks(RENEW_MAX) {
-            let permits = some.iter().filter(|(is_permit, _)| *is_permit).count();
-            let mut args = vec![ledger.settings.lease_ms().to_string(), permits.to_string()];
-            args.extend(some.iter().map(|(_, name)| name.clone()));
-            let _ = ledger.client.run(script::renew(), &queue.keys.0, &args).await;
+/// Gives up what processes that are gone have in the documents in which somebody waits here.
+async fn bury(ledger: &Arc<LedgerState>) {
+    // Read before it is asked who is alive: every process says so before it writes a document.
+    let groups = ledger.groups();
+    let seen: Vec<_> = groups.iter().map(|group| group.processes()).collect();
+    let Some(alive) = beat(ledger).await else { return };
+    for (group, seen) in groups.iter().zip(seen) {
+        let gone: BTreeSet<u64> =
+            seen.difference(&alive).copied().filter(|process| *process != 0).collect();
+        if !gone.is_empty() {
+            group.bury(ledger, &gone);
         }
     }
 }
 
-/// Looks for buckets that nobody can leave, a bounded stretch at a time; one process of the fleet.
-async fn mend(ledger: &LedgerState, mut cursor: u64) -> u64 {
+/// Looks at buckets that nobody can leave, a bounded stretch at a time; one process of the fleet.
+async fn mend(ledger: &Arc<LedgerState>, mut cursor: u64) -> u64 {
     if !is_on_duty(ledger).await {
         return 0;
     }
@@ -96,7 +92,7 @@ async fn mend(ledger: &LedgerState, mut cursor: u64) -> u64 {
     cursor
 }
 
-async fn mend_these(ledger: &LedgerState, keys: &[String]) {
+async fn mend_these(ledger: &Arc<LedgerState>, keys: &[String]) {
     if keys.is_empty() {
         return;
     }
@@ -109,8 +105,9 @@ async fn mend_these(ledger: &LedgerState, keys: &[String]) {
     for (key, _) in keys.iter().zip(ttls).filter(|(_, ttl)| *ttl == -1) {
         let name = key.strip_prefix(ledger.prefix.as_str()).unwrap_or(key);
         let Some(bucket) = name.strip_suffix(":remaining") else { continue };
-        let keys = Keys::new(&ledger.prefix, bucket, "", false);
-        let _ = ledger.client.run(script::mend(), &keys.0, &ledger.arguments(bucket)).await;
+        if let Ok(group) = ledger.group(bucket) {
+            group.look(ledger);
+        }
     }
 }
 
@@ -129,5 +126,5 @@ async fn is_on_duty(ledger: &LedgerState) -> bool {
     }
     let mut keep = redis::cmd("PEXPIRE");
     keep.arg(&key).arg(lease_ms);
-    ledger.client.send(&keep).await.is_ok()
+    matches!(ledger.client.send(&keep).await, Ok(Value::Int(1)))
 }

@@ -4,21 +4,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollway_upstream::profile::Profile;
 
-use crate::world::{Limit, Outcomes, Plan, Shape, World};
+use crate::world::{Alone, Limit, Outcomes, Plan, Shape, World};
 
-fn profile(text: &str) -> Arc<Profile> {
+pub(crate) fn profile(text: &str) -> Arc<Profile> {
     Arc::new(Profile::parse(text).expect("a valid profile"))
 }
 
-const ONE: &str = "name = 'one'\n[[dimensions]]\nname = 'requests'\nremaining = 'r'\n";
-const TWO: &str = "name = 'two'\n[[dimensions]]\nname = 'requests'\nremaining = 'r'\n\
+pub(crate) const ONE: &str = "name = 'one'\n[[dimensions]]\nname = 'requests'\nremaining = 'r'\n";
+pub(crate) const TWO: &str = "name = 'two'\n[[dimensions]]\nname = 'requests'\nremaining = 'r'\n\
     [[dimensions]]\nname = 'tokens'\nremaining = 't'\n";
 
-fn shape() -> impl Strategy<Value = Shape> {
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     prop_oneof![Just(Shape::Anchored), Just(Shape::Grid), Just(Shape::Sliding)]
 }
 
-fn limit(units: std::ops::Range<u64>) -> impl Strategy<Value = Limit> {
+pub(crate) fn limit(units: std::ops::Range<u64>) -> impl Strategy<Value = Limit> {
     (shape(), units, 20u64..3_000).prop_map(|(shape, units, window_ms)| Limit {
         shape,
         units,
@@ -26,7 +26,7 @@ fn limit(units: std::ops::Range<u64>) -> impl Strategy<Value = Limit> {
     })
 }
 
-fn plan(routes: usize) -> impl Strategy<Value = Plan> {
+pub(crate) fn plan(routes: usize) -> impl Strategy<Value = Plan> {
     let travel = prop_oneof![0u64..20, 0u64..400, Just(0)];
     (0u64..3_000, 0..routes, travel.clone(), travel, 1u32..5).prop_map(
         |(at_ms, route, there_ms, back_ms, cost)| Plan {
@@ -60,7 +60,7 @@ proptest! {
         plans in prop::collection::vec(plan(3), 1..60),
     ) {
         let limits: Vec<_> = limits.into_iter().map(|limit| vec![limit]).collect();
-        let outcomes = World::new(profile(ONE), limits).run(&plans, 100_000);
+        let outcomes = World::new(Alone::new(profile(ONE)), limits).run(&plans, 100_000);
         prop_assert_eq!(outcomes.refused, 0);
         prop_assert_eq!(outcomes.unanswered, 0);
         prop_assert_eq!(outcomes.sent.len(), plans.len());
@@ -73,7 +73,8 @@ proptest! {
         tokens in limit(5..40),
         plans in prop::collection::vec(plan(1), 1..60),
     ) {
-        let outcomes = World::new(profile(TWO), vec![vec![requests, tokens]]).run(&plans, 100_000);
+        let world = World::new(Alone::new(profile(TWO)), vec![vec![requests, tokens]]);
+        let outcomes = world.run(&plans, 100_000);
         prop_assert_eq!(outcomes.refused, 0);
         prop_assert_eq!(outcomes.unanswered, 0);
     }
@@ -90,7 +91,7 @@ proptest! {
         }
         let losses = plans.iter().filter(|plan| plan.lost).count();
         let limits: Vec<_> = limits.into_iter().map(|limit| vec![limit]).collect();
-        let outcomes = World::new(profile(ONE), limits).run(&plans, 200_000);
+        let outcomes = World::new(Alone::new(profile(ONE)), limits).run(&plans, 200_000);
         prop_assert_eq!(outcomes.unanswered, 0);
         prop_assert!(outcomes.refused <= losses, "{} refused", outcomes.refused);
     }
@@ -107,7 +108,7 @@ proptest! {
         }
         let text = format!("{ONE}[global]\nlimit = '50/1s'\njitter = '100ms'\n");
         let free = Limit { shape: Shape::Grid, units: 1_000, window: Duration::from_secs(1) };
-        let world = World::new(profile(&text), vec![vec![free]; 40]);
+        let world = World::new(Alone::new(profile(&text)), vec![vec![free]; 40]);
         let outcomes = world.with_global(50, Duration::from_secs(1)).run(&plans, 100_000);
         prop_assert_eq!(outcomes.refused, 0);
         prop_assert_eq!(outcomes.unanswered, 0);

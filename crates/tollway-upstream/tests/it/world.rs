@@ -47,6 +47,18 @@ pub(crate) struct Plan {
     pub(crate) cost: u32,
 }
 
+/// What the limits of the upstream count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Each route for itself.
+    Routes,
+    /// Every request of the credential, by the first limit.
+    Credential,
+    /// One of two buckets for each two routes, which clients cannot tell apart: the answer names
+    /// it.
+    Named,
+}
+
 /// What happened.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
@@ -60,40 +72,110 @@ pub(crate) struct Outcomes {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ask(usize),
-    Arrive(usize, Ticket),
-    Answer(usize, Ticket),
-    Lose(usize, Ticket),
+    Arrive(usize),
+    Answer(usize),
+    Lose(usize),
     Look,
 }
 
-pub(crate) struct World {
-    pub(crate) budgets: Budgets,
+/// Who lets the requests go that are judged: one process, or a fleet.
+pub(crate) trait Desk {
+    fn claim(&mut self, index: usize, claim: &Claim, now: Timestamp);
+    /// The answer to a request; none if it is lost.
+    fn answer(&mut self, index: usize, observation: Option<&Observation>, now: Timestamp);
+    /// A request that may go.
+    fn next(&mut self, now: Timestamp) -> Option<usize>;
+    /// When to ask again.
+    fn earliest(&mut self, now: Timestamp) -> Option<Timestamp>;
+}
+
+/// Budgets of one process.
+pub(crate) struct Alone {
+    budgets: Budgets,
+    waiting: BTreeMap<Waiter, usize>,
+    tickets: HashMap<usize, Ticket>,
+    ready: Vec<usize>,
+}
+
+impl Alone {
+    pub(crate) fn new(profile: Arc<Profile>) -> Self {
+        let budgets = Budgets::new(profile, Settings::default());
+        let (waiting, tickets, ready) = (BTreeMap::new(), HashMap::new(), Vec::new());
+        Self { budgets, waiting, tickets, ready }
+    }
+}
+
+impl Desk for Alone {
+    fn claim(&mut self, index: usize, claim: &Claim, now: Timestamp) {
+        match self.budgets.claim(claim, now) {
+            Ok(Granted::Now(ticket)) => {
+                self.tickets.insert(index, ticket);
+                self.ready.push(index);
+            }
+            Ok(Granted::Later(waiter)) => {
+                self.waiting.insert(waiter, index);
+            }
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+
+    fn answer(&mut self, index: usize, observation: Option<&Observation>, now: Timestamp) {
+        let ticket = self.tickets.remove(&index).expect("it was let go");
+        match observation {
+            Some(observation) => self.budgets.observe(ticket, observation, now),
+            None => self.budgets.abandon(ticket, now),
+        }
+    }
+
+    fn next(&mut self, now: Timestamp) -> Option<usize> {
+        if let Some(index) = self.ready.pop() {
+            return Some(index);
+        }
+        let (waiter, ticket) = self.budgets.next(now)?;
+        let index = self.waiting.remove(&waiter).expect("it waited");
+        self.tickets.insert(index, ticket);
+        Some(index)
+    }
+
+    fn earliest(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let at = self.budgets.earliest(now);
+        assert!(at.is_none_or(|at| at > now), "told to look again at once, at {at:?}");
+        at
+    }
+}
+
+pub(crate) struct World<D = Alone> {
+    desk: D,
     limits: Vec<Vec<Limit>>,
     counts: HashMap<(usize, usize), Count>,
+    counted: Counted,
     global: Option<(u64, Duration, Vec<u64>)>,
     queue: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
     seq: u64,
-    answers: HashMap<Ticket, Observation>,
-    waiting: BTreeMap<Waiter, usize>,
+    answers: HashMap<usize, Observation>,
     flying: HashMap<usize, usize>,
     outcomes: Outcomes,
 }
 
 /// Requests to routes 0, 1, 2 ... of an upstream whose routes have limits of their own.
-impl World {
-    pub(crate) fn new(profile: Arc<Profile>, limits: Vec<Vec<Limit>>) -> Self {
+impl<D: Desk> World<D> {
+    pub(crate) fn new(desk: D, limits: Vec<Vec<Limit>>) -> Self {
         Self {
-            budgets: Budgets::new(profile, Settings::default()),
+            desk,
             limits,
             counts: HashMap::new(),
+            counted: Counted::Routes,
             global: None,
             queue: BinaryHeap::new(),
             seq: 0,
             answers: HashMap::new(),
-            waiting: BTreeMap::new(),
             flying: HashMap::new(),
             outcomes: Outcomes::default(),
         }
+    }
+
+    pub(crate) fn counting(self, counted: Counted) -> Self {
+        Self { counted, ..self }
     }
 
     /// The upstream also counts all requests in a window that slides.
@@ -115,7 +197,7 @@ impl World {
             self.look(plans, now);
         }
         assert!(self.queue.is_empty(), "still busy after {most} events");
-        self.outcomes.unanswered = self.waiting.len();
+        self.outcomes.unanswered = plans.len() - self.outcomes.sent.len();
         self.outcomes.ended = now;
         self.outcomes
     }
@@ -128,55 +210,52 @@ impl World {
     fn step(&mut self, plans: &[Plan], event: Event, now: Timestamp) {
         match event {
             Event::Ask(index) => {
-                let route = Route::new("GET", &format!("/{}", plans[index].route), "");
+                let route = match self.counted {
+                    Counted::Named => plans[index].route / 2,
+                    Counted::Routes | Counted::Credential => plans[index].route,
+                };
+                let route = Route::new("GET", &format!("/{route}"), "");
                 let claim = Claim::new(route).cost(0, 1).cost(1, plans[index].cost);
-                match self.budgets.claim(&claim, now) {
-                    Ok(Granted::Now(ticket)) => self.send(plans, index, ticket, now),
-                    Ok(Granted::Later(waiter)) => {
-                        self.waiting.insert(waiter, index);
-                    }
-                    Err(refusal) => panic!("{refusal}"),
-                }
+                self.desk.claim(index, &claim, now);
             }
-            Event::Arrive(index, ticket) => {
-                let observation = self.serve(&plans[index], now);
+            Event::Arrive(index) => {
+                let mut observation = self.serve(&plans[index], now);
+                if self.counted == Counted::Named {
+                    observation.bucket = Some(format!("b{}", plans[index].route).into());
+                }
                 self.outcomes.refused += usize::from(observation.is_limited());
-                self.answers.insert(ticket, observation);
+                self.answers.insert(index, observation);
                 let back = now.after(Duration::from_millis(plans[index].back_ms));
                 let lost = plans[index].lost;
-                let event =
-                    if lost { Event::Lose(index, ticket) } else { Event::Answer(index, ticket) };
-                self.push(back, event);
+                self.push(back, if lost { Event::Lose(index) } else { Event::Answer(index) });
             }
-            Event::Answer(index, ticket) => {
+            Event::Answer(index) => {
                 *self.flying.entry(plans[index].route).or_default() -= 1;
-                let observation = self.answers.remove(&ticket).expect("it was answered");
-                self.budgets.observe(ticket, &observation, now);
+                let observation = self.answers.remove(&index).expect("it was answered");
+                self.desk.answer(index, Some(&observation), now);
             }
-            Event::Lose(index, ticket) => {
+            Event::Lose(index) => {
                 *self.flying.entry(plans[index].route).or_default() -= 1;
-                self.budgets.abandon(ticket, now);
+                self.desk.answer(index, None, now);
             }
             Event::Look => {}
         }
     }
 
     fn look(&mut self, plans: &[Plan], now: Timestamp) {
-        while let Some((waiter, ticket)) = self.budgets.next(now) {
-            let index = self.waiting.remove(&waiter).expect("it waited");
-            self.send(plans, index, ticket, now);
+        while let Some(index) = self.desk.next(now) {
+            self.send(plans, index, now);
         }
-        let next = self.budgets.earliest(now);
+        let next = self.desk.earliest(now);
         let known = self.queue.peek().map(|Reverse((at, ..))| *at);
         if let Some(at) = next
             && known.is_none_or(|known| at < known)
         {
-            assert!(at > now, "told to look again at once, at {at:?}");
             self.push(at, Event::Look);
         }
     }
 
-    fn send(&mut self, plans: &[Plan], index: usize, ticket: Ticket, now: Timestamp) {
+    fn send(&mut self, plans: &[Plan], index: usize, now: Timestamp) {
         let plan = &plans[index];
         self.outcomes.sent.push((index, now));
         let flying = self.flying.entry(plan.route).or_default();
@@ -184,7 +263,7 @@ impl World {
         let most = self.outcomes.in_flight_most.entry(plan.route).or_default();
         *most = (*most).max(*flying);
         let there = now.after(Duration::from_millis(plan.there_ms));
-        self.push(there, Event::Arrive(index, ticket));
+        self.push(there, Event::Arrive(index));
     }
 
     /// The upstream: takes from every limit or from none.
@@ -199,11 +278,12 @@ impl World {
             }
             log.push(now_ns);
         }
-        let limits = self.limits[plan.route].clone();
+        let slot = if self.counted == Counted::Credential { 0 } else { plan.route };
+        let limits = self.limits[slot].clone();
         let costs = [1, u64::from(plan.cost)];
         let standing = |count: &Count, limit: &Limit| count.left(limit, now_ns);
         let mut counts: Vec<Count> = (0..limits.len())
-            .map(|dimension| self.counts.get(&(plan.route, dimension)).copied().unwrap_or_default())
+            .map(|dimension| self.counts.get(&(slot, dimension)).copied().unwrap_or_default())
             .collect();
         let fits = limits
             .iter()
@@ -213,7 +293,7 @@ impl World {
         if fits {
             for (dimension, (limit, count)) in limits.iter().zip(&mut counts).enumerate() {
                 count.take(limit, costs[dimension], now_ns);
-                self.counts.insert((plan.route, dimension), *count);
+                self.counts.insert((slot, dimension), *count);
             }
         }
         let readings = limits.iter().zip(&counts).enumerate();

@@ -3,6 +3,7 @@
 use tollway_core::Timestamp;
 
 use super::{Kind, Meter, Witness};
+use crate::budget::encoding::encoded;
 use crate::profile::Dimension;
 
 /// What is kept of a meter while its bucket is idle.
@@ -18,6 +19,8 @@ pub(in crate::budget) struct Rest {
     at_ns: u64,
     resets_ns: u64,
 }
+
+encoded!(Rest { dimension, part, kind, limit, remaining, window_ms, early_ms, at_ns, resets_ns });
 
 impl Meter {
     /// Whether there is nothing to remember that [`Rest`] does not hold.
@@ -72,6 +75,11 @@ impl Meter {
 }
 
 impl Rest {
+    #[cfg(feature = "redis")]
+    pub(in crate::budget) fn resets_at(&self) -> Timestamp {
+        Timestamp::from_nanos(self.resets_ns)
+    }
+
     /// Whether it says anything that a new meter would not, except the limit.
     pub(in crate::budget) fn says_something(&self, now: Timestamp) -> bool {
         self.resets_ns > now.as_nanos() && self.remaining < self.limit

@@ -10,7 +10,7 @@ use tollway_testkit::servers::{Engine, Server};
 use tollway_upstream::shared::{Naming, RedisLedger, Settings};
 
 use super::stage::{
-    PATIENCE, Stage, World, claim, join, settings, take_all, told, try_claim, until,
+    PATIENCE, Stage, World, claim, join, settings, standing, take_all, told, try_claim, until,
 };
 
 const LEASE: Duration = Duration::from_millis(600);
@@ -54,11 +54,7 @@ async fn a_process_killed_in_mid_burst_stalls_the_others_for_one_lease_at_most()
                 })
             })
             .collect();
-        until("all stand in line", async || {
-            let line = format!("ZCARD ${}:tollway:waiting", super::stage::ROUTE);
-            stage.tell::<i64>(&line).await == 5
-        })
-        .await;
+        until("all stand in line", async || standing(&stage.ledger).await.0 == 5).await;
         child.0.kill().unwrap();
         child.0.wait().unwrap();
         for waiter in waiting {
@@ -81,13 +77,7 @@ async fn in_a_process_of_its_own() {
             tokio::spawn(async move { claim(&ledger).await })
         })
         .collect();
-    let client = redis::Client::open(url).unwrap();
-    let mut raw = client.get_multiplexed_async_connection().await.unwrap();
-    let key = format!("{name}:{}:tollway:waiting", super::stage::ROUTE);
-    until("both stand in line", async || {
-        redis::cmd("ZCARD").arg(&key).query_async::<i64>(&mut raw).await.unwrap() == 2
-    })
-    .await;
+    until("both stand in line", async || standing(&ledger).await.0 == 2).await;
     println!("holds");
     for waiter in waiters {
         let _ = waiter.await;
@@ -108,6 +98,36 @@ async fn while_the_store_is_gone_each_process_keeps_to_its_part() {
         claim(&stage.ledger).await.complete(&told(20, 19, 600_000, 1_000));
         let taken = take_all(&stage.ledger, 50).await.len();
         assert!((1..=5).contains(&taken), "{engine:?}: {taken} of 20 by one of four");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_store_is_back_it_is_told_what_was_let_go_and_everybody_waits_there_again() {
+    for engine in Engine::available() {
+        let mut server = Server::start(engine, &[]);
+        let settings = Settings { timeout: Duration::from_millis(300), ..settings(LEASE) };
+        let stage = Stage::at(&server.url(), settings).await;
+        server.kill();
+        until("the loss is noticed", async || !stage.ledger.is_connected()).await;
+        // Alone: one is answered, two are under way, and one waits here for the end of the window.
+        claim(&stage.ledger).await.complete(&told(3, 2, 600_000, 1_000));
+        let under_way = take_all(&stage.ledger, 9).await;
+        assert_eq!(under_way.len(), 2, "{engine:?}");
+        let waiting = {
+            let ledger = stage.ledger.clone();
+            tokio::spawn(async move { claim(&ledger).await })
+        };
+        tokio::task::yield_now().await;
+        server.restart();
+        until("whoever waits waits in the store", async || {
+            stage.ledger.is_connected() && standing(&stage.ledger).await == (1, 2)
+        })
+        .await;
+        let other = stage.process().await;
+        assert!(try_claim(&other).await.is_err(), "{engine:?}: all three are told of");
+        under_way.into_iter().for_each(tollway_upstream::budget::Permit::cancel);
+        let permit = tokio::time::timeout(PATIENCE, waiting).await.expect("it is woken").unwrap();
+        permit.complete(&told(3, 1, 600_000, 1_000));
     }
 }
 

@@ -8,7 +8,8 @@ use tollway_upstream::budget::{Claim, Ledger as _, Reason};
 use tollway_upstream::shared::RedisLedger;
 
 use super::stage::{
-    PATIENCE, ROUTE, Stage, World, claim, route, settings, take_all, told, try_claim, until,
+    PATIENCE, ROUTE, Stage, World, claim, route, settings, standing, take_all, told, try_claim,
+    until,
 };
 
 const LONG: Duration = Duration::from_secs(120);
@@ -42,20 +43,17 @@ async fn three_clients_with_twelve_requests_need_four_windows_of_three() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_let_go_in_the_last_window_that_counts_in_this_one_gives_no_place_back() {
     for engine in Engine::available() {
-        let stage = Stage::of_five(engine, LONG).await;
+        let stage = Stage::new(engine, settings(LONG)).await;
+        claim(&stage.ledger).await.complete(&told(5, 4, 300, 1_000));
         let slow = claim(&stage.ledger).await;
         // The window ends while it is on its way.
-        let _: i64 = stage.tell(&format!("HSET ${ROUTE}:tollway:window ends 1")).await;
-        let _: i64 = stage.tell(&format!("DEL ${ROUTE}:remaining ${ROUTE}:tollway:low")).await;
+        stage.until("the window is over", |left, _| left.is_none()).await;
         let next = claim(&stage.ledger).await;
         assert_eq!(stage.remaining().await, Some(3), "{engine:?}: a place is kept for it");
         next.complete(&told(5, 3, 600_000, 700_000));
         stage.until("the end is known", |_, ttl| ttl > 0).await;
         slow.complete(&told(5, 3, 600_000, 700_000));
-        until("it is answered", async || {
-            stage.tell::<i64>(&format!("ZCARD ${ROUTE}:tollway:leases")).await == 0
-        })
-        .await;
+        until("it is answered", async || standing(&stage.ledger).await.1 == 0).await;
         assert_eq!(stage.remaining().await, Some(3), "{engine:?}: the upstream has counted both");
     }
 }
@@ -115,10 +113,7 @@ async fn a_permit_that_was_never_sent_gives_its_place_back() {
         stage.until("all are back", |left, ttl| left == Some(4) && ttl > 0).await;
         // One that was sent is not.
         drop(claim(&stage.ledger).await);
-        until("it is over", async || {
-            stage.tell::<i64>(&format!("ZCARD ${ROUTE}:tollway:leases")).await == 0
-        })
-        .await;
+        until("it is over", async || standing(&stage.ledger).await.1 == 0).await;
         assert_eq!(stage.remaining().await, Some(3), "{engine:?}");
     }
 }
@@ -217,8 +212,8 @@ fn waiter(ledger: &RedisLedger) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move { drop(claim(&ledger).await) })
 }
 
-async fn line(stage: &Stage) -> i64 {
-    stage.tell(&format!("ZCARD ${ROUTE}:tollway:waiting")).await
+async fn line(stage: &Stage) -> usize {
+    standing(&stage.ledger).await.0
 }
 
 /// Scripts that the server ran so far, for all tests that share it.

@@ -135,7 +135,7 @@ async fn the_peers_own_deadlock_is_healed_for_the_peer_and_for_us() {
         let lines = peer.lines().await;
         assert!(lines.iter().any(|line| line.starts_with("all")), "{engine:?}: {lines:?}");
         // And for us, with nobody else there.
-        let _: () = stage.tell(&format!("DEL ${ROUTE}:remaining ${ROUTE}:tollway:window")).await;
+        let _: () = stage.tell(&format!("DEL ${ROUTE}:remaining $tollway:budgets:{ROUTE}")).await;
         let _: () = stage.tell(&format!("SET ${ROUTE}:remaining 0 NX")).await;
         drop(claim(&stage.ledger).await);
     }

@@ -10,7 +10,7 @@ use tollway_core::Timestamp;
 use tollway_core::fields::Lines;
 use tollway_sim::fake_api::{Counters, Fault, Request, Spec, Upstream};
 use tollway_testkit::servers::Engine;
-use tollway_upstream::budget::{Claim, Ledger as _, Permit, Refusal};
+use tollway_upstream::budget::{self, Claim, Ledger as _, Permit, Refusal};
 use tollway_upstream::pace::Outcome;
 use tollway_upstream::profile::{Observation, Profile, Reading, Response, Route, Scope};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};
@@ -32,7 +32,11 @@ pub(crate) struct Stage {
 /// Settings with a short lease, and names as old clients write them.
 pub(crate) fn settings(lease: Duration) -> Settings {
     let naming = Naming::Spectacles;
-    Settings { lease, naming, timeout: Duration::from_secs(5), ..Settings::default() }
+    let timeout = Duration::from_secs(5);
+    // So long that nothing in a test happens because it is over.
+    let bounds =
+        budget::Settings { lease: Duration::from_secs(120), ..budget::Settings::default() };
+    Settings { lease, naming, timeout, bounds, ..Settings::default() }
 }
 
 /// A bare profile: without a limit over all routes, which most tests do not want.
@@ -78,31 +82,6 @@ impl Stage {
         words.for_each(|word| {
             cmd.arg(word);
         });
-        cmd.query_async(&mut self.raw.clone()).await.unwrap()
-    }
-
-    /// Sends commands together; `$` stands for the prefix.
-    pub(crate) async fn tell_all(&self, commands: &[String]) -> Vec<Value> {
-        let mut pipe = redis::pipe();
-        for command in commands {
-            let mut words = command.split(' ');
-            pipe.cmd(words.next().unwrap());
-            for word in words {
-                pipe.arg(word.replace('$', &format!("{}:", self.name)));
-            }
-        }
-        pipe.query_async(&mut self.raw.clone()).await.unwrap()
-    }
-
-    /// Sends a command in which `@` stands for the text of a script.
-    pub(crate) async fn tell_script<T: FromRedisValue>(&self, command: &str, script: &str) -> T {
-        let mut cmd = redis::Cmd::new();
-        for word in command.split(' ') {
-            match word {
-                "@" => cmd.arg(script),
-                word => cmd.arg(word.replace('$', &format!("{}:", self.name))),
-            };
-        }
         cmd.query_async(&mut self.raw.clone()).await.unwrap()
     }
 
@@ -160,6 +139,15 @@ impl Stage {
 pub(crate) async fn join(url: &str, name: &str, settings: &Settings) -> RedisLedger {
     let fleet = Fleet::connect(url, settings.clone()).await.unwrap();
     fleet.ledger(Prefix::named(name), profile()).await.unwrap()
+}
+
+/// How many wait, and how many are under way, in all buckets of a ledger.
+pub(crate) async fn standing(ledger: &RedisLedger) -> (usize, u32) {
+    let page = ledger.buckets(0, 1_000).await.unwrap();
+    let sum = |(queued, flying), view: &budget::BucketView| {
+        (queued + view.queued, flying + view.in_flight)
+    };
+    page.buckets.iter().fold((0, 0), sum)
 }
 
 /// Waits for a condition, and fails if it does not come true in time.
