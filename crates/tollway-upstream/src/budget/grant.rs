@@ -224,9 +224,13 @@ impl Budgets {
             return;
         }
         match before {
-            Some(Noted::Ready { key, exempt }) => {
+            // A request that has moved to another bucket may have taken its place along.
+            Some(Noted::Ready { key, exempt })
+                if self.ready[usize::from(exempt)].get(&key) == Some(&slot) =>
+            {
                 self.ready[usize::from(exempt)].remove(&key);
             }
+            Some(Noted::Ready { .. }) => {}
             Some(Noted::Timer(at)) => {
                 self.timers.remove(&(at, slot));
             }

@@ -66,6 +66,27 @@ async fn a_route_whose_bucket_has_two_names_in_turn_does_not_stand_still() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_burst_whose_answers_name_two_buckets_in_turn_is_served_to_the_end() {
+    for engine in Engine::available() {
+        let stage = learning(engine).await;
+        let calls: Vec<_> = (0..24_u64)
+            .map(|index| {
+                let ledger = stage.ledger.clone();
+                tokio::spawn(async move {
+                    let permit = claim_on(&ledger, get()).await;
+                    let bucket = Some(if index % 2 == 0 { "new" } else { "old" }.into());
+                    let left = 4 - index / 2 % 5;
+                    permit.complete(&Observation { bucket, ..told(5, left, 50, 1_000 + index) });
+                })
+            })
+            .collect();
+        for call in calls {
+            tokio::time::timeout(PATIENCE, call).await.expect("no stall").unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn however_long_requests_and_answers_are_under_way_no_window_gets_more_than_its_limit() {
     for engine in Engine::available() {
         for naming in [Naming::Learned, Naming::Spectacles] {
