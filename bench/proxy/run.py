@@ -117,7 +117,7 @@ def memory(tollway, wanted):
             file.write(without_global("crates/tollway-sim/src/upstream/profiles/discord.toml", r"^global = [^\n]*$"))
         fake = stack.enter_context(Running(tollway, "fake-upstream", "--spec", spec))
         ours = stack.enter_context(Running(tollway, "proxy", "--profile", profile, "--upstream", fake.url,
-                                           "--listen", "127.0.0.1:0"))
+                                           "--listen", "127.0.0.1:0", "--admin", "/-/tollway"))
         measure(ours, 2)
         before, counted, first = resident(ours.pid), 0, 1_000_000
         while counted < wanted:
@@ -126,7 +126,7 @@ def memory(tollway, wanted):
                 copy.write(source.read().replace("1000000", str(first)))
             sent = wrk(ours.url, channels, 2)["requests"]
             first += sent + 10 * CONNECTIONS
-            now = count_buckets(ours.url)
+            now = count_buckets(f"{ours.url}/-/tollway")
             if now <= counted:
                 raise SystemExit(f"{counted} buckets and no more")
             counted = now
@@ -135,10 +135,10 @@ def memory(tollway, wanted):
             "bytes_per_bucket": round((after - before) / counted, 1)}
 
 
-def count_buckets(url):
+def count_buckets(admin):
     count, cursor = 0, ""
     while cursor is not None:
-        page = json.load(urllib.request.urlopen(f"{url}/admin/buckets?max=1000{cursor}", timeout=60))
+        page = json.load(urllib.request.urlopen(f"{admin}/admin/buckets?max=1000{cursor}", timeout=60))
         count += len(page["buckets"])
         cursor = f"&cursor={page['next']}" if page.get("next") is not None else None
     return count

@@ -1,5 +1,6 @@
 //! `tollway proxy`: budgets in front of an upstream, from flags and environment.
 
+mod admin_place;
 mod invalid_requests;
 mod ledgers;
 mod naming;
@@ -17,8 +18,10 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollway_core::fields::Hosts;
 use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
+use tollway_upstream::profile::Profile;
 use tracing::info;
 
+use admin_place::AdminPlace;
 use invalid_requests::InvalidCounter;
 
 /// How long a stop waits for requests at work.
@@ -62,9 +65,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
 
-    /// Where to serve health, metrics and /admin [default: with --listen]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    admin: Option<SocketAddr>,
+    /// Where to serve health, metrics and /admin: an address, a path prefix on --listen such as
+    /// /-/tollway, or off [default: 127.0.0.1:8091, or a free port if that is taken]
+    #[arg(long, value_name = "ADDRESS:PORT|/PREFIX|off")]
+    admin: Option<AdminPlace>,
 
     /// Accept connections from other machines although no admin token is set
     #[arg(long)]
@@ -79,9 +83,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     patience: Duration,
 
-    /// How long to wait for the head of the upstream's response
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
-    timeout: Duration,
+    /// How long to wait for the head of the upstream's response [default: the profile's, or 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+
+    /// How long a body may stand still, in either direction [default: the profile's, or 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    idle: Option<Duration>,
 
     /// How many invalid requests, in what time, make the upstream ban the address; or off
     #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
@@ -99,6 +107,19 @@ pub(crate) struct Args {
     /// The share of a client, relative to 1 for the others; may be given repeatedly
     #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
     weight: Vec<(String, u32)>,
+
+    /// The largest body that is kept, to be sent again after a refusal (--requests-max and 256 MiB
+    /// bound them together)
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    resend_max: usize,
+
+    /// How many WebSockets may be open
+    #[arg(long, value_name = "COUNT", default_value_t = 1_024)]
+    tunnels_max: usize,
+
+    /// How long a WebSocket may stand still
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    tunnel_idle: Duration,
 
     /// How many requests may be active or waiting
     #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
@@ -141,7 +162,11 @@ async fn serve(args: Args) -> Result<()> {
     tollway_server::logs::start(args.log_format == LogFormatArg::Json);
     args.keys.check(&args.store)?;
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-    for address in [Some(args.listen), args.admin].into_iter().flatten() {
+    let admin_address = match &args.admin {
+        Some(AdminPlace::Address(address)) => Some(*address),
+        _ => None,
+    };
+    for address in [args.listen].into_iter().chain(admin_address) {
         if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
             bail!("{address} can be reached by others: set {TOKEN}, or pass --listen-public");
         }
@@ -154,10 +179,7 @@ async fn serve(args: Args) -> Result<()> {
     // Before anything else is touched: a second process started by mistake ends here, and leaves
     // the first one's --state alone.
     let listener = bind(args.listen).await?;
-    let admin_listener = match args.admin {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    };
+    let admin_listener = AdminPlace::listen(args.admin.as_ref(), args.listen).await?;
     let start_without = !args.store_required;
     let state = args.state.as_deref();
     let counter = match (&*args.invalid, &*args.store) {
@@ -171,13 +193,15 @@ async fn serve(args: Args) -> Result<()> {
         ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
     let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
+    let settings = settings(&args, token, &profile)?;
+    let prefix = settings.admin.prefix.clone();
     let parts = Parts {
         upstream,
         ledgers,
         profile,
         guard: counter.guard()?,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
-        settings: settings(&args, token)?,
+        settings,
     };
     // Before anybody knows the address: a signal that comes then would end the process at once.
     let signals = Signals::new()?;
@@ -197,11 +221,14 @@ async fn serve(args: Args) -> Result<()> {
         "started"
     );
     let mut out = std::io::stdout();
-    writeln!(out, "proxy  http://{}", listener.local_addr()?)?;
+    let address = listener.local_addr()?;
+    writeln!(out, "proxy  http://{address}")?;
     proxy.listen(listener);
     if let Some(listener) = admin_listener {
         writeln!(out, "admin  http://{}", listener.local_addr()?)?;
         proxy.listen_admin(listener);
+    } else if let Some(prefix) = prefix {
+        writeln!(out, "admin  http://{address}{prefix}")?;
     }
     out.flush()?;
     let keeping = counter.keep_file();
@@ -216,7 +243,7 @@ async fn serve(args: Args) -> Result<()> {
     saved
 }
 
-fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
+fn settings(args: &Args, token: Option<String>, profile: &Profile) -> Result<Settings> {
     let versions = match args.http.as_deref() {
         None => Versions::Negotiated,
         Some("1.1" | "1") => Versions::Http1,
@@ -227,15 +254,20 @@ fn settings(args: &Args, token: Option<String>) -> Result<Settings> {
     for name in &args.host {
         hosts.add(name).with_context(|| format!("--host {name}"))?;
     }
+    let of_profile = Settings::for_profile(profile);
     Ok(Settings {
         hosts,
         patience: args.patience,
-        head_timeout: args.timeout,
+        head_timeout: args.timeout.unwrap_or(of_profile.head_timeout),
+        idle_timeout: args.idle.unwrap_or(of_profile.idle_timeout),
         requests_max: args.requests_max,
+        replay_bytes_max: args.resend_max,
+        tunnels_max: args.tunnels_max,
+        tunnel_idle: args.tunnel_idle,
         weights: args.weight.iter().cloned().collect::<HashMap<_, _>>(),
         versions,
-        admin: Admin { apart: args.admin.is_some(), token },
-        ..Settings::default()
+        admin: Admin { prefix: AdminPlace::prefix(args.admin.as_ref()), token },
+        ..of_profile
     })
 }
 

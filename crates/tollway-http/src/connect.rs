@@ -55,9 +55,11 @@ pub struct Options<'a> {
     pub idle_max: usize,
 }
 
-/// Whether an error means that nothing was sent.
+/// Whether an error means that nothing was sent: there was no connection, or it was closed before
+/// the request's turn came on it.
 pub fn was_not_sent(error: &Error) -> bool {
-    error.is_connect()
+    let cause = std::error::Error::source(error).and_then(|it| it.downcast_ref::<hyper::Error>());
+    error.is_connect() || cause.is_some_and(hyper::Error::is_canceled)
 }
 
 /// A pool of connections.
@@ -70,6 +72,26 @@ where
     B: hyper::body::Body + Send,
     B::Data: Send,
 {
+    Ok(pool_of(connector(options)?, options))
+}
+
+/// What opens the connections of a pool, for whoever wants one outside of it.
+///
+/// # Errors
+///
+/// If the certificates to trust cannot be read.
+pub fn connector(options: &Options<'_>) -> io::Result<Connector> {
+    let tls = tls(options.versions, options.roots_pem)?;
+    Ok(Connector { tls, unix: options.unix.map(Arc::from), timeout: options.timeout })
+}
+
+/// A pool of the connections that `connector` opens.
+#[must_use]
+pub fn pool_of<B>(connector: Connector, options: &Options<'_>) -> Pool<B>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+{
     let mut builder = Client::builder(TokioExecutor::new());
     builder
         .pool_timer(TokioTimer::new())
@@ -78,9 +100,7 @@ where
         .pool_idle_timeout(Duration::from_secs(60))
         .http2_only(options.versions == Versions::Http2)
         .http2_keep_alive_interval(Duration::from_secs(30));
-    let tls = tls(options.versions, options.roots_pem)?;
-    let unix = options.unix.map(Arc::from);
-    Ok(builder.build(Connector { tls, unix, timeout: options.timeout }))
+    builder.build(connector)
 }
 
 fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector> {
@@ -142,11 +162,11 @@ async fn open(tls: TlsConnector, unix: Option<Arc<Path>>, uri: Uri) -> Result<St
     let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
     let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
     let socket = match unix {
-        Some(path) => Box::new(UnixStream::connect(path).await?) as Socket,
+        Some(path) => Box::new(HalfOpen::new(UnixStream::connect(path).await?)) as Socket,
         None => {
             let stream = TcpStream::connect((host.as_str(), port)).await?;
             stream.set_nodelay(true)?;
-            Box::new(stream)
+            Box::new(HalfOpen::new(stream))
         }
     };
     if !is_tls {
@@ -154,6 +174,100 @@ async fn open(tls: TlsConnector, unix: Option<Arc<Path>>, uri: Uri) -> Result<St
     }
     let stream = tls.connect(ServerName::try_from(host)?, socket).await?;
     Ok(Stream::Tls(Box::new(stream)))
+}
+
+/// A connection that is read although nothing can be written to it any more.
+///
+/// A server that refuses an upload answers, and closes while the upload is still on its way. What
+/// is written then fails before the answer is read, and with the failure the answer would be lost.
+/// So a failed write is no failure here: what comes is thrown away until the answer, or the end,
+/// is read.
+struct HalfOpen<S> {
+    inner: S,
+    is_cut: bool,
+}
+
+impl<S> HalfOpen<S> {
+    const fn new(inner: S) -> Self {
+        Self { inner, is_cut: false }
+    }
+
+    /// The outcome of a write of so many bytes.
+    fn written(
+        &mut self,
+        outcome: Poll<io::Result<usize>>,
+        bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        match outcome {
+            Poll::Ready(Err(error)) if is_cut(&error) => {
+                self.is_cut = true;
+                Poll::Ready(Ok(bytes))
+            }
+            other => other,
+        }
+    }
+
+    /// The outcome of a call that has nothing more to do.
+    fn ended(&mut self, outcome: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        self.written(outcome.map(|done| done.map(|()| 0)), 0).map(|done| done.map(|_| ()))
+    }
+}
+
+/// Whether the other side no longer takes anything.
+fn is_cut(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected)
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HalfOpen<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HalfOpen<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_cut {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let outcome = Pin::new(&mut self.inner).poll_write(context, bytes);
+        self.written(outcome, bytes.len())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.inner).poll_flush(context);
+        self.ended(outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.ended(outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let bytes = slices.iter().map(|slice| slice.len()).sum();
+        if self.is_cut {
+            return Poll::Ready(Ok(bytes));
+        }
+        let outcome = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        self.written(outcome, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
 }
 
 /// What a connection goes through: the network, or a Unix socket.

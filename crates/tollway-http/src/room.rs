@@ -59,6 +59,14 @@ impl RoomGuard {
         self.bytes.fetch_add(more, Ordering::Relaxed);
         true
     }
+
+    /// Gives back `less` of the bytes that it holds.
+    pub fn shrink(&self, less: u64) {
+        let taken = |held: u64| Some(held.saturating_sub(less));
+        let before = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        let given = before.unwrap_or_else(|held| held).min(less);
+        self.room.bytes.fetch_sub(given, Ordering::Relaxed);
+    }
 }
 
 impl Drop for RoomGuard {
@@ -81,6 +89,9 @@ mod tests {
         assert!(room.enter(70).is_none(), "40 and 70 are more than 100");
         let three = room.enter(50).unwrap();
         assert!(!three.extend(20) && three.extend(10));
+        three.shrink(30);
+        assert_eq!(room.bytes(), 70);
+        assert!(three.extend(30));
         drop((two, three));
         assert_eq!((room.requests(), room.bytes()), (0, 0));
     }

@@ -33,11 +33,6 @@ use tollway_upstream::budget::{BucketView, Knowledge, Why};
 /// Buckets in one page.
 const PAGE_MAX: usize = 1_000;
 
-/// Whether the proxy answers this path itself.
-pub(super) fn is_ours(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/metrics") || path.starts_with("/admin/")
-}
-
 /// Whether the path is one that load balancers and supervisors ask for.
 pub(super) fn is_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")

@@ -1,90 +1,28 @@
 //! Bodies on their way through: never whole in memory, never standing still for ever.
 //!
 //! ```text
-//!  client ─► TimedBody ─► [PeekedBody] ─► upstream        the beginning may decide about the lane
-//!               └─ ReplayBuffer: the same chunks for another try, while they are few
+//!  client ─► TimedBody ─► PeekedBody ─► upstream    the beginning may decide about the lane
 //!  upstream ─► TimedBody ─► PeekedBody ─► TimedBody ─► client    the beginning may say why
 //! ```
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
+
+use crate::upload::ReplayBuffer;
 
 /// Why a body broke off.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Any body.
 pub(super) type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// What comes next of a body.
-type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;
-
-/// What went by of an upload, kept for another try as long as it is small.
-#[derive(Clone, Debug)]
-pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
-
-#[derive(Debug)]
-struct ReplayState {
-    chunks: Vec<Bytes>,
-    bytes: usize,
-    bytes_max: usize,
-    /// More went by than is kept, or something that cannot be sent again.
-    is_incomplete: bool,
-    /// The end went by.
-    is_ended: bool,
-    /// When something went by last, for the timeout of the head.
-    moved_at: Instant,
-}
-
-impl ReplayBuffer {
-    pub(super) fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(ReplayState {
-            chunks: Vec::new(),
-            bytes: 0,
-            bytes_max,
-            is_incomplete: false,
-            is_ended: false,
-            moved_at: Instant::now(),
-        })))
-    }
-
-    /// The whole body once more, if it went by and was small enough.
-    pub(super) fn chunks(&self) -> Option<Vec<Bytes>> {
-        let kept = self.lock();
-        (kept.is_ended && !kept.is_incomplete).then(|| kept.chunks.clone())
-    }
-
-    pub(super) fn moved_at(&self) -> Instant {
-        self.lock().moved_at
-    }
-
-    fn keep(&self, frame: Option<&Frame<Bytes>>, is_last: bool) {
-        let mut kept = self.lock();
-        kept.moved_at = Instant::now();
-        kept.is_ended |= is_last || frame.is_none();
-        let Some(frame) = frame.filter(|_| !kept.is_incomplete) else { return };
-        match frame.data_ref() {
-            Some(chunk) if kept.bytes + chunk.len() <= kept.bytes_max => {
-                kept.bytes += chunk.len();
-                kept.chunks.push(chunk.clone());
-            }
-            // Too much, or trailers: it cannot be sent again as it was.
-            _ => {
-                kept.is_incomplete = true;
-                kept.chunks = Vec::new();
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReplayState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub(super) type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;
 
 /// A body that fails when it stands still for too long.
 pub(super) struct TimedBody<B> {
@@ -164,21 +102,50 @@ impl<B: HttpBody<Data = Bytes, Error = BoxError> + Unpin> PeekedBody<B> {
         Self { chunks: chunks.into_iter().map(Frame::data).collect(), bytes, rest: None }
     }
 
+    /// A body of which nothing was read yet.
+    pub(super) fn before(rest: B) -> Self {
+        Self { chunks: VecDeque::new(), bytes: 0, rest: Some(rest) }
+    }
+
+    /// These chunks, and then what was not yet taken out of another.
+    pub(super) fn resumed(chunks: Vec<Bytes>, other: Self) -> Self {
+        Self { rest: other.rest, ..Self::only(chunks) }
+    }
+
     /// Reads up to about `bytes_max` bytes of `rest`.
     pub(super) async fn read(rest: B, bytes_max: usize) -> Result<Self, BoxError> {
-        let mut peeked = Self { chunks: VecDeque::new(), bytes: 0, rest: Some(rest) };
-        while peeked.bytes < bytes_max as u64 {
-            let Some(rest) = peeked.rest.as_mut() else { break };
+        let mut peeked = Self::before(rest);
+        peeked.fill(|bytes| bytes < bytes_max as u64).await?;
+        Ok(peeked)
+    }
+
+    /// Reads on for as long as more is wanted than the so many bytes that are here.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was read stays.
+    pub(super) async fn fill(&mut self, wants: impl Fn(u64) -> bool) -> Result<(), BoxError> {
+        while wants(self.bytes) {
+            let Some(rest) = self.rest.as_mut() else { break };
             let frame = std::future::poll_fn(|context| Pin::new(&mut *rest).poll_frame(context));
             match frame.await.transpose()? {
                 Some(frame) => {
-                    peeked.bytes += frame.data_ref().map_or(0, |chunk| chunk.len() as u64);
-                    peeked.chunks.push_back(frame);
+                    self.bytes += frame.data_ref().map_or(0, |chunk| chunk.len() as u64);
+                    self.chunks.push_back(frame);
                 }
-                None => peeked.rest = None,
+                None => self.rest = None,
             }
         }
-        Ok(peeked)
+        Ok(())
+    }
+
+    /// Reads to the end, and keeps nothing of it.
+    pub(super) async fn discard(mut self) {
+        self.chunks.clear();
+        let Some(rest) = self.rest.as_mut() else { return };
+        let mut next =
+            async || std::future::poll_fn(|context| Pin::new(&mut *rest).poll_frame(context)).await;
+        while let Some(Ok(_)) = next().await {}
     }
 
     /// What was read, in one piece.

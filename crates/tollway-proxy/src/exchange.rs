@@ -12,15 +12,19 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::State;
 use crate::body::{Body, PeekedBody, TimedBody};
 use crate::forward::ForwardedRequest;
 use crate::guard::Suspect;
 use crate::refusal::Cause;
+use crate::upload::LentBody;
 use tollway_http::connect::was_not_sent;
 use tollway_upstream::budget::Permit;
 use tollway_upstream::message;
 use tollway_upstream::profile::Observation;
+
+/// How much of a refusal's body is read before the next try, and for how long.
+const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+const REFUSAL_WITHIN: Duration = Duration::from_secs(1);
 
 /// A request that may be sent now.
 pub(super) struct Exchange {
@@ -37,7 +41,7 @@ pub(super) struct Arrived {
 }
 
 impl Exchange {
-    pub(super) async fn run(self, request: Request<Body>) -> Result<Arrived, Cause> {
+    pub(super) async fn run(self, request: Request<LentBody>) -> Result<Arrived, Cause> {
         let started = Instant::now();
         let forwarded = &self.request;
         let state = &forwarded.state;
@@ -56,6 +60,7 @@ impl Exchange {
             }
         };
         state.events.upstream_answered();
+        state.reachability.answered();
         let waited = self.permit.waited();
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
@@ -70,7 +75,13 @@ impl Exchange {
         self.permit.complete(&observation);
         forwarded.learn(head.status, &observation).await;
         drop(self.suspect);
-        let body = peeked.map_err(|_| Cause::Broken)?;
+        let mut body = peeked.map_err(|_| Cause::Broken)?;
+        if observation.is_limited() {
+            // Its connection is free for others while this request waits for its next turn.
+            let small = body.fill(|bytes| bytes < REFUSAL_BYTES_MAX);
+            let read = tokio::time::timeout(REFUSAL_WITHIN, small).await;
+            read.unwrap_or(Ok(())).map_err(|_| Cause::Broken)?;
+        }
         let response = Response::from_parts(head, body.boxed_unsync());
         Ok(Arrived { response, is_limited: observation.is_limited(), waited })
     }
@@ -78,21 +89,30 @@ impl Exchange {
 
 impl ForwardedRequest {
     /// The head of the answer, in time: counted from when the upload last moved.
-    async fn head(&self, request: Request<Body>) -> Result<Response<Incoming>, Cause> {
+    async fn head(&self, request: Request<LentBody>) -> Result<Response<Incoming>, Cause> {
         let patience = self.state.settings.head_timeout;
         let started = Instant::now();
-        let answer = self.state.pool.request(request);
+        let state = &self.state;
+        let pool = if self.is_upgrade { &state.upgrade_pool } else { &state.pool };
+        let answer = pool.request(request);
         tokio::pin!(answer);
         loop {
-            let until = self.replay.moved_at().max(started) + patience;
+            let until = self.upload.moved_at().max(started) + patience;
             match tokio::time::timeout_at(until, &mut answer).await {
-                Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    return Err(Cause::Broken);
+                Ok(Ok(response)) => {
+                    let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                    // Nobody asked for it.
+                    let is_broken = is_switched && !self.is_upgrade;
+                    return if is_broken { Err(Cause::Broken) } else { Ok(response) };
                 }
-                Ok(Ok(response)) => return Ok(response),
-                Ok(Err(error)) if was_not_sent(&error) => return Err(Cause::NoConnection),
+                Ok(Err(error)) if was_not_sent(&error) => {
+                    if error.is_connect() {
+                        self.state.reachability.failed();
+                    }
+                    return Err(Cause::NoConnection);
+                }
                 Ok(Err(_)) => return Err(Cause::Broken),
-                Err(_) if self.replay.moved_at().max(started) + patience <= Instant::now() => {
+                Err(_) if self.upload.moved_at().max(started) + patience <= Instant::now() => {
                     return Err(Cause::Late);
                 }
                 Err(_) => {}
@@ -130,13 +150,12 @@ impl ForwardedRequest {
 
 /// A future that goes on by itself if nobody waits for it any more.
 pub(super) struct Finish<T: Send + 'static> {
-    state: Arc<State>,
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
 }
 
 impl<T: Send + 'static> Finish<T> {
-    pub(super) fn new(state: Arc<State>, future: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { state, future: Some(Box::pin(future)) }
+    pub(super) fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { future: Some(Box::pin(future)) }
     }
 }
 
@@ -156,7 +175,6 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         let Some(future) = self.future.take() else { return };
-        self.state.metrics.client_gone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(future);
         }

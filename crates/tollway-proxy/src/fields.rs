@@ -105,7 +105,7 @@ fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
     }
 }
 
-fn names(value: &HeaderValue, wanted: &str) -> bool {
+pub(super) fn names(value: &HeaderValue, wanted: &str) -> bool {
     let text = value.to_str().unwrap_or_default();
     let mut items = text.split(',').map(|item| item.split(';').next().unwrap_or_default().trim());
     items.any(|item| item.eq_ignore_ascii_case(wanted))

@@ -3,9 +3,13 @@
 //! ```text
 //!  RequestOptions, room, credential ─► cached 401/404? ─► guard ─► claim ─► Exchange ─► head
 //!                                                           ▲                            │ learn
-//!                                                           └── refused, replayable ◄────┤
+//!                                                           ├── refused, replayable ◄────┤
+//!                                 Reachability::wait ───────┴── not sent ◄───────────────┤
 //!                                                                               body ◄───┘
 //! ```
+//!
+//! **Again and again.** A refused request is sent again, and so is one of which nothing was sent,
+//! as long as its turn comes within its patience. Each further try waits for a permit of its own.
 //!
 //! A client that leaves while its request waits leaves the queue. If it leaves while the request is
 //! under way, the exchange goes on up to the head of the answer and keeps its place: the budget
@@ -13,29 +17,33 @@
 //! requests.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, Version};
+use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::State;
-use crate::body::{Body, PeekedBody, ReplayBuffer, TimedBody};
+use crate::body::{Body, TimedBody};
 use crate::credential::{Account, CredentialId};
 use crate::exchange::{Arrived, Exchange, Finish};
 use crate::fields::{self, RequestOptions};
 use crate::refusal::Cause;
+use crate::tunnel::{self, Wish};
+use crate::upload::{LentBody, ReplayBuffer, Upload};
 use tollway_http::RoomGuard;
-use tollway_upstream::budget::{Claim, Priority};
+use tollway_upstream::budget::{Claim, Permit, Priority, Reason};
 use tollway_upstream::profile::Route;
 
 /// How long the request stood in line, in seconds.
 const WAITED: HeaderName = HeaderName::from_static("x-tollway-waited");
 /// How much of a body is read peeked where it decides about the lane.
 const LANE_BYTES_MAX: usize = 16 << 10;
+/// What a client is told that stops sending in the middle.
+const BROKEN_OFF: Cause = Cause::BadRequest("the body broke off");
 
 /// Forwards a request, or says why not.
 pub(super) async fn forward(
@@ -43,9 +51,26 @@ pub(super) async fn forward(
     peer: IpAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Cause> {
-    let (mut forwarded, body) = ForwardedRequest::prepare(state, peer, request).await?;
-    let first = forwarded.upload(body).await?;
-    Arc::new(forwarded).run(first).await
+    let mut departure = Departure(Some(state));
+    let outcome = async {
+        let mut forwarded = ForwardedRequest::prepare(state, peer, request).await?;
+        let first = forwarded.first_body().await?;
+        Arc::new(forwarded).run(first).await
+    };
+    let outcome = outcome.await;
+    departure.0 = None;
+    outcome
+}
+
+/// Counts a client that leaves before its request is answered: then nobody polls any more.
+struct Departure<'s>(Option<&'s State>);
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.0 {
+            state.metrics.client_gone();
+        }
+    }
 }
 
 /// A request on its way.
@@ -62,21 +87,24 @@ pub(super) struct ForwardedRequest {
     client: String,
     weight: u32,
     pub(super) has_credential: bool,
+    started: Instant,
     deadline: Instant,
     place: Arc<RoomGuard>,
     held: u64,
-    pub(super) replay: ReplayBuffer,
-    /// There is no body at all.
-    is_bare: bool,
+    pub(super) upload: Upload,
+    /// Whether it asks to go on with another protocol.
+    pub(super) is_upgrade: bool,
+    wish: Mutex<Option<Wish>>,
 }
 
 impl ForwardedRequest {
     async fn prepare(
         state: &Arc<State>,
         peer: IpAddr,
-        request: Request<Incoming>,
-    ) -> Result<(Self, Incoming), Cause> {
+        mut request: Request<Incoming>,
+    ) -> Result<Self, Cause> {
         let started = Instant::now();
+        let wish = Wish::of(&mut request, &state.tunnels).map_err(|_| Cause::Full)?;
         let (mut head, body) = request.into_parts();
         if head.method == Method::CONNECT {
             return Err(Cause::NoTunnel);
@@ -103,6 +131,11 @@ impl ForwardedRequest {
         fields::forward_request(&mut head.headers, &settings.credential_fields);
         let client = options.client.unwrap_or_else(|| peer.to_string());
         let weight = settings.weights.get(&client).copied().unwrap_or(1);
+        let is_on_demand = head.headers.contains_key(EXPECT);
+        let place = Arc::new(place);
+        let replay = ReplayBuffer::new(settings.replay_bytes_max, Arc::clone(&place));
+        let idle = settings.idle_timeout;
+        let upload = Upload::new(body, idle, replay, is_on_demand, &state.discards);
         let forwarded = Self {
             route: state.profile.route(head.method.as_str(), &target),
             account,
@@ -113,15 +146,17 @@ impl ForwardedRequest {
             client,
             weight,
             has_credential,
+            started,
             deadline: started + patience,
-            place: Arc::new(place),
+            place,
             held,
-            replay: ReplayBuffer::new(settings.replay_bytes_max),
-            is_bare: body.is_end_stream(),
+            upload,
+            is_upgrade: wish.is_some(),
+            wish: Mutex::new(wish),
             state: Arc::clone(state),
         };
         forwarded.look_up()?;
-        Ok((forwarded, body))
+        Ok(forwarded)
     }
 
     /// What is known to fail is not sent.
@@ -133,54 +168,60 @@ impl ForwardedRequest {
         missing.map_or(Ok(()), |left| Err(Cause::Missing(left)))
     }
 
-    /// The body as it is sent first, recorded for another try; its beginning decides about lanes.
-    async fn upload(&mut self, body: Incoming) -> Result<Body, Cause> {
-        let settings = &self.state.settings;
-        let timed = TimedBody::new(body, settings.idle_timeout);
-        let kept = settings.replay_bytes_max as u64;
-        // Without room for a copy it is sent once only.
-        let is_recorded = !self.is_bare && self.retries_max() > 0 && self.place.extend(kept);
-        let timed = timed.kept_in(is_recorded.then(|| self.replay.clone()));
-        if self.is_bare || !self.state.profile.body_lanes(self.method.as_str(), &self.target) {
-            return Ok(timed.boxed_unsync());
+    /// The body as it is sent first; its beginning decides about lanes.
+    async fn first_body(&mut self) -> Result<LentBody, Cause> {
+        let mut body = self.upload.lend().ok_or(Cause::Broken)?;
+        let (profile, method) = (&self.state.profile, self.method.as_str());
+        if profile.body_lanes(method, &self.target) {
+            let beginning = body.peek(LANE_BYTES_MAX).await.map_err(|_| BROKEN_OFF)?;
+            self.route = profile.route_with_body(method, &self.target, &beginning);
+            self.held += beginning.len() as u64;
         }
-        let peeked = PeekedBody::read(timed, LANE_BYTES_MAX).await;
-        let peeked = peeked.map_err(|_| Cause::BadRequest("the body broke off"))?;
-        let (method, beginning) = (self.method.as_str(), peeked.beginning());
-        self.route = self.state.profile.route_with_body(method, &self.target, &beginning);
-        self.held += beginning.len() as u64;
-        Ok(peeked.boxed_unsync())
+        Ok(body)
     }
 
-    async fn run(self: Arc<Self>, first: Body) -> Result<Response<Body>, Cause> {
+    async fn run(self: Arc<Self>, first: LentBody) -> Result<Response<Body>, Cause> {
         let mut body = first;
-        let mut retries = self.retries_max();
         let mut refused: Option<Arrived> = None;
-        loop {
-            let arrived = match self.attempt(body).await {
-                Ok(arrived) => arrived,
+        for tries in 1.. {
+            let outcome = self.attempt(body).await;
+            let next = if self.may_try_again(&outcome, tries) { self.upload.lend() } else { None };
+            body = match (outcome, next) {
+                (Ok(arrived), None) => return Ok(self.respond(arrived)),
+                (Ok(arrived), Some(next)) => {
+                    self.state.metrics.retries.fetch_add(1, Ordering::Relaxed);
+                    refused = Some(arrived);
+                    next
+                }
                 // The upstream's own words say more than ours.
-                Err(cause) => {
+                (Err(cause), None) => {
                     return refused.map_or(Err(cause), |arrived| Ok(self.respond(arrived)));
                 }
+                (Err(_), Some(next)) => next,
             };
-            let again = if arrived.is_limited && retries > 0 { self.again() } else { None };
-            let Some(next) = again else { return Ok(self.respond(arrived)) };
-            retries -= 1;
-            self.state.metrics.retries.fetch_add(1, Ordering::Relaxed);
-            body = next;
-            refused = Some(arrived);
         }
+        Err(Cause::Broken)
+    }
+
+    /// Whether another try could end otherwise, and there is time for one.
+    fn may_try_again(&self, outcome: &Result<Arrived, Cause>, tries: u32) -> bool {
+        let is_worthwhile = match outcome {
+            Ok(arrived) => arrived.is_limited,
+            Err(cause) => *cause == Cause::NoConnection && Instant::now() < self.deadline,
+        };
+        let seconds = u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX);
+        let tries_max = self.state.settings.retries_max.saturating_add(seconds);
+        is_worthwhile && tries <= tries_max
     }
 
     /// Waits in line, sends, and waits for the head of the answer.
-    async fn attempt(self: &Arc<Self>, body: Body) -> Result<Arrived, Cause> {
+    async fn attempt(self: &Arc<Self>, mut body: LentBody) -> Result<Arrived, Cause> {
         let guard = self.state.guard.as_ref();
         let admit = || guard.map(|guard| guard.admit(self.priority)).transpose();
         // Before the line, not to wait in vain; after it, because only then is it up to date.
         admit().map_err(Cause::Guarded)?;
         let waiting = self.state.labelled.waits(&self.route, self.account.id);
-        let permit = self.account.ledger.claim(self.claim()).await.map_err(Cause::Refused)?;
+        let permit = self.permit(&mut body).await?;
         drop(waiting);
         let suspect = match admit() {
             Ok(suspect) => suspect,
@@ -196,7 +237,39 @@ impl ForwardedRequest {
         };
         // It may go on after the client has left, and counts for as long: it holds the place.
         let exchange = Exchange { request: Arc::clone(self), permit, suspect };
-        Finish::new(Arc::clone(&self.state), exchange.run(request)).await
+        Finish::new(exchange.run(request)).await
+    }
+
+    /// Waits for the upstream to be there, and for a permit, while the client sends its body.
+    async fn permit(&self, body: &mut LentBody) -> Result<Permit, Cause> {
+        let reachability = &self.state.reachability;
+        let waiting = async {
+            loop {
+                if !reachability.wait(self.deadline).await {
+                    return Err(Cause::NoConnection);
+                }
+                let permit = self.account.ledger.claim(self.claim()).await;
+                let permit = permit.map_err(|refusal| {
+                    let is_late = refusal.reason == Reason::Patience;
+                    // Its turn would have come, were the upstream there.
+                    let is_away = is_late && !reachability.is_up();
+                    if is_away { Cause::NoConnection } else { Cause::Refused(refusal) }
+                })?;
+                if reachability.is_up() {
+                    return Ok(permit);
+                }
+                permit.cancel();
+            }
+        };
+        tokio::pin!(waiting);
+        tokio::select! {
+            biased;
+            permit = &mut waiting => permit,
+            read = body.read_ahead() => match read {
+                Ok(()) => waiting.await,
+                Err(_) => Err(BROKEN_OFF),
+            },
+        }
     }
 
     fn claim(&self) -> Claim {
@@ -208,32 +281,46 @@ impl ForwardedRequest {
             .patience(self.deadline.saturating_duration_since(Instant::now()))
     }
 
-    fn request(&self, body: Body) -> Option<Request<Body>> {
+    fn request(&self, body: LentBody) -> Option<Request<LentBody>> {
         let mut request = Request::new(body);
         *request.uri_mut() = self.state.upstream.join(&self.target)?;
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
+        if self.is_upgrade {
+            tunnel::insert_fields(request.headers_mut());
+        }
         Some(request)
     }
 
-    /// The body once more, if it could be kept.
-    fn again(&self) -> Option<Body> {
-        let chunks = if self.is_bare { Vec::new() } else { self.replay.chunks()? };
-        Some(PeekedBody::<Body>::only(chunks).boxed_unsync())
+    /// Goes on with what the client asked for; the tunnel keeps the request's place.
+    fn tunnel(&self, upstream: hyper::upgrade::OnUpgrade) {
+        let wish = self.wish.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(wish) = wish else { return };
+        let (place, stopping) = (Arc::clone(&self.place), self.state.stopping.clone());
+        let idle = self.state.settings.tunnel_idle;
+        tokio::spawn(async move {
+            wish.run(upstream, idle, stopping).await;
+            drop(place);
+        });
     }
 
     fn respond(&self, arrived: Arrived) -> Response<Body> {
-        let (mut head, body) = arrived.response.into_parts();
+        self.upload.forget();
+        let mut response = arrived.response;
+        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if is_switched {
+            self.tunnel(hyper::upgrade::on(&mut response));
+        }
+        let (mut head, body) = response.into_parts();
         fields::forward_response(&mut head.headers);
+        if is_switched {
+            tunnel::insert_fields(&mut head.headers);
+        }
         head.version = Version::HTTP_11;
         if let Ok(value) = HeaderValue::try_from(format!("{:.3}", arrived.waited.as_secs_f64())) {
             head.headers.insert(WAITED, value);
         }
         let timed = TimedBody::new(body, self.state.settings.idle_timeout);
         Response::from_parts(head, timed.holding(Arc::clone(&self.place)).boxed_unsync())
-    }
-
-    fn retries_max(&self) -> u32 {
-        self.state.settings.retries_max
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  client ─► listener ─► forward ─► Ledger of the credential ─► pool ─► upstream
 //!                │           └─ guard, caches of 401 and 404, room
-//!                └─► admin: health, metrics, buckets
+//!  operator ─► listener of their own, or a prefix ─► admin: health, metrics, buckets
 //! ```
 //!
 //! **Invariants.** Bodies are never whole in memory. A request leaves only with a permit and within
@@ -11,8 +11,8 @@
 //! hashed on arrival, and neither logged nor shown. Every table, queue and wait is bounded. Framing
 //! is hyper's on both sides: what a client frames oddly is reframed, never passed on.
 //!
-//! Deliberately absent: tunnels and upgrades (the `Upgrade` field ends here, as RFC 9110 lets it),
-//! caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
+//! Deliberately absent: tunnels by CONNECT, upgrades to anything but WebSocket (the field ends here,
+//! as RFC 9110 lets it), caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
 
 #![forbid(unsafe_code)]
 
@@ -35,9 +35,12 @@ mod listen;
 mod metrics;
 mod not_found_cache;
 mod page;
+mod reachability;
 mod refusal;
 mod settings;
 mod store;
+mod tunnel;
+mod upload;
 
 use std::fmt;
 use std::io;
@@ -46,7 +49,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 pub use credential::{CredentialId, OpenLedger};
@@ -60,6 +63,7 @@ use events::Events;
 use labelled::Labelled;
 use metrics::Metrics;
 use not_found_cache::NotFoundCache;
+use reachability::Reachability;
 use store::Watched;
 use tollway_core::outages::OutageEvent;
 use tollway_http::Room;
@@ -102,11 +106,18 @@ struct State {
     settings: Settings,
     upstream: Upstream,
     profile: Arc<Profile>,
-    pool: Pool<body::Body>,
+    pool: Pool<upload::LentBody>,
+    /// Connections that can go on with another protocol: HTTP/1.1 alone.
+    upgrade_pool: Pool<upload::LentBody>,
+    reachability: Arc<Reachability>,
     accounts: Accounts,
     guard: Option<Arc<Guard>>,
     missing: NotFoundCache,
     room: Arc<Room>,
+    /// Places for tunnels.
+    tunnels: Arc<Semaphore>,
+    /// Places for uploads that nobody wants.
+    discards: Arc<Semaphore>,
     metrics: Metrics,
     labelled: Labelled,
     events: Events,
@@ -131,12 +142,18 @@ impl Proxy {
             timeout: settings.connect_timeout,
             idle_max: IDLE_MAX,
         };
+        let connector = connect::connector(&options)?;
+        let upgrades = connect::Options { versions: Versions::Http1, ..options };
         let (stop, stopping) = watch::channel(false);
         let guard = guard.map(Arc::new);
         let background = guard.iter().map(|guard| tokio::spawn(keep_fresh(Arc::clone(guard))));
         let mut background: Vec<JoinHandle<()>> = background.collect();
         let state = State {
-            pool: connect::pool(&options)?,
+            pool: connect::pool_of(connector.clone(), &options),
+            upgrade_pool: connect::pool(&upgrades)?,
+            tunnels: Arc::new(Semaphore::new(settings.tunnels_max)),
+            reachability: Arc::new(Reachability::new(connector, upstream.root())),
+            discards: Arc::new(Semaphore::new(upload::DISCARDS_MAX)),
             accounts: Accounts::new(ledgers, settings.credentials_max),
             missing: NotFoundCache::default(),
             room: Arc::new(Room::new(settings.requests_max, settings.held_bytes_max)),
@@ -167,14 +184,10 @@ impl Proxy {
         }
     }
 
-    /// Forwards what comes to `listener`, and serves the proxy's own pages there unless they are
-    /// apart.
+    /// Forwards what comes to `listener`, except for the proxy's own pages if they have a prefix:
+    /// every other path is the upstream's.
     pub fn listen(&mut self, listener: TcpListener) {
-        let serves = if self.state.settings.admin.apart {
-            listen::Serves::Proxy
-        } else {
-            listen::Serves::Both
-        };
+        let serves = listen::Serves::Proxy;
         self.tasks.push(tokio::spawn(listen::accept(listener, Arc::clone(&self.state), serves)));
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::body::Body;
-use crate::refusal::{Cause, text_response};
+use crate::refusal::Cause;
 use crate::{State, access, admin, forward};
 use tollway_http::{Answers, FirstRequest, WriteTimeout};
 
@@ -29,8 +29,9 @@ const STREAMS_MAX: u32 = 1_024;
 /// What a listener is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
-    Both,
+    /// Requests on their way to the upstream, and own pages under a prefix.
     Proxy,
+    /// The proxy's own pages.
     Admin,
 }
 
@@ -104,7 +105,7 @@ async fn serve(
         }
     });
     let stream = WriteTimeout::new(stream, state.settings.idle_timeout);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     // A part of HTTP/2's preface is no head for which hyper has a deadline.
     let first_by = Instant::now() + state.settings.slow_client_after;
     let stalled = async {
@@ -131,25 +132,35 @@ async fn answer(
     state: Arc<State>,
     peer: IpAddr,
     entry: Entry,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<Body> {
-    let path = request.uri().path();
-    let is_ours = admin::is_ours(path);
-    let Entry { serves, is_loopback } = entry;
+    let settings = &state.settings;
+    let is_own = entry.serves == Serves::Admin
+        || settings.admin.prefix.as_ref().is_some_and(|prefix| strip(prefix, request.uri_mut()));
     // Who probes needs no name; the answers say nothing that a page could use.
-    let is_probe = admin::is_probe(path) && serves != Serves::Proxy;
-    if !is_probe && let Err(cause) = access::admit(&request, &state.settings.hosts, is_loopback) {
+    let is_probe = is_own && admin::is_probe(request.uri().path());
+    if !is_probe && let Err(cause) = access::admit(&request, &settings.hosts, entry.is_loopback) {
         return refuse(&state, cause);
     }
-    match serves {
-        Serves::Both | Serves::Admin if is_ours => admin::answer(&state, peer, &request).await,
-        Serves::Admin => text_response(StatusCode::NOT_FOUND, "no such page\n"),
-        _ if access::has_admin_token(&state, &request) => refuse(&state, Cause::NoPage),
-        Serves::Both | Serves::Proxy => match forward::forward(&state, peer, request).await {
-            Ok(response) => response,
-            Err(cause) => refuse(&state, cause),
-        },
+    if is_own {
+        return admin::answer(&state, peer, &request).await;
     }
+    if access::has_admin_token(&state, &request) {
+        return refuse(&state, Cause::NoPage);
+    }
+    match forward::forward(&state, peer, request).await {
+        Ok(response) => response,
+        Err(cause) => refuse(&state, cause),
+    }
+}
+
+/// Takes the prefix of the proxy's own pages from a target; false if it has none.
+fn strip(prefix: &str, uri: &mut Uri) -> bool {
+    let target = uri.path_and_query().map_or("", |target| target.as_str());
+    let page = target.strip_prefix(prefix).filter(|page| page.starts_with('/'));
+    let Some(page) = page.and_then(|page| page.parse().ok()) else { return false };
+    *uri = page;
+    true
 }
 
 fn refuse(state: &State, cause: Cause) -> Response<Body> {

@@ -84,13 +84,15 @@ impl Cause {
     const fn facts(self) -> Facts {
         const NO_PAGE: &str =
             "no such page of the proxy; the admin token is not sent to the upstream";
+        const NO_TUNNEL: &str =
+            "no tunnels by CONNECT; a WebSocket is asked for by HTTP/1.1's Upgrade";
         let (soon, missing) =
             (Some(Duration::from_secs(1)), "the upstream did not know this resource lately");
         match self {
             Self::BadRequest(what) => ("bad-request", 400, None, what),
             Self::CrossSite(what) => ("cross-site", 403, None, what),
             Self::NoPage => ("no-page", 404, None, NO_PAGE),
-            Self::NoTunnel => ("no-tunnel", 405, None, "tunnels are not offered"),
+            Self::NoTunnel => ("no-tunnel", 405, None, NO_TUNNEL),
             Self::Full => ("full", 503, soon, "too many requests are held already"),
             Self::Refused(refusal) => {
                 let (word, status) = match refusal.reason {

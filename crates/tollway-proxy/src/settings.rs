@@ -8,10 +8,11 @@ use http::Uri;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::uri::{Authority, Scheme};
 use tollway_core::fields::Hosts;
+use tollway_upstream::profile::Profile;
 
 use tollway_http::connect::Versions;
 
-/// Fields that carry credentials in the APIs that have profiles.
+/// Fields that carry credentials, where the profile names none.
 const CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
@@ -40,13 +41,18 @@ pub struct Settings {
     pub held_bytes_max: u64,
     /// Open connections of clients; more wait to be accepted.
     pub connections_max: usize,
+    /// WebSockets at once.
+    pub tunnels_max: usize,
+    /// How long a WebSocket may stand still.
+    pub tunnel_idle: Duration,
     /// Credentials remembered.
     pub credentials_max: usize,
     /// The largest body that is kept for another try.
     pub replay_bytes_max: usize,
-    /// How often a refused request is sent again.
+    /// A refused request is sent again for as long as it can wait, so often at once, and once more
+    /// for every second: only waits that are absurdly short meet this bound.
     pub retries_max: u32,
-    /// Fields that tell credentials apart.
+    /// Fields that tell credentials apart: the first that a request has, and no other.
     pub credential_fields: Vec<HeaderName>,
     /// Shares of clients by name; others have one.
     pub weights: HashMap<String, u32>,
@@ -69,8 +75,9 @@ pub struct Settings {
 /// Where the proxy's own pages are served, and to whom.
 #[derive(Clone, Default)]
 pub struct Admin {
-    /// Whether they are on an address of their own, so that the upstream's paths are all free.
-    pub apart: bool,
+    /// What their paths begin with where requests are forwarded, such as `/-/tollway`; every other
+    /// path is the upstream's. None keeps them to [`Proxy::listen_admin`](crate::Proxy).
+    pub prefix: Option<String>,
     /// Who has it may look and act; without one nobody may act, and only this machine look.
     pub token: Option<String>,
 }
@@ -78,7 +85,7 @@ pub struct Admin {
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The token is a secret.
-        f.debug_struct("Admin").field("apart", &self.apart).finish_non_exhaustive()
+        f.debug_struct("Admin").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -93,9 +100,11 @@ impl Default for Settings {
             requests_max: 16_384,
             held_bytes_max: 256 << 20,
             connections_max: 10_000,
+            tunnels_max: 1_024,
+            tunnel_idle: Duration::from_secs(300),
             credentials_max: 4_096,
-            replay_bytes_max: 64 << 10,
-            retries_max: 3,
+            replay_bytes_max: 1 << 20,
+            retries_max: 32,
             credential_fields: CREDENTIALS.to_vec(),
             weights: HashMap::new(),
             unauthorized_max: 3,
@@ -105,6 +114,24 @@ impl Default for Settings {
             versions: Versions::default(),
             admin: Admin::default(),
             hosts: Hosts::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The usual bounds and times, with what a profile says of its API: the field of its
+    /// credentials, and how long it may take.
+    #[must_use]
+    pub fn for_profile(profile: &Profile) -> Self {
+        let usual = Self::default();
+        let named: Vec<HeaderName> =
+            profile.credential_fields().filter_map(|name| name.parse().ok()).collect();
+        let timeouts = profile.timeouts();
+        Self {
+            credential_fields: if named.is_empty() { usual.credential_fields } else { named },
+            head_timeout: timeouts.head.unwrap_or(usual.head_timeout),
+            idle_timeout: timeouts.idle.unwrap_or(usual.idle_timeout),
+            ..usual
         }
     }
 }
@@ -146,6 +173,11 @@ impl Upstream {
         Ok(Self { scheme, authority, base: base.unwrap_or_default() })
     }
 
+    /// The URL that every other begins with.
+    pub(super) fn root(&self) -> Uri {
+        self.join("/").expect("a scheme, an authority and a path are a URL")
+    }
+
     /// The URL of a request whose target is `target`.
     pub(super) fn join(&self, target: &str) -> Option<Uri> {
         let builder = Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone());
@@ -174,8 +206,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_profile_says_which_field_is_the_credential_and_how_long_its_api_may_take() {
+        let of = |name: &str| Settings::for_profile(&Profile::builtin(name).unwrap());
+        assert_eq!(of("discord").credential_fields, [AUTHORIZATION]);
+        assert_eq!(of("anthropic").credential_fields, [CREDENTIALS[1].clone(), AUTHORIZATION]);
+        assert_eq!(of("generic").credential_fields, CREDENTIALS);
+        assert_eq!(of("discord").head_timeout, Duration::from_secs(30));
+        for model in ["openai", "anthropic", "azure-openai"] {
+            assert_eq!(of(model).head_timeout, Duration::from_secs(600), "{model}");
+            assert_eq!(of(model).idle_timeout, Duration::from_secs(300), "{model}");
+        }
+    }
+
+    #[test]
     fn the_admin_token_is_never_printed() {
-        let admin = Admin { apart: false, token: Some("s3cret".to_owned()) };
+        let admin = Admin { prefix: None, token: Some("s3cret".to_owned()) };
         let settings = Settings { admin, ..Settings::default() };
         assert!(!format!("{settings:?}").contains("s3cret"));
     }

@@ -26,6 +26,7 @@ mod recording;
 mod route;
 mod routing;
 mod signal;
+mod usage;
 
 pub use dimension::Dimension;
 pub(crate) use dimension::{Reach, Window};
@@ -35,6 +36,7 @@ pub use recording::Recording;
 pub(crate) use route::RouteFields;
 pub use route::{Costs, DIMENSIONS_MAX, Route};
 pub(crate) use routing::fingerprint;
+pub use usage::{USAGE_BYTES_MAX, Usage};
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,6 +81,19 @@ impl GlobalLimit {
     }
 }
 
+/// How long an API may take that takes longer than most, or less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// For the head of an answer, once it has the request.
+    #[serde(deserialize_with = "file::optional_duration")]
+    pub head: Option<Duration>,
+    /// Between two pieces of a body.
+    #[serde(deserialize_with = "file::optional_duration")]
+    pub idle: Option<Duration>,
+}
+
 /// A validated description of how an API speaks of its limits.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -86,6 +101,8 @@ pub struct Profile {
     about: String,
     docs: Option<String>,
     upstream: Option<String>,
+    credentials: Vec<dimension::FieldName>,
+    timeouts: Timeouts,
     routing: routing::Routing,
     global: Option<GlobalLimit>,
     concurrency: Option<u32>,
@@ -153,6 +170,18 @@ impl Profile {
     #[must_use]
     pub fn upstream(&self) -> Option<&str> {
         self.upstream.as_deref()
+    }
+
+    /// The header fields that carry a credential, in lower case: the first that a request has
+    /// counts, and no other. Empty if that is not known.
+    pub fn credential_fields(&self) -> impl Iterator<Item = &str> {
+        self.credentials.iter().map(|name| &**name)
+    }
+
+    /// How long the API may take, where that is stated.
+    #[must_use]
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts
     }
 
     /// The limit over all routes.

@@ -53,13 +53,24 @@ impl Running {
         line.split_whitespace().last().unwrap_or_default().to_owned()
     }
 
+    /// Where a proxy says that its own pages are.
+    fn admin(&mut self) -> String {
+        let mut line = String::new();
+        while !line.starts_with("admin ") {
+            line.clear();
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "no word of the own pages");
+        }
+        line.split_whitespace().last().unwrap_or_default().to_owned()
+    }
+
     pub(crate) fn fake(arguments: &[&str]) -> Self {
         Self::start(&[&["fake-upstream", "--listen", "127.0.0.1:0"], arguments].concat(), None)
     }
 
     fn proxy(upstream: &Self, arguments: &[&str]) -> Self {
         let url = upstream.url.as_str();
-        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream", url];
+        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let fixed = [&fixed[..], &["--profile", "discord", "--upstream", url]].concat();
         Self::start(&[&fixed, arguments].concat(), None)
     }
 
@@ -136,8 +147,8 @@ async fn a_credential_is_in_nothing_that_the_proxy_writes() {
     let fake = Running::fake(&[]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
     command
-        .args(["proxy", "--listen", "127.0.0.1:0", "--profile", "discord", "--upstream"])
-        .arg(&fake.url)
+        .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--patience", "1s"])
+        .args(["--profile", "discord", "--upstream", &fake.url])
         .env("RUST_LOG", "trace")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -210,8 +221,8 @@ async fn the_budget_of_invalid_requests_is_one_for_all_proxies_on_a_store() {
 async fn a_proxy_starts_without_its_store() {
     let fake = Running::fake(&[]);
     let away = format!("redis://127.0.0.1:{}", tollway_testkit::servers::free_port());
-    let proxy = Running::proxy(&fake, &["--store", &away]);
-    let health = reqwest::get(format!("{}/healthz", proxy.url)).await.unwrap();
+    let mut proxy = Running::proxy(&fake, &["--store", &away]);
+    let health = reqwest::get(format!("{}/healthz", proxy.admin())).await.unwrap();
     assert_eq!(health.status(), 200);
 }
 
@@ -224,9 +235,54 @@ fn other_machines_are_not_listened_to_by_accident() {
     assert!(said.contains("neither http nor https"), "{said}");
     let said = crate::tool::fail(&["proxy", "--upstream", "http://x", "--profile", "nosuch"]);
     assert!(said.contains("discord"), "{said}");
+    let said = crate::tool::fail(&["proxy", "--upstream", "http://x", "--profile", "dicsord"]);
+    assert!(said.contains("did you mean \"discord\""), "{said}");
     let said = crate::tool::fail(&["fake-upstream", "--listen", "0.0.0.0:0"]);
     assert!(said.contains("loopback"), "{said}");
     let _started = Running::start(&[public.as_slice(), &["--workers", "1"]].concat(), Some("t"));
+}
+
+#[tokio::test]
+async fn the_own_pages_are_on_an_address_of_their_own_or_under_a_prefix() {
+    let fake = Running::fake(&[]);
+    let mut apart = Running::proxy(&fake, &[]);
+    let admin = apart.admin();
+    let prefixed = ["--listen", "127.0.0.1:0", "--admin", "/-/tollway", "--upstream", &fake.url];
+    let mut prefixed =
+        Running::start(&[&["proxy", "--profile", "discord"], &prefixed[..]].concat(), None);
+    let under = prefixed.admin();
+    assert_eq!(under, format!("{}/-/tollway", prefixed.url));
+    let is_theirs = async |url: String| {
+        reqwest::get(url).await.unwrap().headers().contains_key("x-tollway-waited")
+    };
+    for page in ["/admin/buckets", "/metrics", "/healthz"] {
+        assert!(is_theirs(format!("{}{page}", apart.url)).await, "{page}");
+        assert!(is_theirs(format!("{}{page}", prefixed.url)).await, "{page}");
+        assert!(!is_theirs(format!("{admin}{page}")).await, "{page}");
+        assert!(!is_theirs(format!("{under}{page}")).await, "{page}");
+    }
+    let said = crate::tool::fail(&["proxy", "--upstream", "http://x", "--admin", "/"]);
+    assert!(said.contains("/-/tollway"), "{said}");
+    let taken = admin.trim_start_matches("http://");
+    let said = crate::tool::fail(&["proxy", "--upstream", "http://x", "--admin", taken]);
+    assert!(said.contains(taken), "{said}");
+}
+
+/// Two proxies on one machine, of which neither says where its pages are.
+#[test]
+fn a_default_address_that_is_taken_is_no_reason_not_to_start() {
+    // Taken by us, or by another test, or by whoever uses this machine.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:8091");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut proxy = Running::spawn(&mut command);
+    let admin = proxy.admin();
+    assert!(!admin.ends_with(":8091"), "{admin}");
+    let mut said = String::new();
+    BufReader::new(proxy.child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let found = admin.trim_start_matches("http://");
+    assert!(said.starts_with("WARN") && said.contains(found) && said.contains("8091"), "{said}");
 }
 
 /// Kills Redis while a proxy works, scrapes before, meanwhile and after, and has the alerts that
@@ -240,13 +296,15 @@ async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_
     let fake = Running::fake(&["--faster", "5"]);
     let url = redis.url();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
-    command.args(["proxy", "--listen", "127.0.0.1:0", "--profile", "discord"]);
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.args(["--profile", "discord"]);
     command.args(["--upstream", &fake.url, "--store", &url]).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).unwrap());
-    let proxy = Running::spawn(&mut command);
+    let mut proxy = Running::spawn(&mut command);
+    let admin = proxy.admin();
     let client = reqwest::Client::new();
     let page = async |path: &str| {
-        let answer = client.get(format!("{}{path}", proxy.url)).send().await.unwrap();
+        let answer = client.get(format!("{admin}{path}")).send().await.unwrap();
         assert_eq!(answer.status().as_u16(), 200);
         answer.text().await.unwrap()
     };

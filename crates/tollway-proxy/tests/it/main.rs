@@ -19,6 +19,8 @@ mod rig;
 mod seen;
 // The burst of the proxy in virtual time.
 mod schedule;
+// Upstreams that are away, answer too early, refuse often, or go on with another protocol.
+mod hard_upstreams;
 // The way out over TLS.
 mod tls;
 // Whom the proxy lets in: no web pages of others, no admin's token on its way to the upstream.

@@ -218,7 +218,7 @@ async fn http2_is_spoken_on_both_sides() {
 
 #[tokio::test]
 async fn who_lacks_the_token_may_not_act_and_a_bucket_can_be_unlocked_and_drained() {
-    let admin = Admin { token: Some("secret".to_owned()), apart: false };
+    let admin = Admin { token: Some("secret".to_owned()), prefix: None };
     let rig = Rig::start(discord(""), Settings { admin, ..Settings::default() }).await;
     assert_eq!(rig.post("/api/v10/channels/1/messages").await.status, 200);
     for path in ["/admin/buckets", "/metrics"] {
@@ -253,7 +253,8 @@ async fn no_page_shows_a_credential_or_the_token_of_a_webhook() {
     let token = "hush".repeat(17);
     let fields = [("authorization", "Bot hush-hush")];
     for path in ["/api/v10/channels/1/messages", &format!("/api/v10/webhooks/7/{token}")] {
-        assert_eq!(rig.send(rig.request_with("POST", path, &fields, "{}")).await.status, 200);
+        let answer = rig.send(rig.request_with("POST", path, &fields, "{}")).await;
+        assert!((200..300).contains(&answer.status), "{path}: {}", answer.status);
     }
     for page in ["/admin/buckets", "/metrics"] {
         let body = String::from_utf8(rig.get(page).await.body.to_vec()).unwrap();
@@ -267,11 +268,11 @@ async fn without_a_token_pages_are_shown_under_a_local_name_only() {
     let ask = |host: &str| {
         format!("GET /admin/buckets HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")
     };
-    assert!(raw(rig.address, &ask("localhost:1")).await.starts_with("HTTP/1.1 200"));
-    assert!(raw(rig.address, &ask("evil.example")).await.starts_with("HTTP/1.1 403"));
+    assert!(raw(rig.admin, &ask("localhost:1")).await.starts_with("HTTP/1.1 200"));
+    assert!(raw(rig.admin, &ask("evil.example")).await.starts_with("HTTP/1.1 403"));
     let act = "POST /admin/drain HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
                content-length: 0\r\n\r\n";
-    assert!(raw(rig.address, act).await.starts_with("HTTP/1.1 403"));
+    assert!(raw(rig.admin, act).await.starts_with("HTTP/1.1 403"));
 }
 
 /// A part of HTTP/2's preface is neither a head, for which there is a deadline, nor a request.

@@ -1,5 +1,6 @@
 //! A proxy in front of the fake upstream, on free loopback ports, and a client to speak to it.
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,10 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Policy, StoreLimiter};
@@ -28,6 +31,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Rig {
     pub(crate) fake: Loopback,
     pub(crate) address: SocketAddr,
+    /// Where its own pages are.
+    pub(crate) admin: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
     _proxy: Proxy,
 }
@@ -78,9 +83,10 @@ impl Rig {
     pub(crate) async fn guarded(spec: Spec, settings: Settings, invalid: &str) -> Self {
         let fake = Loopback::start(spec, local()).await.unwrap();
         let upstream = format!("http://{}", fake.address());
-        let (proxy, address) = proxy_to(&upstream, settings, invalid, None).await;
+        let (mut proxy, address) = proxy_to(&upstream, settings, invalid, None).await;
+        let admin = admin_of(&mut proxy).await;
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { fake, address, client, _proxy: proxy }
+        Self { fake, address, admin, client, _proxy: proxy }
     }
 
     /// The same over HTTP/2, on one connection: requests arrive in the order in which they are
@@ -114,7 +120,10 @@ impl Rig {
         fields: &[(&str, &str)],
         body: &str,
     ) -> Request<Outgoing> {
-        let uri = format!("http://{}{path}", self.address);
+        let own = ["/admin/", "/metrics", "/healthz", "/readyz"];
+        let is_own = own.iter().any(|page| path.starts_with(page));
+        let address = if is_own { self.admin } else { self.address };
+        let uri = format!("http://{address}{path}");
         let mut request = Request::builder().method(method).uri(uri);
         if !fields.iter().any(|(name, _)| *name == "authorization") {
             request = request.header("authorization", "Bot one");
@@ -135,19 +144,74 @@ impl Rig {
 
     /// The value of one of the proxy's metrics.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
-        let text = self.get("/metrics").await.body;
-        let text = String::from_utf8(text.to_vec()).unwrap();
-        let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        found.unwrap_or_else(|| panic!("{name} in\n{text}"))
+        metric(self.admin, name).await
     }
 
     /// Waits until a metric has a value.
     pub(crate) async fn until_metric(&self, name: &str, wanted: f64) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.metric(name).await != wanted {
-            assert!(Instant::now() < deadline, "{name} never became {wanted}");
-            tokio::task::yield_now().await;
+        until_metric(self.admin, name, wanted).await;
+    }
+}
+
+/// The value of one of the metrics of a proxy whose own pages are at `admin`.
+pub(crate) async fn metric(admin: SocketAddr, name: &str) -> f64 {
+    let page = reqwest::get(format!("http://{admin}/metrics")).await.unwrap();
+    let text = page.text().await.unwrap();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("{name} in\n{text}"))
+}
+
+/// Waits until a metric has a value.
+pub(crate) async fn until_metric(admin: SocketAddr, name: &str, wanted: f64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = metric(admin, name).await;
+        if found == wanted {
+            return;
         }
+        assert!(Instant::now() < deadline, "{name} is {found} and never became {wanted}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Serves the proxy's own pages on a free port.
+pub(crate) async fn admin_of(proxy: &mut Proxy) -> SocketAddr {
+    let listener = TcpListener::bind(local()).await.unwrap();
+    let admin = listener.local_addr().unwrap();
+    proxy.listen_admin(listener);
+    admin
+}
+
+/// An upstream that answers as `answer` says.
+pub(crate) async fn upstream_of<F>(
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+) -> SocketAddr
+where
+    F: Future<Output = Response<Outgoing>> + Send + 'static,
+{
+    let listener = TcpListener::bind(local()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(answer_on(listener, answer));
+    address
+}
+
+/// Answers what comes to `listener`.
+pub(crate) async fn answer_on<F>(
+    listener: TcpListener,
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+) where
+    F: Future<Output = Response<Outgoing>> + Send + 'static,
+{
+    while let Ok((stream, _)) = listener.accept().await {
+        let answer = answer.clone();
+        let service = service_fn(move |request| {
+            let answered = answer(request);
+            async move { Ok::<_, std::convert::Infallible>(answered.await) }
+        });
+        tokio::spawn(async move {
+            let connection = auto::Builder::new(TokioExecutor::new());
+            let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+        });
     }
 }
 

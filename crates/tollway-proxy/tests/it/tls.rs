@@ -75,7 +75,8 @@ async fn an_upstream_that_cannot_prove_itself_is_sent_nothing() {
     let (theirs, ours) = (Certificate::for_loopback(), Certificate::for_loopback());
     let url = format!("https://{}", upstream(&theirs).await);
     let (_proxy, address) = proxy_to(&url, Settings::default(), "9/1m", Some(trusted(&ours))).await;
-    let answer = reqwest::get(format!("http://{address}/x")).await.unwrap();
+    let request = reqwest::Client::new().get(format!("http://{address}/x"));
+    let answer = request.header("x-tollway-deadline", "0").send().await.unwrap();
     assert_eq!(answer.status(), 502);
     assert_eq!(answer.headers()["x-tollway-answer"], "no-connection");
 }

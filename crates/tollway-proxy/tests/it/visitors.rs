@@ -1,20 +1,15 @@
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tollway_core::fields::Hosts;
 use tollway_proxy::{Admin, Settings};
+use tollway_upstream::profile::Profile;
 
-use crate::rig::{PATIENCE, Rig, discord, local, proxy_to};
+use crate::rig::{Outgoing, PATIENCE, Rig, discord, proxy_to, upstream_of};
 
 const MESSAGES: &str = "/api/v10/channels/1/messages";
 
@@ -60,10 +55,11 @@ async fn a_name_that_was_added_is_answered_to_and_so_is_our_own_page() {
 
 #[tokio::test]
 async fn the_admin_token_is_never_sent_to_the_upstream() {
-    for apart in [false, true] {
-        let admin = Admin { token: Some("s3cret".to_owned()), apart };
+    for prefix in [None, Some("/-/tollway".to_owned())] {
+        let admin = Admin { token: Some("s3cret".to_owned()), prefix };
         let rig = Rig::start(discord(""), Settings { admin, ..Settings::default() }).await;
-        for path in ["//admin/buckets", "/admni/buckets", "/Admin/buckets", "/%61dmin/buckets", "/"]
+        for path in
+            ["//admin/buckets", "/admni/buckets", "/-/tollwayadmin", "/%61dmin/buckets", "/"]
         {
             for fields in [
                 [("authorization", "Bearer s3cret")],
@@ -91,6 +87,28 @@ async fn the_admin_token_is_never_sent_to_the_upstream() {
         }
         assert_eq!(rig.fake.counters().requests, 0);
         assert_eq!(rig.post(MESSAGES).await.status, 200);
+    }
+}
+
+/// Shopify's whole API is below `/admin/`.
+#[tokio::test]
+async fn no_path_of_the_upstream_is_the_proxys() {
+    let admin = Admin { token: None, prefix: Some("/-/tollway".to_owned()) };
+    let settings = Settings { admin, ..Settings::default() };
+    let pages = ["/admin/buckets", "/metrics", "/healthz", "/readyz"];
+    for (settings, prefix) in [(Settings::default(), ""), (settings, "/-/tollway")] {
+        let rig = Rig::start(discord(""), settings).await;
+        let client = reqwest::Client::new();
+        let is_theirs = async |path: &str| {
+            let asked = client.get(format!("http://{}{path}", rig.address)).send();
+            asked.await.unwrap().headers().contains_key("x-tollway-waited")
+        };
+        for path in pages {
+            assert!(is_theirs(path).await, "{path} is answered by the upstream");
+            let own = format!("/-/tollway{path}");
+            assert_eq!(is_theirs(&own).await, prefix.is_empty(), "{own}");
+        }
+        assert!(is_theirs("/-/tollway").await, "a prefix is no page");
     }
 }
 
@@ -128,24 +146,36 @@ async fn fields_that_the_upstream_ignores_make_no_budget_of_their_own() {
     assert_eq!(credentials.len(), 1, "{listed}");
 }
 
+/// Random fields beside, or in place of, the one that is the credential.
+#[tokio::test]
+async fn the_profile_names_the_field_that_is_the_credential() {
+    let profile = Profile::builtin("discord").unwrap();
+    let rig = Rig::start(discord(""), Settings::for_profile(&profile)).await;
+    for number in 0..6 {
+        let extra = format!("{number}");
+        let spaces = " ".repeat(number + 1);
+        let (me, key) = (format!("bOT{spaces}me"), [("x-api-key", &*extra), ("api-key", &*extra)]);
+        let fields = [("authorization", &*me), key[0], key[1]];
+        assert_eq!(rig.send(rig.request_with("POST", MESSAGES, &fields, "{}")).await.status, 200);
+        let url = format!("http://{}{MESSAGES}", rig.address);
+        let keyed = reqwest::Client::new().post(url).header("x-api-key", extra).body("{}");
+        keyed.send().await.unwrap();
+    }
+    let listed = rig.get("/admin/buckets").await.json();
+    let credentials: std::collections::HashSet<_> =
+        listed["buckets"].as_array().unwrap().iter().map(|it| it["credential"].clone()).collect();
+    assert_eq!(credentials.len(), 2, "one, and nobody's: {listed}");
+}
+
 /// An upstream that knows every webhook and no thread.
 async fn webhooks() -> SocketAddr {
-    let listener = TcpListener::bind(local()).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = service_fn(|request: Request<Incoming>| async move {
-                let is_known = request.uri().query().is_none_or(|query| !query.contains("thread"));
-                let mut response = Response::new(Full::<Bytes>::default());
-                *response.status_mut() = if is_known { 200 } else { 404 }.try_into().unwrap();
-                Ok::<_, Infallible>(response)
-            });
-            let connection = auto::Builder::new(TokioExecutor::new());
-            let io = TokioIo::new(stream);
-            tokio::spawn(async move { connection.serve_connection(io, service).await });
-        }
-    });
-    address
+    let answer = |request: Request<Incoming>| async move {
+        let is_known = request.uri().query().is_none_or(|query| !query.contains("thread"));
+        let mut response = Response::new(Outgoing::default());
+        *response.status_mut() = if is_known { 200 } else { 404 }.try_into().unwrap();
+        response
+    };
+    upstream_of(answer).await
 }
 
 #[tokio::test]

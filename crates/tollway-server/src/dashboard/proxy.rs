@@ -20,7 +20,7 @@ use crate::http2::LocalExecutor;
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// Where a proxy's administration is: `127.0.0.1:8090`.
+/// Where a proxy's administration is: `127.0.0.1:8091`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyAdmin {
     authority: String,

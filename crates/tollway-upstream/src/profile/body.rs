@@ -17,9 +17,29 @@ pub(super) fn number<'b>(body: &'b [u8], name: &str) -> Option<&'b str> {
     std::str::from_utf8(&value[..end]).ok().filter(|text| !text.is_empty())
 }
 
+/// The whole number at the end of a path of names, wherever the first of them stands last.
+pub(super) fn count_at(body: &[u8], path: &[String]) -> Option<u64> {
+    let (first, rest) = path.split_first()?;
+    let mut text = last_value(body, first)?;
+    for name in rest {
+        text = value(text.strip_prefix(b"{")?, name)?;
+    }
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
+}
+
 /// Whether the body contains the text.
 pub(super) fn contains(body: &[u8], text: &str) -> bool {
     body.windows(text.len().max(1)).any(|window| window == text.as_bytes())
+}
+
+/// What follows the last such name and its colon.
+fn last_value<'b>(body: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    let mut found = value(body, name)?;
+    while let Some(later) = value(found, name) {
+        found = later;
+    }
+    Some(found)
 }
 
 /// What follows the name and its colon.

@@ -25,6 +25,8 @@ pub(super) fn build(text: &str) -> Result<Profile> {
         about: file.about,
         docs: file.docs,
         upstream: file.upstream,
+        credentials: file.credential,
+        timeouts: file.timeouts,
         routing: Routing { rules, costs, ..file.route },
         global: file.global,
         concurrency: file.concurrency,
@@ -92,6 +94,7 @@ impl Builder<'_> {
             refill: raw.refill,
             slack: raw.slack,
             verify: raw.after_reset == AfterReset::Probe,
+            usage: raw.usage,
         })
     }
 

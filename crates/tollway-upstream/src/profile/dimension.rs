@@ -7,6 +7,8 @@ use serde::Deserialize;
 use tollway_core::Quota;
 use tollway_core::fields::Form;
 
+use super::usage::UsageField;
+
 /// Whom a dimension counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,6 +52,8 @@ pub struct Dimension {
     pub(super) is_common: bool,
     /// Whether requests are paced by it, so that what is left holds nobody up.
     pub(crate) is_paced: bool,
+    /// Where an answer tells what its request took.
+    pub(super) usage: Option<UsageField>,
 }
 
 impl Dimension {

@@ -15,7 +15,8 @@ use toml::Spanned;
 use super::dimension::{FieldName, Reach, TimeField, Window};
 use super::routing::{Routing, Rule};
 use super::signal::{Invalid, Retry, Signal};
-use super::{GlobalLimit, ProfileError};
+use super::usage::UsageField;
+use super::{GlobalLimit, ProfileError, Timeouts};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +27,10 @@ pub(super) struct File {
     pub(super) about: String,
     pub(super) docs: Option<String>,
     pub(super) upstream: Option<String>,
+    #[serde(default, deserialize_with = "credentials")]
+    pub(super) credential: Vec<FieldName>,
+    #[serde(default)]
+    pub(super) timeouts: Timeouts,
     #[serde(default)]
     pub(super) route: Routing,
     #[serde(default)]
@@ -69,6 +74,7 @@ pub(super) struct Dimension {
     pub(super) slack: Duration,
     pub(super) cost: Option<u32>,
     pub(super) common: Option<Spanned<bool>>,
+    pub(super) usage: Option<UsageField>,
 }
 
 /// What the first request after a reset may rely on.
@@ -122,6 +128,28 @@ fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let expected = "a duration such as 100ms, 90s or 1h";
     parsed(from, expected, |text| parse_duration(text).ok())
+}
+
+pub(super) fn optional_duration<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    duration(from).map(Some)
+}
+
+/// The fields that carry a credential: one, or several of which the first that is there counts.
+fn credentials<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FieldName>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Fields {
+        One(String),
+        First(Vec<String>),
+    }
+    let names = match Fields::deserialize(from)? {
+        Fields::One(name) => vec![name],
+        Fields::First(names) => names,
+    };
+    names.into_iter().map(|name| FieldName::try_from(name).map_err(D::Error::custom)).collect()
 }
 
 pub(super) fn quota<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {
