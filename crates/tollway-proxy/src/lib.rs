@@ -11,8 +11,9 @@
 //! hashed on arrival, and neither logged nor shown. Every table, queue and wait is bounded. Framing
 //! is hyper's on both sides: what a client frames oddly is reframed, never passed on.
 //!
-//! Deliberately absent: tunnels by CONNECT, upgrades to anything but WebSocket (the field ends here,
-//! as RFC 9110 lets it), caching, rewriting of bodies, and `X-Forwarded-For`: the upstream sees one client, the proxy.
+//! Deliberately absent: tunnels by CONNECT, upgrades to anything but WebSocket (the field ends
+//! here, as RFC 9110 lets it), caching, rewriting of bodies, and `X-Forwarded-For`: the upstream
+//! sees one client, the proxy.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! which nobody would count; such a wish ends here, and its request is answered as usual.
 //!
 //! Tunnels are bounded in number, and each in the time that it may stand still. A stop ends them:
-//! a client cannot be told to finish in a protocol that the proxy does not read.
+//! nobody can be told to finish in a protocol that the proxy cannot speak.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
