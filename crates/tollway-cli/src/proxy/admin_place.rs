@@ -9,8 +9,7 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
-
-use super::invalid_requests::say;
+use tracing::warn;
 
 /// Where they are if nothing is said.
 const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8091);
@@ -85,9 +84,7 @@ impl AdminPlace {
 async fn instead(why: &io::Error) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let found = listener.local_addr()?;
-    say(&format!(
-        "WARN the proxy's own pages are on {found}, not on {DEFAULT}: {why}; --admin chooses"
-    ));
+    warn!("the proxy's own pages are on {found}, not on {DEFAULT}: {why}; --admin chooses");
     Ok(listener)
 }
 
