@@ -11,7 +11,7 @@ mod claim;
 mod dispatches;
 #[cfg(feature = "redis")]
 pub(crate) mod document;
-#[cfg_attr(not(feature = "redis"), allow(unused_macros, unused_imports))]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, unused_macros, unused_imports))]
 pub(crate) mod encoding;
 mod estimate;
 mod grant;

@@ -291,6 +291,7 @@ impl Encoded for Costs {
     }
 }
 
+#[cfg(feature = "redis")]
 impl Encoded for Route {
     fn write(&self, out: &mut Writer) {
         let place = out.routes.iter().position(|known| known == self);

@@ -75,7 +75,7 @@ async fn each_change_is_a_line_and_none_tells_a_secret() {
     let token = format!("hush1{}", "hush".repeat(16));
     let webhook = format!("{}/api/v10/webhooks/7/{token}", logged.proxy.url);
     let hook = client.post(webhook).header("authorization", "Bot hush-hush").body("{}");
-    assert_eq!(hook.send().await.unwrap().status().as_u16(), 200);
+    assert_eq!(hook.send().await.unwrap().status().as_u16(), 204);
     eventually(PATIENCE, || logged.lines("/webhooks/").len() == 1);
     drop(fake);
     let dead = client.get(format!("{}/api/v10/gateway", logged.proxy.url));
