@@ -20,7 +20,7 @@ use super::encoding::{Encoded, Reader, Writer};
 use super::meter::{Meter, Sent, When};
 use super::{Claim, DimensionView, Knowledge, Priority, Refusal, Settings, Ticket, Waiter};
 use crate::fair_queue::Requester;
-use crate::profile::{Costs, Dimension, Profile, Reach, Route, Scope};
+use crate::profile::{Costs, Dimension, Observation, Profile, Reach, Reading, Route, Scope};
 
 /// Buckets in one document.
 const BUCKETS_MAX: usize = 1_024;
@@ -381,6 +381,29 @@ impl Budgets {
     pub(crate) fn account_dimensions(&self, now: Timestamp) -> Vec<DimensionView> {
         let meters = self.account.busy.as_deref().into_iter().flat_map(|busy| &busy.meters);
         meters.map(|meter| self.dimension_view(meter, now)).collect()
+    }
+
+    /// What an answer to a request of that route would tell now, as far as is known.
+    pub(crate) fn told(&self, route: &Route, now: Timestamp) -> Option<Observation> {
+        let bucket =
+            self.table.find(&self.names.bucket(route)).and_then(|it| self.table.get(it))?;
+        let reading = |meter: &Meter| Reading {
+            dimension: meter.dimension,
+            part: meter.part,
+            limit: Some(meter.limit),
+            remaining: Some(meter.available(now)),
+            reset_after: Some(match meter.resets_at(now) {
+                Some(resets) => resets.since(now),
+                None => Duration::from_nanos(meter.window_ns),
+            }),
+            told_after: true,
+            ..Reading::default()
+        };
+        let known = self.meters(bucket);
+        let known = known.iter().filter(|meter| meter.limit > 0 && !meter.is_modelled());
+        let readings: Vec<Reading> = known.map(reading).collect();
+        let bucket = self.name_of(route).map(Arc::from);
+        (!readings.is_empty()).then(|| Observation { bucket, readings, ..Observation::default() })
     }
 
     pub(crate) fn has_bucket(&self, name: &str) -> bool {

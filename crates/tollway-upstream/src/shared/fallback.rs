@@ -31,7 +31,8 @@ impl Settle for FallbackPermit {
     }
 }
 
-fn scaled(observation: &Observation, processes: u64) -> Observation {
+/// What one of so many processes is told.
+pub(super) fn scaled(observation: &Observation, processes: u64) -> Observation {
     let mut part = observation.clone();
     for reading in &mut part.readings {
         scale(reading, processes);

@@ -3,7 +3,7 @@
 //! A single task makes the calls of a group. What arrives while one is under way goes with the
 //! next, so a busy group costs one call for many claims and answers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ struct State {
     /// Whom each place in the store's line was taken for.
     places: HashMap<u64, HeldPlace>,
     unlocking: Vec<oneshot::Sender<bool>>,
+    /// Kinds of which the ledger that stands in was told what the documents said.
+    told: HashSet<Kind>,
     is_driven: bool,
     used: Instant,
 }
@@ -63,6 +65,7 @@ impl Group {
             lines: HashMap::new(),
             places: HashMap::new(),
             unlocking: Vec::new(),
+            told: HashSet::new(),
             is_driven: false,
             used: Instant::now(),
         };
@@ -100,8 +103,7 @@ impl Group {
         let (sender, result) = oneshot::channel();
         let number = ledger.new_number();
         let route = &claim.route;
-        let name = [route.shape(), route.lane().unwrap_or(""), route.major()].join("\n");
-        let kind = (format!("{name}\n{}", route.is_exempt_from_global()), claim.costs);
+        let kind = kind_of(claim);
         let stamp = stamp(claim, ledger);
         let deadline = deadline.map(|at| ledger.clock.latest().after(at - Instant::now()));
         let hint = ledger.names.get(route.shape());
@@ -146,6 +148,15 @@ impl Group {
 
     pub(super) fn cancelled(self: &Arc<Self>, ledger: &Arc<LedgerState>, number: u64) {
         self.change(ledger, |state| state.replica.cancelled(number));
+    }
+
+    /// What the documents said of a claim's limits before the store was gone; once for each kind.
+    pub(super) fn told(&self, ledger: &LedgerState, claim: &Claim) -> Option<Observation> {
+        let mut state = self.state();
+        if !state.told.insert(kind_of(claim)) {
+            return None;
+        }
+        state.replica.told(&claim.route, ledger.clock.earliest())
     }
 
     /// A request leaves while the store is gone.
@@ -229,6 +240,7 @@ impl Group {
     /// Takes the store's answer; whether the documents could be read.
     fn settle(&self, ledger: &Arc<LedgerState>, reply: Reply) -> bool {
         let mut state = self.state();
+        state.told.clear();
         let events = state.replica.reply(reply, ledger.clock.earliest());
         state.take(events, ledger);
         state.replica.is_readable()
@@ -397,6 +409,12 @@ impl Drop for QueuedClaim {
             _ => state.leave(&self.kind, self.key),
         });
     }
+}
+
+fn kind_of(claim: &Claim) -> Kind {
+    let route = &claim.route;
+    let name = [route.shape(), route.lane().unwrap_or(""), route.major()].join("\n");
+    (format!("{name}\n{}", route.is_exempt_from_global()), claim.costs)
 }
 
 /// A claim's place in the line of the fleet: when it came, moved by its priority.

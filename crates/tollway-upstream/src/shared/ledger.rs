@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollway_redis::connection::Failure;
 
 use super::claim_queue::ClaimResult;
-use super::fallback::FallbackPermit;
+use super::fallback::{FallbackPermit, scaled};
 use super::group::Group;
 use super::ledger_state::LedgerState;
 use super::{Naming, inspect};
@@ -143,7 +143,7 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
     let (stored, group) = ledger.stored(&claim)?;
     let mut is_refused = false;
     loop {
-        if is_refused || !ledger.client.is_up() {
+        if is_refused || !ledger.is_home() {
             match alone(&ledger, &claim, &stored, &group, deadline, is_refused).await {
                 Some(settle) => {
                     return with_tokens(&ledger, &stored, &claim, settle?, deadline, start).await;
@@ -211,21 +211,23 @@ async fn alone(
         Some(left) => claim.clone().patience(left),
         None => claim.clone(),
     };
-    let mut changes = ledger.client.changes();
+    let processes = ledger.processes.load(Ordering::Relaxed);
+    if let Some(told) = group.told(ledger, stored)
+        && let Ok(permit) = ledger.local.claim(claim.clone().patience(Duration::ZERO)).await
+    {
+        // Nothing is sent: what the store said last is its answer.
+        permit.complete(&scaled(&told, u64::from(processes.max(1))));
+    }
+    let mut home = ledger.home.subscribe();
     let permit = tokio::select! {
         biased;
         permit = ledger.local.claim(asked) => permit,
-        is_up = changes.up(), if !to_the_end => {
-            // A runtime that ends takes the connection with it.
-            let gone = Refusal { reason: Reason::Unavailable, wait: None };
-            return if is_up { None } else { Some(Err(gone)) };
-        }
+        _ = home.wait_for(|is_home| *is_home), if !to_the_end => return None,
     };
     let permit = match permit {
         Ok(permit) => permit,
         Err(refusal) => return Some(Err(refusal)),
     };
-    let processes = ledger.processes.load(Ordering::Relaxed);
     let number = group.let_go(ledger, stored);
     let pending = Pending { ledger: Arc::clone(ledger), group: Arc::clone(group), number };
     Some(Ok(Box::new(FallbackPermit { permit, processes, pending })))

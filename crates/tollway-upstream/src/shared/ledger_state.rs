@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::{FromRedisValue as _, Value};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tollway_redis::connection::{Client, Failure};
 
@@ -39,6 +40,9 @@ pub(super) struct LedgerState {
     pub(super) local: LocalLedger,
     /// How many processes share the credential, as last counted.
     pub(super) processes: AtomicU32,
+    /// Whether claims go to the store: not while it is gone, nor right after, when the others have
+    /// not yet told it what they let go.
+    pub(super) home: watch::Sender<bool>,
     numbers: Arc<AtomicU64>,
     groups: Mutex<BTreeMap<Arc<str>, Arc<Group>>>,
     stated: Mutex<HashMap<String, Stated>>,
@@ -80,6 +84,7 @@ impl LedgerState {
             global_tokens,
             local,
             processes: AtomicU32::new(settings.processes_min.max(1)),
+            home: watch::Sender::new(true),
             numbers,
             groups: Mutex::default(),
             stated: Mutex::default(),
@@ -165,6 +170,15 @@ impl LedgerState {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel);
         let bytes = self.waiting_bytes.fetch_add(claim.bytes, Ordering::AcqRel);
         self.settings.bounds.room_for(claim, waiting, bytes).map(|()| count)
+    }
+
+    /// Whether claims go to the store.
+    pub(super) fn is_home(&self) -> bool {
+        let is_home = *self.home.borrow();
+        if is_home && !self.client.is_up() {
+            self.home.send_replace(false);
+        }
+        is_home && self.client.is_up()
     }
 
     /// Whether the store answers again within the time that a call may take.

@@ -31,7 +31,7 @@ use super::old_clients::OLD_CLIENTS;
 use super::stored::Stored;
 use crate::budget::document::Terms;
 use crate::budget::{Claim, Settings};
-use crate::profile::{Observation, Profile};
+use crate::profile::{Observation, Profile, Route};
 
 /// Places of one process in a document; its further claims come when one of these has gone.
 const PLACES_MAX: usize = 256;
@@ -231,6 +231,14 @@ impl Replica {
     /// Requests that wait here and have no place in the documents yet.
     pub(crate) fn outside(&self) -> usize {
         self.outside.len()
+    }
+
+    /// What an answer to a request of that route would tell now, by the documents last seen.
+    pub(crate) fn told(&mut self, route: &Route, now: Timestamp) -> Option<Observation> {
+        let documents = self.documents.take().unwrap_or_else(|| self.decoded(now));
+        let told = documents.budgets.told(route, now);
+        self.documents = Some(documents);
+        told
     }
 
     /// Processes with something in the documents, as they were last seen.

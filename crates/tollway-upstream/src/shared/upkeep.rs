@@ -5,11 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use redis::{FromRedisValue as _, Value};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Duration, Instant, MissedTickBehavior};
 
 use super::ledger_state::LedgerState;
 use super::script;
 
+/// How long a process takes to tell the store what it let go, and how long the others are waited
+/// for.
+const TELLING: Duration = Duration::from_millis(300);
+const WAITING: Duration = Duration::from_secs(1);
 /// Keys looked at in one turn: a turn must not keep the server from others.
 const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
@@ -21,28 +25,60 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
+    let mut returning = Returning::default();
     loop {
-        let is_changed = tokio::select! {
-            _ = tick.tick() => false,
-            is_changed = changes.next() => {
-                if !is_changed {
+        tokio::select! {
+            _ = tick.tick() => {}
+            is_there = changes.next() => {
+                if !is_there {
                     return;
                 }
-                true
             }
-        };
+        }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
         if !ledger.client.is_up() {
+            ledger.home.send_replace(false);
             ledger.dismiss_all();
+            returning.leave(&ledger);
             continue;
         }
-        let _ = is_changed;
         bury(&ledger).await;
+        returning.come_home(&ledger);
         // Messages may have been lost with a connection; nobody waits for longer than until now.
         ledger.wake_all();
         if ledger.has_old_clients() && ledger.settings.mends {
             cursor = mend(&ledger, cursor).await;
+        }
+    }
+}
+
+/// The way back to the store after an outage.
+#[derive(Default)]
+struct Returning {
+    /// How many processes there were before.
+    before: u32,
+    since: Option<Instant>,
+}
+
+impl Returning {
+    fn leave(&mut self, ledger: &LedgerState) {
+        self.since = None;
+        self.before = self.before.max(ledger.processes.load(Ordering::Relaxed));
+    }
+
+    /// Claims go to the store again when all who shared it have told it what they let go, or a
+    /// second later: until then each keeps to its part.
+    fn come_home(&mut self, ledger: &LedgerState) {
+        if ledger.is_home() {
+            return;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let all_are_back = ledger.processes.load(Ordering::Relaxed) >= self.before;
+        let least = if all_are_back { TELLING } else { WAITING };
+        if since.elapsed() >= least {
+            (self.before, self.since) = (0, None);
+            ledger.home.send_replace(true);
         }
     }
 }

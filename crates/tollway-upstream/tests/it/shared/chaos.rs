@@ -139,7 +139,7 @@ async fn a_restarted_store_is_used_again_and_learns_anew() {
         let stage = Stage::at(&server.url(), settings.clone()).await;
         claim(&stage.ledger).await.complete(&told(5, 4, 600_000, 1_000));
         stage.until("the limit is learned", |left, _| left == Some(4)).await;
-        let _inflight = take_all(&stage.ledger, 2).await;
+        let under_way = take_all(&stage.ledger, 2).await;
         let waiting = {
             let _rest = take_all(&stage.ledger, 9).await;
             let ledger = stage.ledger.clone();
@@ -148,7 +148,11 @@ async fn a_restarted_store_is_used_again_and_learns_anew() {
         server.kill();
         server.restart();
         until("it is connected again", async || stage.ledger.is_connected()).await;
-        // Empty now: the scripts are unknown, the counters gone. Nobody who waited is lost.
+        // Empty now: the scripts are unknown, the documents gone. The process tells what is under
+        // way, whose answers teach the store anew, and nobody who waited is lost.
+        for permit in under_way {
+            permit.complete(&told(5, 4, 600_000, 2_000));
+        }
         let permit = tokio::time::timeout(PATIENCE, waiting).await.expect("no stall").unwrap();
         permit.complete(&told(5, 4, 600_000, 2_000));
         until("claims go on", async || try_claim(&stage.ledger).await.is_ok()).await;
