@@ -14,12 +14,12 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
-use tollway_proxy::{OpenLedger, Parts, Proxy, Settings, Upstream};
+use tollway_proxy::{OpenLedger, Proxy};
 use tollway_upstream::budget::{self, Ledger, LocalLedger};
 use tollway_upstream::pace;
 use tollway_upstream::profile::Profile;
 
-use crate::rig::{PATIENCE, local};
+use crate::rig::{PATIENCE, local, plain_proxy};
 
 /// A hundred per second. Heroku's documents: each response tells in `RateLimit-Remaining` how many
 /// requests are left, they come back one by one, and a request beyond them gets a 429.
@@ -87,19 +87,7 @@ async fn paced_proxy(upstream: SocketAddr, seed: u64) -> (Proxy, String) {
         let ledger: Arc<dyn Ledger> = Arc::new(ledger.expect("its dimension is common"));
         Box::pin(std::future::ready(Ok(ledger)))
     });
-    let parts = Parts {
-        upstream: Upstream::parse(&format!("http://{upstream}")).unwrap(),
-        ledgers,
-        profile,
-        guard: None,
-        roots_pem: None,
-        settings: Settings::default(),
-    };
-    let mut proxy = Proxy::new(parts).unwrap();
-    let listener = TcpListener::bind(local()).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    proxy.listen(listener);
-    (proxy, url)
+    plain_proxy(upstream, profile, ledgers).await
 }
 
 /// Keeps `busy` clients of each proxy busy until `total` requests were served; how many of them

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
 use tokio::process::Command;
-use tollway_proxy::{Parts, Proxy, Settings, Upstream};
+use tollway_proxy::Settings;
 use tollway_sim::fake_api::Spec;
 use tollway_sim::fake_api::loopback::Loopback;
 use tollway_upstream::profile::Profile;
 
-use crate::rig::{PATIENCE, Rig, discord, local, local_ledgers};
+use crate::rig::{PATIENCE, Rig, discord, local, local_ledgers, plain_proxy};
 
 /// Where `scripts/install-peers` puts them.
 fn installed() -> Option<PathBuf> {
@@ -67,18 +66,8 @@ async fn octokit_waits_in_line_instead_of_being_refused() {
     // Thirty searches a minute: here thirty in three seconds.
     let fake = Loopback::start(Spec::named("github").unwrap().faster(20), local()).await.unwrap();
     let profile = Profile::builtin("github").expect("it is shipped");
-    let parts = Parts {
-        upstream: Upstream::parse(&format!("http://{}", fake.address())).unwrap(),
-        ledgers: local_ledgers(Arc::clone(&profile)),
-        profile,
-        guard: None,
-        roots_pem: None,
-        settings: Settings::default(),
-    };
-    let mut proxy = Proxy::new(parts).unwrap();
-    let listener = TcpListener::bind(local()).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    proxy.listen(listener);
+    let ledgers = local_ledgers(Arc::clone(&profile));
+    let (_proxy, url) = plain_proxy(fake.address(), profile, ledgers).await;
     // Ten searches of code in the same time, counted apart, and a route that the profile takes for
     // another class than the upstream does.
     for (route, count) in [("/search/issues", 40), ("/search/code", 15), ("/audit-log", 12)] {

@@ -235,6 +235,28 @@ pub(crate) async fn proxy_to(
         roots_pem,
         settings,
     };
+    listening(parts).await
+}
+
+/// A proxy without a guard, by default settings.
+pub(crate) async fn plain_proxy(
+    upstream: SocketAddr,
+    profile: Arc<Profile>,
+    ledgers: OpenLedger,
+) -> (Proxy, String) {
+    let parts = Parts {
+        upstream: Upstream::parse(&format!("http://{upstream}")).unwrap(),
+        ledgers,
+        profile,
+        guard: None,
+        roots_pem: None,
+        settings: Settings::default(),
+    };
+    let (proxy, address) = listening(parts).await;
+    (proxy, format!("http://{address}"))
+}
+
+async fn listening(parts: Parts) -> (Proxy, SocketAddr) {
     let mut proxy = Proxy::new(parts).unwrap();
     let listener = TcpListener::bind(local()).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,61 +1,28 @@
 // The proxy's own page, in front of an upstream that limits by the hour.
 
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { axe, hasText, isLive, launch, open } from "./browser.mjs";
-import { eventually, freePort, Program } from "./service.mjs";
-
-/** Discord's fields, with windows that do not end while somebody looks, and a name that is markup. */
-const UPSTREAM = `
-fields = [
-    ["X-RateLimit-Limit", "limit"],
-    ["X-RateLimit-Remaining", "remaining"],
-    ["X-RateLimit-Reset", "reset-epoch-decimal"],
-    ["X-RateLimit-Reset-After", "reset-after-decimal"],
-    ["X-RateLimit-Bucket", "=<img src=x onerror=window.owned=1>"],
-]
-[buckets]
-history = { limit = 5, per = "1h", window = "fixed" }
-[[routes]]
-method = "GET"
-path = "/channels/{+channel}/messages"
-bucket = "history"
-`;
+import { LimitedUpstream } from "./limited_upstream.mjs";
+import { eventually } from "./service.mjs";
 
 let browser;
-let folder;
-let fake;
-let proxy;
-const [listen, port] = [await freePort(), await freePort()];
-const admin = { url: `http://127.0.0.1:${port}` };
-const hurry = new AbortController();
-
-const startProxy = (env = {}) => Program.start(["proxy", "--profile", "discord", "--upstream", fake.url, "--patience", "2h",
-  "--listen", `127.0.0.1:${listen}`, "--admin", `127.0.0.1:${port}`], env);
-
-/** Asks the upstream through the proxy; a wait ends with the tests. */
-const ask = (channel) => fetch(`http://127.0.0.1:${listen}/api/v10/channels/${channel}/messages`,
-  { headers: { authorization: "Bot secret" }, signal: hurry.signal });
+let upstream;
 
 before(async () => {
   browser = await launch();
-  folder = mkdtempSync(join(tmpdir(), "tollway-e2e-"));
-  writeFileSync(join(folder, "upstream.toml"), UPSTREAM);
-  fake = await Program.start(["fake-upstream", "--spec", join(folder, "upstream.toml")]);
-  proxy = await startProxy();
+  upstream = await LimitedUpstream.start();
 });
 
 after(async () => {
-  hurry.abort();
   await browser?.close();
-  for (const program of [proxy, fake]) await program?.stop();
-  rmSync(folder, { recursive: true, force: true });
+  await upstream?.stop();
+});
 });
 
-const look = (options = {}) => open(browser, admin, { hash: "admin/", ...options });
+const look = (options = {}) => open(browser, { url: `http://${upstream.admin}` }, { hash: "admin/", ...options });
 const row = (page, channel) => page.locator("#buckets tbody tr").filter({ hasText: `owned=1> ${channel}` });
 const shot = (page, name) => process.env.TOLLWAY_SHOTS
   ? page.screenshot({ path: join(process.env.TOLLWAY_SHOTS, `${name}.png`), fullPage: true }) : null;
@@ -65,8 +32,8 @@ test("the page shows buckets, why they wait, by which routes, and what changed, 
   await isLive(page);
   await hasText(page, "#buckets", "No bucket yet.");
   await hasText(page, "#target", "profile discord");
-  for (const channel of ["1", "2", "2"]) assert.equal((await ask(channel)).status, 200);
-  for (let sent = 0; sent < 7; sent++) ask("1").catch(() => null);
+  for (const channel of ["1", "2", "2"]) assert.equal((await upstream.ask(channel)).status, 200);
+  for (let sent = 0; sent < 7; sent++) upstream.ask("1").catch(() => null);
   await row(page, 1).filter({ hasText: "0 of 5" }).filter({ hasText: "the window is spent, for" }).waitFor();
   await row(page, 1).filter({ hasText: "GET /channels/:major/messages" }).waitFor();
   await row(page, 2).filter({ hasText: "3 of 5" }).waitFor();
@@ -98,7 +65,7 @@ for (const [width, height] of [[1200, 900], [390, 844]]) {
 }
 
 test("many buckets are paged", async () => {
-  for (let channel = 3; channel <= 104; channel++) await ask(String(channel));
+  for (let channel = 3; channel <= 104; channel++) await upstream.ask(String(channel));
   const { page } = await look();
   const rows = page.locator("#buckets tbody tr");
   const [back, on] = ["First", "Next"].map((name) => page.getByRole("button", { name }));
@@ -113,17 +80,17 @@ test("many buckets are paged", async () => {
 test("an upstream that is gone is said, and a proxy that is gone too", async () => {
   const { page } = await look();
   await isLive(page);
-  await fake.stop();
+  await upstream.fake.stop();
   const dead = await fetch(`http://127.0.0.1:${listen}/api/v10/gateway`, { headers: { "x-tollway-deadline": "0.2" } });
   assert.ok(dead.status >= 500);
   await page.locator("#figures .alarm").filter({ hasText: "Upstream" }).waitFor();
   await hasText(page, "#changes", "upstream down");
-  await proxy.stop();
+  await upstream.proxy.stop();
   await hasText(page, "#link", "no answer");
 });
 
 test("where a token is set the page asks for it and shows nothing before", async () => {
-  proxy = await startProxy({ TOLLWAY_ADMIN_TOKEN: "s3same" });
+  await upstream.startProxy({ TOLLWAY_ADMIN_TOKEN: "s3same" });
   const { page, complaints } = await look();
   await hasText(page, "#link", "needs the admin token");
   assert.equal(await page.locator("#figures div").count(), 0);
