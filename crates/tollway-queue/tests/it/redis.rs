@@ -2,6 +2,7 @@
 
 mod clocks;
 mod failover;
+mod herd;
 mod silent_seed;
 mod strain;
 
