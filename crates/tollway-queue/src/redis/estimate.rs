@@ -15,7 +15,7 @@ use super::decode::{bytes, damaged, list, number, unsigned};
 use super::encode::{kind_of, moment, unpack_limits};
 use crate::bytes_codec::ByteReader;
 use crate::error::Error;
-use crate::schedule::{Bound, Gate, Position, Slots, wait_for_all, window_start};
+use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, wait_for_all};
 use crate::{Estimate, Limit, QueueSettings};
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
@@ -186,20 +186,36 @@ fn gates(mut read: ByteReader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
         }
         *gate = match limit {
             Limit::Slots { .. } => Gate::Slots(slots(&mut body)?),
-            Limit::Window { .. } => Gate::Window { number: body.f64()? as u64, used: body.u32()? },
+            Limit::Window { .. } => {
+                let (early, late) = (moment(body.f64()? as u64), moment(body.f64()? as u64));
+                let edge = (late > Timestamp::MIN).then_some(Edge { early, late });
+                Gate::Window(slots(&mut body)?, edge)
+            }
             Limit::Policy(algorithm) => Gate::Policy(state(body, algorithm)?),
+            Limit::Answered(algorithm) => {
+                let in_flight = in_flight(body.u32()?);
+                let is_charged = !body.0.is_empty();
+                let charged = is_charged.then(|| state(body, algorithm));
+                let state = charged.unwrap_or_else(|| Some(State::vacant(algorithm)))?;
+                Gate::Answered(state, in_flight)
+            }
         }
     }
     Some(gates)
 }
 
 fn slots(body: &mut ByteReader<'_>) -> Option<Slots> {
-    let (in_flight, _held) = (body.u32()?, body.u32()?);
-    let mut slots = Slots::answered(anchors(body)?);
-    if in_flight > 0 {
-        slots.hold(u64::MAX, in_flight);
+    let (units, _held) = (body.u32()?, body.u32()?);
+    Some(Slots::answered(anchors(body)?, in_flight(units)))
+}
+
+/// So many units in flight; the store does not say whose, and an estimate does not ask.
+fn in_flight(units: u32) -> InFlight {
+    let mut in_flight = InFlight::default();
+    if units > 0 {
+        in_flight.hold(u64::MAX, units);
     }
-    Some(slots)
+    in_flight
 }
 
 /// The rest of a log: when, and how many units.
@@ -233,7 +249,10 @@ fn state(mut body: ByteReader<'_>, algorithm: &Algorithm) -> Option<State> {
             let at = match window.anchor() {
                 Anchor::FirstRequest => moment(start),
                 // The number of a window that begins with the epoch.
-                _ => window_start(start, window.quota().period()),
+                _ => {
+                    let period_ns = window.quota().period().as_nanos() as u64;
+                    Timestamp::from_nanos(start.saturating_mul(period_ns))
+                }
             };
             vec![(at, used)]
         }

@@ -122,11 +122,7 @@ impl Queue {
         let (gates, limits) = group.gates_mut(&self.settings.group_limits);
         gates.fill(limits);
         self.gates.fill(&self.settings.queue_limits);
-        self.change_gates(number, scope, |gate, limit| {
-            gate.pass(limit, id, weight, now);
-            // Who holds slots follows from the leases that are stored.
-            !matches!(gate, Gate::Slots(_))
-        });
+        self.change_gates(number, scope, |gate, limit| gate.pass(limit, id, weight, now));
     }
 
     /// Changes every gate that binds the jobs of a group: its own, the queue's, and shared ones.

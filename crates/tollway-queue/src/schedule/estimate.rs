@@ -2,7 +2,7 @@
 //!
 //! For slots with free-times `f[0..N]` in order and `p` units ahead: `f[p mod N] + ⌊p/N⌋·(W + r)`,
 //! where `r` is the time of a response. With every `f` at the start of the next window and `r` zero
-//! this is `next window start + ⌊p/N⌋·W`, which limits of kind `window` use as it stands.
+//! this is `next window start + ⌊p/N⌋·W`; limits of kind `window` round each answer up to an edge.
 //!
 //! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may
 //! leave some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on.
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, State, Timestamp};
 
-use super::gate::{Gate, window_number, window_start};
+use super::cooling::Cooling;
+use super::gate::{Gate, capacity};
 use crate::Limit;
 
 /// Where a job stands among those that a limit binds: what an estimate is made of.
@@ -60,31 +61,46 @@ pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) 
 
 /// How long after `position.base` a job may pass `gate`.
 fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
+    if let Some((slots, units, cooling)) = gate.slots(limit, position.now) {
+        let usable = usable(u64::from(units), position);
+        let index = position.ahead + u64::from(position.weight.min(units)) - 1;
+        // Which slots a heavy job leaves idle is not known here: count on the last to free.
+        let slot = if position.heaviest == 1 { index % usable } else { u64::from(units) - 1 };
+        let answers_at = position.now.after(position.response);
+        let free_at = slots.free_at(slot, units, cooling, position.base, answers_at);
+        return after_rounds(free_at, index / usable, cooling, position.response)
+            .since(position.base);
+    }
     match (gate, limit) {
-        (Gate::Slots(slots), Limit::Slots { units, window }) => {
-            let usable = usable(u64::from(*units), position);
-            let index = position.ahead + u64::from(position.weight.min(*units)) - 1;
-            // Which slots a heavy job leaves idle is not known here: count on the last to free.
-            let slot = if position.heaviest == 1 { index % usable } else { u64::from(*units) - 1 };
-            let answers_at = position.now.after(position.response);
-            let free_at = slots.free_at(slot, *units, *window, position.base, answers_at);
-            free_at.since(position.base)
-                + times(window.saturating_add(position.response), index / usable)
-        }
-        (Gate::Window { number, used }, Limit::Window { units, window }) => {
-            let current = window_number(position.base, *window);
-            let used = if *number >= current { *used } else { 0 };
-            let left = u64::from(units.saturating_sub(used));
-            match beyond(left, u64::from(*units), position) {
-                None => Duration::ZERO,
-                Some(windows) => window_start(current + 1, *window)
-                    .after(times(*window, windows))
-                    .since(position.base),
-            }
-        }
         (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, position),
+        (Gate::Answered(state, in_flight), Limit::Answered(algorithm)) => {
+            // What is in flight may be counted first, and each round is charged when it is answered.
+            let ahead = position.ahead + in_flight.units();
+            let wait = policy_wait(algorithm, state, &Position { ahead, ..*position });
+            let rounds = 1 + ahead / capacity(algorithm).max(1);
+            let answers = times(position.response, if ahead == 0 { 0 } else { rounds });
+            let may_start = ahead + u64::from(position.weight) <= capacity(algorithm);
+            if may_start && wait.is_zero() { wait } else { wait.saturating_add(answers) }
+        }
         _ => Duration::ZERO,
     }
+}
+
+/// When a slot is free for the next time after it was taken `rounds` times, for the first time at
+/// `free_at`, if each answer takes `response`.
+fn after_rounds(
+    free_at: Timestamp,
+    rounds: u64,
+    cooling: Cooling,
+    response: Duration,
+) -> Timestamp {
+    let next = |taken_at: Timestamp| cooling.frees(taken_at.after(response));
+    if rounds == 0 {
+        return free_at;
+    }
+    // From the first edge on, all rounds take as long.
+    let first = next(free_at);
+    first.after(times(next(first).since(first), rounds - 1))
 }
 
 /// What a wait may grow by when another limit delays the same job: a job that misses its window

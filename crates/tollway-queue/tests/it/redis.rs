@@ -66,6 +66,10 @@ impl Subject for Shared {
         &self.backend
     }
 
+    fn hears_at_once(&self) -> bool {
+        false
+    }
+
     fn clock_is_behind_max(&self) -> Option<Duration> {
         // Further back, the times in the store are mended where they are read: nothing is locked
         // for longer than its window, but not as if the step had never been.

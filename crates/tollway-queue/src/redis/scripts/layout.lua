@@ -132,7 +132,10 @@ local function read_limits(text, at)
   for n = 1, count do
     local kind, a, b, c, d
     kind, a, b, c, d, at = read('<Bdddd', text, at)
+    -- Older versions kept windows in another way.
+    if kind == 2 and d == 0 then kind = 7 end
     limits[n] = { kind = kind, units = a, window = b, c = c, d = d }
+    if kind > 10 then limits[n].base = { kind = kind - 10, units = a, window = b, c = c, d = d } end
   end
   return limits, at
 end

@@ -211,10 +211,11 @@ impl<'a> Player<'a> {
 
     fn change_limit(&mut self) {
         let units = 1 + self.random.below(if self.jobs == Jobs::Plain { 20 } else { 5 });
-        let limit: Limit = match self.random.below(4) {
+        let limit: Limit = match self.random.below(5) {
             0 => format!("slots {units}/4s"),
             1 => format!("window {units}/5s"),
             2 => format!("sliding {units}/6s"),
+            3 => format!("sliding {units}/6s answered"),
             _ => format!("concurrent {units}"),
         }
         .parse()
