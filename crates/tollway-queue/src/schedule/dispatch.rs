@@ -23,6 +23,7 @@ impl Queue {
         {
             self.expire(id, at, scope);
         }
+        self.promote_due(scope.now);
         self.recur(scope);
         self.purge(scope);
         self.forget_groups(scope);

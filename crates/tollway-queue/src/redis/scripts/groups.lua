@@ -277,6 +277,7 @@ end
 
 local function delayed_count(g, change)
   g.delayed, g.dirty = g.delayed + change, true
+  if g.delayed == 0 then call('ZREM', P .. 'ds', g.name) end
   call('HINCRBY', P .. 'c', 'dl', change)
 end
 

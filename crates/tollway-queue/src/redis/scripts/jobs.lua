@@ -168,6 +168,7 @@ do
   upkeep = function()
     repeat
       local more = expire()
+      Q.promote_due()
       if #turn_order > 0 then
         ends_save()
         heap_save()

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Timestamp};
 use tollway_queue::{
-    Beat, Cancelled, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome, QueueSettings,
-    Settled, Start,
+    Beat, Cancelled, Counts, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome,
+    QueueSettings, Settled, Start,
 };
 
 pub(crate) struct Reference {
@@ -31,8 +31,6 @@ struct RefJob {
     running: Option<RefRun>,
     /// Whether its time has come once.
     waits: bool,
-    /// Whether it ever did not, because its time had not come.
-    was_delayed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -239,9 +237,8 @@ impl Reference {
         let waits = due <= self.now;
         let due = if waits { self.newest } else { due };
         self.groups.entry(job.group.clone()).or_default();
-        let was_delayed = !waits;
         let (attempt, failures, running) = (0, 0, None);
-        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits, was_delayed });
+        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits });
         None
     }
 
@@ -250,13 +247,30 @@ impl Reference {
         *own.unwrap_or(&self.settings.group_limits).first().expect("one limit")
     }
 
-    /// Whether a job was ever delayed.
-    pub(crate) fn was_delayed(&self, id: JobId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| job.was_delayed)
+    /// The jobs of a group in the order in which they must start, those last whose time has not
+    /// come.
+    pub(crate) fn line_and_delayed(&self, group: &Group) -> Vec<JobId> {
+        let is_delayed = |(_, job): &(&JobId, &RefJob)| {
+            job.job.group == *group && job.running.is_none() && !job.waits
+        };
+        let mut delayed: Vec<_> = self.jobs.iter().filter(is_delayed).collect();
+        delayed.sort_by_key(|(id, job)| (job.due, **id));
+        self.line(group).into_iter().chain(delayed.into_iter().map(|(id, _)| *id)).collect()
+    }
+
+    /// How many jobs wait, are delayed and run.
+    pub(crate) fn counts(&self) -> Counts {
+        let count =
+            |is: fn(&RefJob) -> bool| self.jobs.values().filter(|job| is(job)).count() as u64;
+        Counts {
+            waiting: count(|job| job.running.is_none() && job.waits),
+            delayed: count(|job| job.running.is_none() && !job.waits),
+            running: count(|job| job.running.is_some()),
+        }
     }
 
     /// The jobs of a group that wait, in the order in which they must start.
-    pub(crate) fn line(&self, group: &Group) -> Vec<JobId> {
+    fn line(&self, group: &Group) -> Vec<JobId> {
         let waits = |(_, job): &(&JobId, &RefJob)| {
             job.job.group == *group && job.running.is_none() && job.waits
         };
@@ -395,7 +409,7 @@ impl Reference {
                     return self.bury(id);
                 }
                 job.due = now.after(self.settings.backoff.wait(job.failures));
-                (job.waits, job.was_delayed) = (false, true);
+                job.waits = false;
                 Settled::Waiting { from: job.due }
             }
         }
