@@ -25,6 +25,7 @@ mod page;
 mod queue;
 mod ranks;
 mod response_times;
+mod rounds;
 mod settle;
 mod slots;
 mod turns;
@@ -39,7 +40,7 @@ pub(crate) use change::{Change, QueueChange};
 #[cfg(any(feature = "redb", feature = "redis"))]
 pub(crate) use cooling::Edge;
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Bound, Position, wait_for_all};
+pub(crate) use estimate::{Bound, Position, served_before, wait_for_all};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redb")]
 pub(crate) use gates::Gates;

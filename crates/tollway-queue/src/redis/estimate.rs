@@ -15,7 +15,7 @@ use super::decode::{bytes, damaged, list, number, unsigned};
 use super::encode::{kind_of, moment, unpack_limits};
 use crate::bytes_codec::ByteReader;
 use crate::error::Error;
-use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, wait_for_all};
+use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, served_before, wait_for_all};
 use crate::{Estimate, Limit, QueueSettings};
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
@@ -63,8 +63,12 @@ pub(super) struct EstimateContext {
 struct Wide {
     limits: Vec<Limit>,
     gates: Vec<Gate>,
+    /// Units of the queue's own jobs, and of others that share the limit.
     units: u64,
+    others: u64,
     heaviest: u32,
+    /// How many groups of the queue have jobs.
+    groups: u64,
 }
 
 impl EstimateContext {
@@ -75,18 +79,20 @@ impl EstimateContext {
 }
 
 fn wide(frame: &Frame, settings: &QueueSettings) -> Result<Vec<Wide>, Error> {
-    let Some(([state, units], shared)) = frame.wide.split_first_chunk() else {
+    let Some(([state, units, groups], shared)) = frame.wide.split_first_chunk() else {
         return Ok(Vec::new());
     };
     let limits = settings.queue_limits.clone();
     let gates = gates(ByteReader(bytes(state)?), &limits).ok_or_else(damaged)?;
-    let mut all = vec![Wide { limits, gates, units: unsigned(units)?, heaviest: frame.heaviest }];
+    let (units, groups, heaviest) = (unsigned(units)?, unsigned(groups)?, frame.heaviest);
+    let mut all = vec![Wide { limits, gates, units, others: 0, heaviest, groups }];
     for one in shared.chunks_exact(4) {
         // A limit that was never made binds nobody.
         let Some(limits) = unpack_limits(bytes(&one[0])?) else { continue };
         let gates = gates_of(&one[1], &limits)?;
         let heaviest = u32::try_from(unsigned(&one[3])?).unwrap_or(u32::MAX);
-        all.push(Wide { limits, gates, units: unsigned(&one[2])?, heaviest });
+        let others = unsigned(&one[2])?.saturating_sub(units);
+        all.push(Wide { limits, gates, units, others, heaviest, groups });
     }
     Ok(all)
 }
@@ -143,20 +149,21 @@ impl<'s> GroupTold<'s> {
         let at = |response: Duration| {
             let heaviest = heaviest.max(weight);
             let position = Position { ahead, weight, heaviest, base, now, response };
-            let all = self.setting.wide.iter().map(|wide| Bound {
-                gates: &wide.gates,
-                limits: &wide.limits,
-                position: Position {
-                    ahead: wide.units.saturating_sub(u64::from(weight)),
-                    heaviest: wide.heaviest.max(weight),
-                    ..position
-                },
+            let all = self.setting.wide.iter().map(|wide| {
+                let all = wide.units.saturating_sub(u64::from(weight));
+                // Other groups are not looked at: each may have as many jobs as there are rounds.
+                let jobs_in = |rounds: u64| wide.groups.saturating_mul(rounds);
+                let before = served_before(&position, &self.limits, &wide.limits, all, jobs_in);
+                let ahead = before.saturating_add(wide.others);
+                let heaviest = wide.heaviest.max(weight);
+                let position = Position { ahead, heaviest, ..position };
+                Bound { gates: &wide.gates, limits: &wide.limits, position }
             });
             let of_group = Bound { gates: &self.gates, limits: &self.limits, position };
             base.after(wait_for_all(std::iter::once(of_group).chain(all)))
         };
         Some(Estimate {
-            expected: at(mean.unwrap_or(response_max)),
+            expected: at(mean.unwrap_or(response_max.min(QueueSettings::RESPONSE_UNSEEN))),
             latest: at(response_max.max(longest)),
         })
     }

@@ -42,6 +42,41 @@ pub(crate) struct Bound<'a> {
     pub(crate) position: Position,
 }
 
+/// Units that may start before a job, of all that `limits` bind: no more than `all`, nor than
+/// start in the rounds until its turn, in which every group has one. `own` are the limits of its
+/// group; `jobs_in` says how many jobs start in so many rounds.
+///
+/// A group that waits for its own limits, or for a time, misses turns, and comes back when the
+/// others may just have taken what there was: each time costs all that `limits` let pass at once,
+/// and once more for what that leaves unused.
+pub(crate) fn served_before(
+    position: &Position,
+    own: &[Limit],
+    limits: &[Limit],
+    all: u64,
+    jobs_in: impl Fn(u64) -> u64,
+) -> u64 {
+    let heaviest = u64::from(position.heaviest.max(1));
+    let own_least = own.iter().map(at_once).min();
+    let waits = match own_least {
+        Some(units) => 1 + position.ahead / units.saturating_sub(heaviest - 1).max(1),
+        None => u64::from(position.base > position.now),
+    };
+    let rounds = (position.ahead + 1).saturating_add(waits);
+    // A turn is of less than twice the heaviest job's units.
+    let units = jobs_in(rounds.saturating_mul(2 * heaviest - 1)).saturating_mul(heaviest);
+    let missed = limits.iter().map(at_once).max().unwrap_or(0).saturating_mul(2 * waits);
+    units.saturating_sub(u64::from(position.weight)).saturating_add(missed).min(all)
+}
+
+/// The most units that a limit lets pass at once.
+fn at_once(limit: &Limit) -> u64 {
+    match limit {
+        Limit::Slots { units, .. } | Limit::Window { units, .. } => u64::from(*units),
+        Limit::Policy(algorithm) | Limit::Answered(algorithm) => capacity(algorithm),
+    }
+}
+
 /// How long after its base a job may pass all that binds it.
 pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
     let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;

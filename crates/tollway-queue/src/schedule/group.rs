@@ -57,6 +57,11 @@ impl GroupState {
         self.own_limits.as_deref().unwrap_or(default)
     }
 
+    /// How many of its jobs do not run.
+    pub(crate) const fn line_len(&self) -> u32 {
+        self.waiting.len() + self.delayed.len()
+    }
+
     /// What is in use of its limits, and these.
     pub(crate) fn gates_mut<'a>(
         &'a mut self,
