@@ -1,8 +1,10 @@
 //! Where queues live: what every backend must do.
 
+use std::sync::Arc;
+
 use tollway_core::{Outage, Timestamp};
 
-use crate::{Call, Command, Limit, Operation, QueueName, QueueSettings, Reply};
+use crate::{Call, Command, Limit, Operation, QueueName, QueueSettings, Reply, WaitingLine};
 
 /// Where queues live. Every change is stored when its call is ready, and either all of a call
 /// takes effect or nothing does, unless an error says [`crate::ErrorKind::Unknown`].
@@ -18,6 +20,13 @@ pub trait Backend: Send + Sync {
     /// time, and what to compare with from then on. A spurious answer is allowed, and one that is
     /// later than what was said (which still counts); a missed one is not.
     fn changed(&self, queue: &QueueName, seen: u64) -> Call<Wake>;
+
+    /// The line in which everybody stands who waits in this process for jobs of `queue`: one of
+    /// them asks at a time. Without a line of its own everybody asks.
+    fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
+        let _ = queue;
+        Arc::default()
+    }
 
     /// How the place is in which queues live, as far as it is known here without asking.
     fn health(&self) -> Health {

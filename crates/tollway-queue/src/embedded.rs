@@ -24,11 +24,11 @@ use tollway_core::Timestamp;
 
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use crate::{Backend, Call, Command, Health, Operation, QueueName, Reply, Wake};
+use crate::{Backend, Call, Command, Health, Operation, QueueName, Reply, WaitingLine, Wake};
 use memory::MemoryRows;
 use operations::Workspace;
 use row_store::RowStore as _;
-use wakes::Wakes;
+use wakes::{WaitingLines, Wakes};
 
 #[cfg(feature = "redb")]
 pub use file::{FileOptions, Reserve};
@@ -57,6 +57,7 @@ pub use file::{FileOptions, Reserve};
 pub struct Embedded {
     runner: Runner,
     wakes: Arc<Wakes>,
+    lines: WaitingLines,
 }
 
 #[derive(Debug)]
@@ -70,7 +71,8 @@ impl Embedded {
     /// Queues that are gone with the process.
     pub fn memory() -> Self {
         let state = (Schedule::new(), MemoryRows::default());
-        Self { runner: Runner::Memory(Mutex::new(state)), wakes: Arc::default() }
+        let runner = Runner::Memory(Mutex::new(state));
+        Self { runner, wakes: Arc::default(), lines: WaitingLines::default() }
     }
 
     /// Queues in the file at `path`, which is made if need be.
@@ -93,7 +95,7 @@ impl Embedded {
     pub fn open_with(options: FileOptions) -> Result<Self, Error> {
         let wakes = Arc::new(Wakes::default());
         let writer = file::Writer::start(options, wakes.clone())?;
-        Ok(Self { runner: Runner::File(writer), wakes })
+        Ok(Self { runner: Runner::File(writer), wakes, lines: WaitingLines::default() })
     }
 }
 
@@ -126,6 +128,10 @@ impl Backend for Embedded {
             let wake = receiver.wait_for(|wake| wake.seen > seen).await;
             wake.map(|wake| *wake).map_err(|_| Error::new(ErrorKind::UnknownQueue, gone))
         })
+    }
+
+    fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
+        self.lines.of(queue)
     }
 
     fn health(&self) -> Health {

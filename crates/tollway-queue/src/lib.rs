@@ -28,6 +28,7 @@ mod redis;
 mod schedule;
 mod settings;
 mod stats;
+mod waiting_line;
 mod worker;
 
 pub use backend::{BATCH_MAX, Backend, Health, PAGE_BYTES, Wake};
@@ -50,6 +51,7 @@ pub use recurring::{Recurring, Rhythm};
 pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
+pub use waiting_line::WaitingLine;
 pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};
 
 /// The program of the README is compiled and run with the tests.

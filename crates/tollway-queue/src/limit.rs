@@ -18,8 +18,9 @@ use crate::error::Error;
 /// |---|---|
 /// | `slots 10/10s` | ten slots, each free again 10 s after the *response* to the call that used it |
 /// | `concurrent 5` | at most five in flight: slots that are free at the response |
-/// | `window 10/10s` | a reservoir of ten per window of the clock |
+/// | `window 10/10s` | a reservoir of ten per window: of the clock, or of the upstream once it told |
 /// | `gcra 10/1s burst 5`, `sliding 10/10s`, `fixed 10/10s`, `leaky 10 1/1s` | a policy of the core |
+/// | `gcra 10/1s burst 5 answered` and so on | the same, charged at the response |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// `units` slots; one that was used is free again `window` after the response. No window of any
@@ -30,16 +31,22 @@ pub enum Limit {
         /// How long after the response; zero for a mere bound on calls in flight.
         window: Duration,
     },
-    /// `units` per window, windows aligned to the epoch. Allows twice as many across an edge: for
-    /// upstreams whose windows are known to be the same.
+    /// `units` per window. Windows are aligned to the epoch until a refused call was told to wait:
+    /// the end of its wait is an edge of the upstream's windows, and of the group's from then on. A
+    /// call that is in flight across an edge counts on both sides. For upstreams with fixed windows.
     Window {
         /// How many.
         units: u32,
         /// The length of a window.
         window: Duration,
     },
-    /// A policy of the core, charged when a job starts.
+    /// A policy of the core, charged when a job starts: a bound on starts, whenever the upstream
+    /// counts them.
     Policy(Algorithm),
+    /// A policy of the core, charged when the response comes. What is in flight counts as if it
+    /// were charged at every moment, so that an upstream of the same policy refuses nothing; no
+    /// more units than the policy allows at once are ever in flight. For all but fixed windows.
+    Answered(Algorithm),
 }
 
 impl Limit {
@@ -84,6 +91,19 @@ impl Limit {
         }
     }
 
+    /// What `algorithm` allows, charged when the response comes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::policy`], or if it is a fixed window: [`Self::window`] is that.
+    pub fn answered(algorithm: Algorithm) -> Result<Self, Error> {
+        let limit = match algorithm {
+            Algorithm::Concurrency(_) => Self::policy(algorithm)?,
+            algorithm => Self::Answered(algorithm),
+        };
+        limit.check().map(|()| limit)
+    }
+
     /// Whether the limit is within its bounds; its fields are public.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let (units, window, window_min) = match *self {
@@ -92,7 +112,10 @@ impl Limit {
             Self::Policy(Algorithm::Concurrency(_)) => {
                 return Err(Error::outside("limit", "a concurrency policy", "slots"));
             }
-            Self::Policy(_) => return Ok(()),
+            Self::Answered(Algorithm::FixedWindow(_) | Algorithm::Concurrency(_)) => {
+                return Err(Error::outside("answered limit", "this policy", "'window' or 'slots'"));
+            }
+            Self::Policy(_) | Self::Answered(_) => return Ok(()),
         };
         if units == 0 || units > Self::UNITS_MAX {
             return Err(Error::outside("units of a limit", units, "1 to 1000000"));
@@ -112,7 +135,8 @@ impl FromStr for Limit {
         let wrong = || {
             Error::invalid(format!(
                 "no limit: {:?}; write 'slots 10/10s', 'window 10/10s', 'concurrent 5', \
-                 'gcra 10/1s burst 5', 'sliding 10/10s', 'fixed 10/10s' or 'leaky 10 1/1s'",
+                 'gcra 10/1s burst 5', 'sliding 10/10s', 'fixed 10/10s' or 'leaky 10 1/1s', or \
+                 'gcra 10/1s burst 5 answered'",
                 text.chars().take(64).collect::<String>()
             ))
         };
@@ -130,13 +154,20 @@ impl FromStr for Limit {
                     Self::window(units, window)
                 }
             }
-            _ => policy(word, rest).ok_or_else(wrong)?,
+            _ => {
+                let (rest, is_answered) = match rest.strip_suffix(" answered") {
+                    Some(rest) => (rest, true),
+                    None => (rest, false),
+                };
+                let algorithm = algorithm(word, rest).ok_or_else(wrong)?;
+                if is_answered { Self::answered(algorithm) } else { Self::policy(algorithm) }
+            }
         }
     }
 }
 
-fn policy(word: &str, rest: &str) -> Option<Result<Limit, Error>> {
-    let algorithm = match word {
+fn algorithm(word: &str, rest: &str) -> Option<Algorithm> {
+    Some(match word {
         "gcra" => Algorithm::Gcra(Gcra::new(quota(rest)?)),
         "fixed" => match rest.strip_suffix(" first") {
             Some(rest) => FixedWindow::new(quota(rest)?, Anchor::FirstRequest).into(),
@@ -154,8 +185,7 @@ fn policy(word: &str, rest: &str) -> Option<Result<Limit, Error>> {
             LeakyBucket::new(size.parse().ok()?, drip.units(), drip.period()).ok()?.into()
         }
         _ => return None,
-    };
-    Some(Limit::policy(algorithm))
+    })
 }
 
 fn quota(text: &str) -> Option<Quota> {
@@ -171,6 +201,10 @@ impl fmt::Display for Limit {
                 write!(f, "window {}", Per(u64::from(*units), *window))
             }
             Self::Policy(algorithm) => write_policy(algorithm, f),
+            Self::Answered(algorithm) => {
+                write_policy(algorithm, f)?;
+                f.write_str(" answered")
+            }
         }
     }
 }
@@ -228,6 +262,9 @@ mod tests {
             "fixed 10/1m first",
             "leaky 10 1/1s",
             "slots 7/1m30s",
+            "gcra 10/1s burst 5 answered",
+            "sliding 10/10s answered",
+            "leaky 10 1/1s answered",
         ] {
             let limit: Limit = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit, "{text}");
@@ -236,9 +273,17 @@ mod tests {
 
     #[test]
     fn what_is_no_limit_is_refused() {
-        for text in
-            ["", "slots", "slots 0/1s", "slots 10", "window 1/0s", "gcra", "slots 9999999/1s"]
-        {
+        for text in [
+            "",
+            "slots",
+            "slots 0/1s",
+            "slots 10",
+            "window 1/0s",
+            "gcra",
+            "slots 9999999/1s",
+            "fixed 10/10s answered",
+            "slots 10/10s answered",
+        ] {
             assert!(text.parse::<Limit>().is_err(), "{text}");
         }
     }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tollway_core::{Clock, Timestamp};
 
+use crate::waiting_line::{Place, Turn};
 use crate::{
     Backend, Beat, Call, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease,
     LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName, QueueSettings,
-    Recurring, Reply, Settled, Stats,
+    Recurring, Reply, Settled, Stats, Wake,
 };
 
 /// A queue by its name.
@@ -92,7 +93,8 @@ impl Queue {
     /// Leases up to `max` jobs, waiting for the first of them for at most `patience`.
     ///
     /// It sleeps exactly until something may start: by the time the backend told, or until it says
-    /// that this time has changed. It never polls.
+    /// that this time has changed. It never polls. Of those who wait in this process for the same
+    /// queue on the same backend one asks at a time, in the order in which they came.
     ///
     /// # Errors
     ///
@@ -122,43 +124,71 @@ impl Queue {
         give_up: impl Future<Output = ()>,
     ) -> Result<Vec<Lease>, Error> {
         tokio::pin!(give_up);
+        let place = self.enter_line();
         loop {
-            let leased = self.lease(max, worker).await?;
-            if !leased.leases.is_empty() {
-                return Ok(leased.leases);
-            }
-            tokio::select! {
+            let mut turn = tokio::select! {
                 // Whoever was told that something may start asks for it: nobody else was told.
                 biased;
-                ready = self.until_ready(&leased) => ready?,
+                turn = self.ready_turn(&place) => turn?,
                 () = &mut give_up => return Ok(Vec::new()),
+            };
+            let leased = self.lease_in_turn(&mut turn, max, worker).await?;
+            if !leased.leases.is_empty() {
+                return Ok(leased.leases);
             }
         }
     }
 
-    /// Sleeps until something may start, after a lease call that gave nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`Backend::changed`].
-    pub async fn until_ready(&self, leased: &Leased) -> Result<(), Error> {
-        let Leased { mut next, mut seen, .. } = *leased;
+    /// A place at the end of the line of those who wait for jobs.
+    pub(crate) fn enter_line(&self) -> Place {
+        Place::at_the_end_of(self.backend.waiting_line(&self.name))
+    }
+
+    /// Waits to be first in line, and then until something may start.
+    pub(crate) async fn ready_turn(&self, place: &Place) -> Result<Turn, Error> {
+        let mut turn = place.turn().await;
+        let ready = self.until_ready(&mut turn).await;
+        if ready.is_err() {
+            // Whoever is next must not rely on what this one could not listen to.
+            *turn = None;
+        }
+        ready.map(|()| turn)
+    }
+
+    /// Leases, and notes for whoever is first next when to ask again.
+    pub(crate) async fn lease_in_turn(
+        &self,
+        turn: &mut Turn,
+        max: usize,
+        worker: &str,
+    ) -> Result<Leased, Error> {
+        // If this is given up or fails, nobody knows what is left: the next one asks.
+        **turn = None;
+        let leased = self.lease(max, worker).await?;
+        **turn = Some(Wake { next: leased.next, seen: leased.seen });
+        Ok(leased)
+    }
+
+    /// Sleeps until something may start by what was told, which is brought up to date; not at all
+    /// if nothing is known.
+    async fn until_ready(&self, turn: &mut Turn) -> Result<(), Error> {
         loop {
+            let Some(told) = &mut **turn else { return Ok(()) };
             let due = async {
-                match next {
+                match told.next {
                     Some(next) => sleep_for(next.since(self.now())).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = due => return Ok(()),
-                wake = self.backend.changed(&self.name, seen) => {
+                wake = self.backend.changed(&self.name, told.seen) => {
                     let wake = wake?;
                     // What is told may be later: somebody must be there then, too. Who forgot what
                     // is known already for it would come too late.
-                    next = next.into_iter().chain(wake.next).min();
-                    seen = wake.seen;
-                    if next.is_some_and(|next| next <= self.now()) {
+                    told.next = told.next.into_iter().chain(wake.next).min();
+                    told.seen = wake.seen;
+                    if told.next.is_some_and(|next| next <= self.now()) {
                         return Ok(());
                     }
                 }

@@ -52,7 +52,7 @@ use self::encode::micros_at;
 use self::repeating_client::RepeatingClient;
 use self::watch::Watch;
 use crate::error::{Error, ErrorKind};
-use crate::{QueueName, QueueSettings, Reply};
+use crate::{QueueName, QueueSettings, Reply, WaitingLine};
 
 /// What a backend on Redis is told when it is made.
 #[derive(Clone, Debug)]
@@ -114,6 +114,7 @@ struct QueueContext {
     enqueue: ScriptBatcher<Reply>,
     settle: ScriptBatcher<Reply>,
     watch: Arc<Watch>,
+    line: Arc<WaitingLine>,
     /// The longest result that it takes, as last read.
     result_max: AtomicU32,
     /// Its settings as last read, and their version.
@@ -191,6 +192,7 @@ impl Inner {
             settle: ScriptBatcher::start(&self.runtime, runner(self, context.clone(), false)),
             base,
             watch,
+            line: Arc::default(),
             result_max: AtomicU32::new(0),
             settings: Mutex::default(),
         });

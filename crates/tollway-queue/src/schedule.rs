@@ -9,6 +9,7 @@
 //! remembered does not exist.
 
 mod change;
+mod cooling;
 mod dispatch;
 mod estimate;
 mod gate;
@@ -17,12 +18,14 @@ mod group;
 mod group_order;
 mod history;
 mod id_hash;
+mod in_flight;
 mod jobs;
 mod leases;
 mod page;
 mod queue;
 mod ranks;
 mod response_times;
+mod rounds;
 mod settle;
 mod slots;
 mod turns;
@@ -34,16 +37,18 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 pub(crate) use change::{Change, QueueChange};
+#[cfg(any(feature = "redb", feature = "redis"))]
+pub(crate) use cooling::Edge;
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Bound, Position, wait_for_all};
+pub(crate) use estimate::{Bound, Position, served_before, wait_for_all};
 pub(crate) use gate::Gate;
-#[cfg(feature = "redis")]
-pub(crate) use gate::window_start;
 #[cfg(feature = "redb")]
 pub(crate) use gates::Gates;
 #[cfg(feature = "redb")]
 pub(crate) use history::EndedJob;
 pub(crate) use id_hash::IdHash;
+#[cfg(any(feature = "redb", feature = "redis"))]
+pub(crate) use in_flight::InFlight;
 #[cfg(feature = "redb")]
 pub(crate) use jobs::{Entry, JobOverrides, Stage};
 #[cfg(feature = "redb")]

@@ -28,7 +28,7 @@ pub struct QueueSettings {
     pub attempts_max: u32,
     /// How long a job waits after a failure.
     pub backoff: Backoff,
-    /// The response time that estimates reckon with until slower ones were seen.
+    /// The response time that [`crate::Estimate::latest`] reckons with until slower ones were seen.
     pub response_max: Duration,
     /// How long an idempotency key is remembered.
     pub key_window: Duration,
@@ -98,6 +98,9 @@ impl QueueSettings {
     pub const LIMITS_MAX: usize = 8;
     /// The largest payload that any queue may allow.
     pub const PAYLOAD_MAX: u32 = 16 * 1_024 * 1_024;
+    /// What a response takes as far as [`crate::Estimate::expected`] is concerned, until the queue
+    /// has seen one; `response_max`, if that is less.
+    pub const RESPONSE_UNSEEN: Duration = Duration::from_millis(100);
     /// The longest lease.
     pub const LEASE_MAX: Duration = Duration::from_secs(86_400);
 

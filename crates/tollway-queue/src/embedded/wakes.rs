@@ -1,11 +1,29 @@
-//! Waking who waits for a queue to have something earlier than it said.
+//! Who waits for a queue, and waking who waits for it to have something earlier than it said.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::{QueueName, Wake};
+use crate::{QueueName, WaitingLine, Wake};
+
+/// Of more queues than this, those that nobody waits for are forgotten.
+const IDLE_MAX: usize = 64;
+
+/// The lines of those who wait, by queue.
+#[derive(Debug, Default)]
+pub(super) struct WaitingLines(Mutex<HashMap<QueueName, Arc<WaitingLine>>>);
+
+impl WaitingLines {
+    /// The line of a queue.
+    pub(super) fn of(&self, name: &QueueName) -> Arc<WaitingLine> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() > IDLE_MAX {
+            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        Arc::clone(lines.entry(name.clone()).or_default())
+    }
+}
 
 /// Who is to be woken, by queue. Only queues that somebody waits for are here.
 #[derive(Debug, Default)]
@@ -37,7 +55,7 @@ impl Wakes {
     pub(super) fn subscribe(&self, name: &QueueName, current: Wake) -> watch::Receiver<Wake> {
         let mut senders = self.lock();
         // Nobody waits for these any more.
-        if senders.len() > 64 {
+        if senders.len() > IDLE_MAX {
             senders.retain(|_, sender| sender.receiver_count() > 0);
         }
         let sender = senders.entry(name.clone()).or_insert_with(|| watch::Sender::new(current));

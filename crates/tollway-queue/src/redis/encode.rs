@@ -245,11 +245,19 @@ pub(super) fn kind_of(limit: &Limit) -> u8 {
     parts(limit).0
 }
 
+/// What the kind of a policy that is charged at the answer has more than that of one which is
+/// charged at the start.
+const ANSWERED: u8 = 10;
+
 /// The kind and the constants of a limit, as `scripts/limits.lua` lists them.
 fn parts(limit: &Limit) -> (u8, [f64; 4]) {
     match *limit {
+        Limit::Answered(algorithm) => {
+            let (kind, numbers) = parts(&Limit::Policy(algorithm));
+            (kind + ANSWERED, numbers)
+        }
         Limit::Slots { units, window } => (1, [f64::from(units), micros(window), 0.0, 0.0]),
-        Limit::Window { units, window } => (2, [f64::from(units), micros(window), 0.0, 0.0]),
+        Limit::Window { units, window } => (7, [f64::from(units), micros(window), 0.0, 0.0]),
         Limit::Policy(Algorithm::Gcra(gcra)) => {
             let quota = gcra.quota();
             let numbers = [quota.units() as f64, micros(quota.period()), quota.burst() as f64, 0.0];
@@ -288,8 +296,11 @@ fn read_limit(read: &mut ByteReader<'_>) -> Option<Limit> {
     let (units, window, c, d) = (read.f64()?, read.f64()?, read.f64()?, read.f64()?);
     let window = duration(window);
     let quota = || Quota::new(units as u64, window).ok();
-    let algorithm = match kind {
+    let is_answered = kind > ANSWERED;
+    let algorithm = match if is_answered { kind - ANSWERED } else { kind } {
         1 => return Some(Limit::Slots { units: units as u32, window }),
+        7 => return Some(Limit::Window { units: units as u32, window }),
+        // As older versions wrote it.
         2 if d == 0.0 => return Some(Limit::Window { units: units as u32, window }),
         2 => Algorithm::FixedWindow(FixedWindow::new(quota()?, Anchor::Epoch)),
         3 => Algorithm::Gcra(Gcra::new(Quota::with_burst(units as u64, window, c as u64).ok()?)),
@@ -302,7 +313,7 @@ fn read_limit(read: &mut ByteReader<'_>) -> Option<Limit> {
         6 => Algorithm::LeakyBucket(LeakyBucket::new(units as u64, c as u64, window).ok()?),
         _ => return None,
     };
-    Some(Limit::Policy(algorithm))
+    Some(if is_answered { Limit::Answered(algorithm) } else { Limit::Policy(algorithm) })
 }
 
 #[cfg(test)]
@@ -320,6 +331,7 @@ mod tests {
             "fixed 10/10s first",
             "leaky 10 1/1s",
             "sliding 10/10s",
+            "gcra 10/1s burst 5 answered",
         ];
         let limits: Vec<Limit> = texts.iter().map(|text| text.parse().unwrap()).collect();
         let shared = vec![QueueName::new("a").unwrap(), QueueName::new("b:c").unwrap()];

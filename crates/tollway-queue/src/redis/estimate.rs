@@ -15,7 +15,7 @@ use super::decode::{bytes, damaged, list, number, unsigned};
 use super::encode::{kind_of, moment, unpack_limits};
 use crate::bytes_codec::ByteReader;
 use crate::error::Error;
-use crate::schedule::{Bound, Gate, Position, Slots, wait_for_all, window_start};
+use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, served_before, wait_for_all};
 use crate::{Estimate, Limit, QueueSettings};
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
@@ -63,8 +63,12 @@ pub(super) struct EstimateContext {
 struct Wide {
     limits: Vec<Limit>,
     gates: Vec<Gate>,
+    /// Units of the queue's own jobs, and of others that share the limit.
     units: u64,
+    others: u64,
     heaviest: u32,
+    /// How many groups of the queue have jobs.
+    groups: u64,
 }
 
 impl EstimateContext {
@@ -75,18 +79,20 @@ impl EstimateContext {
 }
 
 fn wide(frame: &Frame, settings: &QueueSettings) -> Result<Vec<Wide>, Error> {
-    let Some(([state, units], shared)) = frame.wide.split_first_chunk() else {
+    let Some(([state, units, groups], shared)) = frame.wide.split_first_chunk() else {
         return Ok(Vec::new());
     };
     let limits = settings.queue_limits.clone();
     let gates = gates(ByteReader(bytes(state)?), &limits).ok_or_else(damaged)?;
-    let mut all = vec![Wide { limits, gates, units: unsigned(units)?, heaviest: frame.heaviest }];
+    let (units, groups, heaviest) = (unsigned(units)?, unsigned(groups)?, frame.heaviest);
+    let mut all = vec![Wide { limits, gates, units, others: 0, heaviest, groups }];
     for one in shared.chunks_exact(4) {
         // A limit that was never made binds nobody.
         let Some(limits) = unpack_limits(bytes(&one[0])?) else { continue };
         let gates = gates_of(&one[1], &limits)?;
         let heaviest = u32::try_from(unsigned(&one[3])?).unwrap_or(u32::MAX);
-        all.push(Wide { limits, gates, units: unsigned(&one[2])?, heaviest });
+        let others = unsigned(&one[2])?.saturating_sub(units);
+        all.push(Wide { limits, gates, units, others, heaviest, groups });
     }
     Ok(all)
 }
@@ -143,20 +149,21 @@ impl<'s> GroupTold<'s> {
         let at = |response: Duration| {
             let heaviest = heaviest.max(weight);
             let position = Position { ahead, weight, heaviest, base, now, response };
-            let all = self.setting.wide.iter().map(|wide| Bound {
-                gates: &wide.gates,
-                limits: &wide.limits,
-                position: Position {
-                    ahead: wide.units.saturating_sub(u64::from(weight)),
-                    heaviest: wide.heaviest.max(weight),
-                    ..position
-                },
+            let all = self.setting.wide.iter().map(|wide| {
+                let all = wide.units.saturating_sub(u64::from(weight));
+                // Other groups are not looked at: each may have as many jobs as there are rounds.
+                let jobs_in = |rounds: u64| wide.groups.saturating_mul(rounds);
+                let before = served_before(&position, &self.limits, &wide.limits, all, jobs_in);
+                let ahead = before.saturating_add(wide.others);
+                let heaviest = wide.heaviest.max(weight);
+                let position = Position { ahead, heaviest, ..position };
+                Bound { gates: &wide.gates, limits: &wide.limits, position }
             });
             let of_group = Bound { gates: &self.gates, limits: &self.limits, position };
             base.after(wait_for_all(std::iter::once(of_group).chain(all)))
         };
         Some(Estimate {
-            expected: at(mean.unwrap_or(response_max)),
+            expected: at(mean.unwrap_or(response_max.min(QueueSettings::RESPONSE_UNSEEN))),
             latest: at(response_max.max(longest)),
         })
     }
@@ -186,20 +193,36 @@ fn gates(mut read: ByteReader<'_>, limits: &[Limit]) -> Option<Vec<Gate>> {
         }
         *gate = match limit {
             Limit::Slots { .. } => Gate::Slots(slots(&mut body)?),
-            Limit::Window { .. } => Gate::Window { number: body.f64()? as u64, used: body.u32()? },
+            Limit::Window { .. } => {
+                let (early, late) = (moment(body.f64()? as u64), moment(body.f64()? as u64));
+                let edge = (late > Timestamp::MIN).then_some(Edge { early, late });
+                Gate::Window(slots(&mut body)?, edge)
+            }
             Limit::Policy(algorithm) => Gate::Policy(state(body, algorithm)?),
+            Limit::Answered(algorithm) => {
+                let in_flight = in_flight(body.u32()?);
+                let is_charged = !body.0.is_empty();
+                let charged = is_charged.then(|| state(body, algorithm));
+                let state = charged.unwrap_or_else(|| Some(State::vacant(algorithm)))?;
+                Gate::Answered(state, in_flight)
+            }
         }
     }
     Some(gates)
 }
 
 fn slots(body: &mut ByteReader<'_>) -> Option<Slots> {
-    let (in_flight, _held) = (body.u32()?, body.u32()?);
-    let mut slots = Slots::answered(anchors(body)?);
-    if in_flight > 0 {
-        slots.hold(u64::MAX, in_flight);
+    let (units, _held) = (body.u32()?, body.u32()?);
+    Some(Slots::answered(anchors(body)?, in_flight(units)))
+}
+
+/// So many units in flight; the store does not say whose, and an estimate does not ask.
+fn in_flight(units: u32) -> InFlight {
+    let mut in_flight = InFlight::default();
+    if units > 0 {
+        in_flight.hold(u64::MAX, units);
     }
-    Some(slots)
+    in_flight
 }
 
 /// The rest of a log: when, and how many units.
@@ -233,7 +256,10 @@ fn state(mut body: ByteReader<'_>, algorithm: &Algorithm) -> Option<State> {
             let at = match window.anchor() {
                 Anchor::FirstRequest => moment(start),
                 // The number of a window that begins with the epoch.
-                _ => window_start(start, window.quota().period()),
+                _ => {
+                    let period_ns = window.quota().period().as_nanos() as u64;
+                    Timestamp::from_nanos(start.saturating_mul(period_ns))
+                }
             };
             vec![(at, used)]
         }

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::settings::longest_result;
 use crate::{
     Backend, Beat, Call, Cancelled, Command, Health, Job, JobId, Lease, LeaseToken, Leased,
-    Operation, Outcome, PAGE_BYTES, QueueName, QueueSettings, Reply, Wake,
+    Operation, Outcome, PAGE_BYTES, QueueName, QueueSettings, Reply, WaitingLine, Wake,
 };
 
 fn word(text: &str) -> Vec<u8> {
@@ -61,6 +61,11 @@ impl Backend for RedisBackend {
             let wake = inner.context(&queue)?.watch.changed(seen).await?;
             Ok(Wake { next: wake.next.map(|next| inner.by_caller(next)), ..wake })
         })
+    }
+
+    fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
+        // Who cannot be told of changes will be told why when it listens.
+        self.inner.context(queue).map_or_else(|_| Arc::default(), |context| context.line.clone())
     }
 
     fn health(&self) -> Health {

@@ -23,6 +23,7 @@ impl Queue {
         {
             self.expire(id, at, scope);
         }
+        self.promote_due(scope.now);
         self.recur(scope);
         self.purge(scope);
         self.forget_groups(scope);
@@ -122,11 +123,7 @@ impl Queue {
         let (gates, limits) = group.gates_mut(&self.settings.group_limits);
         gates.fill(limits);
         self.gates.fill(&self.settings.queue_limits);
-        self.change_gates(number, scope, |gate, limit| {
-            gate.pass(limit, id, weight, now);
-            // Who holds slots follows from the leases that are stored.
-            !matches!(gate, Gate::Slots(_))
-        });
+        self.change_gates(number, scope, |gate, limit| gate.pass(limit, id, weight, now));
     }
 
     /// Changes every gate that binds the jobs of a group: its own, the queue's, and shared ones.

@@ -2,7 +2,7 @@
 //!
 //! For slots with free-times `f[0..N]` in order and `p` units ahead: `f[p mod N] + ⌊p/N⌋·(W + r)`,
 //! where `r` is the time of a response. With every `f` at the start of the next window and `r` zero
-//! this is `next window start + ⌊p/N⌋·W`, which limits of kind `window` use as it stands.
+//! this is `next window start + ⌊p/N⌋·W`; limits of kind `window` round each answer up to an edge.
 //!
 //! **True.** Jobs that leave the queue only make the others earlier. Jobs of several units may
 //! leave some idle that the next cannot use: of `N` units only `N - heaviest + 1` are counted on.
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, State, Timestamp};
 
-use super::gate::{Gate, window_number, window_start};
+use super::cooling::Cooling;
+use super::gate::{Gate, capacity};
 use crate::Limit;
 
 /// Where a job stands among those that a limit binds: what an estimate is made of.
@@ -41,6 +42,41 @@ pub(crate) struct Bound<'a> {
     pub(crate) position: Position,
 }
 
+/// Units that may start before a job, of all that `limits` bind: no more than `all`, nor than
+/// start in the rounds until its turn, in which every group has one. `own` are the limits of its
+/// group; `jobs_in` says how many jobs start in so many rounds.
+///
+/// A group that waits for its own limits, or for a time, misses turns, and comes back when the
+/// others may just have taken what there was: each time costs all that `limits` let pass at once,
+/// and once more for what that leaves unused.
+pub(crate) fn served_before(
+    position: &Position,
+    own: &[Limit],
+    limits: &[Limit],
+    all: u64,
+    jobs_in: impl Fn(u64) -> u64,
+) -> u64 {
+    let heaviest = u64::from(position.heaviest.max(1));
+    let own_least = own.iter().map(at_once).min();
+    let waits = match own_least {
+        Some(units) => 1 + position.ahead / units.saturating_sub(heaviest - 1).max(1),
+        None => u64::from(position.base > position.now),
+    };
+    let rounds = (position.ahead + 1).saturating_add(waits);
+    // A turn is of less than twice the heaviest job's units.
+    let units = jobs_in(rounds.saturating_mul(2 * heaviest - 1)).saturating_mul(heaviest);
+    let missed = limits.iter().map(at_once).max().unwrap_or(0).saturating_mul(2 * waits);
+    units.saturating_sub(u64::from(position.weight)).saturating_add(missed).min(all)
+}
+
+/// The most units that a limit lets pass at once.
+fn at_once(limit: &Limit) -> u64 {
+    match limit {
+        Limit::Slots { units, .. } | Limit::Window { units, .. } => u64::from(*units),
+        Limit::Policy(algorithm) | Limit::Answered(algorithm) => capacity(algorithm),
+    }
+}
+
 /// How long after its base a job may pass all that binds it.
 pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
     let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;
@@ -60,31 +96,46 @@ pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) 
 
 /// How long after `position.base` a job may pass `gate`.
 fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
+    if let Some((slots, units, cooling)) = gate.slots(limit, position.now) {
+        let usable = usable(u64::from(units), position);
+        let index = position.ahead + u64::from(position.weight.min(units)) - 1;
+        // Which slots a heavy job leaves idle is not known here: count on the last to free.
+        let slot = if position.heaviest == 1 { index % usable } else { u64::from(units) - 1 };
+        let answers_at = position.now.after(position.response);
+        let free_at = slots.free_at(slot, units, cooling, position.base, answers_at);
+        return after_rounds(free_at, index / usable, cooling, position.response)
+            .since(position.base);
+    }
     match (gate, limit) {
-        (Gate::Slots(slots), Limit::Slots { units, window }) => {
-            let usable = usable(u64::from(*units), position);
-            let index = position.ahead + u64::from(position.weight.min(*units)) - 1;
-            // Which slots a heavy job leaves idle is not known here: count on the last to free.
-            let slot = if position.heaviest == 1 { index % usable } else { u64::from(*units) - 1 };
-            let answers_at = position.now.after(position.response);
-            let free_at = slots.free_at(slot, *units, *window, position.base, answers_at);
-            free_at.since(position.base)
-                + times(window.saturating_add(position.response), index / usable)
-        }
-        (Gate::Window { number, used }, Limit::Window { units, window }) => {
-            let current = window_number(position.base, *window);
-            let used = if *number >= current { *used } else { 0 };
-            let left = u64::from(units.saturating_sub(used));
-            match beyond(left, u64::from(*units), position) {
-                None => Duration::ZERO,
-                Some(windows) => window_start(current + 1, *window)
-                    .after(times(*window, windows))
-                    .since(position.base),
-            }
-        }
         (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, position),
+        (Gate::Answered(state, in_flight), Limit::Answered(algorithm)) => {
+            // What is in flight may be counted first, and each round is charged when it is answered.
+            let ahead = position.ahead + in_flight.units();
+            let wait = policy_wait(algorithm, state, &Position { ahead, ..*position });
+            let rounds = 1 + ahead / capacity(algorithm).max(1);
+            let answers = times(position.response, if ahead == 0 { 0 } else { rounds });
+            let may_start = ahead + u64::from(position.weight) <= capacity(algorithm);
+            if may_start && wait.is_zero() { wait } else { wait.saturating_add(answers) }
+        }
         _ => Duration::ZERO,
     }
+}
+
+/// When a slot is free for the next time after it was taken `rounds` times, for the first time at
+/// `free_at`, if each answer takes `response`.
+fn after_rounds(
+    free_at: Timestamp,
+    rounds: u64,
+    cooling: Cooling,
+    response: Duration,
+) -> Timestamp {
+    let next = |taken_at: Timestamp| cooling.frees(taken_at.after(response));
+    if rounds == 0 {
+        return free_at;
+    }
+    // From the first edge on, all rounds take as long.
+    let first = next(free_at);
+    first.after(times(next(first).since(first), rounds - 1))
 }
 
 /// What a wait may grow by when another limit delays the same job: a job that misses its window

@@ -37,6 +37,28 @@ impl Gates {
         self.0.iter_mut().zip(limits).fold(false, |any, (gate, limit)| change(gate, limit) | any)
     }
 
+    /// A call that was made at `made` was refused, and told to `wait` until an edge of the
+    /// upstream's windows: of the shortest that are as long, or the longest there are.
+    pub(crate) fn told(
+        &mut self,
+        limits: &[Limit],
+        made: Timestamp,
+        wait: Duration,
+        now: Timestamp,
+    ) {
+        let window = |(index, limit): (usize, &Limit)| match limit {
+            Limit::Window { window, .. } => Some((*window, index)),
+            _ => None,
+        };
+        let windows = limits.iter().enumerate().filter_map(window);
+        let fitting = windows.clone().filter(|(window, _)| *window >= wait).min();
+        if let Some((_, index)) = fitting.or_else(|| windows.max())
+            && let Some(gate) = self.0.get_mut(index)
+        {
+            gate.told(&limits[index], made, wait, now);
+        }
+    }
+
     /// From when on they say nothing; `None` while something is in flight.
     pub(crate) fn vacant_at(&self, limits: &[Limit]) -> Option<Timestamp> {
         let vacant_at = |(gate, limit): (&Gate, &Limit)| gate.vacant_at(limit);

@@ -26,6 +26,8 @@ pub(crate) struct GroupState {
     /// Units that it may still start in this round.
     pub(crate) deficit: u64,
     pub(crate) spot: Spot,
+    /// When the first of its delayed jobs is due.
+    pub(crate) due_ns: Option<u64>,
     /// When it is to be forgotten, if nothing happens.
     pub(crate) forget_at: Option<Timestamp>,
     /// Whether a storage holds something of it.
@@ -45,6 +47,7 @@ impl GroupState {
             paused: false,
             deficit: 0,
             spot: Spot::Nowhere,
+            due_ns: None,
             forget_at: None,
             stored: false,
         }
@@ -52,6 +55,11 @@ impl GroupState {
 
     pub(crate) fn limits<'a>(&'a self, default: &'a [Limit]) -> &'a [Limit] {
         self.own_limits.as_deref().unwrap_or(default)
+    }
+
+    /// How many of its jobs do not run.
+    pub(crate) const fn line_len(&self) -> u32 {
+        self.waiting.len() + self.delayed.len()
     }
 
     /// What is in use of its limits, and these.

@@ -9,6 +9,10 @@ use super::queue::{Queue, Scope};
 use super::turns::Spot;
 use crate::{Limit, QueueName};
 
+/// How many delayed jobs wait from one call on, if more come due together: a million at once would
+/// let every caller wait for seconds.
+const PROMOTED_MAX: u64 = 10_000;
+
 impl Queue {
     /// Finds the right spot for a group after anything about it has changed.
     pub(crate) fn place_group(&mut self, number: u32, now: Timestamp) {
@@ -18,16 +22,35 @@ impl Queue {
         self.plan_forgetting(number, now);
     }
 
+    /// Lets the delayed jobs of all groups wait whose time has come, so that everybody who looks
+    /// sees what a lease will find. No more than [`PROMOTED_MAX`] and the last group's at a time.
+    pub(crate) fn promote_due(&mut self, now: Timestamp) {
+        let enough = self.jobs.waiting.saturating_add(PROMOTED_MAX);
+        while let Some(&(due_ns, number)) = self.due.first()
+            && due_ns <= now.as_nanos()
+            && self.jobs.waiting < enough
+        {
+            self.place_group(number, now);
+        }
+    }
+
     /// Lets the delayed jobs of a group wait whose time has come.
     fn promote(&mut self, number: u32, now: Timestamp) {
-        loop {
-            let group = self.groups.get_mut(number);
-            let Some((key, _)) = self.jobs.ranks.first(group.delayed) else { return };
+        let due_ns = loop {
+            let group = self.groups.get(number);
+            let Some((key, _)) = self.jobs.ranks.first(group.delayed) else { break None };
             if key.due_ns > now.as_nanos() {
-                return;
+                break Some(key.due_ns);
             }
             self.jobs.withdraw(key.id, &mut self.groups);
             self.jobs.wait(key.id, &mut self.groups);
+        };
+        let group = self.groups.get_mut(number);
+        if group.due_ns != due_ns {
+            if let Some(before) = std::mem::replace(&mut group.due_ns, due_ns) {
+                self.due.remove(&(before, number));
+            }
+            self.due.extend(due_ns.map(|due_ns| (due_ns, number)));
         }
     }
 

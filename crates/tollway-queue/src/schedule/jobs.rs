@@ -8,6 +8,7 @@ use tollway_core::Timestamp;
 use super::group::Groups;
 use super::id_hash::IdHash;
 use super::ranks::{Ranks, SortKey};
+use super::rounds::Rounds;
 use crate::job::Backoff;
 
 /// The jobs of a queue that are not over: each is delayed or waits in its group, or runs.
@@ -16,6 +17,7 @@ pub(crate) struct Jobs {
     pub(crate) entries: HashMap<u64, Entry, IdHash>,
     /// The order of those that are delayed or wait; a group holds the roots of its two trees.
     pub(crate) ranks: Ranks,
+    pub(crate) rounds: Rounds,
     pub(crate) waiting: u64,
     pub(crate) units: u64,
     /// Of their payloads; dead letters have their own count.
@@ -117,6 +119,7 @@ impl Jobs {
         let entry = self.entries.get_mut(&id).expect("it was just found here");
         entry.stage = Stage::Waiting;
         let group = groups.get_mut(entry.group);
+        self.rounds.grow(group.line_len());
         self.ranks.insert(&mut group.waiting, entry.place(id), entry.weight);
     }
 
@@ -125,6 +128,7 @@ impl Jobs {
         let entry = self.entries.get_mut(&id).expect("it was just found here");
         (entry.stage, entry.due_ns) = (Stage::Delayed, due_ns);
         let group = groups.get_mut(entry.group);
+        self.rounds.grow(group.line_len());
         self.ranks.insert(&mut group.delayed, entry.delayed_place(id), entry.weight);
     }
 
@@ -140,8 +144,9 @@ impl Jobs {
             Stage::Delayed => {
                 self.ranks.remove(&mut group.delayed, entry.delayed_place(id));
             }
-            Stage::Running => {}
+            Stage::Running => return,
         }
+        self.rounds.shrink(group.line_len());
     }
 
     /// Forgets a job that is in no group any more.

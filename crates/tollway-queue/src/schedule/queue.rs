@@ -77,6 +77,8 @@ pub(crate) struct Queue {
     pub(crate) groups: Groups,
     pub(crate) leases: Leases,
     pub(crate) turns: Turns,
+    /// When the next delayed job of a group is due.
+    pub(crate) due: BTreeSet<(u64, u32)>,
     /// When there will be nothing to remember of a group.
     pub(crate) forgettable: BTreeSet<(Timestamp, u32)>,
     pub(crate) response_times: ResponseTimes,
@@ -95,6 +97,7 @@ impl Queue {
             groups: Groups::default(),
             leases: Leases::default(),
             turns: Turns::default(),
+            due: BTreeSet::new(),
             forgettable: BTreeSet::new(),
             response_times: ResponseTimes::default(),
             history: History::default(),

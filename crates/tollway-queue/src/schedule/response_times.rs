@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::QueueSettings;
+
 /// How long responses take: the mean of late ones, and the slowest, which fades.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ResponseTimes {
@@ -23,8 +25,12 @@ impl ResponseTimes {
         self.slowest_ns = took_ns.max(self.slowest_ns - self.slowest_ns / 256);
     }
 
+    /// What a response takes on average; a guess, as long as none was seen.
     pub(crate) fn mean(&self, told: Duration) -> Duration {
-        if self.seen == 0 { told } else { Duration::from_nanos(self.mean_ns) }
+        if self.seen == 0 {
+            return told.min(QueueSettings::RESPONSE_UNSEEN);
+        }
+        Duration::from_nanos(self.mean_ns)
     }
 
     pub(crate) fn slowest(&self, told: Duration) -> Duration {

@@ -41,6 +41,8 @@ impl Queue {
                 let number = self.jobs.of(id).group;
                 let group = self.groups.get_mut(number);
                 group.blocked_until = group.blocked_until.max(until);
+                let (gates, limits) = group.gates_mut(&self.settings.group_limits);
+                gates.told(limits, running.leased_at, wait, scope.now);
                 scope.group_changed(&group.name);
                 self.put_back_uncharged(id, &running, scope)
             }
@@ -71,7 +73,8 @@ impl Queue {
 
     /// The call of a job was answered, or given up, at `at`: its slots are free a window later.
     fn answer(&mut self, id: u64, at: Timestamp, scope: &mut Scope<'_>) {
-        self.change_gates(self.jobs.of(id).group, scope, |gate, limit| gate.answer(limit, id, at));
+        let (number, now) = (self.jobs.of(id).group, scope.now);
+        self.change_gates(number, scope, |gate, limit| gate.answer(limit, id, at, now));
     }
 
     /// Counts every job that runs as answered now, by shared limits that are not among those that
@@ -80,7 +83,7 @@ impl Queue {
         for name in self.settings.shared.iter().filter(|name| !stay.contains(name)) {
             let Some((limit, gate)) = scope.shared.get_mut(name) else { continue };
             for id in self.leases.ids() {
-                gate.answer(limit, id, scope.now);
+                gate.answer(limit, id, scope.now, scope.now);
             }
             scope.shared_touched = true;
             scope.changes.push(Change::Shared(name.clone()));

@@ -1,4 +1,4 @@
-//! ResponseTimes-anchored slots: each is free again one window after the response of its call.
+//! Response-anchored slots: each is free again one window after the response of its call.
 //!
 //! ```text
 //!   call k       |--busy--|<------- window ------->|              dispatch k+N not before here
@@ -7,16 +7,20 @@
 //!
 //! The upstream counts a call at some moment between dispatch and response, so two calls that use
 //! the same slot are counted at least a window apart, whatever the phase of the upstream's windows.
+//! Slots that free at the edges of a grid instead are the reservoir of a window (see `cooling`).
 //!
 //! **Invariants.** Anchors are in order; only those younger than a window are kept, so idle slots
 //! are nothing at all. Who holds a slot is written by name: to release twice, or after the limit
 //! was changed, changes nothing. Beyond [`EXACT_MAX`] slots, anchors are rounded up to a 64th of
 //! the window, so that memory is bounded and the loss is at most that.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tollway_core::Timestamp;
+
+use super::cooling::Cooling;
+use super::in_flight::InFlight;
 
 /// Up to how many slots every anchor is kept as it is.
 const EXACT_MAX: u32 = 64;
@@ -26,16 +30,17 @@ const EXACT_MAX: u32 = 64;
 pub(crate) struct Slots {
     /// When calls were answered and how many units they had, oldest first.
     anchors: VecDeque<(Timestamp, u32)>,
-    /// Units in flight by job.
-    busy: BTreeMap<u64, u32>,
-    busy_units: u64,
+    pub(crate) in_flight: InFlight,
 }
 
 impl Slots {
-    /// Slots whose calls were answered at `anchors`, nothing in flight.
+    /// Slots whose calls were answered at `anchors`, and what is in flight.
     #[cfg(any(feature = "redb", feature = "redis"))]
-    pub(crate) fn answered(anchors: impl IntoIterator<Item = (Timestamp, u32)>) -> Self {
-        Self { anchors: anchors.into_iter().collect(), ..Self::default() }
+    pub(crate) fn answered(
+        anchors: impl IntoIterator<Item = (Timestamp, u32)>,
+        in_flight: InFlight,
+    ) -> Self {
+        Self { anchors: anchors.into_iter().collect(), in_flight }
     }
 
     #[cfg(any(feature = "redb", test))]
@@ -43,45 +48,13 @@ impl Slots {
         self.anchors.iter().copied()
     }
 
-    /// Who holds how many units.
-    #[cfg(feature = "redb")]
-    pub(crate) fn held(&self) -> impl ExactSizeIterator<Item = (u64, u32)> + '_ {
-        self.busy.iter().map(|(job, units)| (*job, *units))
-    }
-
-    /// Whether `job` holds anything.
-    pub(crate) fn is_held_by(&self, job: u64) -> bool {
-        self.busy.contains_key(&job)
-    }
-
-    /// Frees what is held by others than those that `runs` says.
-    #[cfg(feature = "redb")]
-    pub(crate) fn retain(&mut self, runs: impl Fn(u64) -> bool) {
-        self.busy.retain(|job, _| runs(*job));
-        self.busy_units = self.busy.values().map(|units| u64::from(*units)).sum();
-    }
-
-    pub(crate) fn hold(&mut self, job: u64, units: u32) {
-        if self.busy.insert(job, units).is_none() {
-            self.busy_units += u64::from(units);
-        }
-    }
-
-    /// Frees what `job` holds; how many units, zero if none.
-    pub(crate) fn release(&mut self, job: u64) -> u32 {
-        let units = self.busy.remove(&job).unwrap_or(0);
-        self.busy_units -= u64::from(units);
-        units
-    }
-
     /// The call of `job` was answered at `at`.
-    pub(crate) fn answer(&mut self, job: u64, at: Timestamp, slots: u32, window: Duration) {
-        let units = self.release(job);
-        if units == 0 || window.is_zero() {
+    pub(crate) fn answer(&mut self, job: u64, at: Timestamp, slots: u32, cooling: Cooling) {
+        let units = self.in_flight.release(job);
+        if units == 0 || cooling.window().is_zero() {
             return;
         }
-        self.forget(at, window);
-        let at = if slots > EXACT_MAX { round_up(at, window) } else { at };
+        let at = if slots > EXACT_MAX { round_up(at, cooling.window()) } else { at };
         let index = self.anchors.partition_point(|(anchor, _)| *anchor <= at);
         match index.checked_sub(1).and_then(|last| self.anchors.get_mut(last)) {
             Some((anchor, answered)) if *anchor == at => *answered += units,
@@ -90,9 +63,8 @@ impl Slots {
     }
 
     /// When `units` are free; `None` if that needs an answer to a call in flight.
-    pub(crate) fn ready_at(&self, units: u32, slots: u32, window: Duration) -> Option<Timestamp> {
-        let cooling: u64 = self.anchors.iter().map(|(_, units)| u64::from(*units)).sum();
-        let wanted = u64::from(units.min(slots)) + self.busy_units + cooling;
+    pub(crate) fn ready_at(&self, units: u32, slots: u32, cooling: Cooling) -> Option<Timestamp> {
+        let wanted = u64::from(units.min(slots)) + self.in_flight.units() + self.cooling_units();
         let mut missing = wanted.saturating_sub(u64::from(slots));
         if missing == 0 {
             return Some(Timestamp::MIN);
@@ -100,7 +72,7 @@ impl Slots {
         for (anchor, units) in &self.anchors {
             missing = missing.saturating_sub(u64::from(*units));
             if missing == 0 {
-                return Some(anchor.after(window));
+                return Some(cooling.frees(*anchor));
             }
         }
         None
@@ -112,27 +84,31 @@ impl Slots {
         &self,
         index: u64,
         slots: u32,
-        window: Duration,
+        cooling: Cooling,
         base: Timestamp,
         answers_at: Timestamp,
     ) -> Timestamp {
-        let cooling: u64 = self.anchors.iter().map(|(_, units)| u64::from(*units)).sum();
-        let mut passed = u64::from(slots).saturating_sub(self.busy_units + cooling);
+        let used = self.in_flight.units() + self.cooling_units();
+        let mut passed = u64::from(slots).saturating_sub(used);
         if index < passed {
             return base;
         }
         for (anchor, units) in &self.anchors {
             passed += u64::from(*units);
             if index < passed {
-                return anchor.after(window).max(base);
+                return cooling.frees(*anchor).max(base);
             }
         }
-        answers_at.after(window).max(base)
+        cooling.frees(answers_at).max(base)
     }
 
-    /// Forgets anchors older than the window.
-    pub(crate) fn forget(&mut self, now: Timestamp, window: Duration) {
-        while self.anchors.front().is_some_and(|(anchor, _)| anchor.after(window) <= now) {
+    fn cooling_units(&self) -> u64 {
+        self.anchors.iter().map(|(_, units)| u64::from(*units)).sum()
+    }
+
+    /// Forgets anchors whose units are free.
+    pub(crate) fn forget(&mut self, now: Timestamp, cooling: Cooling) {
+        while self.anchors.front().is_some_and(|(anchor, _)| cooling.frees(*anchor) <= now) {
             self.anchors.pop_front();
         }
         if self.anchors.is_empty() {
@@ -141,11 +117,11 @@ impl Slots {
     }
 
     /// From when on these slots say nothing; `None` while something is in flight.
-    pub(crate) fn vacant_at(&self, window: Duration) -> Option<Timestamp> {
-        if self.busy_units > 0 {
+    pub(crate) fn vacant_at(&self, cooling: Cooling) -> Option<Timestamp> {
+        if self.in_flight.units() > 0 {
             return None;
         }
-        Some(self.anchors.back().map_or(Timestamp::MIN, |(anchor, _)| anchor.after(window)))
+        Some(self.anchors.back().map_or(Timestamp::MIN, |(anchor, _)| cooling.frees(*anchor)))
     }
 
     /// The clock was set back by `by`: what was answered stays answered as long ago.
@@ -165,7 +141,7 @@ fn round_up(at: Timestamp, window: Duration) -> Timestamp {
 mod tests {
     use super::*;
 
-    const WINDOW: Duration = Duration::from_secs(10);
+    const WINDOW: Cooling = Cooling::After(Duration::from_secs(10));
 
     fn at(millis: u64) -> Timestamp {
         Timestamp::from_millis(millis)
@@ -174,8 +150,8 @@ mod tests {
     #[test]
     fn a_slot_is_free_a_window_after_the_answer() {
         let mut slots = Slots::default();
-        slots.hold(1, 1);
-        slots.hold(2, 1);
+        slots.in_flight.hold(1, 1);
+        slots.in_flight.hold(2, 1);
         assert_eq!(slots.ready_at(1, 2, WINDOW), None);
         slots.answer(2, at(300), 2, WINDOW);
         slots.answer(1, at(500), 2, WINDOW);
@@ -188,8 +164,11 @@ mod tests {
     #[test]
     fn a_slot_is_released_once_by_whom_holds_it() {
         let mut slots = Slots::default();
-        slots.hold(1, 3);
-        assert_eq!((slots.release(2), slots.release(1), slots.release(1)), (0, 3, 0));
+        slots.in_flight.hold(1, 3);
+        assert_eq!(
+            (slots.in_flight.release(2), slots.in_flight.release(1), slots.in_flight.release(1)),
+            (0, 3, 0)
+        );
         slots.answer(1, at(0), 3, WINDOW);
         assert_eq!(slots, Slots::default());
     }
@@ -198,7 +177,7 @@ mod tests {
     fn many_slots_are_remembered_in_few_anchors_never_too_early() {
         let mut slots = Slots::default();
         for job in 0..10_000 {
-            slots.hold(job, 1);
+            slots.in_flight.hold(job, 1);
             slots.answer(job, at(job), 10_000, WINDOW);
             let newest = slots.anchors().last().map(|(anchor, _)| anchor);
             assert!(newest >= Some(at(job)));

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use super::estimate::{Bound, Position, wait_for_all};
+use super::estimate::{Bound, Position, served_before, wait_for_all};
 use super::gate::Opens;
 use super::group::GroupState;
 use super::jobs::{Entry, Stage};
 use super::page::Page;
 use super::queue::{Queue, Scope};
 use crate::job::{Estimate, Job, JobState};
-use crate::{Counts, Group, GroupStats, JobId, Stats};
+use crate::{Counts, Group, GroupStats, JobId, Limit, Stats};
 
 impl Queue {
     /// When a job that waits will start; `None` if it does not wait or nobody can tell.
@@ -51,21 +51,24 @@ impl Queue {
         let (weight, heaviest) = (entry.weight, self.jobs.heaviest());
         let position = Position { ahead, weight, heaviest, base, now, response };
         let limits = group.limits(&self.settings.group_limits);
-        let all = Position { ahead: self.jobs.units - u64::from(weight), ..position };
-        let sharing = Position {
-            ahead: all.ahead + scope.sharers.units,
-            heaviest: heaviest.max(scope.sharers.heaviest),
-            ..position
+        let before = |bound: &[Limit]| {
+            let all = self.jobs.units - u64::from(weight);
+            let jobs_in = |rounds| self.jobs.rounds.jobs(rounds);
+            served_before(&position, limits, bound, all, jobs_in)
         };
         let shared = self.settings.shared.iter().filter_map(|name| scope.shared.get(name));
-        let of_shared = shared.map(|(limit, gate)| Bound {
-            gates: std::slice::from_ref(gate),
-            limits: std::slice::from_ref(limit),
-            position: sharing,
+        let of_shared = shared.map(|(limit, gate)| {
+            let bound = std::slice::from_ref(limit);
+            // Queues do not take turns: all of the others may go first.
+            let ahead = before(bound) + scope.sharers.units;
+            let heaviest = heaviest.max(scope.sharers.heaviest);
+            let position = Position { ahead, heaviest, ..position };
+            Bound { gates: std::slice::from_ref(gate), limits: bound, position }
         });
         let of_group = Bound { gates: &group.gates.0, limits, position };
-        let of_queue =
-            Bound { gates: &self.gates.0, limits: &self.settings.queue_limits, position: all };
+        let wide = &self.settings.queue_limits;
+        let all = Position { ahead: before(wide), ..position };
+        let of_queue = Bound { gates: &self.gates.0, limits: wide, position: all };
         base.after(wait_for_all([of_group, of_queue].into_iter().chain(of_shared)))
     }
 

@@ -11,9 +11,8 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{Task, Worker};
-use crate::{
-    BATCH_MAX, Beat, Error, ErrorKind, Lease, LeaseToken, Leased, Outcome, Queue, Settled,
-};
+use crate::waiting_line::{Place, Turn};
+use crate::{BATCH_MAX, Beat, Error, ErrorKind, Lease, LeaseToken, Outcome, Queue, Settled};
 
 /// What a worker did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +51,8 @@ struct WorkLoop {
     running: HashMap<LeaseToken, Running>,
     tasks: JoinSet<(LeaseToken, bool)>,
     summary: Summary,
+    /// Where it waits for more, while it has room for more.
+    place: Option<Place>,
     /// Three times per lease time, of the shortest that was seen.
     beat_every: Duration,
     next_beat: Instant,
@@ -83,6 +84,7 @@ impl Worker {
             running: HashMap::new(),
             tasks: JoinSet::new(),
             summary: Summary::default(),
+            place: None,
             beat_every,
             next_beat: Instant::now() + beat_every,
         };
@@ -104,31 +106,46 @@ impl WorkLoop {
     ///
     /// Dropped on shutdown: a lease granted at that very moment returns when it expires.
     async fn step(&mut self, handler: &impl Handler) -> Result<(), Error> {
-        let room = self.worker.concurrency.saturating_sub(self.running.len()).min(BATCH_MAX);
-        if room == 0 {
-            return self.attend(None).await;
-        }
-        self.summary.asked += 1;
-        match self.worker.queue.lease(room, &self.worker.name).await {
-            Ok(mut leased) => {
-                let got = leased.leases.len();
-                for lease in std::mem::take(&mut leased.leases) {
-                    self.start(lease, handler.clone());
-                }
-                // Fewer than there was room for: nothing more may start before `next`.
-                if got < room { self.attend(Some(leased)).await } else { Ok(()) }
+        let place = match self.place.take() {
+            None if self.has_room() => Some(self.worker.queue.enter_line()),
+            place => place,
+        };
+        let turn = self.attend(place.as_ref()).await;
+        let leased = match turn {
+            Ok(None) => return Ok(()),
+            Ok(Some(mut turn)) => {
+                let room = self.worker.concurrency.saturating_sub(self.running.len());
+                self.summary.asked += 1;
+                let (queue, name) = (&self.worker.queue, &self.worker.name);
+                queue.lease_in_turn(&mut turn, room.min(BATCH_MAX), name).await
             }
-            Err(error) if error.is_transient() => self.rest().await,
+            Err(error) => Err(error),
+        };
+        match leased {
+            Ok(leased) => {
+                leased.leases.into_iter().for_each(|lease| self.start(lease, handler.clone()));
+                // It knows still what it was told, unless others were first meanwhile.
+                self.place = place.filter(|_| self.has_room());
+                Ok(())
+            }
+            Err(error) if error.is_transient() => {
+                drop(place);
+                self.rest().await
+            }
             Err(error) => Err(error),
         }
     }
 
-    /// Waits until a job ends, a heartbeat is due, or (with room) something may start.
-    async fn attend(&mut self, leased: Option<Leased>) -> Result<(), Error> {
+    fn has_room(&self) -> bool {
+        self.running.len() < self.worker.concurrency
+    }
+
+    /// Waits until a job ends, a heartbeat is due, or (with a place in line) it may ask for more.
+    async fn attend(&mut self, place: Option<&Place>) -> Result<Option<Turn>, Error> {
         let queue = self.worker.queue.clone();
         let ready = async {
-            match &leased {
-                Some(leased) => queue.until_ready(leased).await,
+            match place {
+                Some(place) => queue.ready_turn(place).await,
                 None => std::future::pending().await,
             }
         };
@@ -138,17 +155,14 @@ impl WorkLoop {
             tokio::select! {
                 ended = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.note(ended);
-                    if leased.is_none() {
-                        return Ok(());
+                    if place.is_none() {
+                        return Ok(None);
                     }
                 }
                 () = tokio::time::sleep_until(self.next_beat), if !self.running.is_empty() => {
                     self.beat().await;
                 }
-                result = &mut ready => match result {
-                    Err(error) if error.is_transient() => return self.rest().await,
-                    result => return result,
-                },
+                turn = &mut ready => return turn.map(Some),
             }
         }
     }

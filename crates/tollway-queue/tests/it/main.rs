@@ -29,6 +29,9 @@ mod bad_input;
 #[cfg(feature = "redis")]
 mod redis;
 
+// Many who wait for few jobs: how often the backend is asked.
+mod waiting;
+
 // Workers: concurrency, exact sleeping, heartbeats, how they stop.
 mod worker;
 

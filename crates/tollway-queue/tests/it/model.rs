@@ -28,6 +28,11 @@ pub(crate) trait Subject {
         false
     }
 
+    /// Whether who waits is told within the call that changes something.
+    fn hears_at_once(&self) -> bool {
+        true
+    }
+
     /// How far its clock may be behind what it was before, if not as far as it likes.
     fn clock_is_behind_max(&self) -> Option<Duration> {
         None

@@ -2,6 +2,7 @@
 
 mod clocks;
 mod failover;
+mod herd;
 mod silent_seed;
 mod strain;
 
@@ -63,6 +64,10 @@ impl Shared {
 impl Subject for Shared {
     fn backend(&self) -> &dyn Backend {
         &self.backend
+    }
+
+    fn hears_at_once(&self) -> bool {
+        false
     }
 
     fn clock_is_behind_max(&self) -> Option<Duration> {

@@ -8,6 +8,7 @@ mod clocks;
 mod input;
 mod limits;
 mod pages;
+mod told;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use clocks::*;
 use input::*;
 use limits::*;
 use pages::*;
+use told::*;
 
 const DONE: Outcome = Outcome::Done { result: None };
 
@@ -73,6 +75,10 @@ rules! {
     a_job_that_one_limit_refuses_takes_nothing_of_the_others
     limits_of_the_queue_and_shared_ones_are_changed_while_jobs_run
     what_is_named_twice_in_one_call_happens_once
+    a_due_job_is_counted_and_told_in_its_place_before_anybody_leases
+    a_paused_group_counts_its_due_jobs_too
+    an_estimate_knows_that_groups_take_turns
+    before_any_answer_a_tenth_of_a_second_is_expected_of_it
     what_is_kept_of_jobs_that_are_over_is_bounded_in_number_and_age
     a_revived_job_weighs_what_it_did
     a_limit_that_goes_and_comes_back_is_held_by_nobody

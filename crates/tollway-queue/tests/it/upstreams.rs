@@ -1,5 +1,6 @@
 //! Virtual time: a queue in front of upstreams that enforce their limit themselves.
 
+mod closed_loops;
 mod enforcer;
 mod guild_policy;
 mod run;

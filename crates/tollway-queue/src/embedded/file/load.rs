@@ -25,7 +25,8 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     let all = &mut schedule;
     each_named(&rows, Named::Shared, |_, name, mut row| {
         let limit = row.text()?.parse().ok()?;
-        all.shared.insert(QueueName::new(name).ok()?, (limit, read_gate(&mut row)?));
+        let gate = read_gate(&mut row, all.last_now)?;
+        all.shared.insert(QueueName::new(name).ok()?, (limit, gate));
         Some(())
     })?;
     each(&rows, Numbered::Queues, |number, _, row| load_queue(all, number, row))?;
@@ -112,7 +113,7 @@ fn load_queue(schedule: &mut Schedule, number: u32, mut row: ByteReader<'_>) -> 
     let (name, paused) = (QueueName::new(row.text()?).ok()?, row.flag()?);
     let mut queue = Queue::new(read_settings(&mut row)?);
     queue.paused = paused;
-    queue.gates = Gates(read_gates(&mut row)?);
+    queue.gates = Gates(read_gates(&mut row, schedule.last_now)?);
     // Versions before this bound wrote nothing behind the gates.
     if !row.0.is_empty() {
         queue.settings.bytes_max = row.u64()?;
@@ -128,12 +129,13 @@ fn load_group(
     name: &str,
     mut row: ByteReader<'_>,
 ) -> Option<()> {
+    let last = schedule.last_now;
     let queue = schedule.queues.get_mut(&number)?;
     let number = queue.groups.number(&Group::new(name).ok()?);
     let state = queue.groups.get_mut(number);
     (state.paused, state.blocked_until) = (row.flag()?, row.time()?);
     state.own_limits = row.option(read_limits)?.map(Vec::into_boxed_slice);
-    state.gates = Gates(read_gates(&mut row)?);
+    state.gates = Gates(read_gates(&mut row, last)?);
     state.stored = true;
     Some(())
 }

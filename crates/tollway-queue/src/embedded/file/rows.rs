@@ -23,7 +23,7 @@ use tollway_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_w
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Start};
-use crate::schedule::{EndedJob, Entry, Gate, JobOverrides, Running, Slots, Stage};
+use crate::schedule::{Edge, EndedJob, Entry, Gate, InFlight, JobOverrides, Running, Slots, Stage};
 use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm};
 
 /// The version of the rows.
@@ -106,19 +106,16 @@ pub(super) fn write_gates(out: &mut ByteWriter, gates: &[Gate]) {
 
 pub(super) fn write_gate(out: &mut ByteWriter, gate: &Gate) {
     match gate {
-        Gate::Slots(slots) => {
-            // Anchors are many and near each other: the time since the one before is short.
-            let mut before = 0;
-            out.u8(0).list(slots.anchors(), |out, (at, units)| {
-                out.short(at.as_nanos() - before).short(u64::from(units));
-                before = at.as_nanos();
+        Gate::Slots(slots) => write_slots(out.u8(0), slots),
+        Gate::Window(slots, edge) => {
+            out.u8(7).option(*edge, |out, edge| {
+                out.time(edge.early).time(edge.late);
             });
-            out.list(slots.held(), |out, (job, units)| {
-                out.short(job).short(u64::from(units));
-            });
+            write_slots(out, slots);
         }
-        Gate::Window { number, used } => {
-            out.u8(1).u64(*number).u32(*used);
+        Gate::Answered(state, in_flight) => {
+            write_held(out.u8(8), in_flight);
+            write_gate(out, &Gate::Policy(state.clone()));
         }
         Gate::Policy(State::Gcra(state)) => write_words(out, 2, state.to_words()),
         Gate::Policy(State::LeakyBucket(state)) => write_words(out, 3, state.to_words()),
@@ -135,18 +132,40 @@ pub(super) fn write_gate(out: &mut ByteWriter, gate: &Gate) {
     }
 }
 
+fn write_slots(out: &mut ByteWriter, slots: &Slots) {
+    // Anchors are many and near each other: the time since the one before is short.
+    let mut before = 0;
+    out.list(slots.anchors(), |out, (at, units)| {
+        out.short(at.as_nanos() - before).short(u64::from(units));
+        before = at.as_nanos();
+    });
+    write_held(out, &slots.in_flight);
+}
+
+fn write_held(out: &mut ByteWriter, in_flight: &InFlight) {
+    out.list(in_flight.held(), |out, (job, units)| {
+        out.short(job).short(u64::from(units));
+    });
+}
+
 fn write_words(out: &mut ByteWriter, kind: u8, [first, second]: [u64; 2]) {
     out.u8(kind).u64(first).u64(second);
 }
 
-pub(super) fn read_gates(row: &mut ByteReader<'_>) -> Option<Vec<Gate>> {
-    row.list(read_gate)
+/// What is in use of several limits, in a file that was last written at `last`.
+pub(super) fn read_gates(row: &mut ByteReader<'_>, last: Timestamp) -> Option<Vec<Gate>> {
+    row.list(|row| read_gate(row, last))
 }
 
-pub(super) fn read_gate(row: &mut ByteReader<'_>) -> Option<Gate> {
+pub(super) fn read_gate(row: &mut ByteReader<'_>, last: Timestamp) -> Option<Gate> {
     Some(match row.u8()? {
         0 => Gate::Slots(read_slots(row)?),
-        1 => Gate::Window { number: row.u64()?, used: row.u32()? },
+        // Older versions wrote a window's number and what was started in it.
+        1 => {
+            let (_number, used) = (row.u64()?, row.u32()?);
+            let anchors = (used > 0).then_some((last, used));
+            Gate::Window(Slots::answered(anchors, InFlight::default()), None)
+        }
         2 => Gate::Policy(State::Gcra(gcra::State::from_words([row.u64()?, row.u64()?]))),
         3 => {
             let words = [row.u64()?, row.u64()?];
@@ -160,6 +179,18 @@ pub(super) fn read_gate(row: &mut ByteReader<'_>) -> Option<Gate> {
             let cells = row.list(|row| Some(Cell { tick: row.u64()?, units: row.u64()? }))?;
             Gate::Policy(State::SlidingWindow(sliding_window::State::from_cells(cells)))
         }
+        7 => {
+            let edge = row.option(|row| Some(Edge { early: row.time()?, late: row.time()? }))?;
+            Gate::Window(read_slots(row)?, edge)
+        }
+        8 => {
+            let in_flight = read_held(row)?;
+            // Nested no deeper: no answered limit is one of another.
+            match (row.0.first() != Some(&8)).then(|| read_gate(row, last))?? {
+                Gate::Policy(state) => Gate::Answered(state, in_flight),
+                _ => return None,
+            }
+        }
         _ => return None,
     })
 }
@@ -171,11 +202,15 @@ fn read_slots(row: &mut ByteReader<'_>) -> Option<Slots> {
         at = at.checked_add(row.short()?)?;
         Some((Timestamp::from_nanos(at), units(row)?))
     })?;
-    let mut slots = Slots::answered(anchors);
-    for (job, units) in row.list(|row| Some((row.short()?, units(row)?)))? {
-        slots.hold(job, units);
+    Some(Slots::answered(anchors, read_held(row)?))
+}
+
+fn read_held(row: &mut ByteReader<'_>) -> Option<InFlight> {
+    let mut in_flight = InFlight::default();
+    for (job, units) in row.list(|row| Some((row.short()?, u32::try_from(row.short()?).ok()?)))? {
+        in_flight.hold(job, units);
     }
-    Some(slots)
+    Some(in_flight)
 }
 
 /// What was enqueued, before the payload.

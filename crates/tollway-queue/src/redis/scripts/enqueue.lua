@@ -160,6 +160,8 @@ local names = {}
 groups_load(others)
 for _, name in ipairs(others) do
   local k, g = number_of[name], groups[name]
+  -- Those whose time has come stand before the new ones.
+  group_promote(g)
   before[k] = g.waiting
   if came[k] then
     join(name, came[k])

@@ -89,7 +89,7 @@ local function line_up_plain()
       local value, waiting, odd, aside = states[k - from + 1], 0, 0, 0
       if value then waiting, odd, aside = read('<I4I4I4', value, WAITING_AT) end
       -- Of a group that is paused or has limits of its own there is more to tell.
-      if waiting > 0 and aside % 4 == 0 then
+      if waiting > 0 and aside % 4 == 0 and (aside == 0 or Q.due > now) then
         before[k], values[k] = join(known[k], came[k]) - waits[k] + odd, value
       else
         others[#others + 1] = known[k]

@@ -18,6 +18,13 @@ local function group_place(g, weight)
   if turns[g.name] == nil then turn_order[#turn_order + 1] = g.name end
   weight = g.waiting > 0 and (weight or first_weight(g))
   local first = g.delayed > 0 and call('ZRANGE', delays_of(g), 0, 0, 'WITHSCORES')[2]
+  if first then
+    call('ZADD', P .. 'ds', first, g.name)
+    if tonumber(first) < Q.due then
+      Q.due = tonumber(first)
+      call('HSET', P .. 'c', 'dn', first)
+    end
+  end
   -- A delayed job may go before the head, and start when that may not.
   local due = first and max(tonumber(first), g.blocked) or STUCK
   if (weight or first) and g.is_paused then
@@ -69,4 +76,24 @@ local function heap_save(behind)
   chunked(out, function(...) call('ZREM', P .. 'h', ...) end)
   chunked(gone, function(...) call('ZREM', P .. 'i', ...) end)
   turns, turn_order = {}, {}
+end
+
+-- Lets the delayed jobs of all groups wait whose time has come, some thousands at a time, so that
+-- whoever looks sees what a lease will find.
+function Q.promote_due()
+  local most = 10
+  while Q.due <= now and most > 0 do
+    most = most - 1
+    local names = call('ZRANGEBYSCORE', P .. 'ds', '-inf', now, 'LIMIT', 0, CHUNK / 10)
+    groups_load(names)
+    for _, name in ipairs(names) do
+      local g = groups[name]
+      if g.delayed == 0 then call('ZREM', P .. 'ds', name) end
+      group_promote(g)
+      group_place(g)
+    end
+    local first = call('ZRANGE', P .. 'ds', 0, 0, 'WITHSCORES')[2]
+    Q.due = tonumber(first or STUCK)
+    if first then call('HSET', P .. 'c', 'dn', first) else call('HDEL', P .. 'c', 'dn') end
+  end
 end

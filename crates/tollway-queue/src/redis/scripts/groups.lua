@@ -258,10 +258,10 @@ local function units_at_most(prefix)
 end
 
 -- What an estimate needs of the limits that bind every group: { state of the queue's own, units of
--- its jobs, and per shared limit: limit, state, units of the jobs of all that share it, heaviest }.
+-- its jobs, how many groups have jobs, and per shared limit: limit, state, units of the jobs of all that share it, heaviest }.
 local function wide_told()
   if not is_wide then return '' end
-  local told = { call('GET', P .. 'q') or '', (units_at_most(P)) }
+  local told = { call('GET', P .. 'q') or '', (units_at_most(P)), call('ZCARD', P .. 'i') }
   for _, name in ipairs(Q.shared) do
     local units, heaviest = 0, 1
     for _, queue in ipairs(call('SMEMBERS', S .. '~u:' .. name)) do
@@ -277,6 +277,7 @@ end
 
 local function delayed_count(g, change)
   g.delayed, g.dirty = g.delayed + change, true
+  if g.delayed == 0 then call('ZREM', P .. 'ds', g.name) end
   call('HINCRBY', P .. 'c', 'dl', change)
 end
 

@@ -77,7 +77,7 @@ do
         for k, limit in ipairs(g.limits) do
           local held = fits[k] and k <= count and read('<I4', l.taken, at + 4 * (k - 1)) or 0
           -- What was started before a limit of another kind came knows nothing of it.
-          if not fits[k] and limit.kind == 1 then
+          if not fits[k] and (limit.kind == 1 or limit.kind > 6) then
             held = limit_units(limit, weight)
             g.states[k][2] = g.states[k][2] + held
           end
@@ -168,6 +168,7 @@ do
   upkeep = function()
     repeat
       local more = expire()
+      Q.promote_due()
       if #turn_order > 0 then
         ends_save()
         heap_save()

@@ -16,12 +16,13 @@
 --                           place, dl: delayed jobs, t: latest time, by: bytes of payloads in j,
 --                           bx: of those in x while it is there,
 --                           b: latest time before the clock was set back, if it was,
---                           rf: how often limits were changed,
+--                           rf: how often limits were changed, dn: no delayed job is due before,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
 --   P f:<group>     LIST    id; jobs that wait for their limit, as they came (waiting_jobs.lua)
 --   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (waiting_jobs.lua)
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
+--   P ds            ZSET    group -> when its first delayed job is due
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs
 --   P l             ZSET    ids of jobs that were leased or prolonged together -> when that ends; a
@@ -132,14 +133,17 @@ local function read_limits(text, at)
   for n = 1, count do
     local kind, a, b, c, d
     kind, a, b, c, d, at = read('<Bdddd', text, at)
+    -- Older versions kept windows in another way.
+    if kind == 2 and d == 0 then kind = 7 end
     limits[n] = { kind = kind, units = a, window = b, c = c, d = d }
+    if kind > 10 then limits[n].base = { kind = kind - 10, units = a, window = b, c = c, d = d } end
   end
   return limits, at
 end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx', 'dn')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
@@ -148,7 +152,7 @@ do
   -- is believed, and what lies too far in the future is mended where it is read.
   local latest = tonumber(kept[5] or 0)
   if now < latest and latest - now <= LATE_MAX then now = latest end
-  Q.behind = tonumber(kept[7] or 0)
+  Q.behind, Q.due = tonumber(kept[7] or 0), tonumber(kept[11] or STUCK)
   if now < latest then
     Q.behind = max(Q.behind, latest)
     call('HSET', P .. 'c', 'b', format('%d', Q.behind))

@@ -1,14 +1,19 @@
 -- Limits: what each kind stores, when it allows a job, and what a start and a response change.
 --
 --   kind  1 slots   units, window        | in flight 4 | log |   `at` is when the response came
---         2 window  units, window        | index 8 | used 4 |    windows aligned to the epoch
+--         2 fixed   units, window        | index 8 | used 4 |    windows aligned to the epoch
 --         3 gcra    units, period, burst | us 8 | part 8 |       theoretical arrival time
 --         4 first   units, window        | start 8 | used 4 |    a window begins with its first job
 --         5 sliding units, window, width | log |                 `at` is when the job started
 --         6 leaky   size, interval, drip | level 8 | dripped 8 |
+--         7 window  units, window        | early 8 | late 8 | in flight 4 | log |   as 1, but units are
+--                   free at the next edge; an edge lies between early and late (0: the epoch), or
+--                   what was told fits no windows if early is the later
+--         10 + n                         | in flight 4 | as kind n |   charged at the response
 --   log   | units in all 4 | (at 8, units 4) ... |, oldest first; each counts until `at` + window
 --
--- A state in memory is { kind, ... }. Every arithmetic is on integers below
+-- A state in memory is { kind, ... }; of kinds above 10 it is { kind, in flight, state of kind n }, and
+-- the limit has that of kind n as `base`. Every arithmetic is on integers below
 -- 2^53: nothing is rounded but a GCRA's unit, which is kept as whole microseconds and `part` / units.
 
 local function log_load(limit, value, from, upto)
@@ -21,6 +26,70 @@ local function slots_load(limit, flight, value, from, upto, used)
   local log, rest = log_rest(limit, value, from, upto, used)
   if rest == used then return { 1, flight, log, used } end
   return { 1, flight, log, rest, sub(value, from, upto - 1), used }
+end
+
+-- Windows of an upstream: their edges, as well as they are known (schedule/cooling.rs).
+local grid = { EDGE_KEPT = 86400000000 }
+
+-- The first moment after `at` that lies whole windows from `early`.
+function grid.early_after(early, window, at)
+  local phase = early % window
+  if at < phase then return phase end
+  return (floor((at - phase) / window) + 1) * window + phase
+end
+
+-- When what was answered `at` is free.
+function grid.frees(limit, s, at)
+  -- What was told fits no windows.
+  if s[7] > s[8] then return at + limit.window end
+  return grid.early_after(s[7], limit.window, at) + s[8] - s[7]
+end
+
+function grid.load(limit, value, from, upto)
+  local s = { 7, 0, '', 0, false, false, 0, 0 }
+  if not value then return s end
+  local used, at
+  s[7], s[8], s[2], used, at = read('<ddI4I4', value, from)
+  -- Clocks drift apart.
+  if s[8] + grid.EDGE_KEPT <= now then s[7], s[8] = 0, 0 end
+  local first, rest = at, used
+  while at < upto do
+    local when, units = read('<dI4', value, at)
+    if grid.frees(limit, s, when) > now then break end
+    at, rest = at + 12, rest - units
+  end
+  s[3], s[4] = sub(value, at, upto - 1), rest
+  if s[3] ~= '' and now < Q.behind
+    and read('<d', value, upto - 12) > now + limit.window / EXACT + SKEW then
+    s[3] = pack('<dI4', now, rest)
+  elseif at > first then
+    s[5], s[6] = sub(value, first, upto - 1), used
+  end
+  return s
+end
+
+-- Of a group whose call was made at `made`, and refused with a `wait` until an edge: of the shortest
+-- windows that are as long, or the longest there are.
+function grid.told(g, made, wait)
+  local best
+  for n, limit in ipairs(g.limits) do
+    local window, found = limit.window, best and g.limits[best].window
+    if limit.kind == 7 and (not best or (window >= wait and (found < wait or window < found))
+      or (window < wait and found < wait and window > found)) then
+      best = n
+    end
+  end
+  if not best then return end
+  local s, window, late = g.states[best], g.limits[best].window, now + wait
+  if s[7] > s[8] then return end
+  -- A wait may have been rounded up: to whole milliseconds, or seconds.
+  local rounded = wait % 1000000 == 0 and 1000000 or 1000
+  local early = max(min(made + wait - rounded, late), late - window)
+  if s[8] > 0 then
+    local from = grid.early_after(s[7], window, late - window)
+    early, late = max(early, from), min(late, from + s[8] - s[7])
+  end
+  s[7], s[8] = early, late
 end
 
 -- When `units` of a log will have passed; STUCK if it has not that many.
@@ -57,7 +126,13 @@ end
 -- The state of a limit at `now`, from the bytes `from` to `upto` of `value`, or vacant.
 local function limit_load(limit, value, from, upto)
   local kind = limit.kind
-  if kind == 1 then
+  if kind > 10 then
+    if not value then return { kind, 0, limit_load(limit.base) } end
+    local flight, at = read('<I4', value, from)
+    return { kind, flight, limit_load(limit.base, at < upto and value, at, upto) }
+  elseif kind == 7 then
+    return grid.load(limit, value, from, upto)
+  elseif kind == 1 then
     if not value then return { 1, 0, '', 0 } end
     local flight, used = read('<I4I4', value, from)
     return slots_load(limit, flight, value, from + 8, upto, used)
@@ -101,7 +176,21 @@ end
 -- When a job of this weight may start: 0 if now, STUCK if only a response can tell.
 local function limit_ready(limit, state, weight)
   local kind, units = state[1], limit.units
-  if kind == 3 then
+  if kind > 10 then
+    -- What is in flight may be counted at any moment from now on.
+    local most = kind == 13 and limit.c or units
+    local wanted = state[2] + min(weight, most)
+    return wanted > most and STUCK or limit_ready(limit.base, state[3], wanted)
+  elseif kind == 7 then
+    local over, log = state[2] + state[4] + min(weight, units) - units, state[3]
+    if over <= 0 then return 0 end
+    for pos = 1, #log, 12 do
+      local at, n = read('<dI4', log, pos)
+      over = over - n
+      if over <= 0 then return grid.frees(limit, state, at) end
+    end
+    return STUCK
+  elseif kind == 3 then
     weight = min(weight, limit.c)
     local us, part = gcra_cost(limit, weight)
     local room_us, room_part = gcra_cost(limit, limit.c)
@@ -124,9 +213,18 @@ local function limit_ready(limit, state, weight)
   return state[2] + limit.window
 end
 
+-- How many units a job of this weight takes.
+local function limit_units(limit, weight)
+  return min(weight, limit.kind % 10 == 3 and limit.c or limit.units)
+end
+
 local function limit_take(limit, state, weight)
   local kind, units = state[1], limit.units
-  if kind == 3 then
+  if kind > 6 then
+    state[2] = state[2] + limit_units(limit, weight)
+    if kind == 7 then state[5], state[6] = false, false end
+    return
+  elseif kind == 3 then
     local us, part = gcra_cost(limit, min(weight, limit.c))
     us, part = state[2] + us, state[3] + part
     if part >= units then us, part = us + 1, part - units end
@@ -144,26 +242,25 @@ local function limit_take(limit, state, weight)
   end
 end
 
--- How many units a job of this weight takes.
-local function limit_units(limit, weight)
-  return min(weight, limit.kind == 3 and limit.c or limit.units)
-end
-
 -- The call that took `units` was answered `at`.
 local function limit_answer(limit, state, units, at)
-  if state[1] ~= 1 then return end
+  local kind = state[1]
+  if kind ~= 1 and kind < 7 then return end
   units = min(units, state[2])
   state[2] = state[2] - units
-  if units > 0 and at + limit.window > now then
+  if units == 0 then return end
+  if kind > 10 then return limit_take(limit.base, state[3], units) end
+  if kind == 7 then state[5], state[6] = false, false end
+  if (kind == 7 and grid.frees(limit, state, at) or at + limit.window) > now then
     state[3], state[4] = log_add(limit, state[3], at, units), state[4] + units
-    state[5], state[6] = nil, nil
+    state[5], state[6] = false, false
   end
 end
 
 -- The call that took `units` at `taken` was refused, or never made.
 local function limit_refund(limit, state, units, taken)
   local kind = state[1]
-  if kind == 1 or kind == 6 then
+  if kind == 1 or kind >= 6 then
     state[2] = max(0, state[2] - units)
   elseif kind == 2 then
     if state[2] == floor(taken / limit.window) then state[3] = max(0, state[3] - units) end
@@ -185,7 +282,18 @@ end
 -- The bytes of a state, and until when they say something; nothing if they say nothing.
 local function limit_format(limit, state)
   local kind = state[1]
-  if kind == 1 or kind == 5 then
+  if kind > 10 then
+    local bytes, upto = limit_format(limit.base, state[3])
+    if state[2] == 0 and bytes == '' then return '', 0 end
+    return pack('<I4', state[2]) .. bytes, state[2] > 0 and STUCK or upto
+  elseif kind == 7 then
+    local log, used, upto = state[5] or state[3], state[6] or state[4], 0
+    if state[8] > 0 and state[8] + grid.EDGE_KEPT > now then upto = state[8] + grid.EDGE_KEPT end
+    if log ~= '' then upto = max(upto, grid.frees(limit, state, (read('<d', log, #log - 11)))) end
+    if state[2] > 0 then upto = STUCK end
+    if upto == 0 then return '', 0 end
+    return pack('<ddI4I4', state[7], state[8], state[2], used) .. log, upto
+  elseif kind == 1 or kind == 5 then
     local log, used = state[5] or state[3], state[6] or state[4]
     local flight = kind == 1 and state[2] or 0
     if flight == 0 and log == '' then return '', 0 end

@@ -24,9 +24,12 @@ local function group_told(name)
     own_limits(name) }, extra
 end
 
-local function ahead(name, place, extra)
-  local rank = line_rank(name, place)
-  return rank and rank + extra or -1
+-- Units before a job: of its line, and if it is delayed of all that wait, and of those due before it.
+local function ahead(g, id, place, extra)
+  local rank = line_rank(g.name, place)
+  if rank then return rank + extra end
+  local before = call('ZRANK', delays_of(g), pack('>I7', id)) or 0
+  return g.waiting + extra + before * Q.heaviest
 end
 
 local page = tonumber(ARGV[6] or 0)
@@ -41,7 +44,7 @@ if what == 'job' then
   if text then
     local j, lease = job_read(text), call('HGET', P .. 'r', id)
     local told, extra = group_told(j.group)
-    return { frame, 'live', text, lease or '', told, ahead(j.group, job_place(id, j), extra) }
+    return { frame, 'live', text, lease or '', told, ahead(group_load(j.group), id, job_place(id, j), extra) }
   end
   text = call('HGET', P .. 'e', id)
   if text and read('<d', text) + Q.done_age > now then return { frame, 'done', text } end
@@ -62,9 +65,10 @@ elseif what == 'peek' then
   end
   local left = most - (#answer - 2) / 3
   if left > 0 then
-    for _, id in ipairs(call('ZRANGE', P .. 'd:' .. name, 0, left - 1)) do
+    local g = group_load(name)
+    for n, id in ipairs(call('ZRANGE', delays_of(g), 0, left - 1)) do
       if page <= 0 then break end
-      put(format('%d', read('>I7', id)), -1)
+      put(format('%d', (read('>I7', id))), g.waiting + extra + (n - 1) * Q.heaviest)
     end
   end
   return answer

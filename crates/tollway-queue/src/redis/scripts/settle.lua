@@ -39,10 +39,10 @@ end
 
 -- Refused by the upstream, or never tried: uncharged, and back to where it was.
 local function put_back(id, g, j, l)
-  -- What started under other limits holds slots by number, and nothing else that is known.
+  -- What started under other limits holds by number what is in flight, and nothing else that is known.
   local is_known = floor(l.flags / 2) == Q.refits
   all_change(g, l.taken, function(limit, state, units)
-    if is_known or limit.kind == 1 then limit_refund(limit, state, units, l.leased) end
+    if is_known or limit.kind == 1 or limit.kind > 6 then limit_refund(limit, state, units, l.leased) end
   end)
   if l.flags % 2 == 1 then
     end_cancelled(id, j)
@@ -78,12 +78,15 @@ local function settle(name, l, said_of)
     if outcome == 3 then
       count('limited')
       g.blocked = max(g.blocked, now + wait)
+      grid.told(g, l.leased, wait)
     end
     code, time = put_back(name, g, j, l)
   end
   held[#held + 1] = g
   if outcome ~= 1 then g.reopens = true end
-  for n = 1, #g.limits do g.reopens = g.reopens or g.limits[n].window == 0 end
+  for _, limit in ipairs(g.limits) do
+    g.reopens = g.reopens or limit.window == 0 or limit.kind > 10
+  end
   return code, time
 end
 

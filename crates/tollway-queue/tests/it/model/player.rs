@@ -158,11 +158,10 @@ impl<'a> Player<'a> {
         let of = self.group();
         let seen = get(self.subject.backend().peek(&self.name, &of, 1_000, self.now));
         self.reference.tick(self.now);
-        // A delayed job whose time has come takes its place when somebody asks for leases.
-        let is_certain = |id: &JobId| !self.reference.was_delayed(*id);
-        let seen_ids: Vec<JobId> = seen.iter().map(|job| job.id).filter(is_certain).collect();
-        let line: Vec<JobId> = self.reference.line(&of).into_iter().filter(is_certain).collect();
-        assert_eq!(seen_ids, line, "{of}");
+        let seen_ids: Vec<JobId> = seen.iter().map(|job| job.id).collect();
+        assert_eq!(seen_ids, self.reference.line_and_delayed(&of), "{of}");
+        let stats = get(self.subject.backend().stats(&self.name, None, 10, self.now));
+        assert_eq!(stats.queue, self.reference.counts());
         if !seen.is_empty() {
             let one = &seen[self.random.below(seen.len() as u64) as usize];
             let alone = get(self.subject.backend().job(&self.name, one.id, self.now));
@@ -211,10 +210,11 @@ impl<'a> Player<'a> {
 
     fn change_limit(&mut self) {
         let units = 1 + self.random.below(if self.jobs == Jobs::Plain { 20 } else { 5 });
-        let limit: Limit = match self.random.below(4) {
+        let limit: Limit = match self.random.below(5) {
             0 => format!("slots {units}/4s"),
             1 => format!("window {units}/5s"),
             2 => format!("sliding {units}/6s"),
+            3 => format!("sliding {units}/6s answered"),
             _ => format!("concurrent {units}"),
         }
         .parse()

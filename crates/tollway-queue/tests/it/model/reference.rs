@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tollway_core::Timestamp;
+use tollway_core::{Algorithm, Timestamp};
 use tollway_queue::{
-    Beat, Cancelled, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome, QueueSettings,
-    Settled, Start,
+    Beat, Cancelled, Counts, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome,
+    QueueSettings, Settled, Start,
 };
 
 pub(crate) struct Reference {
@@ -31,8 +31,6 @@ struct RefJob {
     running: Option<RefRun>,
     /// Whether its time has come once.
     waits: bool,
-    /// Whether it ever did not, because its time had not come.
-    was_delayed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +50,8 @@ struct RefGroup {
     /// What counts against the one limit: every call that was made under its kind.
     calls: Vec<Call>,
     kind: Option<u8>,
+    /// Between which moments an edge of the upstream's windows lies, if one was told.
+    edge: Option<(Timestamp, Timestamp)>,
 }
 
 #[derive(Clone, Debug)]
@@ -123,18 +123,17 @@ impl Reference {
             group.blocked = group.blocked.before(by);
             let limit = *group.limits.as_ref().unwrap_or(&limits).first().expect("one limit");
             // What was over before the clock was set back stays over.
-            let slots = matches!(limit, Limit::Slots { .. });
-            group.calls.retain(|call| slots || counts(call, &limit, now.after(by)));
+            let (slots, edge) = (matches!(limit, Limit::Slots { .. }), group.edge);
+            group.calls.retain(|call| slots || counts(call, &limit, edge, now.after(by)));
+            group.edge = edge.map(|(early, late)| (early.before(by), late.before(by)));
+            let latest = now.after(tollway_core::SKEW);
             for call in &mut group.calls {
-                call.answered = call.answered.map(|at| at.before(by));
                 // Windows of the core count what lies in the future as taken now.
-                if !matches!(limit, Limit::Slots { .. }) {
-                    let latest = match limit {
-                        Limit::Window { .. } => now,
-                        _ => now.after(tollway_core::SKEW),
-                    };
-                    call.started = call.started.min(latest);
-                }
+                call.started = call.started.min(latest);
+                call.answered = call.answered.map(|at| match limit {
+                    Limit::Answered(_) => at.min(latest),
+                    _ => at.before(by),
+                });
             }
         }
     }
@@ -157,7 +156,14 @@ impl Reference {
     fn answer(&mut self, id: JobId, at: Timestamp) {
         let group = self.jobs[&id].job.group.clone();
         let limit = self.limit(&group);
-        let group = self.groups.entry(group).or_default();
+        let (group, now) = (self.groups.entry(group).or_default(), self.now);
+        if let Limit::Window { window, .. } = limit {
+            let edge = group.edge;
+            group.calls.retain(|call| call.answered.is_none_or(|at| frees(at, window, edge) > now));
+        }
+        // The core counts a call when it hears of it, and no earlier than the last.
+        let charged = group.calls.iter().filter_map(|call| call.answered).fold(now, Timestamp::max);
+        let at = if matches!(limit, Limit::Answered(_)) { charged } else { at };
         for call in group.calls.iter_mut().filter(|call| call.id == id) {
             call.answered.get_or_insert(at);
         }
@@ -173,12 +179,10 @@ impl Reference {
         let (limit, run) = (self.limit(&of), run.expect("it runs"));
         let (started, known) = (run.started, run.refits == Some(self.refits));
         let same = |call: &Call| match limit {
-            Limit::Slots { .. } => call.answered.is_none(),
-            _ if !known => false,
-            Limit::Window { window, .. } => {
-                let number = |at: Timestamp| at.as_nanos() / window.as_nanos() as u64;
-                number(call.started) == number(started)
+            Limit::Slots { .. } | Limit::Window { .. } | Limit::Answered(_) => {
+                call.answered.is_none()
             }
+            _ if !known => false,
             // The core gives back only what it finds at the very time.
             Limit::Policy(_) => call.started == started,
         };
@@ -188,6 +192,32 @@ impl Reference {
         if let Some(index) = group.calls.iter().rposition(of) {
             group.calls.remove(index);
         }
+    }
+
+    /// The call of a job was refused: its wait ends at an edge of the upstream's windows.
+    fn tell(&mut self, id: JobId, wait: Duration) {
+        let of = self.jobs[&id].job.group.clone();
+        let made = self.jobs[&id].running.as_ref().expect("it runs").started;
+        let Limit::Window { window, .. } = self.limit(&of) else { return };
+        let late = self.now.after(wait);
+        let is_whole = wait.subsec_nanos() == 0;
+        let rounded = Duration::from_millis(if is_whole { 1_000 } else { 1 });
+        let early = made.after(wait).before(rounded).min(late).max(late.before(window));
+        let group = self.groups.entry(of).or_default();
+        let mut edge = (early, late);
+        if group.edge.is_some_and(|(early, late)| early > late) {
+            return;
+        }
+        if let Some((mut from, mut upto)) = group.edge {
+            while from <= late.before(window) {
+                (from, upto) = (from.after(window), upto.after(window));
+            }
+            while from > late {
+                (from, upto) = (from.before(window), upto.before(window));
+            }
+            edge = (early.max(from), late.min(upto));
+        }
+        group.edge = Some(edge);
     }
 
     /// The earlier job with the same key, if there is one; the job is taken in otherwise.
@@ -207,9 +237,8 @@ impl Reference {
         let waits = due <= self.now;
         let due = if waits { self.newest } else { due };
         self.groups.entry(job.group.clone()).or_default();
-        let was_delayed = !waits;
         let (attempt, failures, running) = (0, 0, None);
-        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits, was_delayed });
+        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits });
         None
     }
 
@@ -218,13 +247,30 @@ impl Reference {
         *own.unwrap_or(&self.settings.group_limits).first().expect("one limit")
     }
 
-    /// Whether a job was ever delayed.
-    pub(crate) fn was_delayed(&self, id: JobId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| job.was_delayed)
+    /// The jobs of a group in the order in which they must start, those last whose time has not
+    /// come.
+    pub(crate) fn line_and_delayed(&self, group: &Group) -> Vec<JobId> {
+        let is_delayed = |(_, job): &(&JobId, &RefJob)| {
+            job.job.group == *group && job.running.is_none() && !job.waits
+        };
+        let mut delayed: Vec<_> = self.jobs.iter().filter(is_delayed).collect();
+        delayed.sort_by_key(|(id, job)| (job.due, **id));
+        self.line(group).into_iter().chain(delayed.into_iter().map(|(id, _)| *id)).collect()
+    }
+
+    /// How many jobs wait, are delayed and run.
+    pub(crate) fn counts(&self) -> Counts {
+        let count =
+            |is: fn(&RefJob) -> bool| self.jobs.values().filter(|job| is(job)).count() as u64;
+        Counts {
+            waiting: count(|job| job.running.is_none() && job.waits),
+            delayed: count(|job| job.running.is_none() && !job.waits),
+            running: count(|job| job.running.is_some()),
+        }
     }
 
     /// The jobs of a group that wait, in the order in which they must start.
-    pub(crate) fn line(&self, group: &Group) -> Vec<JobId> {
+    fn line(&self, group: &Group) -> Vec<JobId> {
         let waits = |(_, job): &(&JobId, &RefJob)| {
             job.job.group == *group && job.running.is_none() && job.waits
         };
@@ -245,7 +291,7 @@ impl Reference {
             return false;
         }
         let (limit, now) = (self.limit(group), self.now);
-        let counted = state.calls.iter().filter(|call| counts(call, &limit, now));
+        let counted = state.calls.iter().filter(|call| counts(call, &limit, state.edge, now));
         let (used, units) = (counted.map(|call| call.units).sum::<u32>(), units_of(&limit));
         used + job.job.weight.min(units) <= units
     }
@@ -284,7 +330,13 @@ impl Reference {
             Limit::Policy(_) => {
                 counted = state.calls.iter().map(|call| call.started).fold(started, Timestamp::max);
             }
-            Limit::Window { .. } => {}
+            Limit::Window { window, .. } => {
+                let edge = state.edge;
+                state
+                    .calls
+                    .retain(|call| call.answered.is_none_or(|at| frees(at, window, edge) > now));
+            }
+            Limit::Answered(_) => {}
         }
         state.calls.push(Call { id, units, started: counted, answered: None });
         // What is long over is dropped, or the lists would grow for ever.
@@ -325,7 +377,11 @@ impl Reference {
         }
         match outcome {
             Outcome::Done { .. } | Outcome::Failed { .. } => self.answer(id, self.now),
-            Outcome::Limited { .. } | Outcome::Released => self.refund(id),
+            Outcome::Limited { wait } => {
+                self.refund(id);
+                self.tell(id, *wait);
+            }
+            Outcome::Released => self.refund(id),
         }
         let (now, attempts_max) = (self.now, self.settings.attempts_max);
         let job = self.jobs.get_mut(&id).expect("it holds");
@@ -353,7 +409,7 @@ impl Reference {
                     return self.bury(id);
                 }
                 job.due = now.after(self.settings.backoff.wait(job.failures));
-                (job.waits, job.was_delayed) = (false, true);
+                job.waits = false;
                 Settled::Waiting { from: job.due }
             }
         }
@@ -434,9 +490,13 @@ impl Reference {
         if state.kind == Some(kind) && !vacant {
             return;
         }
+        if state.kind != Some(kind) {
+            state.edge = None;
+        }
         state.kind = Some(kind);
         state.calls.clear();
-        if let Limit::Slots { units, .. } = limit {
+        if !matches!(limit, Limit::Policy(_)) {
+            let units = units_of(&limit);
             let call = |(id, weight, started): (JobId, u32, Timestamp)| Call {
                 id,
                 units: weight.min(units),
@@ -477,25 +537,50 @@ impl Reference {
 }
 
 /// Whether a call takes anything of a limit.
-fn counts(call: &Call, limit: &Limit, now: Timestamp) -> bool {
+fn counts(
+    call: &Call,
+    limit: &Limit,
+    edge: Option<(Timestamp, Timestamp)>,
+    now: Timestamp,
+) -> bool {
     match limit {
         Limit::Slots { window, .. } => call.answered.is_none_or(|at| at.after(*window) > now),
         Limit::Window { window, .. } => {
-            let number = |at: Timestamp| at.as_nanos() / window.as_nanos() as u64;
-            number(call.started) >= number(now)
+            call.answered.is_none_or(|at| frees(at, *window, edge) > now)
         }
-        Limit::Policy(tollway_core::Algorithm::SlidingWindow(sliding)) => {
+        Limit::Policy(Algorithm::SlidingWindow(sliding)) => {
             call.started.after(sliding.period()) > now
         }
-        Limit::Policy(_) => unreachable!("the model has no other limits"),
+        Limit::Answered(Algorithm::SlidingWindow(sliding)) => {
+            call.answered.is_none_or(|at| at.after(sliding.period()) > now)
+        }
+        _ => unreachable!("the model has no other limits"),
     }
+}
+
+/// When what was answered `at` is free: at the first edge that surely lies behind it.
+fn frees(at: Timestamp, window: Duration, edge: Option<(Timestamp, Timestamp)>) -> Timestamp {
+    let (early, late) = edge.unwrap_or_default();
+    if early > late {
+        return at.after(window);
+    }
+    let window_ns = window.as_nanos() as u64;
+    let mut from_ns = early.as_nanos() % window_ns + at.as_nanos() / window_ns * window_ns;
+    while from_ns <= at.as_nanos() {
+        from_ns += window_ns;
+    }
+    while from_ns - window_ns > at.as_nanos() {
+        from_ns -= window_ns;
+    }
+    Timestamp::from_nanos(from_ns).after(late.since(early))
 }
 
 fn units_of(limit: &Limit) -> u32 {
     match limit {
         Limit::Slots { units, .. } | Limit::Window { units, .. } => *units,
-        Limit::Policy(tollway_core::Algorithm::SlidingWindow(window)) => window.limit() as u32,
-        Limit::Policy(_) => u32::MAX,
+        Limit::Policy(Algorithm::SlidingWindow(window))
+        | Limit::Answered(Algorithm::SlidingWindow(window)) => window.limit() as u32,
+        _ => u32::MAX,
     }
 }
 
@@ -504,5 +589,6 @@ const fn kind_of(limit: &Limit) -> u8 {
         Limit::Slots { .. } => 0,
         Limit::Window { .. } => 1,
         Limit::Policy(_) => 2,
+        Limit::Answered(_) => 3,
     }
 }

@@ -22,6 +22,10 @@ enum Kind {
     Anchored(Option<Timestamp>),
     /// The last calls, whenever they were.
     Sliding,
+    /// A theoretical arrival time, in nanoseconds times units.
+    Gcra(u128),
+    /// A bucket that loses one call per this long: how full it is, and when it lost the last one.
+    Leaky(Duration, usize, Timestamp),
 }
 
 impl Enforcer {
@@ -37,9 +41,45 @@ impl Enforcer {
         Self { units, window, kind: Kind::Sliding, counted: VecDeque::new() }
     }
 
+    pub(crate) fn gcra(units: usize, window: Duration) -> Self {
+        Self { units, window, kind: Kind::Gcra(0), counted: VecDeque::new() }
+    }
+
+    pub(crate) fn leaky(units: usize, interval: Duration) -> Self {
+        let kind = Kind::Leaky(interval, 0, Timestamp::MIN);
+        Self { units, window: interval, kind, counted: VecDeque::new() }
+    }
+
     /// A call arrives: `None` if it is served, how long to wait if it is refused. Refused calls do
     /// not count.
     pub(crate) fn call(&mut self, at: Timestamp) -> Option<Duration> {
+        let (units, window_ns) = (self.units as u128, self.window.as_nanos());
+        match &mut self.kind {
+            Kind::Gcra(arrival) => {
+                let now = u128::from(at.as_nanos()) * units;
+                let next = (*arrival).max(now) + window_ns;
+                let early = next.saturating_sub(now + units * window_ns);
+                if early == 0 {
+                    *arrival = next;
+                }
+                return (early > 0).then(|| Duration::from_nanos(early.div_ceil(units) as u64));
+            }
+            Kind::Leaky(interval, level, lost) => {
+                let losses = at.since(*lost).as_nanos() / interval.as_nanos();
+                if losses >= *level as u128 {
+                    (*level, *lost) = (0, at);
+                } else {
+                    *level -= losses as usize;
+                    *lost = lost.after(*interval * losses as u32);
+                }
+                if *level < self.units {
+                    *level += 1;
+                    return None;
+                }
+                return Some(lost.after(*interval).since(at));
+            }
+            _ => {}
+        }
         let reset = self.forget(at);
         if self.counted.len() >= self.units {
             return Some(reset.since(at));
@@ -70,6 +110,7 @@ impl Enforcer {
                 self.counted.retain(|call| call.after(self.window) > at);
                 self.counted.front().map_or(at, |first| first.after(self.window))
             }
+            Kind::Gcra(_) | Kind::Leaky(..) => at,
         }
     }
 }

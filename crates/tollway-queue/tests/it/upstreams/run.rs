@@ -5,9 +5,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tollway_core::Timestamp;
-use tollway_queue::{Backend, Embedded, JobId, Lease, Limit, Outcome, QueueSettings, Wake};
+use tollway_queue::{JobId, Lease, Limit, Outcome, QueueSettings, Wake};
 
 use super::enforcer::Enforcer;
+use crate::model::{Subject, in_memory};
 use crate::world::{AtMoment as _, Random, START, get, job, poll, queue};
 
 /// The slowest round trip of [`jittered`].
@@ -33,6 +34,8 @@ impl Burst {
 pub(crate) struct Report {
     pub(crate) calls: usize,
     pub(crate) refused: usize,
+    /// How long after the first start the last refused call arrived.
+    pub(crate) refused_last_s: f64,
     pub(crate) lease_calls: usize,
     /// Jobs that started before one that was enqueued earlier.
     pub(crate) inversions: usize,
@@ -63,17 +66,31 @@ pub(crate) fn with_latency(
     latency: fn(&mut Random) -> f64,
     seed: u64,
 ) -> Report {
-    let mut run = Run::new(burst, upstream, latency, seed);
+    let limit = Limit::slots(burst.units, burst.window).expect("a limit");
+    let mut run = Run::new(in_memory(), limit, upstream, latency, seed);
     run.warm_up();
     run.burst(burst)
 }
 
+/// The burst through any limit, on any backend, with round trips of 5 to 500 ms.
+pub(crate) fn through(
+    limit: Limit,
+    subject: Box<dyn Subject>,
+    burst: &Burst,
+    upstream: Enforcer,
+    seed: u64,
+) -> Report {
+    Run::new(subject, limit, upstream, |random| 0.005 + 0.495 * random.unit(), seed).burst(burst)
+}
+
 struct Run {
-    queues: Embedded,
+    subject: Box<dyn Subject>,
     upstream: Enforcer,
     latency: fn(&mut Random) -> f64,
     random: Random,
     now: Timestamp,
+    /// When the burst began.
+    begun: Timestamp,
     /// Calls on their way: when they arrive, of which job; the lease and when it is answered.
     calls: BTreeMap<(Timestamp, JobId), (Lease, Timestamp)>,
     /// Answers on their way: when, of which job; the lease and how long to wait if refused.
@@ -84,18 +101,23 @@ struct Run {
 }
 
 impl Run {
-    fn new(burst: &Burst, upstream: Enforcer, latency: fn(&mut Random) -> f64, seed: u64) -> Self {
-        let queues = Embedded::memory();
-        let limit = Limit::slots(burst.units, burst.window).expect("a limit");
+    fn new(
+        subject: Box<dyn Subject>,
+        limit: Limit,
+        upstream: Enforcer,
+        latency: fn(&mut Random) -> f64,
+        seed: u64,
+    ) -> Self {
         let response_max = Duration::from_secs_f64(ROUND_TRIP_MAX_S);
         let settings = QueueSettings { response_max, ..QueueSettings::with_limit(limit) };
-        get(queues.put_queue(&queue("q"), settings, START));
+        get(subject.backend().put_queue(&queue("q"), settings, START));
         Self {
-            queues,
+            subject,
             upstream,
             latency,
             random: Random::new(seed),
             now: START,
+            begun: START,
             calls: BTreeMap::new(),
             answers: BTreeMap::new(),
             wake: Wake { next: None, seen: 0 },
@@ -109,14 +131,14 @@ impl Run {
         let name = queue("q");
         for round in 0..20 {
             let now = START.after(Duration::from_secs(20) * round);
-            get(self.queues.enqueue(&name, (0..10).map(|_| job("warm")).collect(), now));
-            let leases = get(self.queues.lease(&name, 10, "w", now)).leases;
+            get(self.subject.backend().enqueue(&name, (0..10).map(|_| job("warm")).collect(), now));
+            let leases = get(self.subject.backend().lease(&name, 10, "w", now)).leases;
             let took = || Duration::from_secs_f64((self.latency)(&mut self.random));
             let mut answers: Vec<_> = std::iter::repeat_with(took).take(leases.len()).collect();
             answers.sort_unstable();
             for (lease, took) in leases.iter().zip(answers) {
                 let done = Outcome::Done { result: None };
-                get(self.queues.settle_one(&name, lease.token(), done, now.after(took)));
+                get(self.subject.backend().settle_one(&name, lease.token(), done, now.after(took)));
             }
         }
         self.now = START.after(Duration::from_secs(1_000));
@@ -124,8 +146,9 @@ impl Run {
 
     fn burst(mut self, burst: &Burst) -> Report {
         let (name, start) = (queue("q"), self.now);
+        self.begun = start;
         let jobs = (0..burst.jobs).map(|_| job("guild")).collect();
-        let told = get(self.queues.enqueue(&name, jobs, start));
+        let told = get(self.subject.backend().enqueue(&name, jobs, start));
         self.lease();
         while let Some(next) = self.next_event() {
             self.now = self.now.max(next);
@@ -160,7 +183,7 @@ impl Run {
     }
 
     fn lease(&mut self) {
-        let leased = get(self.queues.lease(&queue("q"), 1_000, "w", self.now));
+        let leased = get(self.subject.backend().lease(&queue("q"), 1_000, "w", self.now));
         self.report.lease_calls += 1;
         self.wake = Wake { next: leased.next, seen: leased.seen };
         for lease in leased.leases {
@@ -182,22 +205,30 @@ impl Run {
             let refused = self.upstream.call(arrives);
             self.report.calls += 1;
             self.report.refused += usize::from(refused.is_some());
+            if refused.is_some() {
+                self.report.refused_last_s = arrives.since(self.begun).as_secs_f64();
+            }
             self.answers.insert((answered, id), (lease, refused));
         }
     }
 
     fn settle_due(&mut self) {
         let name = queue("q");
+        let mut is_settled = false;
         while let Some(entry) = self.answers.first_entry()
             && entry.key().0 <= self.now
         {
             let (lease, refused) = entry.remove();
             let outcome =
                 refused.map_or(Outcome::Done { result: None }, |wait| Outcome::Limited { wait });
-            get(self.queues.settle_one(&name, lease.token(), outcome, self.now));
+            get(self.subject.backend().settle_one(&name, lease.token(), outcome, self.now));
+            is_settled = true;
+        }
+        if is_settled && !self.subject.hears_at_once() {
+            return self.lease();
         }
         // What a worker that waits would hear.
-        let mut changed = self.queues.changed(&name, self.wake.seen);
+        let mut changed = self.subject.backend().changed(&name, self.wake.seen);
         if let Poll::Ready(wake) = poll(&mut changed) {
             self.wake = wake.expect("the queue is there");
         }
