@@ -16,6 +16,13 @@ quota = "3/1h"
 [[policies]]
 name = "tokens"
 quota = "100/1h"
+[[queues]]
+name = "mail"
+attempts = 3
+backoff = "1ms"
+[[queues]]
+name = "single"
+group_limits = ["concurrent 1"]
 """
 
 

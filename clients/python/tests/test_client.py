@@ -58,6 +58,16 @@ class SyncTest(WithService):
             raise ZeroDivisionError
         self.assertEqual(self.gate.peek("tokens", "ada").remaining, 80)
 
+    def test_a_limit_comes_with_the_call(self) -> None:
+        limit = {"algorithm": "leaky-bucket", "size": 2, "drip_interval": "1h"}
+        verdicts = [self.gate.check(limit, "uploads ada") for _ in range(3)]
+        self.assertEqual([verdict.allowed for verdict in verdicts], [True, True, False])
+        self.gate.reset(limit, "uploads ada")
+        both = self.gate.check_all([Charge(limit, "uploads ada"), Charge("api", "ada")])
+        self.assertEqual([charge.remaining for charge in both.charges], [1, 2])
+        with self.assertRaisesRegex(Rejected, "limit.size: expected a whole number"):
+            self.gate.check({**limit, "size": "big"}, "uploads ada")
+
     def test_refund_and_reset_give_back(self) -> None:
         self.gate.check("api", "ada", 3)
         self.gate.refund("api", "ada", 1)

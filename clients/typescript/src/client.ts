@@ -1,17 +1,11 @@
-// The client: one request per verb, by fetch, within a timeout.
+// The client of limits: one request per verb.
 
-import { Rejected, Unavailable, type Charge, type ChargeVerdict, type OnFailure, type Verdict } from "./words.js";
+import { Caller, checked, refused, type CallerOptions } from "./caller.js";
+import { Unavailable, type Charge, type ChargeVerdict, type Limit, type OnFailure, type Verdict } from "./words.js";
 
-export interface Options {
-  /** Where the service is; `http://127.0.0.1:8080` unless given. */
-  url?: string;
-  token?: string;
-  /** Bounds a whole call, in milliseconds; 250 unless given. */
-  timeoutMs?: number;
+export interface Options extends CallerOptions {
   /** `allow` unless given. */
   onFailure?: OnFailure;
-  /** Another `fetch`: with an agent, or of a test. */
-  fetch?: typeof fetch;
 }
 
 interface WireCharge {
@@ -33,25 +27,17 @@ interface WireVerdict {
 
 interface Answer { body: WireVerdict; headers: Headers }
 
-/** Asks a Tollway service. */
-export class Tollway {
-  readonly #url: string;
-  readonly #headers: Record<string, string>;
-  readonly #timeoutMs: number;
+/** Asks a Tollway service; a call takes 250 ms at most unless told otherwise. */
+export class Tollway extends Caller {
   readonly #onFailure: OnFailure;
-  readonly #fetch: typeof fetch;
 
   constructor(options: Options = {}) {
-    this.#url = (options.url ?? "http://127.0.0.1:8080").replace(/\/+$/, "");
-    this.#headers = { "content-type": "application/json" };
-    if (options.token) this.#headers["authorization"] = `Bearer ${options.token}`;
-    this.#timeoutMs = options.timeoutMs ?? 250;
+    super(options);
     this.#onFailure = options.onFailure ?? "allow";
-    this.#fetch = options.fetch ?? ((...args) => fetch(...args));
   }
 
   /** Takes the units if they are there. */
-  check(policy: string, key: string, cost = 1): Promise<Verdict> {
+  check(policy: string | Limit, key: string, cost = 1): Promise<Verdict> {
     return this.checkAll([{ policy, key, cost }]);
   }
 
@@ -61,24 +47,24 @@ export class Tollway {
   }
 
   /** What a check would answer; takes nothing. */
-  peek(policy: string, key: string, cost = 1): Promise<Verdict> {
+  peek(policy: string | Limit, key: string, cost = 1): Promise<Verdict> {
     return this.#ask("/v1/peek", [{ policy, key, cost }]);
   }
 
   /** Gives units back. Throws `Unavailable` if the service does not answer. */
-  async refund(policy: string, key: string, cost = 1): Promise<void> {
-    await this.#call("/v1/refund", { policy, key, cost });
+  async refund(policy: string | Limit, key: string, cost = 1): Promise<void> {
+    await this.#call("/v1/refund", wireCharge({ policy, key, cost }));
   }
 
   /** Forgets the key under the policy; needs the role admin. */
-  async reset(policy: string, key: string): Promise<void> {
-    await this.#call("/v1/reset", { policy, key });
+  async reset(policy: string | Limit, key: string): Promise<void> {
+    await this.#call("/v1/reset", wireCharge({ policy, key }));
   }
 
   /** Takes units now, to be settled by `commit` at their real cost. */
-  async reserve(policy: string, key: string, cost: number): Promise<Reservation> {
+  async reserve(policy: string | Limit, key: string, cost: number): Promise<Reservation> {
     try {
-      const answer = await this.#call("/v1/reserve", { policy, key, cost });
+      const answer = await this.#call("/v1/reserve", wireCharge({ policy, key, cost }));
       return new Reservation(verdict(answer), answer.body.reservation, (path, body) => this.#call(path, body));
     } catch (error) {
       return new Reservation(this.#fallBack(error), undefined, () => Promise.resolve());
@@ -87,7 +73,8 @@ export class Tollway {
 
   async #ask(path: string, charges: readonly Charge[]): Promise<Verdict> {
     try {
-      return verdict(await this.#call(path, charges.length === 1 ? charges[0] : { charges }));
+      const asked = charges.map(wireCharge);
+      return verdict(await this.#call(path, asked.length === 1 ? asked[0] : { charges: asked }));
     } catch (error) {
       return this.#fallBack(error);
     }
@@ -100,23 +87,9 @@ export class Tollway {
   }
 
   async #call(path: string, body: unknown): Promise<Answer> {
-    let response: Response;
-    let text: string;
-    try {
-      // The signal bounds the reading of the body too.
-      const signal = AbortSignal.timeout(this.#timeoutMs);
-      response = await this.#fetch(this.#url + path, { method: "POST", headers: this.#headers, body: JSON.stringify(body), signal });
-      text = await response.text();
-    } catch (error) {
-      throw new Unavailable("the service did not answer", { cause: error });
-    }
-    if (response.status >= 500) throw new Unavailable(`the service answered ${response.status}`);
-    const parsed = parse(text);
-    if (response.status === 200 || response.status === 429) {
-      if (parsed === null) throw new Unavailable("the answer is not JSON");
-      return { body: parsed as WireVerdict, headers: response.headers };
-    }
-    throw new Rejected(response.status, String((parsed as { detail?: unknown } | null)?.detail ?? ""));
+    const { status, headers, text } = await this.exchange(path, { body });
+    if (status !== 200 && status !== 429) throw refused(status, text);
+    return { body: checked(text) as WireVerdict, headers };
   }
 }
 
@@ -145,12 +118,8 @@ export class Reservation {
   }
 }
 
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
+function wireCharge({ policy, ...rest }: Charge): object {
+  return typeof policy === "string" ? { policy, ...rest } : { limit: policy, ...rest };
 }
 
 function verdict({ body, headers }: Answer): Verdict {

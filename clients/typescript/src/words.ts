@@ -1,8 +1,30 @@
 // The words: charges asked, verdicts answered, and what may go wrong.
 
-/** Units asked of one policy for one key. */
+/**
+ * A limit that comes with the call: the fields of a policy in a configuration. Times are text, such
+ * as `1s`.
+ */
+export interface Limit {
+  /** `gcra` unless given. */
+  algorithm?: "gcra" | "leaky-bucket" | "sliding-window" | "fixed-window" | "concurrency" | "legacy";
+  quota?: string;
+  buckets?: number;
+  anchor?: "epoch" | "first-request";
+  size?: number;
+  drip_size?: number;
+  drip_interval?: string;
+  limit?: number;
+  lease?: string;
+  max?: number;
+  duration?: string;
+  min_interval?: string;
+  /** Above 1 stricter, below 1 laxer. */
+  factor?: number | string;
+}
+
+/** Units asked of one policy, by its name or as it is, for one key. */
 export interface Charge {
-  policy: string;
+  policy: string | Limit;
   key: string;
   /** 1 unless given. */
   cost?: number;

@@ -1,43 +1,17 @@
 // The client against the real service, and against servers that misbehave.
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
-import { after, test } from "node:test";
-import { pathToFileURL } from "node:url";
+import { test } from "node:test";
 
-const built = (file) => import(pathToFileURL(join(process.env.TOLLWAY_TS_BUILT, file)).href);
+import { PATIENCE, built, endings, serve } from "./service.mjs";
+
 const { Rejected, Tollway, Unavailable } = await built("index.js");
 const require = createRequire(join(process.env.TOLLWAY_FACE, "package.json"));
 
 const RULES = '[[policies]]\nname = "api"\nquota = "3/1h"\n[[policies]]\nname = "tokens"\nquota = "100/1h"\n';
-const PATIENCE = 30_000;
-const endings = [];
-after(async () => {
-  for (const end of endings.reverse()) await end();
-});
-
-async function serve(env = {}) {
-  const folder = mkdtempSync(join(tmpdir(), "tollway-ts-"));
-  const config = join(folder, "tollway.toml");
-  writeFileSync(config, RULES);
-  const args = ["serve", "--config", config, "--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"];
-  const child = spawn(process.env.TOLLWAY_BIN, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "ignore"] });
-  endings.push(() => {
-    child.kill("SIGKILL");
-    rmSync(folder, { recursive: true, force: true });
-  });
-  for await (const line of createInterface({ input: child.stdout })) {
-    const [name, where] = line.split(/\s+/);
-    if (name === "HTTP") return `http://${where}`;
-  }
-  throw new Error("the service did not start");
-}
 
 /** Accepts everybody; then says nothing, or a byte now and then for ever. */
 async function misbehave(drips) {
@@ -58,7 +32,7 @@ async function misbehave(drips) {
   return `http://127.0.0.1:${server.address().port}`;
 }
 
-const url = await serve();
+const url = await serve(RULES);
 const gate = new Tollway({ url, timeoutMs: PATIENCE, onFailure: "throw" });
 
 test("units are taken until there are none", async () => {
@@ -84,6 +58,17 @@ test("a reservation is settled at its real cost, once", async () => {
   assert.equal((await gate.peek("tokens", "held")).charges[0].remaining, 80);
 });
 
+test("a limit comes with the call", async () => {
+  const limit = { algorithm: "leaky-bucket", size: 2, drip_interval: "1h" };
+  const verdicts = [];
+  for (let index = 0; index < 3; index++) verdicts.push(await gate.check(limit, "uploads ada"));
+  assert.deepEqual(verdicts.map((verdict) => verdict.allowed), [true, true, false]);
+  await gate.reset(limit, "uploads ada");
+  const both = await gate.checkAll([{ policy: limit, key: "uploads ada" }, { policy: "tokens", key: "uploads" }]);
+  assert.deepEqual(both.charges.map((charge) => charge.remaining), [1, 99]);
+  await assert.rejects(gate.check({ ...limit, size: "big" }, "x"), (error) => /limit.size: expected/.test(error.message));
+});
+
 test("refund and reset give back", async () => {
   await gate.check("api", "back", 3);
   await gate.refund("api", "back", 1);
@@ -99,7 +84,7 @@ test("a mistake is thrown whatever the failure mode", async () => {
 });
 
 test("a token is shown", async () => {
-  const guarded = await serve({ TOLLWAY_TOKEN: "secret" });
+  const guarded = await serve(RULES, { TOLLWAY_TOKEN: "secret" });
   await assert.rejects(new Tollway({ url: guarded, timeoutMs: PATIENCE }).check("api", "x"), (error) => error.status === 401);
   assert.ok((await new Tollway({ url: guarded, timeoutMs: PATIENCE, token: "secret" }).check("api", "x")).allowed);
 });

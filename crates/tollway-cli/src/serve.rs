@@ -3,12 +3,13 @@
 mod hints;
 
 use std::io::Write as _;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_redis::{RedisStore, RemoteStore};
+use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
 use tollway_server::config::{Config, LogFormat, Overrides};
 use tollway_server::{
     Backing, Bound, Front, Metrics, Origin, ProxyAdmin, Pushing, QueuePlan, Queues, Server,
@@ -238,7 +239,12 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
             return Ok((Backing::Shared(Arc::new(store)), "remote"));
         }
         let key_tags = args.store_key_tags;
-        let settings = tollway_redis::Settings { start_without, key_tags, ..Default::default() };
+        let split = |(name, parts): (&str, NonZeroU16)| {
+            (name.to_owned(), PolicySettings { split: Some(parts), ..PolicySettings::default() })
+        };
+        let policies = config.rules.splits().map(split).collect();
+        let settings =
+            tollway_redis::Settings { start_without, key_tags, policies, ..Default::default() };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }

@@ -12,7 +12,7 @@ use core::time::Duration;
 use crate::charge::{Charge, Mode};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::requests::Held;
-use crate::{Cost, Quota, Timestamp};
+use crate::{Cost, Factor, Quota, Timestamp};
 use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
 use concurrency::Concurrency;
@@ -210,6 +210,9 @@ pub trait Parameters {
     /// Whether the parameter is given at all.
     fn has(&self, name: &'static str) -> bool;
 
+    /// A factor by which a caller's limit is stricter or laxer.
+    fn factor(&self, name: &'static str) -> Option<Factor>;
+
     /// The index of the parameter's word among `words`; 0 if it is not given, or wrong.
     fn choice(&self, name: &'static str, words: &[&'static str]) -> usize;
 
@@ -222,9 +225,22 @@ impl Algorithm {
     pub const NAMES: [&'static str; 5] =
         [Gcra::NAME, LeakyBucket::NAME, SlidingWindow::NAME, FixedWindow::NAME, Concurrency::NAME];
 
-    /// The names of the parameters of all of them.
-    pub const PARAMETERS: [&'static str; 8] =
-        ["quota", "anchor", "buckets", "size", "drip_size", "drip_interval", "limit", "lease"];
+    /// The names of the parameters of all of them, and of a limit in the
+    /// [legacy](crate::legacy) form.
+    pub const PARAMETERS: [&'static str; 12] = [
+        "quota",
+        "anchor",
+        "buckets",
+        "size",
+        "drip_size",
+        "drip_interval",
+        "limit",
+        "lease",
+        "max",
+        "duration",
+        "min_interval",
+        "factor",
+    ];
 
     /// The algorithm called `name`, if there is one, made of what is given for it, if that is
     /// right.

@@ -118,6 +118,16 @@ impl LeakyBucket {
         Self::new(size as u64, self.drip_size, Duration::from_millis(interval_ms as u64))
     }
 
+    /// The bucket by the parameter `factor`, if it is given.
+    pub(crate) fn scaled(self, given: &dyn Parameters) -> Option<Self> {
+        if !given.has("factor") {
+            return Some(self);
+        }
+        let factor = given.factor("factor")?;
+        let scaled = self.with_factor(factor.numerator(), factor.denominator());
+        scaled.map_err(|error| given.refuse("factor", error.to_string())).ok()
+    }
+
     /// Units that a full bucket holds.
     pub const fn size(&self) -> u64 {
         self.size
@@ -272,7 +282,7 @@ impl Apply for LeakyBucket {
         let drip_size = if given.has("drip_size") { given.number("drip_size") } else { Some(1) };
         let interval = given.duration("drip_interval");
         let bucket = Self::new(size?, drip_size?, interval?);
-        bucket.map_err(|error| given.refuse("", error.to_string())).ok()
+        bucket.map_err(|error| given.refuse("", error.to_string())).ok()?.scaled(given)
     }
 
     fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {

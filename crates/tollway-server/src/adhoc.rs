@@ -1,4 +1,8 @@
-//! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send.
+//! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send,
+//! and limits of every algorithm as an object of JSON.
+//!
+//! Of an object the numbers are part of the key's state, as they are in a configuration: another
+//! limit for the same key counts anew. Of the three numbers they are not:
 //!
 //! The numbers belong to the call, not to the key: as with redis-cell and throttlecrab, a key keeps
 //! its arrival time when they change. So that one arrival time means the same under all of them,
@@ -12,12 +16,16 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::gcra::Gcra;
 use tollway_core::{Cost, Decision, Key, Policy, Quota, QuotaError};
 
+use crate::config::limit_of_call;
+use crate::metrics::Tally;
 use crate::rls::Refusal;
+use crate::rules::{Source, Spacing};
 use crate::worker::Worker;
 
 /// How many different policies are kept per thread.
@@ -25,6 +33,9 @@ const KEPT: usize = 1_024;
 
 /// The shortest interval that is rounded.
 const SHARED_NS_MIN: u64 = 1_000;
+
+/// The longest object that describes a limit: what is kept of callers' choosing is bounded.
+const LIMIT_BYTES_MAX: usize = 1_024;
 
 /// A policy's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,11 +63,26 @@ impl Numbers {
     }
 }
 
-/// Policies by their numbers.
+/// A limit of any algorithm that came with a call.
+#[derive(Debug)]
+pub(crate) struct CallLimit {
+    policy: Policy,
+    spacing: Option<Spacing>,
+}
+
+impl CallLimit {
+    /// What to ask under it, as an [`AdHoc`] policy.
+    pub(crate) fn source<'a>(&'a self, tally: &'a Tally) -> Source<'a> {
+        Source::request(&self.policy, tally).with_spacing(self.spacing.as_ref())
+    }
+}
+
+/// Policies by their numbers, and limits by their texts.
 #[derive(Debug, Default)]
 pub(crate) struct AdHoc {
     last: Option<(Numbers, Rc<Policy>)>,
     kept: HashMap<Numbers, Rc<Policy>>,
+    limits: HashMap<Box<[u8]>, Rc<CallLimit>>,
 }
 
 impl AdHoc {
@@ -80,6 +106,37 @@ impl AdHoc {
         };
         self.last = Some((numbers, Rc::clone(&policy)));
         Ok(policy)
+    }
+
+    /// The limit that a text describes, its decisions counted in `tally`.
+    ///
+    /// # Errors
+    ///
+    /// If it describes none; the text says what is wrong with which field.
+    pub(crate) fn limit(
+        &mut self,
+        text: &[u8],
+        tally: &Arc<Tally>,
+    ) -> Result<Rc<CallLimit>, String> {
+        if let Some(limit) = self.limits.get(text) {
+            return Ok(Rc::clone(limit));
+        }
+        if text.len() > LIMIT_BYTES_MAX {
+            return Err(format!("limit: longer than {LIMIT_BYTES_MAX} bytes"));
+        }
+        let given = limit_of_call(text)?;
+        let named = "the name is printable ASCII and short";
+        let spacing = given.spacing.map(|bucket| Spacing {
+            policy: Spacing::policy(Self::NAME, bucket).expect(named),
+            tally: Arc::clone(tally),
+        });
+        let policy = Policy::new(Self::NAME, given.algorithm).expect(named);
+        let limit = Rc::new(CallLimit { policy, spacing });
+        if self.limits.len() == KEPT {
+            self.limits.clear();
+        }
+        self.limits.insert(text.into(), Rc::clone(&limit));
+        Ok(limit)
     }
 
     fn build(&mut self, numbers: Numbers) -> Result<Rc<Policy>, QuotaError> {
@@ -145,6 +202,24 @@ mod tests {
         }
         assert!(adhoc.kept.len() <= KEPT);
         assert_eq!(adhoc.policy(numbers(5)).unwrap().id(), first.id());
+    }
+
+    #[test]
+    fn limits_are_kept_by_their_texts_and_their_number_is_bounded() {
+        let (mut adhoc, tally) = (AdHoc::default(), Arc::default());
+        let text =
+            |size| format!(r#"{{"algorithm":"leaky-bucket","size":{size},"drip_interval":"1s"}}"#);
+        let mut limit = |size: u32| adhoc.limit(text(size).as_bytes(), &tally).unwrap();
+        let (first, again, second) = (limit(5), limit(5), limit(6));
+        assert!(Rc::ptr_eq(&first, &again));
+        assert_ne!(first.policy.id(), second.policy.id(), "another limit counts anew");
+        assert_eq!(first.policy.name_id(), second.policy.name_id(), "all have one room");
+        for size in 1..5_000 {
+            limit(size);
+        }
+        assert!(adhoc.limits.len() <= KEPT);
+        let long = format!(r#"{{"quota":"5/1s"{}}}"#, " ".repeat(LIMIT_BYTES_MAX));
+        assert!(adhoc.limit(long.as_bytes(), &tally).unwrap_err().contains("longer than 1024"));
     }
 
     #[test]

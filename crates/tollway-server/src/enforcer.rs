@@ -166,7 +166,7 @@ impl Enforcer {
     }
 
     /// Where decisions on policies that come with requests are counted.
-    pub(crate) fn adhoc_tally(&self) -> &Tally {
+    pub(crate) const fn adhoc_tally(&self) -> &Arc<Tally> {
         &self.adhoc_tally
     }
 

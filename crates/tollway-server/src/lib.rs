@@ -71,7 +71,7 @@ pub use metrics::{Counter, Front, Metrics, Tally};
 pub use pattern::{KeyList, Pattern};
 pub use queues::{PlannedQueue, Pushing, QueuePlan, Queues, open_queue_store};
 pub use reload::{Sighting, reload, reload_certificates};
-pub use rules::{GateKey, Lists, Rule, RuleOptions, Rules};
+pub use rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Rules, Spacing};
 pub use run::{Ended, until_told};
 pub use server::{Bound, Server};
 pub use service::{Origin, Service};

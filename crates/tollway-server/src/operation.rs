@@ -9,11 +9,18 @@
 //! A front reads the arguments and writes the outcome in its own form. Names, roles, bounds and the
 //! call of the decider are here alone, so a verb means the same on both fronts.
 
-use tollway_core::{Grant, ReservationId, Reserved, Settlement, Snapshot, StoreError, Verdict};
+use std::rc::Rc;
 
+use tollway_core::{
+    ChargeError, Cost, Grant, Key, Mode, ReservationId, Reserved, Settlement, Snapshot, StoreError,
+    Verdict,
+};
+
+use crate::adhoc::CallLimit;
 use crate::auth::Role;
 use crate::decide::Decider;
-use crate::rules::Ask;
+use crate::metrics::Tally;
+use crate::rules::{Ask, Rules};
 use crate::settings::Limits;
 
 /// What is to be done.
@@ -73,6 +80,51 @@ impl Verb {
     }
 }
 
+/// One charge as a client sends it.
+#[derive(Debug)]
+pub(crate) struct ChargeAsked<'a> {
+    /// What is charged.
+    pub limit: LimitAsked<'a>,
+    /// Who is charged.
+    pub key: &'a [u8],
+    /// Units.
+    pub cost: Cost,
+    /// Whether they may be denied.
+    pub mode: Mode,
+}
+
+/// A limit as a client says it.
+#[derive(Debug)]
+pub(crate) enum LimitAsked<'a> {
+    /// By the name of a policy.
+    Named(&'a [u8]),
+    /// As it is, with the call.
+    Given(Rc<CallLimit>),
+}
+
+impl ChargeAsked<'_> {
+    /// What to ask; decisions on limits that came with the call are counted in `tally`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such policy, or the bytes are no key.
+    pub(crate) fn ask<'a>(
+        &'a self,
+        rules: &'a Rules,
+        tally: &'a Tally,
+    ) -> Result<Ask<'a>, ChargeError> {
+        let mut ask = match &self.limit {
+            LimitAsked::Named(name) => rules.ask_named(name, self.key, self.cost)?,
+            LimitAsked::Given(limit) => {
+                let key = Key::new(self.key).map_err(ChargeError::Key)?;
+                rules.ask(limit.source(tally), key, self.cost)
+            }
+        };
+        ask.charge.mode = self.mode;
+        Ok(ask)
+    }
+}
+
 /// A verb with what it is about.
 #[derive(Debug)]
 pub(crate) struct Operation<'a> {
@@ -101,9 +153,18 @@ pub(crate) enum Outcome {
 }
 
 impl<'a> Operation<'a> {
-    /// An operation on charges, of which there is at least one.
-    pub(crate) const fn on_charges(verb: Verb, asks: Vec<Ask<'a>>) -> Self {
-        Self { verb, asks, reservation: ReservationId(0), costs: Vec::new() }
+    /// An operation on charges, of which there is at least one. A limit of two buckets is charged
+    /// to both.
+    ///
+    /// # Errors
+    ///
+    /// If a part is to be taken of a limit of two buckets.
+    pub(crate) fn on_charges(verb: Verb, asks: Vec<Ask<'a>>) -> Result<Self, &'static str> {
+        let asks = with_spacings(asks);
+        if verb == Verb::Take && asks.len() > 1 {
+            return Err("take needs a limit of one bucket, and a min_interval is a second one");
+        }
+        Ok(Self { verb, asks, reservation: ReservationId(0), costs: Vec::new() })
     }
 
     /// The settlement of the reservation with this name; the text of the error if it cannot be.
@@ -127,9 +188,17 @@ impl<'a> Operation<'a> {
             Verb::Check => Outcome::Verdict(decider.check(asks).await?),
             Verb::Peek => Outcome::Verdict(decider.peek(asks).await?),
             Verb::Take => Outcome::Granted(decider.take(&asks[0]).await?),
-            Verb::Refund => Outcome::Left(decider.refund(&asks[0]).await?),
+            Verb::Refund => {
+                let left = decider.refund(&asks[0]).await?;
+                for ask in &asks[1..] {
+                    decider.refund(ask).await?;
+                }
+                Outcome::Left(left)
+            }
             Verb::Reset => {
-                decider.reset(&asks[0]).await?;
+                for ask in asks {
+                    decider.reset(ask).await?;
+                }
                 Outcome::Reset
             }
             Verb::Reserve => Outcome::Reserved(decider.reserve(asks).await?),
@@ -142,6 +211,14 @@ impl<'a> Operation<'a> {
                 Outcome::Settled(settlement == Settlement::Settled)
             }
         })
+    }
+}
+
+/// Each charge, followed by the one to the second bucket of its limit if that has one.
+pub(crate) fn with_spacings(asks: Vec<Ask<'_>>) -> Vec<Ask<'_>> {
+    match asks.iter().all(|ask| ask.spacing.is_none()) {
+        true => asks,
+        false => asks.into_iter().flat_map(Ask::with_spacing).collect(),
     }
 }
 

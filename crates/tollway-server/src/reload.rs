@@ -7,6 +7,7 @@
 //! and tokens is told. States live in the store under their policy's identity, so a policy that is
 //! the same after a reload goes on where it was.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher as _;
 use std::io::Read as _;
@@ -52,9 +53,8 @@ pub fn reload(service: &Service) -> Result<(), String> {
             let policies = config.rules.rules().len();
             note(&config.notes);
             replace_certificates(service, config.tls.as_ref());
-            let auth = config.settings.auth;
-            service.stale.set_restart(needing_restart(service, config.tls.as_ref(), &auth));
-            replace_tokens(service, auth);
+            service.stale.set_restart(needing_restart(service, &config));
+            replace_tokens(service, config.settings.auth);
             service.replace_rules(config.rules);
             info!(policies, "rules reloaded");
             Ok(())
@@ -104,8 +104,13 @@ fn replace_tokens(service: &Service, auth: Auth) {
 }
 
 /// What the files say that only a restart puts in force; the log is told each time.
-fn needing_restart(service: &Service, tls: Option<&Tls>, auth: &Auth) -> Vec<&'static str> {
+fn needing_restart(service: &Service, config: &Config) -> Vec<&'static str> {
+    let (tls, auth) = (config.tls.as_ref(), &config.settings.auth);
     let opens = auth.is_open() && !service.auth().is_open();
+    // States in this process are not split, which is told where the files are read.
+    let is_shared = service.enforcer.memory().is_none();
+    let splits = || config.rules.splits().map(|(name, parts)| (name.to_owned(), parts));
+    let splits_anew = is_shared && splits().collect::<BTreeMap<_, _>>() != service.splits;
     let told: Vec<_> = [
         (opens, "tokens stay in force: to serve without any needs a restart"),
         (
@@ -116,6 +121,7 @@ fn needing_restart(service: &Service, tls: Option<&Tls>, auth: &Auth) -> Vec<&'s
             tls.is_some() && service.certificates().is_none(),
             "TLS is not spoken: to begin with it needs a restart",
         ),
+        (splits_anew, "keys stay split as they are: to split them otherwise needs a restart"),
     ]
     .into_iter()
     .filter_map(|(is_so, text)| is_so.then_some(text))

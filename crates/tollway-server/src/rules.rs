@@ -13,9 +13,13 @@
 //! ```
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use tollway_core::{Charge, ChargeError, Cost, Decision, Key, Mode, Policy, Retry, Snapshot};
+use tollway_core::leaky_bucket::LeakyBucket;
+use tollway_core::{
+    Charge, ChargeError, Cost, Decision, Key, Mode, Policy, PolicyError, Retry, Snapshot,
+};
 
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
@@ -57,12 +61,37 @@ pub struct RuleOptions {
     pub shadow: bool,
     /// Say that the store is unavailable rather than answer in its place.
     pub unavailable_on_store_error: bool,
-    /// Keys with a quota of their own, first match first.
-    pub own: Vec<(Pattern, Policy)>,
+    /// What every call is charged to beside the policy.
+    pub spacing: Option<Spacing>,
+    /// In how many parts a shared store splits each key.
+    pub split: Option<NonZeroU16>,
+    /// Keys with a limit of their own, first match first.
+    pub own: Vec<OwnLimit>,
     /// Lists for this policy alone.
     pub lists: Lists,
     /// Where `/v1/gate` takes the key from.
     pub gate_key: GateKey,
+}
+
+/// A second bucket of a limit, to which every call is charged as one unit: it holds the shortest
+/// time between two calls.
+#[derive(Clone, Debug)]
+pub struct Spacing {
+    /// The bucket, named after the policy.
+    pub policy: Policy,
+    /// Where its decisions are counted.
+    pub tally: Arc<Tally>,
+}
+
+/// The limit of keys that have one of their own.
+#[derive(Debug)]
+pub struct OwnLimit {
+    /// Which keys.
+    pub pattern: Pattern,
+    /// Their policy, of the same name as everybody's.
+    pub policy: Policy,
+    /// What every call is charged to beside it.
+    pub spacing: Option<Spacing>,
 }
 
 /// Where `/v1/gate` takes the key from.
@@ -80,6 +109,8 @@ pub enum GateKey {
 pub(crate) struct Source<'a> {
     /// The policy of keys that have none of their own.
     policy: &'a Policy,
+    /// What every call is charged to beside it.
+    spacing: Option<&'a Spacing>,
     /// The rule, if it is one: it may have lists, and policies for single keys.
     rule: Option<&'a Rule>,
     /// What lists and operators know the key as, if not by its own bytes.
@@ -110,6 +141,8 @@ pub(crate) struct Ask<'a> {
     pub charge: Charge<'a>,
     /// How the key is treated.
     pub treatment: Treatment,
+    /// What the call is charged to beside it.
+    pub spacing: Option<&'a Spacing>,
     /// Whether a failing store is told to the caller.
     pub unavailable_on_store_error: bool,
     /// Where the decision is counted.
@@ -139,6 +172,12 @@ impl Rules {
     /// The rules, in the order of the configuration.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The policies whose keys a shared store splits, and in how many parts.
+    pub fn splits(&self) -> impl Iterator<Item = (&str, NonZeroU16)> {
+        let splits = self.rules.iter().map(|rule| (rule.policy.name(), rule.options.split));
+        splits.filter_map(|(name, split)| Some((name, split?)))
     }
 
     /// The rule for the policy of this name.
@@ -189,14 +228,19 @@ impl Rules {
         let listed_as = source.whole_key.unwrap_or(key.as_bytes());
         let operators = self.operator_changes.of(listed_as);
         let own = operators.and_then(|change| change.policy(source.policy.name()));
-        let by_rule = |rule: &'a Rule| rule.policy_for(listed_as);
-        let policy = own.unwrap_or_else(|| source.rule.map_or(source.policy, by_rule));
+        let general = (source.policy, source.spacing);
+        let by_rule = |rule: &'a Rule| rule.limit_for(listed_as).unwrap_or(general);
+        let (policy, spacing) = match own {
+            Some(own) => (own, None),
+            None => source.rule.map_or(general, by_rule),
+        };
         let listed = match operators {
             Some(change) if change.banned => Some(Treatment::Ban),
             _ => source.rule.and_then(|rule| rule.options.lists.treatment(listed_as)),
         };
         Ask {
             charge: Charge::new(policy, key).cost(cost),
+            spacing,
             treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
                 Some(treatment) => treatment,
                 None if self.shadow || source.shadow => Treatment::Shadow,
@@ -209,7 +253,19 @@ impl Rules {
     }
 }
 
-impl Ask<'_> {
+impl<'a> Ask<'a> {
+    /// The charge to the second bucket of its limit, if that has one.
+    pub(crate) fn spacing(&self) -> Option<Self> {
+        let Spacing { policy, tally } = self.spacing?;
+        let charge = Charge { policy, cost: Cost::ONE, ..self.charge };
+        Some(Self { charge, spacing: None, tally, ..*self })
+    }
+
+    /// Both, as far as there are two.
+    pub(crate) fn with_spacing(self) -> impl Iterator<Item = Self> {
+        std::iter::once(self).chain(self.spacing())
+    }
+
     /// Whether the store is asked at all.
     pub(crate) fn is_asked(&self) -> bool {
         matches!(self.treatment, Treatment::Enforce | Treatment::Shadow)
@@ -239,15 +295,30 @@ impl<'a> Source<'a> {
             shadow: rule.options.shadow,
             unavailable_on_store_error: rule.options.unavailable_on_store_error,
             rule: Some(rule),
+            spacing: rule.options.spacing.as_ref(),
             ..Self::request(&rule.policy, &rule.tally)
         }
     }
 
     /// The request, numbers and all; decisions are counted in `tally`.
     pub(crate) const fn request(policy: &'a Policy, tally: &'a Tally) -> Self {
-        let (rule, whole_key) = (None, None);
+        let (rule, whole_key, spacing) = (None, None, None);
         let (shadow, deny_all, unavailable_on_store_error) = (false, false, false);
-        Self { policy, rule, whole_key, shadow, deny_all, unavailable_on_store_error, tally }
+        Self {
+            policy,
+            spacing,
+            rule,
+            whole_key,
+            shadow,
+            deny_all,
+            unavailable_on_store_error,
+            tally,
+        }
+    }
+
+    /// The same with a second bucket.
+    pub(crate) const fn with_spacing(self, spacing: Option<&'a Spacing>) -> Self {
+        Self { spacing, ..self }
     }
 
     /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it
@@ -260,6 +331,17 @@ impl<'a> Source<'a> {
             whole_key: Some(whole_key),
             ..Self::request(policy, &limit.tally)
         }
+    }
+}
+
+impl Spacing {
+    /// The second bucket of the policy called `of`.
+    ///
+    /// # Errors
+    ///
+    /// If its name would be too long.
+    pub(crate) fn policy(of: &str, bucket: LeakyBucket) -> Result<Policy, PolicyError> {
+        Policy::new(format!("{of} spacing"), bucket)
     }
 }
 
@@ -294,9 +376,10 @@ impl Rule {
         &self.options
     }
 
-    fn policy_for(&self, key: &[u8]) -> &Policy {
-        let own = self.options.own.iter().find(|(pattern, _)| pattern.matches(key));
-        own.map_or(&self.policy, |(_, policy)| policy)
+    /// The limit of a key that has one of its own.
+    fn limit_for(&self, key: &[u8]) -> Option<(&Policy, Option<&Spacing>)> {
+        let own = self.options.own.iter().find(|own| own.pattern.matches(key))?;
+        Some((&own.policy, own.spacing.as_ref()))
     }
 }
 
@@ -318,7 +401,8 @@ mod tests {
 
     #[test]
     fn a_key_may_have_its_own_quota() {
-        let own = vec![(Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap())];
+        let (pattern, policy) = (Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap());
+        let own = vec![OwnLimit { pattern, policy, spacing: None }];
         let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
         let limit = |key: &str| {
             let ask = rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap();

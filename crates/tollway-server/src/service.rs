@@ -1,7 +1,9 @@
 //! The service: what decides, and the settings, tokens, queues and pages beside it that every front
 //! shares.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,6 +43,8 @@ pub struct Service {
     pub(crate) origin: Origin,
     queues: Option<Queues>,
     pub(crate) dashboard: Dashboard,
+    /// In how many parts the store splits keys, by policy: it was told when it was opened.
+    pub(crate) splits: BTreeMap<String, NonZeroU16>,
     room: Arc<Room>,
     wrong_tokens: WrongTokens,
 }
@@ -66,6 +70,7 @@ impl Service {
         settings: Settings,
     ) -> Self {
         let room = Room::new(usize::MAX, settings.limits.held_bytes_max as u64);
+        let splits = rules.splits().map(|(name, parts)| (name.to_owned(), parts)).collect();
         Self {
             enforcer: Enforcer::new(rules, metrics, backing, clock),
             #[cfg(feature = "otlp")]
@@ -80,6 +85,7 @@ impl Service {
             origin: Origin::default(),
             queues: None,
             dashboard: Dashboard::default(),
+            splits,
             room: Arc::new(room),
             wrong_tokens: WrongTokens::default(),
         }

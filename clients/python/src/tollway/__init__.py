@@ -8,15 +8,22 @@
 
 A denial is an answer, not an exception. A service that does not answer within the timeout is
 handled as ``on_failure`` says: ``"allow"``, ``"deny"`` or ``"raise"``.
+
+``Queue`` enqueues jobs and waits for their results, ``Worker`` works on them.
 """
 
 from ._aio import AsyncReservation, AsyncTollway
+from ._aio_queue import AsyncQueue, AsyncWorker
 from ._asgi import RateLimitMiddleware
+from ._queue import Queue
+from ._queue_words import Enqueued, GiveUp, Job, JobFailed, Lease, LeaseLost, NewJob, RetryLater
 from ._sync import Reservation, Tollway
+from ._worker import Worker
 from ._words import (
     Charge,
     ChargeVerdict,
     Denied,
+    Limit,
     OnFailure,
     Rejected,
     TollwayError,
@@ -25,17 +32,30 @@ from ._words import (
 )
 
 __all__ = [
+    "AsyncQueue",
     "AsyncReservation",
     "AsyncTollway",
+    "AsyncWorker",
     "Charge",
     "ChargeVerdict",
     "Denied",
+    "Enqueued",
+    "GiveUp",
+    "Job",
+    "JobFailed",
+    "Lease",
+    "LeaseLost",
+    "Limit",
+    "NewJob",
     "OnFailure",
+    "Queue",
     "RateLimitMiddleware",
     "Rejected",
     "Reservation",
+    "RetryLater",
     "Tollway",
     "TollwayError",
     "Unavailable",
     "Verdict",
+    "Worker",
 ]

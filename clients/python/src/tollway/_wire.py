@@ -73,16 +73,18 @@ class Answer:
             raise Unavailable(f"the answer is not JSON: {error}") from error
 
 
-def request(address: Address, path: str, body: Any, token: Optional[str]) -> bytes:
-    """The bytes of a request."""
-    payload = json.dumps(body, separators=(",", ":")).encode()
+def request(
+    address: Address, path: str, body: Any, token: Optional[str], method: str = "POST"
+) -> bytes:
+    """The bytes of a request; without a body if that is ``None``."""
+    payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
     host = f"[{address.host}]" if ":" in address.host else address.host
     head = [
-        f"POST {path} HTTP/1.1",
+        f"{method} {path} HTTP/1.1",
         f"host: {host}:{address.port}" if address.port else f"host: {host}",
-        "content-type: application/json",
-        f"content-length: {len(payload)}",
     ]
+    if body is not None:
+        head += ["content-type: application/json", f"content-length: {len(payload)}"]
     if token:
         head.append(f"authorization: Bearer {token}")
     return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + payload
@@ -162,11 +164,15 @@ def checked(answer: Answer) -> Any:
         return answer.json()
     if answer.status >= 500:
         raise Unavailable(f"the service answered {answer.status}")
+    raise Rejected(answer.status, detail(answer))
+
+
+def detail(answer: Answer) -> str:
+    """What a problem says about itself."""
     try:
-        detail = str(json.loads(answer.body).get("detail", ""))
+        return str(json.loads(answer.body).get("detail", ""))
     except (ValueError, AttributeError):
-        detail = ""
-    raise Rejected(answer.status, detail)
+        return ""
 
 
 def asked(charges: Sequence[Charge]) -> Any:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Mapping, Optional, Sequence
+from typing import Any, Literal, Mapping, Optional, Sequence, Union
 
 OnFailure = Literal["allow", "deny", "raise"]
+
+Limit = Mapping[str, Any]
+"""A limit that comes with the call: the fields of a policy in a configuration, such as
+``{"algorithm": "leaky-bucket", "size": 10, "drip_interval": "1s"}``."""
 
 
 class TollwayError(Exception):
@@ -38,14 +42,15 @@ class Denied(TollwayError):
 
 @dataclass(frozen=True)
 class Charge:
-    """Units asked of one policy for one key."""
+    """Units asked of one policy, by its name or as it is, for one key."""
 
-    policy: str
+    policy: Union[str, Limit]
     key: str
     cost: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        return {"policy": self.policy, "key": self.key, "cost": self.cost}
+        field = "policy" if isinstance(self.policy, str) else "limit"
+        return {field: self.policy, "key": self.key, "cost": self.cost}
 
 
 @dataclass(frozen=True)

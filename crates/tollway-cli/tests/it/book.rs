@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 17] = [
+const BOOK: [&str; 18] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
     "docs/how-to/service.md",
     "docs/how-to/obey.md",
     "docs/how-to/queue.md",
+    "docs/how-to/workers.md",
     "docs/choosing.md",
     "docs/migrating.md",
     "docs/operating.md",
@@ -53,6 +54,15 @@ fn links_in_documents_lead_somewhere() {
     let broken: Vec<String> =
         documents.iter().flat_map(|document| broken_links(document)).collect();
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// What is promised there: fifteen lines, in every language.
+#[test]
+fn a_worker_has_at_most_fifteen_lines() {
+    let text = fs::read_to_string(root().join("docs/how-to/workers.md")).expect("the document");
+    let workers = blocks(&text).into_iter().filter(|(info, _)| info.contains("file=worker."));
+    let lengths: Vec<usize> = workers.map(|(_, block)| block.lines().count()).collect();
+    assert!(lengths.len() == 3 && lengths.iter().all(|lines| *lines <= 15), "{lengths:?}");
 }
 
 /// A document that is not in the list would be read by nobody before its readers.

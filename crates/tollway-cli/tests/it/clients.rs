@@ -29,6 +29,7 @@ fn the_client_for_typescript_works() {
     std::fs::copy(package, built.join("package.json")).expect("a copy");
     let mut tests = command("node", &tools);
     tests.env("TOLLWAY_TS_BUILT", &built).args(["--test", "--test-reporter=tap"]);
-    let told = succeed(tests.arg("clients/typescript/test/client.test.mjs"));
+    let files = ["client", "queue"].map(|name| format!("clients/typescript/test/{name}.test.mjs"));
+    let told = succeed(tests.args(files));
     assert!(told.contains("# fail 0") && !told.contains("# pass 0"), "{told}");
 }

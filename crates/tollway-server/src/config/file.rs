@@ -105,6 +105,8 @@ struct Draft {
     settings: Settings,
     queues: QueuePlan,
     notes: Vec<ConfigError>,
+    /// Where keys are split, as notes for stores that cannot.
+    splits: Vec<ConfigError>,
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
@@ -209,7 +211,7 @@ impl Draft {
             return;
         }
         for place in table.each("policies") {
-            let Some(rule) = policies::rule(&place, metrics) else { continue };
+            let Some(rule) = policies::rule(&place, metrics, &mut self.splits) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
                 place.note(format!("a policy named {:?} stands above", rule.policy().name()));
             }
@@ -378,6 +380,10 @@ impl Draft {
             ("queue_store", check_queue_store(&named(&over.queue_store))),
         ] {
             finding.tell(checked.map_err(|problem| outside(field, problem)));
+        }
+        let splits_keys = over.store.as_ref().is_some_and(|store| store.starts_with("redis"));
+        if !splits_keys {
+            self.notes.append(&mut self.splits);
         }
         let when_full = finding.tell(when_full(over.when_full.as_deref()));
         let log = finding.tell(log_format(over.log_format.as_deref()));

@@ -10,6 +10,7 @@
 //! field and says what would be right. A file of envoyproxy/ratelimit (`domain` and `descriptors`
 //! at the top) is read as it is.
 
+mod call_limit;
 mod descriptors;
 mod error;
 mod file;
@@ -24,6 +25,7 @@ mod stores;
 mod tree;
 mod work;
 
+pub use call_limit::limit_of_call;
 pub use error::{ConfigError, Mistakes};
 pub use file::{Config, Drain, LogFormat, Tls};
 pub use layers::Overrides;

@@ -7,64 +7,115 @@
 //! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency
 //! on_store_error = "allow"      # deny, local, unavailable
 //! overrides = [{ key = "vip-*", quota = "1000/1m" }]
+//! split = 4                     # each key in four parts, on a shared store
 //! ```
+//!
+//! An override takes the algorithm of its policy, and every parameter that it does not give itself.
 
+use std::cell::RefCell;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tollway_core::spelling::unknown;
 use tollway_core::{
-    Algorithm, OnExpiry, OnStoreError, Parameters, Policy, Quota, ReservationTerms,
+    Algorithm, Factor, GivenLimit, OnExpiry, OnStoreError, Parameters, Policy, PolicyError, Quota,
+    ReservationTerms,
 };
 
+use super::error::ConfigError;
 use super::reader::{ConfigValue, Table};
 use crate::metrics::Metrics;
 use crate::pattern::Pattern;
-use crate::rules::{GateKey, Lists, Rule, RuleOptions};
+use crate::rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Spacing};
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
-pub(super) fn rule(place: &ConfigValue<'_>, metrics: &Metrics) -> Option<Rule> {
+///
+/// `splits` takes where keys are split, which has an effect on some stores alone.
+pub(super) fn rule(
+    place: &ConfigValue<'_>,
+    metrics: &Metrics,
+    splits: &mut Vec<ConfigError>,
+) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
-    let algorithm = algorithm_or_noted(&table);
+    let limit = limit_or_noted(&table, GivenLimit::from_parameters, &GivenLimit::NAMES);
     let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
     let terms = reservation_terms(&table);
     let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
     let shadow = table.flag("shadow");
-    let own = overrides(&table, name.as_ref().map_or("unnamed", |(name, _)| name));
+    let overrides = overrides(&table, limit.as_ref());
+    let lists = lists(&table);
+    let gate_key = gate_key(&table);
+    let limits = limit.iter().chain(overrides.iter().map(|(_, limit)| limit));
+    let split = split(&table, limits, splits);
+    table.finish();
+    let (name, name_place) = name?;
+    let policies = |limit: &GivenLimit| {
+        let told = |made: Result<Policy, PolicyError>| {
+            Some(finish(place.tell(made.map_err(|error| name_place.wrong(error.to_string())))?))
+        };
+        let policy = told(Policy::new(name.as_str(), limit.algorithm))?;
+        let Some(bucket) = limit.spacing else { return Some((policy, None)) };
+        let spacing = told(Spacing::policy(&name, bucket))?;
+        let tally = metrics.tally("", spacing.name());
+        Some((policy, Some(Spacing { policy: spacing, tally })))
+    };
+    let (policy, spacing) = policies(&limit?)?;
+    let own = overrides.into_iter().filter_map(|(pattern, limit)| {
+        let (policy, spacing) = policies(&limit)?;
+        Some(OwnLimit { pattern, policy, spacing })
+    });
     let options = RuleOptions {
         shadow,
         unavailable_on_store_error,
-        own: own.into_iter().map(|(key, own)| (key, finish(own))).collect(),
-        lists: lists(&table),
-        gate_key: gate_key(&table),
+        own: own.collect(),
+        spacing,
+        split,
+        lists,
+        gate_key,
     };
-    table.finish();
-    let (name, name_place) = name?;
-    let policy = Policy::new(name.as_str(), algorithm?);
-    let policy = place.tell(policy.map_err(|error| name_place.wrong(error.to_string())))?;
-    Some(Rule::new(finish(policy), metrics.tally("", &name), options))
+    Some(Rule::new(policy, metrics.tally("", &name), options))
 }
+
+/// How a limit of some name is made of its parameters.
+type Make<T> = fn(&str, &dyn Parameters) -> Option<Option<T>>;
 
 /// Reads `quota` and what the algorithm needs beside it. `None` if something is wrong, which is
 /// noted, and then none of an algorithm's fields is called unknown for that.
 pub(super) fn algorithm_or_noted(table: &Table<'_>) -> Option<Algorithm> {
-    let algorithm = algorithm(table);
-    if algorithm.is_none() {
+    limit_or_noted(table, Algorithm::from_parameters, &Algorithm::NAMES)
+}
+
+/// As [`algorithm_or_noted`], of one of these names.
+fn limit_or_noted<T>(table: &Table<'_>, make: Make<T>, names: &[&'static str]) -> Option<T> {
+    let limit = made(table, table, make, names);
+    if limit.is_none() {
         // Who misspells the name has still spelt these right.
         table.knows(&Algorithm::PARAMETERS);
     }
-    algorithm
+    limit
 }
 
-fn algorithm(table: &Table<'_>) -> Option<Algorithm> {
-    let Some(place) = table.get("algorithm") else {
-        return Algorithm::from_parameters("gcra", table)?;
-    };
+/// The limit that a table names, made of what is given for it.
+fn made<T>(
+    table: &Table<'_>,
+    given: &dyn Parameters,
+    make: Make<T>,
+    names: &[&'static str],
+) -> Option<T> {
+    let Some(place) = table.get("algorithm") else { return make("gcra", given)? };
     let name = table.tell(place.text())?;
-    Algorithm::from_parameters(&name, table).unwrap_or_else(|| {
-        place.note(unknown("algorithm", &name, Algorithm::NAMES));
+    make(&name, given).unwrap_or_else(|| {
+        place.note(unknown("algorithm", &name, names.iter().copied()));
         None
     })
+}
+
+/// A limit that comes with a call, in the form of a policy's fields.
+pub(super) fn given_limit(table: &Table<'_>) -> Option<GivenLimit> {
+    let limit = limit_or_noted(table, GivenLimit::from_parameters, &GivenLimit::NAMES);
+    table.finish();
+    limit
 }
 
 impl Parameters for Table<'_> {
@@ -87,6 +138,10 @@ impl Parameters for Table<'_> {
 
     fn has(&self, name: &'static str) -> bool {
         self.get(name).is_some()
+    }
+
+    fn factor(&self, name: &'static str) -> Option<Factor> {
+        self.tell(self.need(name).and_then(|place| place.parsed()))
     }
 
     fn choice(&self, name: &'static str, words: &[&'static str]) -> usize {
@@ -137,16 +192,117 @@ fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
     terms
 }
 
-fn overrides(table: &Table<'_>, name: &str) -> Vec<(Pattern, Policy)> {
+/// The limits of keys that have one of their own.
+fn overrides(policy: &Table<'_>, limit: Option<&GivenLimit>) -> Vec<(Pattern, GivenLimit)> {
     let read = |place: &ConfigValue<'_>| {
-        let table = place.tell(place.table())?;
-        let key = table.tell(table.need("key").and_then(|place| place.text()));
-        let algorithm = algorithm_or_noted(&table);
-        table.finish();
-        // The name was looked at where it stands.
-        Some((Pattern::new(&key?), Policy::new(name, algorithm?).ok()?))
+        let own = place.tell(place.table())?;
+        let key = own.tell(own.need("key").and_then(|place| place.text()));
+        let limit = own_limit(&own, policy, limit.is_some());
+        own.finish();
+        Some((Pattern::new(&key?), limit?))
     };
-    table.each("overrides").iter().filter_map(read).collect()
+    policy.each("overrides").iter().filter_map(read).collect()
+}
+
+/// The limit of an override. With an algorithm of its own it stands alone.
+fn own_limit(own: &Table<'_>, policy: &Table<'_>, is_policy_right: bool) -> Option<GivenLimit> {
+    if own.has("algorithm") {
+        return limit_or_noted(own, GivenLimit::from_parameters, &GivenLimit::NAMES);
+    }
+    if !is_policy_right {
+        // What it would take from the policy is wrong there, and told there.
+        if own.has("quota") {
+            Parameters::quota(own);
+        }
+        own.knows(&Algorithm::PARAMETERS);
+        return None;
+    }
+    let given = InPartGiven { own, policy, asked: RefCell::default() };
+    let limit = made(policy, &given, GivenLimit::from_parameters, &GivenLimit::NAMES);
+    let asked = given.asked.into_inner();
+    if !asked.iter().any(|name| own.has(name)) {
+        let first = asked.first().copied().unwrap_or("quota");
+        own.tell(own.need(first));
+        return None;
+    }
+    limit
+}
+
+/// The parameters of an override: its own where it gives them, the policy's elsewhere.
+struct InPartGiven<'t, 'a> {
+    own: &'t Table<'a>,
+    policy: &'t Table<'a>,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+impl<'a> InPartGiven<'_, 'a> {
+    fn of(&self, name: &'static str) -> &Table<'a> {
+        self.asked.borrow_mut().push(name);
+        self.own.knows(&[name]);
+        if self.own.has(name) { self.own } else { self.policy }
+    }
+}
+
+impl Parameters for InPartGiven<'_, '_> {
+    fn quota(&self) -> Option<Quota> {
+        Parameters::quota(self.of("quota"))
+    }
+
+    fn number(&self, name: &'static str) -> Option<u64> {
+        Parameters::number(self.of(name), name)
+    }
+
+    fn duration(&self, name: &'static str) -> Option<Duration> {
+        Parameters::duration(self.of(name), name)
+    }
+
+    fn has(&self, name: &'static str) -> bool {
+        Parameters::has(self.of(name), name)
+    }
+
+    fn factor(&self, name: &'static str) -> Option<Factor> {
+        Parameters::factor(self.of(name), name)
+    }
+
+    fn choice(&self, name: &'static str, words: &[&'static str]) -> usize {
+        Parameters::choice(self.of(name), name, words)
+    }
+
+    fn refuse(&self, name: &'static str, why: String) {
+        // What is wrong with both together is wrong with the override: the policy alone is right.
+        let place = if name.is_empty() { None } else { self.own.get(name) };
+        let error = match place {
+            Some(place) => place.wrong(why),
+            None => self.own.wrong(why),
+        };
+        self.own.tell(Err::<(), _>(error));
+    }
+}
+
+/// In how many parts each key is split on a shared store. Every limit must have units for all.
+fn split<'l>(
+    table: &Table<'_>,
+    mut limits: impl Iterator<Item = &'l GivenLimit>,
+    splits: &mut Vec<ConfigError>,
+) -> Option<NonZeroU16> {
+    let mut split = None;
+    table.set("split", &mut split, |place| {
+        let shares: u16 = place.number()?;
+        let shares = NonZeroU16::new(shares).ok_or_else(|| place.wrong("expected 1 to 65535"))?;
+        let last = u32::from(shares.get());
+        match limits.find(|limit| limit.algorithm.share(last, last - 1).is_none()) {
+            None => {
+                let text = "has no effect: only a store on Redis or Valkey splits keys";
+                splits.push(place.wrong(text));
+                Ok(Some(shares))
+            }
+            Some(limit) => {
+                let units = limit.algorithm.limit();
+                Err(place.wrong(format!("{shares} parts of a limit of {units}: one has no units")))
+            }
+        }
+    });
+    split
 }
 
 /// Reads `unlimited` and `banned`.

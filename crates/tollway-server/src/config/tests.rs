@@ -101,7 +101,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
             "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
             "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \
              allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, shadow, overrides, \
-             unlimited, banned, gate_key",
+             unlimited, banned, gate_key, split",
         ),
         (
             "a.toml",
@@ -406,4 +406,96 @@ fn numbers_that_make_no_bucket_are_told_of_the_table_and_add_no_field_without_a_
     let error = load("a.toml", text).unwrap_err().to_string();
     assert!(error.contains("policies[0]: size must be between 1 and"), "{error}");
     assert!(!error.contains(", ,") && !error.contains("are: ,"), "{error}");
+}
+
+#[test]
+fn an_override_is_of_its_policys_algorithm_and_takes_what_it_does_not_give() {
+    let toml = r#"
+        [[policies]]
+        name = "uploads"
+        algorithm = "leaky-bucket"
+        size = 10
+        drip_interval = "1s"
+        overrides = [
+            { key = "big-*", size = 50 },
+            { key = "fast-*", drip_size = 5, drip_interval = "2s" },
+            { key = "half-*", factor = 2 },
+            { key = "other-*", algorithm = "gcra", quota = "7/1m" },
+        ]
+        [[policies]]
+        name = "rps"
+        algorithm = "sliding-window"
+        quota = "5/1s"
+        buckets = 10
+        overrides = [{ key = "*", quota = "9/1s" }]
+    "#;
+    let config = load("a.toml", toml).unwrap();
+    let limit = |policy: &[u8], key: &'static [u8]| {
+        let ask = config.rules.ask_named(policy, key, Cost::ONE).unwrap();
+        let algorithm = ask.charge.policy.algorithm();
+        format!("{} {algorithm}", algorithm.label())
+    };
+    assert_eq!(limit(b"uploads", b"ada"), "leaky-bucket 10 in all, 1/1s");
+    assert_eq!(limit(b"uploads", b"big-1"), "leaky-bucket 50 in all, 1/1s");
+    assert_eq!(limit(b"uploads", b"fast-1"), "leaky-bucket 10 in all, 5/2s");
+    assert_eq!(limit(b"uploads", b"half-1"), "leaky-bucket 5 in all, 1/2s");
+    assert_eq!(limit(b"uploads", b"other-1"), "gcra 7/1m");
+    let rps = config.rules.ask_named(b"rps", b"k", Cost::ONE).unwrap();
+    let Algorithm::SlidingWindow(window) = rps.charge.policy.algorithm() else { panic!() };
+    assert_eq!((window.limit(), window.buckets()), (9, 10));
+}
+
+#[test]
+fn what_is_wrong_with_an_override_or_a_legacy_limit_is_told_where_it_stands() {
+    let leaky = "[[policies]]\nname = \"up\"\nalgorithm = \"leaky-bucket\"\nsize = 10\n\
+                 drip_interval = \"1s\"\n";
+    for (text, expected) in [
+        (
+            format!("{leaky}overrides = [{{ key = \"a\" }}]\n"),
+            "a.toml:6: policies[0].overrides[0]: size is missing",
+        ),
+        (
+            format!("{leaky}overrides = [{{ key = \"a\", size = 0 }}]\n"),
+            "a.toml:6: policies[0].overrides[0]: size must be between 1 and 999999999999999",
+        ),
+        (
+            format!("{leaky}overrides = [{{ key = \"a\", size = 3, quota = \"1/s\" }}]\n"),
+            "a.toml:6: policies[0].overrides[0].quota: unknown field; known are: key, size, \
+             drip_size, drip_interval, factor",
+        ),
+        (
+            format!("{leaky}overrides = [{{ key = \"a\", factor = 0 }}]\n"),
+            "a.toml:6: policies[0].overrides[0].factor: expected a number above 0 with at most 9 \
+             decimals, such as 0.5, or 1/3",
+        ),
+        (
+            "[[policies]]\nname = \"up\"\nalgorithm = \"legacy\"\nmax = 10\n".to_owned(),
+            "a.toml:1: policies[0]: duration is missing",
+        ),
+        (
+            "[[policies]]\nname = \"up\"\nalgorithm = \"legacy\"\nmin_interval = \"1500us\"\n"
+                .to_owned(),
+            "a.toml:4: policies[0].min_interval: expected whole milliseconds",
+        ),
+        (
+            "[[policies]]\nname = \"api\"\nquota = \"3/1s\"\nsplit = 4\n".to_owned(),
+            "a.toml:4: policies[0].split: 4 parts of a limit of 3: one has no units",
+        ),
+    ] {
+        assert_eq!(load("a.toml", &text).unwrap_err().to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn split_keys_are_for_redis_and_elsewhere_the_reader_is_told() {
+    let text = "[[policies]]\nname = \"api\"\nquota = \"100/1s\"\nsplit = 4\n";
+    let config = load("a.toml", text).unwrap();
+    let told: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    let note = "a.toml:4: policies[0].split: has no effect: only a store on Redis or Valkey splits \
+                keys";
+    assert_eq!(told, [note]);
+    let splits: Vec<_> = config.rules.splits().map(|(name, parts)| (name, parts.get())).collect();
+    assert_eq!(splits, [("api", 4)]);
+    let config = load("a.toml", &format!("store = \"redis://127.0.0.1\"\n{text}")).unwrap();
+    assert!(config.notes.is_empty());
 }

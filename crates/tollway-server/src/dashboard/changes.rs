@@ -59,7 +59,10 @@ pub(crate) async fn reset(call: Call<'_>) -> Result<(), Trouble> {
     let ask = rules
         .ask_named(body.policy.as_bytes(), &key, Cost::ONE)
         .map_err(|error| unaskable(&body.policy, error))?;
-    call.worker.decider(&rules).reset(&ask).await?;
+    let decider = call.worker.decider(&rules);
+    for ask in ask.with_spacing() {
+        decider.reset(&ask).await?;
+    }
     info!(policy = body.policy, "a key was reset from the dashboard");
     reply(call, &json!({"reset": true}))
 }
@@ -103,5 +106,11 @@ fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollway_core::Pol
     let unknown = || Trouble::UnknownPolicy(name.to_owned());
     let policy = rules.policy(name).ok_or_else(unknown)?;
     let quota: Quota = text.parse().map_err(|error| Trouble::bad(format!("quota: {error}")))?;
-    describe::with_quota(policy, quota).map_err(Trouble::Bad)
+    let own = describe::with_quota(policy, quota).map_err(Trouble::Bad)?;
+    let split = rules.rule(name).and_then(|rule| rule.options().split);
+    let is_too_small = |parts: &u32| own.algorithm().share(*parts, *parts - 1).is_none();
+    match split.map(|parts| u32::from(parts.get())).filter(is_too_small) {
+        Some(parts) => Err(Trouble::bad(format!("quota: the keys are split into {parts} parts"))),
+        None => Ok(own),
+    }
 }

@@ -55,8 +55,10 @@ async fn standing(decider: &Decider<'_>, rule: &Rule, key: Key<'_>) -> Result<Va
     let change = rules.operator_changes().of(key.as_bytes());
     let own = change.and_then(|change| change.policy(rule.policy().name()));
     // A charge that a peek would deny says when it would be allowed; of several, only the first.
-    let verdict = decider.peek(&[ask]).await?;
-    let Some(decision) = verdict.decisions().first() else { return Ok(Value::Null) };
+    let asks: Vec<_> = ask.with_spacing().collect();
+    let verdict = decider.peek(&asks).await?;
+    let decisive = verdict.denied_by().unwrap_or(0);
+    let Some(decision) = verdict.decisions().get(decisive) else { return Ok(Value::Null) };
     let snapshot = decision.snapshot();
     let retry_after_ms = match decision.retry() {
         Some(Retry::After(wait)) => json!(millis_up(wait)),

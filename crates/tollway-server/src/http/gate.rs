@@ -22,7 +22,8 @@ pub(super) async fn gate(call: Call<'_>) -> Result<(), Trouble> {
     let rule = rule.ok_or_else(|| Trouble::UnknownPolicy(name.clone().into_owned()))?;
     let key = key(call.worker, rule, call.request)?;
     let key = Key::new(&key).map_err(|error| Trouble::bad(format!("the key: {error}")))?;
-    let asks = [rules.ask(Source::rule(rule), key, Cost::ONE)];
+    let ask = rules.ask(Source::rule(rule), key, Cost::ONE);
+    let asks: Vec<_> = ask.with_spacing().collect();
     let decider = call.worker.decider(&rules);
     let verdict = decider.check(&asks).await?;
     begin_verdict(&decider, &asks, &verdict, status, call.reply);

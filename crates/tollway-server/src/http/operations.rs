@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tollway_core::{ChargeError, Cost, Decision, Mode, Verdict};
 
 use super::problem::Trouble;
@@ -11,17 +12,23 @@ use super::reply::Reply;
 use super::request::{Call, Request};
 use super::verdict::{add_limits, begin_verdict, push_number, push_verdict};
 use crate::decide::{Decided, Decider};
-use crate::operation::{Operation, Outcome, Verb, reservation_name};
+use crate::operation::{
+    ChargeAsked, LimitAsked, Operation, Outcome, Verb, reservation_name, with_spacings,
+};
 use crate::rules::{Ask, Rules};
 use crate::wait::millis_up;
+use crate::worker::Worker;
 
-/// One charge: `{"policy":"api","key":"ada","cost":2}`; with `"count":true` taken whether or not
-/// the policy would allow it.
+/// One charge: `{"policy":"api","key":"ada","cost":2}`, or `limit` in place of `policy`; with
+/// `"count":true` taken whether or not the limit would allow it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChargeBody<'a> {
     #[serde(borrow)]
-    policy: Cow<'a, str>,
+    policy: Option<Cow<'a, str>>,
+    /// A limit that comes with the call, in the form of a policy's fields.
+    #[serde(borrow)]
+    limit: Option<&'a RawValue>,
     #[serde(borrow)]
     key: Cow<'a, str>,
     /// 1 unless given.
@@ -36,6 +43,8 @@ struct ChargeBody<'a> {
 struct ChargesBody<'a> {
     #[serde(borrow)]
     policy: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    limit: Option<&'a RawValue>,
     #[serde(borrow)]
     key: Option<Cow<'a, str>>,
     cost: Option<u64>,
@@ -64,43 +73,75 @@ struct SettlementBody<'a> {
     costs: Vec<u64>,
 }
 
+impl ChargeBody<'_> {
+    fn asked(&self, worker: &Worker) -> Result<ChargeAsked<'_>, Trouble> {
+        let (policy, limit) = (self.policy.as_deref(), self.limit);
+        asked(worker, policy, limit, (&self.key, self.cost, self.count))
+    }
+}
+
 impl ChargesBody<'_> {
     /// What the body asks.
-    fn asks<'a>(&'a self, rules: &'a Rules, most: usize) -> Result<Vec<Ask<'a>>, Trouble> {
-        match (&self.charges, &self.policy, &self.key) {
-            (None, Some(policy), Some(key)) => {
-                Ok(vec![ask(rules, policy, key, (self.cost, self.count))?])
+    fn asked(&self, worker: &Worker, most: usize) -> Result<Vec<ChargeAsked<'_>>, Trouble> {
+        match (&self.charges, &self.key) {
+            (None, Some(key)) => {
+                let (policy, limit) = (self.policy.as_deref(), self.limit);
+                Ok(vec![asked(worker, policy, limit, (key, self.cost, self.count))?])
             }
-            (Some(charges), None, None) if self.cost.is_none() && !self.count => {
+            (Some(charges), None) if self.is_bare() => {
                 if charges.is_empty() || charges.len() > most {
                     let found = charges.len();
                     return Err(Trouble::bad(format!("charges must be 1 to {most}, not {found}")));
                 }
-                let ask = |charge: &'a ChargeBody<'_>| {
-                    ask(rules, &charge.policy, &charge.key, (charge.cost, charge.count))
-                };
-                charges.iter().map(ask).collect()
+                charges.iter().map(|charge| charge.asked(worker)).collect()
             }
-            _ => Err(Trouble::bad("give either policy and key, or charges")),
+            _ => Err(Trouble::bad(EITHER)),
         }
+    }
+
+    /// Whether it says nothing beside its charges.
+    fn is_bare(&self) -> bool {
+        self.policy.is_none() && self.limit.is_none() && self.cost.is_none() && !self.count
     }
 }
 
-fn ask<'a>(
-    rules: &'a Rules,
-    policy: &str,
-    key: &'a str,
-    (cost, count): (Option<u64>, bool),
-) -> Result<Ask<'a>, Trouble> {
+const EITHER: &str = "give either policy or limit, and key; or charges";
+
+fn asked<'a>(
+    worker: &Worker,
+    policy: Option<&'a str>,
+    limit: Option<&'a RawValue>,
+    (key, cost, count): (&'a str, Option<u64>, bool),
+) -> Result<ChargeAsked<'a>, Trouble> {
     let cost = Cost::new(cost.unwrap_or(1));
     let cost = cost.ok_or_else(|| Trouble::bad("cost must be a whole number from 1"))?;
-    let mut ask = rules
-        .ask_named(policy.as_bytes(), key.as_bytes(), cost)
-        .map_err(|error| unaskable(policy, error))?;
-    if count {
-        ask.charge.mode = Mode::Count;
-    }
-    Ok(ask)
+    let limit = match (policy, limit) {
+        (Some(policy), None) => LimitAsked::Named(policy.as_bytes()),
+        (None, Some(limit)) => {
+            let tally = worker.service.enforcer.adhoc_tally();
+            let limit = worker.adhoc.borrow_mut().limit(limit.get().as_bytes(), tally);
+            LimitAsked::Given(limit.map_err(Trouble::Bad)?)
+        }
+        _ => return Err(Trouble::bad(EITHER)),
+    };
+    let mode = if count { Mode::Count } else { Mode::Enforce };
+    Ok(ChargeAsked { limit, key: key.as_bytes(), cost, mode })
+}
+
+/// What to ask of the store.
+fn asks<'a>(
+    worker: &'a Worker,
+    rules: &'a Rules,
+    asked: &'a [ChargeAsked<'_>],
+) -> Result<Vec<Ask<'a>>, Trouble> {
+    let tally = worker.service.enforcer.adhoc_tally();
+    let ask = |charge: &'a ChargeAsked<'_>| {
+        charge.ask(rules, tally).map_err(|error| match &charge.limit {
+            LimitAsked::Named(name) => unaskable(&String::from_utf8_lossy(name), error),
+            LimitAsked::Given(_) => unaskable("", error),
+        })
+    };
+    asked.iter().map(ask).collect()
 }
 
 /// Why a policy and a key cannot be asked.
@@ -120,11 +161,13 @@ pub(super) async fn operate(call: Call<'_>, verb: Verb) -> Result<(), Trouble> {
     };
     let rules = call.service().enforcer.rules();
     // Declared here, since the operation borrows from whichever of them is read.
-    let (charges, settlement);
+    let (charges, asked, settlement);
     let operation = match verb.charges_max(&call.service().settings().limits) {
         Some(most) => {
             charges = call.body::<ChargesBody<'_>>()?;
-            Operation::on_charges(verb, charges.asks(&rules, most)?)
+            asked = charges.asked(call.worker, most)?;
+            let asks = asks(call.worker, &rules, &asked)?;
+            Operation::on_charges(verb, asks).map_err(Trouble::bad)?
         }
         None => {
             settlement = call.body::<SettlementBody<'_>>()?;
@@ -189,8 +232,14 @@ pub(super) async fn check_batch(call: Call<'_>) -> Result<(), Trouble> {
     }
     let rules = call.service().enforcer.rules();
     // All are read before the first is decided: a malformed one must not leave half a batch taken.
-    let asks = body.requests.iter().map(|body| body.asks(&rules, limits.charges_max));
-    let requests = asks.collect::<Result<Vec<Vec<Ask<'_>>>, _>>()?;
+    let asked = body.requests.iter().map(|body| body.asked(call.worker, limits.charges_max));
+    let asked = asked.collect::<Result<Vec<_>, _>>()?;
+    let asks = |asked| Ok(with_spacings(asks(call.worker, &rules, asked)?));
+    let requests = asked
+        .iter()
+        .map(Vec::as_slice)
+        .map(asks)
+        .collect::<Result<Vec<Vec<Ask<'_>>>, Trouble>>()?;
     let decider = call.worker.decider(&rules);
     let mut answers = Vec::with_capacity(requests.len());
     if requests.iter().all(|asks| asks.len() == 1) {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use tollway_core::{Cost, Key, Policy};
 
 use super::encode::Encoder;
-use super::operations::{self, encode_verdict, failure, verb_named};
+use super::operations::{self, Arguments, encode_verdict, failure, verb_named};
 use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
 use super::throttle::ThrottleCommand;
@@ -198,17 +198,21 @@ impl<'a> Batch<'a> {
         session: &Session,
         out: &mut Vec<u8>,
     ) {
-        let limits = &self.worker.service.settings().limits;
-        let parsed = operations::parse(verb, &args[1..], self.rules, limits);
-        if let (Verb::Check, Ok((operation, unit))) = (verb, &parsed)
-            && let [ask] = operation.asks[..]
+        if verb == Verb::Check
+            && let Some((ask, unit)) = operations::single_check(&args[1..], self.rules)
         {
-            return self.run.push(PendingCheck::Named(ask, *unit));
+            return self.run.push(PendingCheck::Named(ask, unit));
         }
+        let parsed = Arguments::parse(verb, &args[1..], self.worker);
         self.flush(session, out).await;
         let mut encoder = Encoder::new(out, session.version());
-        let (operation, unit) = match parsed {
-            Ok(parsed) => parsed,
+        let arguments = match parsed {
+            Ok(arguments) => arguments,
+            Err(text) => return self.refuse(&text, &mut encoder),
+        };
+        let unit = arguments.unit;
+        let operation = match arguments.operation(verb, self.rules, self.worker) {
+            Ok(operation) => operation,
             Err(text) => return self.refuse(&text, &mut encoder),
         };
         match operation.perform(&self.decider()).await {

@@ -20,6 +20,10 @@
 //! clients make an array of names and values of it, whose first element is the word `allowed`:
 //! after an upgrade of the client, `if (reply[0])` would be true for every denial.
 //!
+//! In place of a policy's name there may be a limit, `{"algorithm":"leaky-bucket","size":10, …}`: the
+//! fields of a policy in a configuration, as an object of JSON. No name has a quotation mark, and no
+//! such object is without one.
+//!
 //! `COUNT` takes the units whether or not the policy would allow it. `NANOS` tells times in
 //! nanoseconds (`retry_after_ns`, `reset_after_ns`) and adds `next_after_ns`, so that another
 //! Tollway can pass on exactly what was decided. It stands alone at the end, where no policy can: a
@@ -30,10 +34,10 @@ use tollway_core::{ChargeError, Cost, Decision, Mode, Retry, Snapshot, StoreErro
 
 use super::encode::Encoder;
 use super::parse::unsigned;
-use crate::operation::{Operation, Outcome, Verb, reservation_name};
+use crate::operation::{ChargeAsked, LimitAsked, Operation, Outcome, Verb, reservation_name};
 use crate::rules::{Ask, Rules};
-use crate::settings::Limits;
 use crate::wait::Unit;
+use crate::worker::Worker;
 
 /// The verb of the command of this name.
 #[inline]
@@ -42,53 +46,113 @@ pub(super) fn verb_named(name: &[u8]) -> Option<Verb> {
     if prefix.eq_ignore_ascii_case(b"TOLL.") { Verb::named(verb) } else { None }
 }
 
-/// What the arguments after the name ask, and the unit in which the answer tells times; the text of
-/// the error otherwise.
-pub(super) fn parse<'a>(
-    verb: Verb,
-    args: &[&'a [u8]],
-    rules: &'a Rules,
-    limits: &Limits,
-) -> Result<(Operation<'a>, Unit), String> {
-    if let Some(charges_max) = verb.charges_max(limits) {
-        let (asks, unit) = asks(args, rules, charges_max)?;
-        return Ok((Operation::on_charges(verb, asks), unit));
+/// What the arguments of a command say.
+#[derive(Debug)]
+pub(super) struct Arguments<'a> {
+    what: About<'a>,
+    /// The unit in which the answer tells times.
+    pub unit: Unit,
+}
+
+#[derive(Debug)]
+enum About<'a> {
+    Charges(Vec<ChargeAsked<'a>>),
+    Reservation(&'a str, Vec<u64>),
+}
+
+impl<'a> Arguments<'a> {
+    /// Reads the arguments after the name; the text of the error if they are wrong.
+    pub(super) fn parse(verb: Verb, args: &[&'a [u8]], worker: &Worker) -> Result<Self, String> {
+        let limits = &worker.service.settings().limits;
+        if let Some(charges_max) = verb.charges_max(limits) {
+            let (charges, unit) = charges(args, worker, charges_max)?;
+            return Ok(Self { what: About::Charges(charges), unit });
+        }
+        let [name, costs @ ..] = args else {
+            return Err("ERR wrong number of arguments; reservation expected".to_owned());
+        };
+        let costs: Option<Vec<u64>> = costs.iter().map(|text| unsigned(text)).collect();
+        let costs = costs.ok_or("ERR costs must be whole numbers from 0")?;
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        Ok(Self { what: About::Reservation(name, costs), unit: Unit::default() })
     }
-    let [name, costs @ ..] = args else {
-        return Err("ERR wrong number of arguments; reservation expected".to_owned());
-    };
-    let costs: Option<Vec<u64>> = costs.iter().map(|text| unsigned(text)).collect();
-    let costs = costs.ok_or("ERR costs must be whole numbers from 0")?;
-    let name = std::str::from_utf8(name).unwrap_or_default();
-    let operation = Operation::settle(verb, name, costs).map_err(|text| format!("ERR {text}"))?;
-    Ok((operation, Unit::default()))
+
+    /// What is to be done under these rules; the text of the error if it cannot be.
+    pub(super) fn operation<'b>(
+        &'b self,
+        verb: Verb,
+        rules: &'b Rules,
+        worker: &'b Worker,
+    ) -> Result<Operation<'b>, String> {
+        let operation = match &self.what {
+            About::Charges(charges) => {
+                let tally = worker.service.enforcer.adhoc_tally();
+                let ask = |charge: &'b ChargeAsked<'a>| {
+                    charge.ask(rules, tally).map_err(|error| refusal(&error))
+                };
+                let asks: Result<Vec<Ask<'b>>, String> = charges.iter().map(ask).collect();
+                Operation::on_charges(verb, asks?)
+            }
+            About::Reservation(name, costs) => Operation::settle(verb, name, costs.clone()),
+        };
+        operation.map_err(|text| format!("ERR {text}"))
+    }
+}
+
+/// A check of one charge to a policy by its name, as nearly all are; `None` for any other, and for
+/// what is wrong.
+pub(super) fn single_check<'a>(args: &[&'a [u8]], rules: &'a Rules) -> Option<(Ask<'a>, Unit)> {
+    let [policy, key, after @ ..] = args else { return None };
+    let (cost, after) = cost(after).ok()?;
+    let (mode, after) = mode(after);
+    let unit = unit(after)?;
+    let mut ask = rules.ask_named(policy, key, cost).ok()?;
+    ask.charge.mode = mode;
+    ask.spacing.is_none().then_some((ask, unit))
 }
 
 /// Reads `policy key [COST n] [COUNT] ... [NANOS]`.
-fn asks<'a>(
+fn charges<'a>(
     args: &[&'a [u8]],
-    rules: &'a Rules,
+    worker: &Worker,
     charges_max: usize,
-) -> Result<(Vec<Ask<'a>>, Unit), String> {
-    let mut asks = Vec::with_capacity(1);
+) -> Result<(Vec<ChargeAsked<'a>>, Unit), String> {
+    let mut charges = Vec::with_capacity(1);
     let mut rest = args;
     while let [policy, key, after @ ..] = rest {
-        if asks.len() == charges_max {
+        if charges.len() == charges_max {
             return Err(format!("ERR more than {charges_max} charges in one request"));
         }
         let (cost, after) = cost(after)?;
         let (mode, after) = mode(after);
-        let mut ask = rules.ask_named(policy, key, cost).map_err(|error| refusal(&error))?;
-        ask.charge.mode = mode;
-        asks.push(ask);
+        charges.push(ChargeAsked { limit: limit(policy, worker)?, key, cost, mode });
         rest = after;
     }
-    let unit = match rest {
-        [] => Unit::Millis,
-        [word] if word.eq_ignore_ascii_case(b"NANOS") => Unit::Nanos,
-        _ => return Err(USAGE.to_owned()),
-    };
-    if asks.is_empty() { Err(USAGE.to_owned()) } else { Ok((asks, unit)) }
+    let unit = unit(rest).ok_or(USAGE)?;
+    if charges.is_empty() { Err(USAGE.to_owned()) } else { Ok((charges, unit)) }
+}
+
+/// A policy's name, or a limit that comes with the call.
+fn limit<'a>(text: &'a [u8], worker: &Worker) -> Result<LimitAsked<'a>, String> {
+    if !text.starts_with(b"{") || !text.contains(&b'"') {
+        return Ok(LimitAsked::Named(text));
+    }
+    let tally = worker.service.enforcer.adhoc_tally();
+    let limit = worker.adhoc.borrow_mut().limit(text, tally);
+    limit.map(LimitAsked::Given).map_err(|wrong| format!("ERR {}", one_line(&wrong)))
+}
+
+/// A text in which nothing ends the line of an error.
+fn one_line(text: &str) -> String {
+    text.replace(['\r', '\n'], " ")
+}
+
+fn unit(rest: &[&[u8]]) -> Option<Unit> {
+    match rest {
+        [] => Some(Unit::Millis),
+        [word] if word.eq_ignore_ascii_case(b"NANOS") => Some(Unit::Nanos),
+        _ => None,
+    }
 }
 
 const USAGE: &str = "ERR wrong number of arguments; policy key [COST n] [COUNT] expected";

@@ -17,7 +17,7 @@
 use tollway_http::RoomGuard;
 
 use super::batch::unknown;
-use super::operations::{self, verb_named};
+use super::operations::{Arguments, verb_named};
 use super::session::Session;
 use super::throttle::ThrottleCommand;
 use crate::auth::Role;
@@ -123,8 +123,10 @@ fn refusal(args: &[&[u8]], session: &Session, worker: &Worker, rules: &Rules) ->
         return not_permitted(Role::Check).or_else(|| command.parse(args, worker).err());
     }
     if let Some(verb) = verb_named(name) {
-        let limits = &worker.service.settings().limits;
-        let wrong = || operations::parse(verb, rest, rules, limits).err();
+        let wrong = || match Arguments::parse(verb, rest, worker) {
+            Ok(arguments) => arguments.operation(verb, rules, worker).err(),
+            Err(text) => Some(text),
+        };
         return not_permitted(verb.role()).or_else(wrong);
     }
     // These change how the replies that follow are to be read.

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollway_core::{Policy, Settlement, Timestamp, VirtualClock};
+use serde_json::{Value, json};
+use tollway_core::fixed_window::Anchor;
+use tollway_core::{Algorithm, Policy, ReservationTerms, Settlement, Timestamp, VirtualClock};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::Listen;
 use tollway_server::{
@@ -35,6 +37,72 @@ const CAPABILITIES: Capabilities = Capabilities {
     resolution: Duration::from_millis(1),
     ..Capabilities::FULL
 };
+
+/// The same where limits come with the call: they have no names by which to tell who denied.
+const WITHOUT_NAMES: Capabilities = Capabilities {
+    figures: &[
+        Figure::Limit,
+        Figure::Remaining,
+        Figure::Retry,
+        Figure::ResetAfter,
+        Figure::Expires,
+    ],
+    enforces: can_come_with_a_call,
+    ..CAPABILITIES
+};
+
+/// Whether a limit that comes with a call says all there is to say: the terms of reservations are
+/// the usual ones.
+fn can_come_with_a_call(policy: &Policy) -> bool {
+    let is_concurrency = matches!(policy.algorithm(), Algorithm::Concurrency(_));
+    is_concurrency || policy.reservation_terms() == ReservationTerms::default()
+}
+
+/// Whether all of a scenario's limits can come with the call.
+fn can_all_come_with_a_call(scenario: &Scenario) -> bool {
+    scenario.policies.iter().all(|policy| can_come_with_a_call(policy))
+}
+
+/// The limit of a policy as a call gives it.
+fn limit(policy: &Policy) -> Value {
+    let time = |time: Duration| format!("{}ns", time.as_nanos());
+    match policy.algorithm() {
+        Algorithm::Gcra(gcra) => json!({"quota": gcra.quota().to_string()}),
+        Algorithm::LeakyBucket(bucket) => json!({
+            "algorithm": "leaky-bucket",
+            "size": bucket.size(),
+            "drip_size": bucket.drip_size(),
+            "drip_interval": time(bucket.interval()),
+        }),
+        Algorithm::SlidingWindow(window) => {
+            let quota = format!("{}/{}", window.limit(), time(window.period()));
+            match window.is_exact() {
+                true => json!({"algorithm": "sliding-window", "quota": quota}),
+                false => json!({
+                    "algorithm": "sliding-window", "quota": quota, "buckets": window.buckets(),
+                }),
+            }
+        }
+        Algorithm::FixedWindow(window) => json!({
+            "algorithm": "fixed-window",
+            "quota": window.quota().to_string(),
+            "anchor": match window.anchor() {
+                Anchor::FirstRequest => "first-request",
+                _ => "epoch",
+            },
+        }),
+        Algorithm::Concurrency(limit) => json!({
+            "algorithm": "concurrency", "limit": limit.limit(), "lease": time(limit.lease()),
+        }),
+        other => panic!("{other:?} has no form in a call"),
+    }
+}
+
+/// The key of a charge whose limit comes with the call: two policies of the same numbers are told
+/// apart by it alone.
+fn key_of(policy: &Policy, key: &[u8]) -> String {
+    format!("{} {}", policy.name(), String::from_utf8_lossy(key))
+}
 
 pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Running {
     let metrics = Metrics::default();

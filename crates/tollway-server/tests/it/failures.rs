@@ -36,7 +36,7 @@ pub(crate) fn on(store: Arc<dyn Store>, name: &'static str, toml: &str) -> Runni
 }
 
 /// A service whose store is gone.
-fn without_store(toml: &str) -> (Running, Runtime) {
+pub(crate) fn without_store(toml: &str) -> (Running, Runtime) {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (store, runtime) = remote(gone);
     (on(Arc::new(store), "remote", toml), runtime)

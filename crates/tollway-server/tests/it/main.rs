@@ -39,6 +39,9 @@ mod draining;
 /// Whoever means harm: floods, slow clients, absurd lengths, random bytes.
 mod abuse;
 
+/// Limits that come with the call, and limits of two buckets.
+mod call_limits;
+
 /// Traces, as a collector receives them.
 #[cfg(feature = "otlp")]
 mod traces;

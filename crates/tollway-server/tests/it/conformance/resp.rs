@@ -3,22 +3,38 @@ use std::time::Duration;
 use tollway_core::Mode;
 use tollway_testkit::conformance::{Ask, Failure, Figures, Operation, Outcome, Wait};
 
-use super::{Answered, CAPABILITIES, Client, Fronted, Reservations, reservation, settled};
+use super::{
+    Answered, CAPABILITIES, Client, Fronted, Reservations, WITHOUT_NAMES, can_all_come_with_a_call,
+    key_of, limit, reservation, settled,
+};
 use crate::harness::Running;
 
-struct OverResp(redis::Connection);
+struct OverResp {
+    connection: redis::Connection,
+    /// Whether each charge brings its limit instead of naming a policy.
+    brings_limits: bool,
+}
 
 impl OverResp {
+    /// Adds the limit and the key.
+    fn add(&self, ask: &Ask, command: &mut redis::Cmd) {
+        if self.brings_limits {
+            command.arg(limit(ask.policy()).to_string()).arg(key_of(ask.policy(), ask.key()));
+        } else {
+            command.arg(ask.policy().name()).arg(ask.key());
+        }
+    }
+
     fn send(&mut self, name: &str, asks: &[Ask]) -> Result<redis::Value, Failure> {
         let mut command = redis::cmd(name);
         for ask in asks {
-            command.arg(ask.policy().name()).arg(ask.key());
+            self.add(ask, &mut command);
             command.arg("COST").arg(ask.charge().cost.get());
             if ask.charge().mode == Mode::Count {
                 command.arg("COUNT");
             }
         }
-        Ok(command.query(&mut self.0)?)
+        Ok(command.query(&mut self.connection)?)
     }
 }
 
@@ -73,8 +89,8 @@ impl Client for OverResp {
             }
             Operation::Reset(ask) => {
                 let mut command = redis::cmd("TOLL.RESET");
-                command.arg(ask.policy().name()).arg(ask.key());
-                command.query::<()>(&mut self.0)?;
+                self.add(ask, &mut command);
+                command.query::<()>(&mut self.connection)?;
                 Outcome::default()
             }
             Operation::Reserve { label, asks } => {
@@ -94,21 +110,28 @@ impl Client for OverResp {
                 costs.iter().for_each(|cost| {
                     command.arg(*cost);
                 });
-                settled(command.query(&mut self.0)?)
+                settled(command.query(&mut self.connection)?)
             }
             Operation::Cancel { label } => {
                 let name = reservation(reservations, label);
-                settled(redis::cmd("TOLL.CANCEL").arg(name).query(&mut self.0)?)
+                settled(redis::cmd("TOLL.CANCEL").arg(name).query(&mut self.connection)?)
             }
         })
     }
 }
 
+fn connect(running: &Running) -> OverResp {
+    let client = redis::Client::open(format!("redis://{}", running.resp)).unwrap();
+    OverResp { connection: client.get_connection().unwrap(), brings_limits: false }
+}
+
 #[test]
 fn resp_answers_as_the_core_does() {
-    let connect = |running: &Running| {
-        let client = redis::Client::open(format!("redis://{}", running.resp)).unwrap();
-        OverResp(client.get_connection().unwrap())
-    };
     Fronted::new(CAPABILITIES, |_| true, connect).play();
+}
+
+#[test]
+fn limits_that_come_with_a_call_over_resp_answer_as_policies_do() {
+    let connect = |running: &Running| OverResp { brings_limits: true, ..connect(running) };
+    Fronted::new(WITHOUT_NAMES, can_all_come_with_a_call, connect).play();
 }

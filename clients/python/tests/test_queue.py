@@ -1,0 +1,212 @@
+"""Queues and workers against the real service."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import unittest
+from typing import Any, Callable
+
+from service import Service, closed_port
+from tollway import (
+    AsyncQueue,
+    GiveUp,
+    JobFailed,
+    Lease,
+    LeaseLost,
+    NewJob,
+    Queue,
+    Rejected,
+    RetryLater,
+    Unavailable,
+    Worker,
+)
+
+PATIENCE = 30.0
+"""A timeout that a busy machine does not reach."""
+
+
+class WithQueue(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service()
+        self.addCleanup(self.service.close)
+        self.queue = self.open("mail")
+
+    def open(self, name: str) -> Queue:
+        queue = Queue(name, self.service.url, timeout=PATIENCE)
+        self.addCleanup(queue.close)
+        return queue
+
+    def work(self, handler: Callable[[Lease], Any], **options: Any) -> Worker:
+        """A worker on a thread, stopped at the end of the test."""
+        worker = Worker(self.queue, handler, wait=0.2, **options)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(worker.stop)
+        return worker
+
+
+class QueueTest(WithQueue):
+    def test_a_job_is_leased_settled_and_its_result_is_there(self) -> None:
+        new = self.queue.enqueue({"to": "ada"}, "acme", priority=2, key="mail 7")
+        self.assertFalse(new.duplicate)
+        again = self.queue.enqueue({"to": "ada"}, "acme", key="mail 7")
+        self.assertEqual((again.id, again.duplicate), (new.id, True))
+        [lease] = self.queue.lease(max=5, wait=PATIENCE, worker="w1")
+        self.assertEqual((lease.id, lease.group, lease.priority), (new.id, "acme", 2))
+        self.assertEqual(lease.json(), {"to": "ada"})
+        self.assertEqual(self.queue.job(new.id).state, "running")
+        self.queue.progress(lease, 1, 2)
+        self.queue.ack(lease, "sent")
+        self.assertEqual(self.queue.result(new.id), "sent")
+        with self.assertRaises(LeaseLost):
+            self.queue.fail(lease, "too late")
+
+    def test_payloads_and_results_keep_their_bytes(self) -> None:
+        jobs = [NewJob(b"\xff\x00", "g"), NewJob("text \u00e9", "g"), NewJob(None, "g")]
+        self.queue.enqueue_all(jobs)
+        leases = self.queue.lease(max=3)
+        self.assertEqual([lease.payload for lease in leases], [b"\xff\x00", "text \u00e9", ""])
+        self.queue.ack(leases[0], b"\xfe")
+        self.assertEqual(self.queue.result(leases[0].id), b"\xfe")
+
+    def test_a_job_is_released_cancelled_or_waits_with_its_group(self) -> None:
+        first = self.queue.enqueue("a", "g")
+        [lease] = self.queue.lease()
+        self.queue.release(lease)
+        [lease] = self.queue.lease()
+        self.assertFalse(self.queue.cancel(first.id), "its worker is asked to stop")
+        self.queue.heartbeat([lease])
+        self.assertTrue(lease.cancelled and not lease.lost)
+        self.queue.ack(lease)
+        second = self.queue.enqueue("b", "g")
+        self.assertTrue(self.queue.cancel(second.id))
+        self.queue.enqueue("c", "g")
+        [lease] = self.queue.lease()
+        with self.assertRaises(RetryLater) as refused:
+            lease.obey(429, {"Retry-After": "3600"})
+        self.queue.retry_later(lease, refused.exception)
+        self.assertEqual(self.queue.lease(), [])
+        lease.obey(200, {}), lease.obey(503, {})
+
+    def test_mistakes_and_absence_are_told_apart(self) -> None:
+        with self.assertRaises(Rejected):
+            self.open("nowhere").enqueue("x")
+        with self.assertRaises(Rejected):
+            self.queue.enqueue("x", priority=900)
+        away = Queue("mail", closed_port(), timeout=PATIENCE)
+        with self.assertRaises(Unavailable):
+            away.enqueue("x")
+
+
+class WorkerTest(WithQueue):
+    def test_what_a_handler_returns_is_the_result_and_what_it_raises_a_failure(self) -> None:
+        def handle(lease: Lease) -> Any:
+            if lease.payload == "hopeless":
+                raise GiveUp("no such user")
+            if lease.payload == "odd":
+                return object()
+            if lease.payload == "unlucky" and lease.failures < 2:
+                raise OSError("try again")
+            return {"attempt": lease.attempt}
+
+        self.work(handle)
+        lucky, unlucky, hopeless = (
+            self.queue.enqueue(payload).id for payload in ("lucky", "unlucky", "hopeless")
+        )
+        self.assertEqual(self.queue.result(lucky, PATIENCE), '{"attempt":1}')
+        self.assertEqual(self.queue.result(unlucky, PATIENCE), '{"attempt":3}')
+        with self.assertRaisesRegex(JobFailed, "TypeError.*not JSON serializable"):
+            self.queue.result(self.queue.enqueue("odd").id, PATIENCE)
+        with self.assertRaisesRegex(JobFailed, "dead: GiveUp: no such user"):
+            self.queue.result(hopeless, PATIENCE)
+
+    def test_a_refusal_lets_the_whole_group_wait_and_is_no_failure(self) -> None:
+        seen: list[str] = []
+
+        def handle(lease: Lease) -> None:
+            seen.append(str(lease.payload))
+            if len(seen) == 1:
+                raise RetryLater(wait=0.001)
+
+        self.work(handle)
+        first = self.queue.enqueue("first", "g", attempts_max=1)
+        self.queue.result(first.id, PATIENCE)
+        self.assertEqual(seen, ["first", "first"])
+
+    def test_jobs_run_side_by_side_up_to_the_concurrency(self) -> None:
+        together = threading.Barrier(3, timeout=PATIENCE)
+        self.work(lambda lease: together.wait() and None, concurrency=3)
+        jobs = self.queue.enqueue_all([NewJob("x", str(group)) for group in range(3)])
+        for job in jobs:
+            self.queue.result(job.id, PATIENCE)
+
+    def test_a_lease_is_prolonged_while_its_job_runs(self) -> None:
+        prolonged = threading.Event()
+
+        def handle(lease: Lease) -> str:
+            before = lease.expires_at
+            while not prolonged.wait(0.01):
+                if lease.expires_at > before:
+                    prolonged.set()
+            return "prolonged"
+
+        self.work(handle, heartbeat=0.05)
+        job = self.queue.enqueue("x")
+        self.assertEqual(self.queue.result(job.id, PATIENCE), "prolonged")
+
+    def test_stopping_finishes_what_runs_and_begins_nothing(self) -> None:
+        queue = self.queue
+        jobs = queue.enqueue_all([NewJob("first", "g"), NewJob("second", "g")])
+        worker = Worker(queue, lambda lease: worker.stop() or "finished", wait=0.2)
+        worker.run()
+        self.assertEqual(queue.result(jobs[0].id), "finished")
+        self.assertEqual(queue.job(jobs[1].id).state, "waiting")
+
+    def test_a_mistake_ends_the_worker(self) -> None:
+        with self.assertRaises(Rejected):
+            Worker(self.open("nowhere"), print).run()
+
+
+class AsyncQueueTest(WithQueue):
+    def test_the_same_for_asyncio(self) -> None:
+        asyncio.run(self.works())
+
+    async def works(self) -> None:
+        async with AsyncQueue("mail", self.service.url, timeout=PATIENCE) as queue:
+            together = asyncio.Event()
+            running = 0
+
+            @queue.worker(concurrency=2, heartbeat=0.05, wait=0.2)
+            async def handle(lease: Lease) -> Any:
+                nonlocal running
+                if lease.payload == "hopeless":
+                    raise GiveUp("no")
+                if lease.payload == "unlucky" and lease.failures == 0:
+                    raise OSError("try again")
+                running += 1
+                if running == 2:
+                    together.set()
+                before = lease.expires_at
+                await together.wait()
+                while lease.expires_at == before:
+                    await asyncio.sleep(0.01)
+                return {"failures": lease.failures}
+
+            work = asyncio.create_task(handle.run(signals=False))
+            names = ["a", "unlucky"]
+            jobs = await queue.enqueue_all([NewJob(name, name) for name in names])
+            results = [await queue.result(job.id, PATIENCE) for job in jobs]
+            self.assertEqual(results, ['{"failures":0}', '{"failures":1}'])
+            hopeless = await queue.enqueue("hopeless")
+            with self.assertRaises(JobFailed):
+                await queue.result(hopeless.id, PATIENCE)
+            handle.stop()
+            await work
+            last = await queue.enqueue("x")
+            self.assertTrue(await queue.cancel(last.id))
+
+
+if __name__ == "__main__":
+    unittest.main()
