@@ -15,6 +15,7 @@ pub(crate) mod document;
 pub(crate) mod encoding;
 mod estimate;
 mod grant;
+mod hidden_limit;
 mod index;
 mod learn;
 mod ledger;

@@ -106,6 +106,7 @@ pub struct Profile {
     routing: routing::Routing,
     global: Option<GlobalLimit>,
     concurrency: Option<u32>,
+    first_burst: u32,
     bucket: Option<dimension::FieldName>,
     dimensions: Vec<Dimension>,
     retry: signal::Retry,
@@ -194,6 +195,12 @@ impl Profile {
     #[must_use]
     pub fn concurrency(&self) -> Option<u32> {
         self.concurrency
+    }
+
+    /// Requests that may be in flight before the first answer of a bucket tells anything.
+    #[must_use]
+    pub fn first_burst(&self) -> u32 {
+        self.first_burst
     }
 
     /// What is counted.

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
+use super::Knowledge;
 use super::encoding::encoded;
 use super::meter::{Meter, Rest, When};
+use super::names::sub_limit_label;
 use super::sub_limit::SubLimit;
-use super::{Knowledge, Settings};
 use crate::fair_queue::{FairClock, QueueKey};
-use crate::profile::{Costs, Dimension, Reach, Scope};
-
-/// Requests that may be in flight at first where the upstream tells nothing.
-const SILENT_WINDOW: f64 = 2.0;
+use crate::profile::{Costs, Dimension, Reach, Route, Scope};
 
 /// One bucket. Small while idle: what only a bucket in use needs is in [`Busy`].
 #[derive(Debug)]
@@ -75,9 +73,13 @@ pub(super) struct Refused {
     pub(super) in_a_row: u32,
     /// Nothing goes before this time.
     pub(super) blocked_until: Timestamp,
+    /// Whether one request is to go first then; its answer decides about the others.
+    pub(super) wants_probe: bool,
+    /// When that one left, if it is awaited.
+    pub(super) probe_left: Option<Timestamp>,
 }
 
-encoded!(Refused { at, scope, wait, in_a_row, blocked_until });
+encoded!(Refused { at, scope, wait, in_a_row, blocked_until, wants_probe, probe_left });
 
 /// Where a bucket with waiters is noted down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +100,9 @@ pub(super) struct Busy {
     pub(super) flights: VecDeque<u64>,
     pub(super) queued: usize,
     pub(super) noted: Option<Noted>,
-    /// Requests in flight allowed where the upstream tells nothing; see [`Busy::congested`].
-    pub(super) window: f64,
-    threshold: f64,
 }
 
-encoded!(Busy { meters, sub_limits, flights, window, threshold } made { clock, queued, noted });
+encoded!(Busy { meters, sub_limits, flights } made { clock, queued, noted });
 
 impl Bucket {
     pub(super) fn new(name: Box<str>) -> Self {
@@ -112,36 +111,29 @@ impl Bucket {
     }
 
     /// The bucket that every request of the credential is counted in.
-    pub(super) fn of_account(dimensions: &[Dimension], settings: &Settings) -> Self {
+    pub(super) fn of_account(dimensions: &[Dimension]) -> Self {
         let mut account = Self::new("*".into());
         let credential = |of: &Dimension| of.reach == Reach::Credential;
         let is_told = |of: &Dimension| credential(of) && !of.is_modelled();
         account.knowledge =
             if dimensions.iter().any(is_told) { Knowledge::Unknown } else { Knowledge::Silent };
-        let busy = account.wake(dimensions, settings);
+        let busy = account.wake(dimensions);
         for (index, of) in dimensions.iter().enumerate() {
             if credential(of) && of.is_modelled() {
                 busy.meters.push(Meter::new(index as u8, 0, of));
             }
         }
-        busy.window = f64::from(u32::MAX);
         account
     }
 
     /// The part for use, made from what was kept if the bucket was idle.
-    pub(super) fn wake(&mut self, dimensions: &[Dimension], settings: &Settings) -> &mut Busy {
+    pub(super) fn wake(&mut self, dimensions: &[Dimension]) -> &mut Busy {
         let rests = &mut self.rests;
         self.busy.get_or_insert_with(|| {
             let meters = rests.as_slice().iter().filter_map(|rest| {
                 dimensions.get(usize::from(rest.dimension)).map(|of| Meter::wake(rest, of))
             });
-            let most = f64::from(settings.in_flight_max);
-            let busy = Busy {
-                meters: meters.collect(),
-                window: SILENT_WINDOW,
-                threshold: most,
-                ..Busy::default()
-            };
+            let busy = Busy { meters: meters.collect(), ..Busy::default() };
             *rests = Rests::None;
             Box::new(busy)
         })
@@ -166,6 +158,51 @@ impl Bucket {
     pub(super) fn is_blocked_until(&self, now: Timestamp) -> Option<Timestamp> {
         let refused = self.refusal.as_deref()?;
         (refused.blocked_until > now).then_some(refused.blocked_until)
+    }
+
+    /// When the others no longer wait for the request that goes first after a refusal.
+    pub(super) fn waits_for_probe_until(
+        &self,
+        now: Timestamp,
+        lease: Duration,
+    ) -> Option<Timestamp> {
+        let refused = self.refusal.as_deref().filter(|it| it.wants_probe)?;
+        let until = refused.probe_left?.after(lease);
+        (refused.blocked_until <= now && until > now).then_some(until)
+    }
+
+    /// A request leaves: the one that goes first, if one is to.
+    pub(super) fn begin_probe(&mut self, now: Timestamp) {
+        let is_it = |refused: &&mut Refused| refused.wants_probe && refused.blocked_until <= now;
+        if let Some(refused) = self.refusal.as_deref_mut().filter(is_it) {
+            refused.probe_left = Some(now);
+        }
+    }
+
+    /// A request that left at `left` ended without saying anything.
+    pub(super) fn end_probe(&mut self, left: Timestamp) {
+        if let Some(refused) = self.refusal.as_deref_mut() {
+            refused.probe_left.take_if(|probe| *probe == left);
+        }
+    }
+
+    /// A request that left at `left` was served.
+    pub(super) fn free(&mut self, left: Timestamp) {
+        let after = |refused: &&mut Refused| refused.blocked_until <= left;
+        if let Some(refused) = self.refusal.as_deref_mut().filter(after) {
+            (refused.in_a_row, refused.wants_probe, refused.probe_left) = (0, false, None);
+        }
+    }
+
+    /// Whether the upstream announces no limit.
+    pub(super) fn is_silent(&self) -> bool {
+        self.knowledge == Knowledge::Silent
+    }
+
+    /// Requests that may be in flight while nothing is known.
+    pub(super) fn first_burst(&self, of_profile: u32) -> usize {
+        // What was refused is tried by one alone.
+        if self.refusal.is_some() { 1 } else { of_profile as usize }
     }
 
     /// Whether it is idle and says nothing that a new one would not find out by its first request.
@@ -210,31 +247,15 @@ impl Busy {
         self.meters.iter().any(|meter| meter.needs_probe(now))
     }
 
-    /// Whether as many are in flight as an upstream that tells nothing is trusted with.
-    ///
-    /// Slow start and additive increase, as TCP: one at a time after a refusal, doubling up to half
-    /// of what was refused, one more per round beyond.
-    pub(super) fn congested(&self) -> bool {
-        self.flights.len() as f64 >= self.window.max(1.0)
-    }
-
-    pub(super) fn on_silent_success(&mut self, most: u32) {
-        let step = if self.window < self.threshold { 1.0 } else { 1.0 / self.window.max(1.0) };
-        self.window = (self.window + step).min(f64::from(most));
-    }
-
-    pub(super) fn on_silent_refusal(&mut self) {
-        self.threshold = (self.window.min(self.flights.len() as f64 + 1.0) / 2.0).max(1.0);
-        self.window = 1.0;
-    }
-
-    pub(super) fn sub_limit(&mut self, label: &str) -> usize {
-        if let Some(index) = self.sub_limits.iter().position(|sub_limit| &*sub_limit.label == label)
-        {
-            return index;
-        }
-        self.sub_limits.push(SubLimit::new(label));
-        self.sub_limits.len() - 1
+    /// The sub-limit of a route, made if it is new.
+    pub(super) fn sub_limit(&mut self, route: &Route, first_burst: u32) -> usize {
+        let label = sub_limit_label(route);
+        let known = self.sub_limits.iter().position(|sub_limit| *sub_limit.label == *label);
+        known.unwrap_or_else(|| {
+            let is_named = route.lane().is_some();
+            self.sub_limits.push(SubLimit::new(&label, is_named, first_burst));
+            self.sub_limits.len() - 1
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use super::change::Changes;
 use super::dispatches::Dispatches;
 use super::encoding::encoded;
 use super::meter::{Meter, nanos};
-use super::names::{Names, sub_limit_label};
+use super::names::Names;
 use super::pacing::Pacing;
 use super::skew::Skew;
 use super::table::Table;
@@ -154,7 +154,7 @@ impl Budgets {
             let span = global.quota.period().saturating_add(global.jitter);
             Dispatches::new(global.quota.units(), nanos(span))
         });
-        let account = Bucket::of_account(profile.dimensions(), &settings);
+        let account = Bucket::of_account(profile.dimensions());
         Self {
             table: Table::new(settings.buckets_max),
             profile,
@@ -345,11 +345,11 @@ impl Budgets {
     /// Forgets what blocks a bucket; its next request goes alone. False if there is none such.
     pub fn unlock(&mut self, bucket: &str, now: Timestamp) -> bool {
         let Some(slot) = self.table.find(bucket) else { return false };
-        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
+        let profile = Arc::clone(&self.profile);
         if let Some(bucket) = self.table.get_mut(slot) {
             bucket.refusal = None;
             bucket.knowledge = Knowledge::Unknown;
-            let busy = bucket.wake(profile.dimensions(), &settings);
+            let busy = bucket.wake(profile.dimensions());
             busy.meters.iter_mut().for_each(Meter::unlock);
             busy.sub_limits.iter_mut().for_each(super::sub_limit::SubLimit::unlock);
         }
@@ -407,14 +407,14 @@ impl Budgets {
 
     /// Puts a request into the line of its sub-limit.
     pub(super) fn enqueue_in(&mut self, slot: u32, waiting: Waiting) {
-        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
+        let profile = Arc::clone(&self.profile);
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let is_new = bucket.busy.is_none();
-        let busy = bucket.wake(profile.dimensions(), &settings);
+        let busy = bucket.wake(profile.dimensions());
         if is_new && self.counts_stated {
             super::learn::add_models(busy, &waiting.route, profile.dimensions());
         }
-        let sub_limit = busy.sub_limit(&sub_limit_label(&waiting.route));
+        let sub_limit = busy.sub_limit(&waiting.route, profile.first_burst());
         let key = waiting.key(&mut busy.clock);
         self.waiters.insert(waiting.id, Whereabouts { slot, sub_limit, key });
         busy.queued += 1;

@@ -43,7 +43,7 @@ pub struct Change {
 pub enum ChangeKind {
     /// A limit is known that was not.
     Learned {
-        /// The profile's name of the dimension.
+        /// The profile's name of the dimension, or which hidden limit.
         dimension: String,
         /// Units per window.
         limit: u64,
@@ -54,7 +54,7 @@ pub enum ChangeKind {
     Silent,
     /// A limit is another than before.
     LimitChanged {
-        /// The profile's name of the dimension.
+        /// The profile's name of the dimension, or which hidden limit.
         dimension: String,
         /// Units per window before.
         before: u64,
@@ -165,6 +165,17 @@ impl Budgets {
             for meter in busy.meters.iter_mut().filter(|meter| meter.is_news()) {
                 let name = profile.dimension_name(usize::from(meter.dimension), meter.part);
                 note(&bucket.name, meter.take_news(name));
+            }
+            for sub_limit in &mut busy.sub_limits {
+                let Some((limit, window, before)) = sub_limit.take_news() else { continue };
+                let dimension = format!("hidden limit of {}", sub_limit.label);
+                note(
+                    &bucket.name,
+                    match before {
+                        0 => ChangeKind::Learned { dimension, limit, window },
+                        before => ChangeKind::LimitChanged { dimension, before, limit },
+                    },
+                );
             }
         }
         let bucket = table.get(slot);

@@ -17,7 +17,7 @@ use tollway_core::Timestamp;
 use super::bucket::{Refused, cost_of};
 use super::budgets::{Budgets, InFlight, Waiting};
 use super::encoding::{Encoded, Reader, Writer};
-use super::meter::{Meter, Sent, When};
+use super::meter::{Meter, Sent};
 use super::{Claim, DimensionView, Knowledge, Priority, Refusal, Settings, Ticket, Waiter};
 use crate::fair_queue::Requester;
 use crate::profile::{Costs, Dimension, Observation, Profile, Reach, Reading, Route, Scope};
@@ -213,9 +213,9 @@ impl Budgets {
         now: Timestamp,
     ) -> Option<Ticket> {
         let slot = self.bucket_for(&Claim { patience: None, ..claim.clone() }, now).ok()?;
-        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
-        let busy = self.table.get_mut(slot)?.wake(profile.dimensions(), &settings);
-        let sub_limit = busy.sub_limit(&super::names::sub_limit_label(&claim.route));
+        let profile = Arc::clone(&self.profile);
+        let busy = self.table.get_mut(slot)?.wake(profile.dimensions());
+        let sub_limit = busy.sub_limit(&claim.route, profile.first_burst());
         let (route, costs) = (claim.route.clone(), claim.costs);
         let ticket = if counted {
             self.depart(Some(slot), sub_limit, route, costs, now)
@@ -251,13 +251,26 @@ impl Budgets {
         self.account.is_blocked_until(now).map(|until| until.since(now))
     }
 
+    /// Whether the request that goes first after a wait of the credential is awaited.
+    pub(crate) fn awaits_account_probe(&self, now: Timestamp) -> bool {
+        self.account.waits_for_probe_until(now, self.settings.lease).is_some()
+    }
+
     /// Others say that the whole credential has to wait.
     pub(crate) fn block_account(&mut self, wait: Duration, now: Timestamp) {
         let refused = self.account.refusal.get_or_insert_with(|| {
-            let (scope, blocked_until) = (Scope::Global, now);
-            Box::new(Refused { at: now, scope, wait, in_a_row: 0, blocked_until })
+            Box::new(Refused {
+                at: now,
+                scope: Scope::Global,
+                wait,
+                in_a_row: 0,
+                blocked_until: now,
+                wants_probe: true,
+                probe_left: None,
+            })
         });
         refused.blocked_until = refused.blocked_until.max(now.after(wait));
+        (refused.wants_probe, refused.probe_left) = (true, None);
         let slots: Vec<u32> = self.occupied().collect();
         slots.into_iter().for_each(|slot| self.look_at(slot, now));
     }
@@ -272,7 +285,7 @@ impl Budgets {
             let lanes = busy.into_iter().flat_map(|busy| &busy.sub_limits);
             let lanes = lanes.filter(|lane| !lane.can_be_forgotten(now)).map(|lane| {
                 let hour = now.after(Duration::from_secs(3_600));
-                if let When::At(at) = lane.ready(now) { at.max(hour) } else { hour }
+                lane.blocked_for(now).map_or(hour, |left| now.after(left).max(hour))
             });
             resets.chain(rests).chain(lanes).chain(bucket.is_blocked_until(now))
         });
@@ -329,14 +342,14 @@ impl Budgets {
     /// limit.
     pub(crate) fn hint_limit(&mut self, name: &str, limit: i64, now: Timestamp) {
         let Some(slot) = self.table.entry(name, now) else { return };
-        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
+        let profile = Arc::clone(&self.profile);
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let is_known = bucket.knowledge != Knowledge::Unknown
             || bucket.refusal.is_some()
             || !bucket.rests.as_slice().is_empty();
         // Or it would be forgotten at once, as one that nobody has used for long.
         bucket.used_s = u32::try_from(now.as_nanos() / 1_000_000_000).unwrap_or(u32::MAX);
-        let busy = bucket.wake(profile.dimensions(), &settings);
+        let busy = bucket.wake(profile.dimensions());
         if is_known || !busy.flights.is_empty() || !busy.meters.is_empty() {
             return;
         }
@@ -358,7 +371,7 @@ impl Budgets {
         let Some(slot) = self.table.find(name) else { return };
         let (profile, settings) = (Arc::clone(&self.profile), self.settings);
         let Some(bucket) = self.table.get_mut(slot) else { return };
-        let busy = bucket.wake(profile.dimensions(), &settings);
+        let busy = bucket.wake(profile.dimensions());
         let (event, cost) = (self.event, u64::from(units));
         let sent = Sent { event, at: now, cost, counted: false };
         if let Some(meter) = busy.meters.iter_mut().find(|meter| meter.part == 0) {

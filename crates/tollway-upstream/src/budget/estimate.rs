@@ -29,8 +29,7 @@ impl Budgets {
         let sub_limits = bucket.busy.as_deref().map_or(&[][..], |busy| &busy.sub_limits);
         let label = sub_limit_label(route);
         let sub_limit = sub_limits.iter().find(|sub_limit| *sub_limit.label == *label);
-        let sub_limit =
-            sub_limit.and_then(|sub_limit| sub_limit.blocked_for(now)).unwrap_or_default();
+        let sub_limit = sub_limit.map_or(Duration::ZERO, |sub_limit| sub_limit.wait(now));
         let all =
             if route.is_exempt_from_global() { Duration::ZERO } else { self.gate_wait(costs, now) };
         own.max(sub_limit).max(all)

@@ -7,6 +7,7 @@ use tollway_core::Timestamp;
 use super::bucket::{Bucket, Busy, Noted, cost_of};
 use super::budgets::{Budgets, InFlight, Ticket, Waiter};
 use super::meter::{Meter, Sent, When};
+use super::sub_limit::SubLimit;
 use super::{Knowledge, Settings};
 use crate::fair_queue::{QueueKey, has_below};
 use crate::profile::{Costs, Route};
@@ -69,7 +70,7 @@ impl Budgets {
                 }
                 return;
             }
-            let when = own_readiness(bucket, busy, now);
+            let when = self.own_readiness(bucket, busy, now);
             let noted = match when {
                 (When::Now, Some(head)) => self.ready_key(slot, head),
                 (When::At(at), _) => Some(Noted::Timer(at)),
@@ -100,9 +101,10 @@ impl Budgets {
         self.ids += 1;
         let id = self.ids;
         if let Some(slot) = slot {
+            let is_silent = self.table.get(slot).is_some_and(Bucket::is_silent);
             if let Some(busy) = self.busy_mut(slot) {
                 busy.flights.push_back(id);
-                busy.sub_limits[sub_limit].in_flight += 1;
+                busy.sub_limits[sub_limit].send(id, is_silent, now);
                 send_all(&mut busy.meters, &costs, now);
             }
             if !route.is_exempt_from_global() {
@@ -137,6 +139,7 @@ impl Budgets {
         let Some(slot) = flight.slot else { return };
         if !flight.route.is_exempt_from_global() {
             remove_in_flight(&mut self.account, ticket.0);
+            self.account.end_probe(flight.at);
             for meter in self.account.busy.iter_mut().flat_map(|busy| &mut busy.meters) {
                 settle(meter, &flight.sent(meter.dimension), &settings);
             }
@@ -147,6 +150,7 @@ impl Budgets {
                 if flight.counted {
                     busy.leave_sub_limit(flight.sub_limit);
                 }
+                busy.end_in_sub_limit(flight.sub_limit, ticket.0);
                 for meter in &mut busy.meters {
                     settle(meter, &flight.sent(meter.dimension), &settings);
                 }
@@ -161,16 +165,52 @@ impl Budgets {
         if let Some(until) = self.account.is_blocked_until(now) {
             return When::At(until);
         }
+        if let Some(until) = self.account.waits_for_probe_until(now, self.settings.lease) {
+            return When::At(until);
+        }
         let in_flight = busy.flights.len();
         let full = self.profile.concurrency().is_some_and(|most| in_flight >= most as usize);
-        let probing = self.account.knowledge == Knowledge::Unknown || busy.needs_probe(now);
-        if full || (probing && in_flight > 0) {
+        if full || self.awaits_probe(&self.account, busy, now) {
             return When::Answer;
         }
         let global = self.global.as_ref().map_or(now, |global| global.ready_at(1, now));
         let global = if global <= now { When::Now } else { When::At(global) };
         let slot = self.pacing.as_ref().map_or(When::Now, |pacing| pacing.ready_at(costs, now));
         global.max(busy.meters_ready(costs, now)).max(slot)
+    }
+
+    /// Whether an answer is awaited that tells what is not known, and nobody else may go before.
+    pub(super) fn awaits_probe(&self, bucket: &Bucket, busy: &Busy, now: Timestamp) -> bool {
+        let in_flight = busy.flights.len();
+        let first_burst = bucket.first_burst(self.profile.first_burst());
+        let is_unknown = bucket.knowledge == Knowledge::Unknown && in_flight >= first_burst;
+        is_unknown || (in_flight > 0 && busy.needs_probe(now))
+    }
+
+    /// When a bucket may send, as far as it is concerned itself, and its next waiter.
+    fn own_readiness(&self, bucket: &Bucket, busy: &Busy, now: Timestamp) -> (When, Option<Head>) {
+        if let Some(until) = bucket.is_blocked_until(now) {
+            return (When::At(until), None);
+        }
+        let is_silent = bucket.is_silent();
+        let Some(head) = head_of(busy, is_silent, now) else {
+            let waiting = busy.sub_limits.iter().filter(|sub_limit| !sub_limit.queue.is_empty());
+            let when = waiting.map(|sub_limit| sub_limit.ready(is_silent, now)).min();
+            return (when.unwrap_or(When::Answer), None);
+        };
+        let in_flight = busy.flights.len();
+        let is_full = is_silent && in_flight >= self.settings.in_flight_max as usize;
+        if is_full || self.awaits_probe(bucket, busy, now) {
+            return (When::Answer, None);
+        }
+        let queue = &busy.sub_limits[head.sub_limit].queue;
+        let costs = queue.get(&head.key).map(|waiting| waiting.costs);
+        let when = costs.map_or(When::Now, |costs| busy.meters_ready(&costs, now));
+        match when {
+            // Nothing is in flight that could answer, so nothing is gained by waiting for one.
+            When::Answer if in_flight == 0 => (When::Now, Some(head)),
+            when => (when, Some(head)),
+        }
     }
 
     fn ring_timers(&mut self, now: Timestamp) {
@@ -193,7 +233,8 @@ impl Budgets {
     }
 
     fn head(&self, slot: u32, now: Timestamp) -> Option<Head> {
-        head_of(self.busy(slot)?, now)
+        let is_silent = self.table.get(slot)?.is_silent();
+        head_of(self.busy(slot)?, is_silent, now)
     }
 
     fn costs_of(&self, slot: u32, head: Head) -> Option<Costs> {
@@ -259,6 +300,9 @@ impl Budgets {
                 busy.clock.served(head.key, lower);
             }
         }
+        if !waiting.route.is_exempt_from_global() {
+            self.account.begin_probe(now);
+        }
         let ticket = self.depart(Some(slot), head.sub_limit, waiting.route, waiting.costs, now);
         self.look_at(slot, now);
         Some((Waiter(id), ticket))
@@ -277,10 +321,11 @@ impl Budgets {
         let Some(busy) = self.table.get_mut(slot).and_then(|it| it.busy.as_deref_mut()) else {
             return;
         };
-        let oldest = busy.flights.pop_front().and_then(|id| self.flights.get_mut(&id));
-        if let Some(flight) = oldest.filter(|flight| flight.counted) {
+        let Some(id) = busy.flights.pop_front() else { return };
+        if let Some(flight) = self.flights.get_mut(&id).filter(|flight| flight.counted) {
             busy.miss(flight, linger, lease, now);
             busy.leave_sub_limit(flight.sub_limit);
+            busy.end_in_sub_limit(flight.sub_limit, id);
             flight.counted = false;
         }
     }
@@ -311,7 +356,14 @@ impl Busy {
 
     pub(super) fn leave_sub_limit(&mut self, sub_limit: usize) {
         if let Some(sub_limit) = self.sub_limits.get_mut(sub_limit) {
-            sub_limit.in_flight = sub_limit.in_flight.saturating_sub(1);
+            sub_limit.leave();
+        }
+    }
+
+    /// A request ended without saying anything of its sub-limit.
+    pub(super) fn end_in_sub_limit(&mut self, sub_limit: usize, id: u64) {
+        if let Some(sub_limit) = self.sub_limits.get_mut(sub_limit) {
+            sub_limit.end(id);
         }
     }
 }
@@ -332,37 +384,16 @@ fn send_all(meters: &mut [Meter], costs: &Costs, now: Timestamp) {
 }
 
 /// The waiter that is next among the sub-limits that may send.
-fn head_of(busy: &Busy, now: Timestamp) -> Option<Head> {
+fn head_of(busy: &Busy, is_silent: bool, now: Timestamp) -> Option<Head> {
+    let is_open = |sub_limit: &SubLimit| {
+        !sub_limit.queue.is_empty() && sub_limit.ready(is_silent, now) == When::Now
+    };
     let open: Vec<_> = busy
         .sub_limits
         .iter()
         .enumerate()
-        .filter(|(_, sub_limit)| !sub_limit.queue.is_empty() && sub_limit.ready(now) == When::Now)
+        .filter(|(_, sub_limit)| is_open(sub_limit))
         .map(|(index, sub_limit)| (index, &sub_limit.queue))
         .collect();
     busy.clock.choose(&open, |_| true).map(|(sub_limit, key)| Head { sub_limit, key })
-}
-
-/// When a bucket may send, as far as it is concerned itself, and its next waiter.
-fn own_readiness(bucket: &Bucket, busy: &Busy, now: Timestamp) -> (When, Option<Head>) {
-    if let Some(until) = bucket.is_blocked_until(now) {
-        return (When::At(until), None);
-    }
-    let Some(head) = head_of(busy, now) else {
-        let waiting = busy.sub_limits.iter().filter(|sub_limit| !sub_limit.queue.is_empty());
-        let when = waiting.map(|sub_limit| sub_limit.ready(now)).min();
-        return (when.unwrap_or(When::Answer), None);
-    };
-    let in_flight = !busy.flights.is_empty();
-    let probing = bucket.knowledge == Knowledge::Unknown || busy.needs_probe(now);
-    if (probing && in_flight) || (bucket.knowledge == Knowledge::Silent && busy.congested()) {
-        return (When::Answer, None);
-    }
-    let costs = busy.sub_limits[head.sub_limit].queue.get(&head.key).map(|waiting| waiting.costs);
-    let when = costs.map_or(When::Now, |costs| busy.meters_ready(&costs, now));
-    match when {
-        // Nothing is in flight that could answer, so nothing is gained by waiting for one.
-        When::Answer if !in_flight => (When::Now, Some(head)),
-        when => (when, Some(head)),
-    }
 }

@@ -9,8 +9,9 @@ use tollway_core::Timestamp;
 use super::bucket::{Bucket, Busy, Refused, cost_of};
 use super::budgets::{Budgets, InFlight, Ticket};
 use super::grant::remove_in_flight;
+use super::hidden_limit;
 use super::meter::Meter;
-use super::names::{Names, sub_limit_label};
+use super::names::Names;
 use super::{Knowledge, Settings};
 use crate::pace::Outcome;
 use crate::profile::{Dimension, Observation, Reach, Reading, Route, Scope};
@@ -58,9 +59,11 @@ impl Budgets {
             learning.apply(bucket, Reach::Bucket, &others);
         }
         if observation.is_limited() {
-            self.refuse(slot, &flight, observation, now);
+            self.refuse(slot, ticket, &flight, observation, now);
         } else if observation.outcome == Outcome::Accepted {
-            self.accept(slot, &flight, now);
+            self.accept(slot, ticket, &flight, now);
+        } else {
+            self.fail(slot, ticket, &flight);
         }
         self.note_answer(slot, knew, &flight, observation, now);
         self.look_at(slot, now);
@@ -130,22 +133,23 @@ impl Budgets {
     }
 
     fn move_flight(&mut self, id: u64, from: u32, to: u32) {
-        let (profile, settings) = (Arc::clone(&self.profile), self.settings);
+        let profile = Arc::clone(&self.profile);
         let Some(flight) = self.flights.get_mut(&id) else { return };
         let was_in_flight = flight.counted;
         if let Some(bucket) = self.table.get_mut(from) {
             remove_in_flight(bucket, id);
             if let Some(busy) = bucket.busy.as_deref_mut().filter(|_| was_in_flight) {
                 busy.leave_sub_limit(flight.sub_limit);
+                busy.end_in_sub_limit(flight.sub_limit, id);
                 for meter in &mut busy.meters {
                     meter.cancel(&flight.sent(meter.dimension));
                 }
             }
         }
         let Some(bucket) = self.table.get_mut(to) else { return };
-        let busy = bucket.wake(profile.dimensions(), &settings);
+        let busy = bucket.wake(profile.dimensions());
         flight.slot = Some(to);
-        flight.sub_limit = busy.sub_limit(&sub_limit_label(&flight.route));
+        flight.sub_limit = busy.sub_limit(&flight.route, profile.first_burst());
         if was_in_flight {
             let at = busy.flights.partition_point(|other| *other < id);
             busy.flights.insert(at, id);
@@ -184,66 +188,133 @@ impl Budgets {
         }
     }
 
-    fn accept(&mut self, slot: u32, flight: &InFlight, now: Timestamp) {
-        let most = self.settings.in_flight_max;
+    fn accept(&mut self, slot: u32, ticket: Ticket, flight: &InFlight, now: Timestamp) {
+        if !flight.route.is_exempt_from_global() {
+            self.account.free(flight.at);
+        }
         let Some(bucket) = self.table.get_mut(slot) else { return };
         if let Some(refused) = bucket.refusal.as_deref_mut() {
             refused.in_a_row = 0;
         }
-        let is_silent = bucket.knowledge == Knowledge::Silent;
-        if let Some(busy) = bucket.busy.as_deref_mut() {
-            if let Some(sub_limit) = busy.sub_limits.get_mut(flight.sub_limit) {
-                sub_limit.accept(now);
-            }
-            if is_silent {
-                busy.on_silent_success(most);
-            }
+        let is_silent = bucket.is_silent();
+        let sub_limit = bucket.busy.as_mut().and_then(|it| it.sub_limits.get_mut(flight.sub_limit));
+        if let Some(sub_limit) = sub_limit {
+            sub_limit.accept(ticket.0, flight.at, is_silent, now);
         }
     }
 
-    fn refuse(&mut self, slot: u32, flight: &InFlight, observation: &Observation, now: Timestamp) {
-        let event = self.event;
-        let unsaid = self.profile.retry_unsaid();
+    /// The upstream failed, which tells nothing of limits.
+    fn fail(&mut self, slot: u32, ticket: Ticket, flight: &InFlight) {
+        self.account.end_probe(flight.at);
+        if let Some(busy) = self.busy_mut(slot) {
+            busy.end_in_sub_limit(flight.sub_limit, ticket.0);
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        slot: u32,
+        ticket: Ticket,
+        flight: &InFlight,
+        observation: &Observation,
+        now: Timestamp,
+    ) {
         let concerns = observation.concerns();
         let is_global = concerns == Scope::Global;
+        if !is_global {
+            // The credential as such is served.
+            self.account.free(flight.at);
+        }
+        let lane_wait = self.refuse_sub_limit(slot, ticket, flight, observation, now);
+        let event = self.event;
+        let unsaid = self.profile.retry_unsaid();
         let bucket = if is_global { Some(&mut self.account) } else { self.table.get_mut(slot) };
         let Some(bucket) = bucket else { return };
-        let in_a_row = bucket.refusal.as_deref().map_or(0, |refused| refused.in_a_row) + 1;
-        // Longer each time, if the upstream does not say how long.
-        let doubled = unsaid.saturating_mul(1 << (in_a_row - 1).min(16)).min(UNSAID_MAX);
-        let wait = observation.refused_for(doubled);
-        let until = now.after(wait);
-        let before = bucket.refusal.as_deref().map_or(Timestamp::MIN, |it| it.blocked_until);
+        let refused = Refused::next(bucket.refusal.as_deref(), flight, observation, unsaid, now);
         let told = observation.readings.iter().any(|it| it.remaining.is_some());
-        let is_sub_limit = concerns == Scope::Shared;
-        let blocks = !is_sub_limit && (is_global || !told);
-        bucket.refusal = Some(Box::new(Refused {
-            at: now,
-            scope: observation.scope.unwrap_or(concerns),
-            wait,
-            in_a_row,
-            blocked_until: if blocks { before.max(until) } else { before },
+        let blocks = is_global || (lane_wait.is_none() && !told);
+        let before = bucket.refusal.as_deref().map_or(Timestamp::MIN, |it| it.blocked_until);
+        let until = now.after(refused.wait);
+        bucket.refusal = Some(Box::new(match lane_wait {
+            Some(wait) if !is_global => Refused { wait, blocked_until: before, ..refused },
+            _ if blocks => Refused { blocked_until: before.max(until), ..refused },
+            _ => Refused { blocked_until: before, ..refused },
         }));
-        if is_global {
+        if is_global || lane_wait.is_some() {
             return;
         }
-        let is_silent = bucket.knowledge == Knowledge::Silent;
         if blocks && bucket.knowledge == Knowledge::Known {
             // It was refused against what we knew: one request alone is to find out.
             bucket.knowledge = Knowledge::Unknown;
         }
-        let Some(busy) = bucket.busy.as_deref_mut() else { return };
-        if is_sub_limit {
-            if let Some(sub_limit) = busy.sub_limits.get_mut(flight.sub_limit) {
-                sub_limit.refuse(wait, now);
-            }
-            return;
-        }
-        if is_silent {
-            busy.on_silent_refusal();
-        }
-        for meter in &mut busy.meters {
+        for meter in bucket.busy.iter_mut().flat_map(|busy| &mut busy.meters) {
             meter.refuse(event, until, now);
+        }
+    }
+
+    /// Teaches a sub-limit by a refusal that concerns it; how long it waits.
+    ///
+    /// It does if the upstream says so, and where the upstream announces no limit. A refusal that
+    /// stops the whole credential concerns it only if the profile says that there is a sub-limit:
+    /// nobody knows otherwise which of the requests were counted.
+    fn refuse_sub_limit(
+        &mut self,
+        slot: u32,
+        ticket: Ticket,
+        flight: &InFlight,
+        observation: &Observation,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let unsaid = self.profile.retry_unsaid();
+        let bucket = self.table.get_mut(slot)?;
+        let is_silent = bucket.is_silent();
+        let sub_limit = bucket.busy.as_deref_mut()?.sub_limits.get_mut(flight.sub_limit)?;
+        let told = observation.readings.iter().any(|it| it.remaining.is_some());
+        let concerns_it = match observation.concerns() {
+            Scope::Shared => true,
+            Scope::Global => sub_limit.is_named(),
+            Scope::User => !told && (is_silent || sub_limit.is_named()),
+        };
+        if !concerns_it {
+            sub_limit.end(ticket.0);
+            return None;
+        }
+        let refused = hidden_limit::Refused {
+            id: ticket.0,
+            left: flight.at,
+            told: observation.told_wait(),
+            unsaid,
+            is_wide: observation.concerns() == Scope::Global,
+        };
+        Some(sub_limit.refuse(&refused, now))
+    }
+}
+
+impl Refused {
+    /// The refusal of a request after those `before`, as yet without a block.
+    fn next(
+        before: Option<&Self>,
+        flight: &InFlight,
+        observation: &Observation,
+        unsaid: Duration,
+        now: Timestamp,
+    ) -> Self {
+        // What was under way when the first of a burst was answered says nothing new.
+        let same = before.filter(|before| flight.at < before.at && before.in_a_row > 0);
+        let in_a_row = match (same, before) {
+            (Some(same), _) => same.in_a_row,
+            (None, before) => before.map_or(0, |before| before.in_a_row) + 1,
+        };
+        // Longer each time, if the upstream does not say how long.
+        let doubled = unsaid.saturating_mul(1 << (in_a_row - 1).min(16)).min(UNSAID_MAX);
+        Self {
+            at: same.map_or(now, |same| same.at),
+            scope: observation.scope.unwrap_or(observation.concerns()),
+            wait: observation.refused_for(doubled),
+            in_a_row,
+            blocked_until: Timestamp::MIN,
+            wants_probe: true,
+            probe_left: None,
         }
     }
 }
@@ -270,7 +341,7 @@ impl Learning<'_> {
         };
         let told = self.observation.readings.iter().filter(concerns);
         let mut knows = false;
-        let busy = bucket.wake(self.dimensions, &self.settings);
+        let busy = bucket.wake(self.dimensions);
         for reading in told.filter(|reading| reading.remaining.is_some()) {
             knows = true;
             self.ensure_meter(busy, reading, others);

@@ -1,9 +1,9 @@
 //! A sub-limit of a bucket: requests that may meet a limit of their own.
 //!
 //! Two renames of a channel in ten minutes, a crosspost in an hour: limits that no field announces
-//! and that only a refusal shows. They must not stop the other requests of the bucket. After its
-//! first refusal a sub-limit goes one request at a time, and what was counted between two refusals
-//! is its limit from then on: the upstream need not say it twice.
+//! and that only a refusal shows. They must not stop the other requests of the bucket. What is
+//! learned of them is in [`hidden_limit`](super::hidden_limit). Where the upstream announces the
+//! bucket's limit and the profile names no sub-limit, nothing is counted until one is refused.
 
 use std::time::Duration;
 
@@ -11,20 +11,9 @@ use tollway_core::Timestamp;
 
 use super::budgets::Waiting;
 use super::encoding::encoded;
+use super::hidden_limit::{HiddenLimit, Refused};
 use super::meter::When;
 use crate::fair_queue::FairQueue;
-
-/// How long what a refusal taught is remembered after it.
-const MEMORY: Duration = Duration::from_secs(3_600);
-
-/// What refusals have taught of a sub-limit's limit.
-#[derive(Clone, Copy, Debug)]
-struct Learned {
-    units: u32,
-    window: Duration,
-}
-
-encoded!(Learned { units, window });
 
 /// A sub-limit of a bucket.
 #[derive(Debug, Default)]
@@ -32,74 +21,93 @@ pub(super) struct SubLimit {
     pub(super) label: Box<str>,
     pub(super) queue: FairQueue<Waiting>,
     pub(super) in_flight: u32,
-    /// Whether it was refused, so that requests go one by one.
-    refused: bool,
-    blocked_until: Timestamp,
-    learned: Option<Learned>,
-    /// Accepted since the last refusal or window, and when the first of them was.
-    accepted: u32,
-    first: Timestamp,
-    touched: Timestamp,
+    /// Whether the profile says that there may be a limit.
+    is_named: bool,
+    hidden: HiddenLimit,
+    /// The limit that people were told of last.
+    noted_units: u64,
 }
 
-encoded!(SubLimit {
-    label, in_flight, refused, blocked_until, learned, accepted, first, touched,
-} made { queue });
+encoded!(SubLimit { label, in_flight, is_named, hidden, noted_units } made { queue });
 
 impl SubLimit {
-    pub(super) fn new(label: &str) -> Self {
-        Self { label: label.into(), ..Self::default() }
+    pub(super) fn new(label: &str, is_named: bool, first_burst: u32) -> Self {
+        let hidden = HiddenLimit::new(first_burst);
+        Self { label: label.into(), is_named, hidden, ..Self::default() }
     }
 
-    /// When its next request may go, as far as the sub-limit is concerned.
-    pub(super) fn ready(&self, now: Timestamp) -> When {
-        if self.blocked_until > now {
-            When::At(self.blocked_until)
-        } else if self.refused && self.in_flight > 0 {
-            When::Answer
-        } else {
-            When::Now
-        }
-    }
-
-    pub(super) fn accept(&mut self, now: Timestamp) {
-        if self.accepted == 0 {
-            self.first = now;
-        }
-        self.accepted = self.accepted.saturating_add(1);
-        self.touched = now;
-        if let Some(learned) = self.learned
-            && self.accepted >= learned.units
-        {
-            self.block(self.first.after(learned.window));
+    /// When its next request may go, as far as the sub-limit is concerned; `is_silent` says that
+    /// the upstream announces no limit of the bucket.
+    pub(super) fn ready(&self, is_silent: bool, now: Timestamp) -> When {
+        match self.is_watched(is_silent) {
+            true => self.hidden.ready(self.in_flight, now),
+            false => When::Now,
         }
     }
 
-    pub(super) fn refuse(&mut self, wait: Duration, now: Timestamp) {
-        if self.accepted > 0 && self.refused {
-            let window = now.since(self.first).saturating_add(wait);
-            self.learned = Some(Learned { units: self.accepted, window });
+    /// A request leaves.
+    pub(super) fn send(&mut self, id: u64, is_silent: bool, now: Timestamp) {
+        if self.is_watched(is_silent) {
+            self.hidden.sent(id, self.in_flight, now);
         }
-        self.refused = true;
-        self.touched = now;
-        self.block(now.after(wait));
+        self.in_flight += 1;
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    pub(super) fn accept(&mut self, id: u64, left: Timestamp, is_silent: bool, now: Timestamp) {
+        if self.is_watched(is_silent) {
+            self.hidden.accept(id, left, now);
+        }
+    }
+
+    /// It was refused; how long to wait.
+    pub(super) fn refuse(&mut self, refused: &Refused, now: Timestamp) -> Duration {
+        self.hidden.refuse(refused, now)
+    }
+
+    /// A request ended without saying anything of the limit.
+    pub(super) fn end(&mut self, id: u64) {
+        self.hidden.end(id);
+    }
+
+    /// Whether the profile says that there may be a limit.
+    pub(super) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// How long a newcomer would wait behind those who wait already.
+    pub(super) fn wait(&self, now: Timestamp) -> Duration {
+        self.hidden.wait(self.queue.len() as u64, self.in_flight, now)
     }
 
     pub(super) fn blocked_for(&self, now: Timestamp) -> Option<Duration> {
-        (self.blocked_until > now).then(|| self.blocked_until.since(now))
+        self.hidden.blocked_for(now)
+    }
+
+    /// Whether it was refused, and the request that goes first is not answered yet.
+    pub(super) fn is_probing(&self) -> bool {
+        self.hidden.is_probing()
+    }
+
+    /// What was learned since people were last told of it: units in a window, and those told before.
+    pub(super) fn take_news(&mut self) -> Option<(u64, Duration, u64)> {
+        let (units, window) = self.hidden.belief().filter(|_| !self.hidden.is_probing())?;
+        let before = std::mem::replace(&mut self.noted_units, units);
+        (units != before).then_some((units, window, before))
     }
 
     pub(super) fn unlock(&mut self) {
-        self.blocked_until = Timestamp::MIN;
+        self.hidden.unlock();
     }
 
     pub(super) fn can_be_forgotten(&self, now: Timestamp) -> bool {
-        let remembered = self.refused && now < self.touched.after(MEMORY);
-        self.queue.is_empty() && self.in_flight == 0 && self.blocked_until <= now && !remembered
+        self.queue.is_empty() && self.in_flight == 0 && self.hidden.can_be_forgotten(now)
     }
 
-    fn block(&mut self, until: Timestamp) {
-        self.blocked_until = self.blocked_until.max(until);
-        self.accepted = 0;
+    fn is_watched(&self, is_silent: bool) -> bool {
+        is_silent || self.is_named || self.hidden.was_refused()
     }
 }

@@ -6,7 +6,7 @@ use super::bucket::{Bucket, Busy, cost_of};
 use super::budgets::Budgets;
 use super::meter::{Meter, When};
 use super::sub_limit::SubLimit;
-use super::{Knowledge, WaitCause, Why};
+use super::{WaitCause, Why};
 use crate::profile::Costs;
 
 impl Budgets {
@@ -19,9 +19,10 @@ impl Budgets {
             return vec![timed(WaitCause::Blocked, until, now)];
         }
         let waiting = || busy.sub_limits.iter().filter(|sub_limit| !sub_limit.queue.is_empty());
-        let is_open = |sub_limit: &&SubLimit| sub_limit.ready(now) == When::Now;
+        let is_silent = bucket.is_silent();
+        let is_open = |sub_limit: &&SubLimit| sub_limit.ready(is_silent, now) == When::Now;
         let blocked = waiting().filter(|sub_limit| !is_open(sub_limit));
-        let blocked = blocked.map(|sub_limit| sub_limit_why(sub_limit, now));
+        let blocked = blocked.map(|sub_limit| sub_limit_why(sub_limit, is_silent, now));
         let first = waiting().find(is_open).and_then(|sub_limit| sub_limit.queue.iter().next());
         let first = first.map(|(_, waiting)| {
             let counted = !waiting.route.is_exempt_from_global();
@@ -37,10 +38,10 @@ impl Budgets {
         if busy.flights.is_empty() {
             return self.spent(busy, WaitCause::Spent, costs, now);
         }
-        if bucket.knowledge == Knowledge::Unknown || busy.needs_probe(now) {
+        if self.awaits_probe(bucket, busy, now) {
             return Some(plain(WaitCause::Probe));
         }
-        if bucket.knowledge == Knowledge::Silent && busy.congested() {
+        if bucket.is_silent() && busy.flights.len() >= self.settings.in_flight_max as usize {
             return Some(plain(WaitCause::InFlight));
         }
         let awaited = || busy.meters_ready(costs, now) == When::Answer;
@@ -54,12 +55,14 @@ impl Budgets {
         if let Some(until) = self.account.is_blocked_until(now) {
             return Some(timed(WaitCause::CredentialBlocked, until, now));
         }
+        if self.account.waits_for_probe_until(now, self.settings.lease).is_some() {
+            return Some(plain(WaitCause::CredentialProbe));
+        }
         let in_flight = busy.flights.len();
         if self.profile.concurrency().is_some_and(|most| in_flight >= most as usize) {
             return Some(plain(WaitCause::Concurrency));
         }
-        let probing = self.account.knowledge == Knowledge::Unknown || busy.needs_probe(now);
-        if probing && in_flight > 0 {
+        if self.awaits_probe(&self.account, busy, now) {
             return Some(plain(WaitCause::CredentialProbe));
         }
         let global = self.global.as_ref().map(|global| global.ready_at(1, now));
@@ -87,9 +90,12 @@ impl Budgets {
     }
 }
 
-fn sub_limit_why(sub_limit: &SubLimit, now: Timestamp) -> Why {
-    let left = sub_limit.blocked_for(now);
-    let cause = if left.is_some() { WaitCause::SubLimit } else { WaitCause::Probe };
+fn sub_limit_why(sub_limit: &SubLimit, is_silent: bool, now: Timestamp) -> Why {
+    let (cause, left) = match sub_limit.ready(is_silent, now) {
+        When::At(at) => (WaitCause::SubLimit, Some(at.since(now))),
+        _ if sub_limit.is_probing() => (WaitCause::Probe, None),
+        _ => (WaitCause::InFlight, None),
+    };
     Why { cause, what: Some(sub_limit.label.to_string()), left }
 }
 

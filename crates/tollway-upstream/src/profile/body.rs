@@ -1,4 +1,4 @@
-//! Fields of a JSON text that may have been cut off.
+//! Fields of a JSON text, or of a form, that may have been cut off.
 //!
 //! A parser would refuse the first bytes of a long body, and those are all that is looked at. So a
 //! field is found by its name in quotes and a colon. Text that only quotes such a field can deceive
@@ -15,6 +15,21 @@ pub(super) fn number<'b>(body: &'b [u8], name: &str) -> Option<&'b str> {
     let end =
         value.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b'.')).unwrap_or(value.len());
     std::str::from_utf8(&value[..end]).ok().filter(|text| !text.is_empty())
+}
+
+/// The value of the field of that name, if it is a plain text or number, in a JSON text or a form.
+pub(super) fn text(body: &[u8], name: &str) -> Option<String> {
+    let value = match value(body, name) {
+        Some(value) => match value.strip_prefix(b"\"") {
+            Some(quoted) => quoted.split(|byte| *byte == b'"').next()?,
+            None => value.split(|byte| !byte.is_ascii_alphanumeric()).next()?,
+        },
+        None => {
+            let mut fields = body.split(|byte| *byte == b'&');
+            fields.find_map(|field| field.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?
+        }
+    };
+    std::str::from_utf8(value).ok().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// The whole number at the end of a path of names, wherever the first of them stands last.

@@ -30,6 +30,7 @@ pub(super) fn build(text: &str) -> Result<Profile> {
         routing: Routing { rules, costs, ..file.route },
         global: file.global,
         concurrency: file.concurrency,
+        first_burst: file.first_burst,
         bucket: file.bucket,
         retry: file.retry,
         signals: file.signals,

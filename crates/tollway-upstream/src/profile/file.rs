@@ -18,6 +18,9 @@ use super::signal::{Invalid, Retry, Signal};
 use super::usage::UsageField;
 use super::{GlobalLimit, ProfileError, Timeouts};
 
+/// More requests than this never go before an answer has told anything.
+const FIRST_BURST_MAX: u32 = 256;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -37,6 +40,8 @@ pub(super) struct File {
     pub(super) rules: Vec<Rule>,
     pub(super) global: Option<GlobalLimit>,
     pub(super) concurrency: Option<u32>,
+    #[serde(default = "one", deserialize_with = "first_burst")]
+    pub(super) first_burst: u32,
     pub(super) bucket: Option<FieldName>,
     #[serde(default)]
     pub(super) dimensions: Vec<Dimension>,
@@ -150,6 +155,19 @@ fn credentials<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<FieldName>, D::
         Fields::First(names) => names,
     };
     names.into_iter().map(|name| FieldName::try_from(name).map_err(D::Error::custom)).collect()
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Requests before the first answer: at least one, and not so many that nothing is learned.
+fn first_burst<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let count = u32::deserialize(from)?;
+    if (1..=FIRST_BURST_MAX).contains(&count) {
+        return Ok(count);
+    }
+    Err(D::Error::custom(format!("{count} is not a number from 1 to {FIRST_BURST_MAX}")))
 }
 
 pub(super) fn quota<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {

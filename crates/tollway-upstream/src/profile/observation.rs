@@ -109,8 +109,13 @@ impl Observation {
     /// How long to wait after a refusal: as told, else until the reset of what is spent, else
     /// `unsaid`. Never less than [`WAIT_MIN`]: some upstreams say 0 and refuse again.
     pub(crate) fn refused_for(&self, unsaid: Duration) -> Duration {
+        self.told_wait().unwrap_or(unsaid.max(WAIT_MIN))
+    }
+
+    /// The same, if the upstream says how long.
+    pub(crate) fn told_wait(&self) -> Option<Duration> {
         let spent = self.readings.iter().filter(|reading| reading.remaining == Some(0));
         let reset = spent.filter_map(|reading| reading.reset_after).max();
-        self.retry_after.or(reset).unwrap_or(unsaid).max(WAIT_MIN)
+        self.retry_after.or(reset).map(|wait| wait.max(WAIT_MIN))
     }
 }

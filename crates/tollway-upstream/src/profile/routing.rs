@@ -62,6 +62,8 @@ pub(super) struct Rule {
     #[serde(rename = "limit", default, deserialize_with = "super::file::optional_quota")]
     stated: Option<Quota>,
     lane: Option<SubLimitRule>,
+    /// A field of the request's body whose values have limits of their own.
+    major_field: Option<Box<str>>,
 }
 
 /// What a request takes of a dimension.
@@ -97,7 +99,11 @@ impl Routing {
         let segments = self.segments(target);
         let rule = self.rule(method, &segments);
         let exempt = rule.map_or(Exempt::Nothing, |rule| rule.exempt);
-        let (template, path, major) = self.template(&segments);
+        let (template, path, mut major) = self.template(&segments);
+        if let Some(value) = rule.and_then(|rule| rule.major_value(body?)) {
+            major += if major.is_empty() { "" } else { "/" };
+            major += bounded(&value);
+        }
         let class = rule.and_then(|rule| rule.class.clone());
         let is_apart = class.is_some() && self.by == By::Nothing;
         let shape = is_apart.then(|| self.shape(method, &segments).into());
@@ -121,8 +127,10 @@ impl Routing {
 
     pub(super) fn has_body_lane(&self, method: &str, target: &str) -> bool {
         let segments = self.segments(target);
-        let lane = self.rule(method, &segments).and_then(|rule| rule.lane.as_ref());
-        lane.is_some_and(|lane| !lane.body.is_empty())
+        self.rule(method, &segments).is_some_and(|rule| {
+            let has_lane = rule.lane.as_ref().is_some_and(|lane| !lane.body.is_empty());
+            has_lane || rule.major_field.is_some()
+        })
     }
 
     /// The first rule that fits.
@@ -189,6 +197,13 @@ impl Routing {
         segment.len() > SEGMENT_BYTES_MAX
             || self.ids.iter().any(|id| id.is(segment))
             || self.ids_after.iter().any(|name| **name == *before)
+    }
+}
+
+impl Rule {
+    /// The value of the field of the body that has a limit of its own.
+    fn major_value(&self, body: &[u8]) -> Option<String> {
+        super::body::text(body, self.major_field.as_deref()?)
     }
 }
 

@@ -342,8 +342,9 @@ impl Replica {
         self.due = if is_first { at } else { at.map(|at| at.after(AFTER_FIRST)) };
         if self.places.is_empty() {
             self.due = None;
-        } else if documents.awaits_old_client() {
-            // They publish nothing when they learn something.
+        } else if documents.awaits_old_client() || documents.budgets.awaits_account_probe(now) {
+            // Old clients publish nothing when they learn something, and another group of buckets
+            // nothing here.
             self.look_at(now.after(POLL));
         }
         let look = Look { process: first.unwrap_or(0), at };

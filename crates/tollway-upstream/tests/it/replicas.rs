@@ -309,6 +309,24 @@ proptest! {
         prop_assert!(fleet.refused <= alone.refused + 6, "{} {}", fleet.refused, alone.refused);
     }
 
+    /// What one process learns of a limit that nothing tells, all know: a fleet is refused about as
+    /// much as one process with all the requests, whatever is under way at the first refusal.
+    #[test]
+    fn a_hidden_limit_is_learned_by_a_fleet_as_by_one_process(
+        limit in limit(2..12),
+        plans in prop::collection::vec(plan(1), 20..80),
+        processes in 1_usize..5,
+        seed in any::<u64>(),
+    ) {
+        let limits = vec![vec![limit]];
+        let alone = World::new(Alone::new(profile(ONE)), limits.clone()).silent();
+        let alone = alone.run(&plans, 100_000);
+        let fleet = Fleet::new(&profile(ONE), processes, seed, true);
+        let fleet = World::new(fleet, limits).silent().run(&plans, 1_000_000);
+        prop_assert_eq!((alone.unanswered, fleet.unanswered), (0, 0));
+        prop_assert!(fleet.refused <= alone.refused + 12, "{} {}", fleet.refused, alone.refused);
+    }
+
     /// A fleet takes as long as one process with all the requests, but for what calls take.
     #[test]
     fn a_fleet_takes_no_longer_than_one_process(

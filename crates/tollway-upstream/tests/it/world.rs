@@ -149,6 +149,7 @@ pub(crate) struct World<D = Alone> {
     limits: Vec<Vec<Limit>>,
     counts: HashMap<(usize, usize), Count>,
     counted: Counted,
+    is_silent: bool,
     global: Option<(u64, Duration, Vec<u64>)>,
     queue: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
     seq: u64,
@@ -165,6 +166,7 @@ impl<D: Desk> World<D> {
             limits,
             counts: HashMap::new(),
             counted: Counted::Routes,
+            is_silent: false,
             global: None,
             queue: BinaryHeap::new(),
             seq: 0,
@@ -176,6 +178,11 @@ impl<D: Desk> World<D> {
 
     pub(crate) fn counting(self, counted: Counted) -> Self {
         Self { counted, ..self }
+    }
+
+    /// The upstream tells nothing of its limits but how long a refused request has to wait.
+    pub(crate) fn silent(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     /// The upstream also counts all requests in a window that slides.
@@ -222,6 +229,9 @@ impl<D: Desk> World<D> {
                 let mut observation = self.serve(&plans[index], now);
                 if self.counted == Counted::Named {
                     observation.bucket = Some(format!("b{}", plans[index].route).into());
+                }
+                if self.is_silent {
+                    observation.readings.clear();
                 }
                 self.outcomes.refused += usize::from(observation.is_limited());
                 self.answers.insert(index, observation);

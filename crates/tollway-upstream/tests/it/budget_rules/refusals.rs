@@ -1,13 +1,15 @@
 //! What a refusal stops, and what it does not.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_upstream::budget::{Claim, Granted, Reason};
+use tollway_upstream::profile::Profile;
 
 use super::desk::{Desk, MESSAGES, fields};
 
 #[test]
-fn a_sub_limit_blocks_its_lane_and_is_learned_from_the_second_refusal_on() {
+fn a_sub_limit_blocks_its_lane_and_is_learned_from_the_first_refusal_on() {
     let mut desk = Desk::discord();
     let rename = Claim::new(desk.profile.route_with_body(
         "PATCH",
@@ -44,29 +46,16 @@ fn a_sub_limit_blocks_its_lane_and_is_learned_from_the_second_refusal_on() {
     assert_eq!(refusal.reason, Reason::Patience);
     assert!(refusal.wait.is_some_and(|wait| wait > Duration::from_secs(590)));
     desk.pass(600_000);
-    assert_eq!(desk.look(), [waiting], "one at a time from now on");
+    assert_eq!(desk.look(), [waiting], "one goes first");
     let more: Vec<_> = (0..3).map(|_| desk.wait_with(&rename)).collect();
     let ticket = desk.ticket_of(waiting);
     desk.answer(ticket, 200, &ok("4"));
-    assert_eq!(desk.look(), [more[0]]);
+    assert_eq!(desk.look(), [more[0]], "two in ten minutes: the third waits without being refused");
     let ticket = desk.ticket_of(more[0]);
-    desk.answer(ticket, 200, &ok("3"));
-    assert_eq!(desk.look(), [more[1]]);
-    let ticket = desk.ticket_of(more[1]);
-    desk.answer(ticket, 429, &refused);
-    desk.pass(600_000);
-    // Two in ten minutes, it has now been told twice: the third waits without being refused.
-    let fourth = desk.wait_with(&rename);
-    let fifth = desk.wait_with(&rename);
-    assert_eq!(desk.look(), [more[2]]);
-    let ticket = desk.ticket_of(more[2]);
-    desk.answer(ticket, 200, &ok("4"));
-    assert_eq!(desk.look(), [fourth]);
-    let ticket = desk.ticket_of(fourth);
     desk.answer(ticket, 200, &ok("3"));
     assert!(desk.look().is_empty(), "the lane knows its limit");
     desk.pass(600_000);
-    assert_eq!(desk.look(), [fifth]);
+    assert_eq!(desk.look(), more[1..]);
 }
 
 #[test]
@@ -104,6 +93,119 @@ fn a_global_refusal_stops_everything_but_what_is_exempt() {
     assert_eq!(desk.earliest_ms(), Some(7_000));
     desk.pass(7_000);
     assert_eq!(desk.look(), [waiter]);
+}
+
+#[test]
+fn after_a_wait_of_the_credential_one_request_goes_first_and_the_rest_follow_its_answer() {
+    let mut desk = Desk::discord();
+    let first = desk.go(MESSAGES);
+    desk.answer(first, 200, &fields("h", "5", "4", "60.000"));
+    let stopped = [("via", "x"), ("x-ratelimit-global", "true"), ("retry-after", "7")];
+    let burst = [desk.go(MESSAGES), desk.go(MESSAGES)];
+    desk.answer(burst[0], 429, &stopped);
+    desk.answer(burst[1], 429, &stopped);
+    let guilds = (2..5).map(|guild| desk.wait(&format!("/api/v10/guilds/{guild}")));
+    let waiters: Vec<_> = guilds.collect();
+    desk.pass(7_000);
+    assert_eq!(desk.look(), waiters[..1], "one goes first");
+    let probe = desk.ticket_of(waiters[0]);
+    desk.answer(probe, 429, &stopped);
+    desk.pass(6_999);
+    assert!(desk.look().is_empty(), "it was refused: all wait again");
+    desk.pass(1);
+    assert_eq!(desk.look(), waiters[1..2]);
+    let probe = desk.ticket_of(waiters[1]);
+    desk.budgets.cancel(probe, desk.now);
+    assert_eq!(desk.look(), waiters[2..], "it was never sent, so the next one goes first");
+    let more = [desk.wait("/api/v10/guilds/8"), desk.wait("/api/v10/guilds/9")];
+    let probe = desk.ticket_of(waiters[2]);
+    desk.answer(probe, 200, &[("via", "x")]);
+    assert_eq!(desk.look(), more, "it was served: the rest follow");
+}
+
+#[test]
+fn a_wait_of_the_credential_that_is_not_told_doubles_once_for_a_burst() {
+    let mut desk = Desk::of(Profile::builtin("stripe").expect("it is shipped"));
+    let targets = ["/v1/charges", "/v1/customers", "/v1/payouts", "/v1/refunds"];
+    let burst: Vec<_> = targets.iter().map(|target| desk.go(target)).collect();
+    for ticket in burst {
+        desk.pass(5);
+        desk.answer(ticket, 429, &[("stripe-rate-limited-reason", "global-rate")]);
+    }
+    desk.wait("/v1/charges");
+    assert_eq!(desk.earliest_ms(), Some(1_000));
+}
+
+#[test]
+fn what_github_calls_content_has_a_lane_of_its_own_and_opens_up_step_by_step() {
+    let mut desk = Desk::of(Profile::builtin("github").expect("it is shipped"));
+    let told = [
+        ("x-ratelimit-limit", "5000"),
+        ("x-ratelimit-remaining", "4999"),
+        ("x-ratelimit-reset", "1794762000"),
+        ("x-ratelimit-resource", "core"),
+    ];
+    let issue = desk.claim("POST", "/repos/a/b/issues");
+    let first = desk.go_with(&issue);
+    let waiters: Vec<_> = (0..16).map(|_| desk.wait_with(&issue)).collect();
+    desk.answer(first, 200, &told);
+    assert_eq!(desk.look(), waiters[..2], "not sixteen at once");
+    let read = desk.go("/repos/a/b/issues");
+    desk.answer(read, 200, &told);
+    let [second, third] = [waiters[0], waiters[1]].map(|waiter| desk.ticket_of(waiter));
+    desk.answer(second, 200, &told);
+    // Two in some seconds: the whole credential stands, and only content is limited afterwards.
+    let mut stopped = told.to_vec();
+    stopped.push(("retry-after", "3"));
+    desk.answer(third, 403, &stopped);
+    for waiter in desk.look() {
+        let ticket = desk.ticket_of(waiter);
+        desk.answer(ticket, 403, &stopped);
+    }
+    desk.pass(3_000);
+    let reads: Vec<_> = (0..4).map(|_| desk.claim("GET", "/repos/a/b/issues")).collect();
+    let reads: Vec<_> = reads.iter().map(|read| desk.wait_with(read)).collect();
+    let probe = desk.look();
+    assert_eq!(probe.len(), 1, "one goes first");
+    let ticket = desk.ticket_of(probe[0]);
+    desk.answer(ticket, 200, &told);
+    let gone = desk.look();
+    assert!(reads.iter().all(|read| gone.contains(read)), "{gone:?}");
+    assert!(gone.len() <= reads.len() + 1, "{gone:?}");
+}
+
+#[test]
+fn each_value_of_a_field_that_the_profile_names_has_a_limit_of_its_own() {
+    let mut desk = Desk::of(Profile::builtin("slack").expect("it is shipped"));
+    let post = |desk: &Desk, body: &str| {
+        Claim::new(desk.profile.route_with_body("POST", "/api/chat.postMessage", body.as_bytes()))
+    };
+    let one = post(&desk, r#"{"channel": "C1", "text": "hello"}"#);
+    let other = post(&desk, "token=x&channel=C2&text=hello");
+    assert_eq!((one.route.major(), other.route.major()), ("C1", "C2"));
+    assert!(desk.profile.body_lanes("POST", "/api/chat.postMessage"));
+    for wait in [None, Some(("retry-after", "1"))] {
+        let ticket = desk.go_with(&one);
+        desk.answer(ticket, if wait.is_some() { 429 } else { 200 }, wait.as_slice());
+    }
+    let blocked = desk.wait_with(&one);
+    let ticket = desk.go_with(&other);
+    desk.answer(ticket, 200, &[]);
+    desk.pass(1_000);
+    assert_eq!(desk.look(), [blocked]);
+}
+
+#[test]
+fn a_profile_says_how_many_may_go_before_the_first_answer() {
+    let text = "name = 'burst'\nfirst_burst = 3\n[[dimensions]]\nname = 'requests'\n\
+        limit = 'l'\nremaining = 'r'\n";
+    let mut desk = Desk::of(Arc::new(Profile::parse(text).expect("a valid profile")));
+    let burst: Vec<_> = (0..3).map(|_| desk.go("/a")).collect();
+    let waiters: Vec<_> = (0..4).map(|_| desk.wait("/a")).collect();
+    desk.answer(burst[0], 200, &[("l", "5"), ("r", "4")]);
+    assert_eq!(desk.look(), waiters[..2], "two of the four that are left are under way");
+    let error = Profile::parse("name = 'none'\nfirst_burst = 0\n").expect_err("none may go");
+    assert!(error.to_string().contains("first_burst: 0 is not a number from 1"), "{error}");
 }
 
 #[test]
