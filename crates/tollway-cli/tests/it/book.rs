@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 17] = [
+const BOOK: [&str; 18] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
     "docs/how-to/service.md",
     "docs/how-to/obey.md",
     "docs/how-to/queue.md",
+    "docs/how-to/guild-roles.md",
     "docs/choosing.md",
     "docs/migrating.md",
     "docs/operating.md",

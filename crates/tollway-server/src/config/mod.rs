@@ -18,6 +18,7 @@ mod line_starts;
 mod listen;
 mod names;
 mod policies;
+mod push;
 mod queues;
 mod reader;
 mod stores;
