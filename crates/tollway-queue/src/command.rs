@@ -4,6 +4,8 @@
 //! carry them out. So a name that is too long, or a batch that is too large, has the same outcome
 //! on every backend.
 
+use std::time::Duration;
+
 use tollway_core::Timestamp;
 
 use crate::backend::{BATCH_MAX, Wake};
@@ -57,6 +59,8 @@ pub enum Operation {
     Settle(Vec<(LeaseToken, Outcome)>),
     /// Says how far a running job is; whether its lease still holds.
     Progress(LeaseToken, Progress),
+    /// Has the group of a running job wait so long; whether the job's lease still holds.
+    Hold(LeaseToken, Duration),
     /// Takes a job out of the queue, or asks its worker to stop.
     Cancel(JobId),
     /// What is known about a job.
@@ -111,6 +115,7 @@ impl Operation {
                 check_batch("outcomes", outcomes.len())?;
                 outcomes.iter_mut().for_each(|(_, outcome)| outcome.cut());
             }
+            Self::Hold(_, wait) => *wait = Outcome::LIMITED_MAX.min(*wait),
             Self::SetLimits { limits: Some(limits), .. } => check_limits("limits", limits)?,
             Self::PutRecurring(recurring) => {
                 recurring.validate()?;

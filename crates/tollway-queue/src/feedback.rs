@@ -33,10 +33,16 @@ pub fn wait(lines: &Lines<'_>, now: Timestamp) -> Duration {
 /// How long a group must wait after any call, by what the answer said of limits that are spent;
 /// `None` if it need not wait. For answers that were no refusal too: the last unit may be gone.
 pub fn wait_of(reading: &Reading) -> Option<Duration> {
+    let wait = reading.retry_after.or_else(|| wait_of_spent(reading))?;
+    Some(wait.min(Outcome::LIMITED_MAX))
+}
+
+/// How long a group must wait after a call that was not refused: until a limit that is spent has a
+/// unit again. `Retry-After` does not count, since a good answer says something else with it.
+pub fn wait_of_spent(reading: &Reading) -> Option<Duration> {
     let spent = reading.limits.iter().filter(|limit| limit.remaining == Some(0));
     let resets = spent.filter_map(|limit| limit.more_after.or(limit.reset_after));
-    let wait = reading.retry_after.or_else(|| resets.max())?;
-    Some(wait.min(Outcome::LIMITED_MAX))
+    resets.max().map(|wait| wait.min(Outcome::LIMITED_MAX))
 }
 
 /// How long a group must wait after a call that was refused with `status`, as the profile of that
@@ -58,6 +64,24 @@ pub fn wait_by_profile(
     Ok(wait_observed(&profile, &observed))
 }
 
+/// How long a group must wait after a call that was not refused, as the profile of that name reads
+/// the answer's fields; `None` if it need not wait.
+///
+/// # Errors
+///
+/// If there is no such profile.
+#[cfg(feature = "push")]
+pub fn wait_of_spent_by_profile(
+    name: &str,
+    status: u16,
+    lines: &Lines<'_>,
+    now: Timestamp,
+) -> Result<Option<Duration>, crate::Error> {
+    let now = Duration::from_nanos(now.as_nanos());
+    let observed = profile(name)?.read(&Response { status, lines, body: &[], now });
+    Ok(wait_observed_spent(&observed))
+}
+
 /// A profile that is shipped, by name.
 #[cfg(feature = "push")]
 pub(crate) fn profile(name: &str) -> Result<std::sync::Arc<Profile>, crate::Error> {
@@ -71,10 +95,17 @@ pub(crate) fn profile(name: &str) -> Result<std::sync::Arc<Profile>, crate::Erro
 /// answer: what is said of trying again, or of limits that are spent, or what the profile supposes.
 #[cfg(feature = "push")]
 pub fn wait_observed(profile: &Profile, observed: &Observation) -> Duration {
+    let wait = observed.retry_after.or_else(|| wait_observed_spent(observed));
+    wait.unwrap_or_else(|| profile.retry_unsaid()).min(Outcome::LIMITED_MAX)
+}
+
+/// How long a group must wait after a call that was not refused, by what a profile read in the
+/// answer: until a limit that is spent has a unit again.
+#[cfg(feature = "push")]
+pub fn wait_observed_spent(observed: &Observation) -> Option<Duration> {
     let spent = observed.readings.iter().filter(|reading| reading.remaining == Some(0));
-    let reset = spent.filter_map(|reading| reading.reset_after).max();
-    let wait = observed.retry_after.or(reset).unwrap_or_else(|| profile.retry_unsaid());
-    wait.min(Outcome::LIMITED_MAX)
+    let resets = spent.filter_map(|reading| reading.reset_after);
+    resets.max().map(|wait| wait.min(Outcome::LIMITED_MAX))
 }
 
 #[cfg(test)]

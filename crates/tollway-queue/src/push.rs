@@ -1,89 +1,78 @@
 //! Push delivery: the queue calls an HTTP target itself and reads the limits in its answers.
 //!
 //! ```text
-//!   lease ──> POST target, the payload as body ──> 2xx          done
-//!                                              ──> 429, or 503 that says when:  the group waits
-//!                                              ──> 408, 425, 5xx, no answer:    failed, retried
-//!                                              ──> anything else:               dead at once
+//!   lease ──> request, filled in by the job ──> 2xx          done
+//!                                           ──> 429, or 503 that says when:  the group waits
+//!                                           ──> 408, 425, 5xx, no answer:    failed, retried
+//!                                           ──> anything else:               dead at once
 //! ```
 //!
 //! A [`Push`] is a handler for a [`crate::Worker`], whose concurrency bounds the calls at once.
 //!
-//! What a refusal says is read by a profile of `tollway-upstream` if the target names one, and by
-//! the fields that everybody uses otherwise.
+//! What an answer says of limits is read by a profile of `tollway-upstream` if the target names one,
+//! and by the fields that everybody uses otherwise. An answer that is no refusal counts too: if it
+//! says that the limit is spent, the group waits before it is refused.
 //!
-//! **Invariants.** A target comes from the configuration, never from a job, and redirects are not
-//! followed: whoever enqueues cannot choose what is called. A call ends within its timeout, and at
-//! most [`RESULT_BYTES_MAX`] of an answer are read.
+//! **Invariants.** Scheme, host and port come from the configuration, and redirects are not
+//! followed: whoever enqueues chooses among the configured origins at most. A call ends within its
+//! timeout, and at most [`RESULT_BYTES_MAX`] of an answer are read. Once a status was received it
+//! decides, even if the body never ends: a call that may have taken effect is not made again.
+
+mod answer;
+mod request;
+mod target;
+mod template;
+mod url;
+
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, StatusCode, Uri};
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use tokio::time::{Instant, timeout_at};
 use tollway_core::Timestamp;
-use tollway_core::fields::Lines;
+use tollway_core::fields::{self, Lines};
 use tollway_http::connect::{self, Pool, Versions};
-use tollway_upstream::profile::{Profile, Response};
+use tollway_upstream::profile::{self, Profile};
+
+pub use target::{FieldText, Keep, PushBody, PushTarget, Secret, field_name, method};
 
 use crate::error::Error;
 use crate::{Outcome, Task, feedback};
+use answer::{Hidden, REASON_BODY_BYTES, Shown, read};
+use request::Requests;
 
 /// The most bytes of an answer that are read.
 pub const RESULT_BYTES_MAX: usize = 64 * 1_024;
 
-/// Where jobs are pushed to, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PushTarget {
-    /// The URL that is called, `http` or `https`.
-    pub url: String,
-    /// The profile that reads the limits in answers, by its name in `tollway-upstream`.
-    pub profile: Option<String>,
-    /// Certificates in PEM that are trusted in place of the system's.
-    pub roots_pem: Option<String>,
-    /// How long a call may take.
-    pub timeout: Duration,
-    /// The most calls at once.
-    pub concurrency: usize,
-    /// The media type of payloads.
-    pub content_type: String,
-    /// Whether the body of an answer is kept as the job's result.
-    pub keep_result: bool,
-    /// How many bytes of it, at most [`RESULT_BYTES_MAX`]; what is longer is cut. A queue takes
-    /// results as long as its payloads may be.
-    pub result_bytes: usize,
-}
-
-impl PushTarget {
-    /// A target at `url` with 10 s per call, 16 calls at once and JSON payloads.
-    pub fn new(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            profile: None,
-            roots_pem: None,
-            timeout: Duration::from_secs(10),
-            concurrency: 16,
-            content_type: "application/json".to_owned(),
-            keep_result: false,
-            result_bytes: RESULT_BYTES_MAX,
-        }
-    }
-}
-
-/// Calls a target with the payload of each job.
+/// Calls a target with each job.
 #[derive(Clone, Debug)]
 pub struct Push {
     pool: Pool<Full<Bytes>>,
-    uri: Uri,
+    requests: Arc<Requests>,
+    shown: Arc<Shown>,
     profile: Option<Arc<Profile>>,
     timeout: Duration,
-    content_type: HeaderValue,
-    /// How many bytes of an answer are kept.
+    keep: Keep,
     result_bytes: usize,
+}
+
+/// What an answer says of its group's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// The call was refused: wait so long, and try again.
+    Refused(Duration),
+    /// The call was made, and there is nothing left for so long.
+    Spent(Duration),
+    /// Nothing that matters.
+    Nothing,
 }
 
 impl Push {
@@ -91,11 +80,11 @@ impl Push {
     ///
     /// # Errors
     ///
-    /// If the URL, the profile, the certificates or the media type cannot be used.
+    /// If the URL, a header field, an origin, the profile, the certificates or the media type cannot
+    /// be used.
     pub fn new(target: &PushTarget) -> Result<Self, Error> {
         let profile = target.profile.as_deref().map(feedback::profile).transpose()?;
-        let content_type = HeaderValue::from_str(&target.content_type)
-            .map_err(|_| Error::invalid("the media type of the push target cannot be sent"))?;
+        let requests = Arc::new(Requests::new(target)?);
         let options = connect::Options {
             versions: Versions::Negotiated,
             roots_pem: target.roots_pem.as_deref().map(str::as_bytes),
@@ -105,73 +94,74 @@ impl Push {
         };
         let pool = connect::pool(&options)
             .map_err(|error| Error::invalid("the certificates cannot be used").caused_by(error))?;
-        let (uri, timeout) = (uri(&target.url)?, target.timeout);
+        let hidden = target.fields.iter().filter_map(|(_, text)| match text {
+            FieldText::Secret(secret) => Some(Hidden(secret.hidden().to_owned())),
+            FieldText::Text(_) => None,
+        });
+        let shown = Shown { fields: target.keep_fields.clone(), hidden: hidden.collect() };
+        let (timeout, keep) = (target.timeout, target.keep);
         let result_bytes = target.result_bytes.min(RESULT_BYTES_MAX);
-        let result_bytes = if target.keep_result { result_bytes } else { 0 };
-        Ok(Self { pool, uri, profile, timeout, content_type, result_bytes })
+        let shown = Arc::new(shown);
+        Ok(Self { pool, requests, shown, profile, timeout, keep, result_bytes })
     }
 
     async fn call(self, task: Task) -> Outcome {
-        let exchange = tokio::time::timeout(self.timeout, self.exchange(&task));
-        exchange.await.unwrap_or_else(|_| failed("no answer in time".to_owned(), true))
+        let deadline = Instant::now() + self.timeout;
+        let request = match self.requests.of(&task) {
+            Ok(request) => request,
+            Err(reason) => return failed(reason, false),
+        };
+        // The URL may hold a secret: the error does not repeat it.
+        match timeout_at(deadline, self.pool.request(request)).await {
+            Ok(Ok(answer)) => self.judge(&task, answer, deadline).await,
+            Ok(Err(error)) => failed(format!("no answer: {}", causes(&error)), true),
+            Err(_) => failed("no answer in time".to_owned(), true),
+        }
     }
 
-    async fn exchange(&self, task: &Task) -> Outcome {
-        // The URL may hold a secret: the error does not repeat it.
-        let answer = match self.pool.request(self.request(task)).await {
-            Ok(answer) => answer,
-            Err(error) => return failed(format!("no answer: {}", causes(&error)), true),
-        };
-        let status = answer.status();
-        let now = task.queue().now();
+    /// What came of the call that was answered so.
+    async fn judge<B>(&self, task: &Task, answer: Response<B>, deadline: Instant) -> Outcome
+    where
+        B: BodyExt<Data = Bytes> + Unpin,
+    {
         let (head, mut body) = answer.into_parts();
-        let wait = match &self.profile {
-            Some(profile) => limited_by(profile, status, &head.headers, &mut body, now).await,
-            None => limited(status, &head.headers, now),
+        let (status, fields, now) = (head.status, &head.headers, task.queue().now());
+        let wanted = self.bytes_wanted(status, fields);
+        let body = read(&mut body, wanted, deadline).await;
+        let told = match &self.profile {
+            Some(profile) => told_by(profile, status, fields, &body, now),
+            None => told(status, fields, now),
         };
-        if let Some(wait) = wait {
-            return Outcome::Limited { wait };
+        match told {
+            Told::Refused(wait) => return Outcome::Limited { wait },
+            // What cannot be stored now, the next answer says again; or it is a refusal.
+            Told::Spent(wait) => drop(task.hold_group(wait).await),
+            Told::Nothing => {}
         }
         if status.is_success() {
-            let kept = match self.result_bytes {
-                0 => Bytes::new(),
-                most => read(&mut body, most).await,
+            let max = self.result_bytes;
+            let result = match self.keep {
+                Keep::Nothing => None,
+                Keep::Body => self.shown.body(body.slice(..body.len().min(max))),
+                Keep::Answer => self.shown.result(status, fields, &body, max),
             };
-            return Outcome::Done { result: (!kept.is_empty()).then_some(kept) };
+            return Outcome::Done { result };
         }
         let passes = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY].contains(&status);
-        failed(format!("the target answered {status}"), passes || status.is_server_error())
+        let reason = self.shown.reason(status, fields, &body);
+        failed(reason, passes || status.is_server_error())
     }
 
-    fn request(&self, task: &Task) -> Request<Full<Bytes>> {
-        let lease = task.lease();
-        let mut request = Request::new(Full::new(lease.payload.clone()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        let fields = request.headers_mut();
-        fields.insert(header::CONTENT_TYPE, self.content_type.clone());
-        // A queue's name is printable ASCII.
-        if let Ok(name) = HeaderValue::from_str(task.queue().name().as_str()) {
-            fields.insert("tollway-queue", name);
-        }
-        fields.insert("tollway-job", lease.id.0.into());
-        fields.insert("tollway-attempt", lease.attempt.into());
-        request
+    /// How much of a body is of use.
+    fn bytes_wanted(&self, status: StatusCode, fields: &HeaderMap) -> usize {
+        let kept = match (status.is_success(), self.keep) {
+            (false, _) => REASON_BODY_BYTES,
+            (true, Keep::Nothing) => 0,
+            (true, _) => self.result_bytes,
+        };
+        let read = |profile: &Arc<Profile>| profile.body_wanted(status.as_u16(), &lines(fields));
+        kept.max(self.profile.as_ref().map_or(0, read)).min(RESULT_BYTES_MAX)
     }
-}
-
-fn uri(url: &str) -> Result<Uri, Error> {
-    let uri: Uri = url
-        .parse()
-        .map_err(|error| Error::invalid(format!("the push target is no URL: {error}")))?;
-    let is_http = ["http", "https"].contains(&uri.scheme_str().unwrap_or_default());
-    if !is_http || uri.host().unwrap_or_default().is_empty() {
-        return Err(Error::invalid("a push target is an http:// or https:// URL with a host"));
-    }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(Error::invalid("a push target has no user in its URL"));
-    }
-    Ok(uri)
 }
 
 /// An error and what it came from.
@@ -188,42 +178,38 @@ fn lines(fields: &HeaderMap) -> Lines<'_> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
 }
 
-/// How long the group must wait, if the target refused the call for its limit.
-fn limited(status: StatusCode, fields: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// What the fields of an answer say of the limit.
+fn told(status: StatusCode, fields: &HeaderMap, now: Timestamp) -> Told {
     let says_when = fields.contains_key(header::RETRY_AFTER);
     let is_refusal = status == StatusCode::TOO_MANY_REQUESTS
         || status == StatusCode::SERVICE_UNAVAILABLE && says_when;
-    is_refusal.then(|| feedback::wait(&lines(fields), now))
+    let lines = lines(fields);
+    if is_refusal {
+        return Told::Refused(feedback::wait(&lines, now));
+    }
+    let read = fields::read(&lines, Duration::from_nanos(now.as_nanos()));
+    spent(feedback::wait_of_spent(&read))
 }
 
-/// The same, as the target's profile reads its answer, with as much of the body as that needs.
-async fn limited_by(
+/// The same, as the target's profile reads its answer.
+fn told_by(
     profile: &Profile,
     status: StatusCode,
     fields: &HeaderMap,
-    body: &mut (impl BodyExt<Data = Bytes> + Unpin),
+    body: &[u8],
     now: Timestamp,
-) -> Option<Duration> {
-    let (status, lines) = (status.as_u16(), lines(fields));
-    let wanted = profile.body_wanted(status, &lines).min(RESULT_BYTES_MAX);
-    let body = if wanted > 0 { read(body, wanted).await } else { Bytes::new() };
-    let now = Duration::from_nanos(now.as_nanos());
-    let observed = profile.read(&Response { status, lines: &lines, body: &body, now });
-    observed.is_limited().then(|| feedback::wait_observed(profile, &observed))
+) -> Told {
+    let (status, lines, now) =
+        (status.as_u16(), lines(fields), Duration::from_nanos(now.as_nanos()));
+    let observed = profile.read(&profile::Response { status, lines: &lines, body, now });
+    if observed.is_limited() {
+        return Told::Refused(feedback::wait_observed(profile, &observed));
+    }
+    spent(feedback::wait_observed_spent(&observed))
 }
 
-/// The body of an answer, cut at `max` bytes.
-async fn read(body: &mut (impl BodyExt<Data = Bytes> + Unpin), max: usize) -> Bytes {
-    let mut kept = BytesMut::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        let Some(chunk) = frame.data_ref() else { continue };
-        let room = max - kept.len();
-        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if kept.len() == max {
-            break;
-        }
-    }
-    kept.freeze()
+fn spent(wait: Option<Duration>) -> Told {
+    wait.filter(|wait| !wait.is_zero()).map_or(Told::Nothing, Told::Spent)
 }
 
 impl tower_service::Service<Task> for Push {
@@ -238,41 +224,5 @@ impl tower_service::Service<Task> for Push {
     fn call(&mut self, task: Task) -> Self::Future {
         let push = self.clone();
         Box::pin(async move { Ok(push.call(task).await) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_target_that_cannot_be_called_is_refused() {
-        for url in ["", "x", "ftp://h/", "http://", "https://"] {
-            assert!(Push::new(&PushTarget::new(url)).is_err(), "{url}");
-        }
-        for url in ["http://127.0.0.1:9/hook", "https://127.0.0.1:9/hook"] {
-            assert!(Push::new(&PushTarget::new(url)).is_ok(), "{url}");
-        }
-        let target = PushTarget::new("http://h/");
-        let unknown = PushTarget { profile: Some("discrod".to_owned()), ..target.clone() };
-        assert!(Push::new(&unknown).unwrap_err().to_string().contains("discord"));
-        let roots_pem =
-            Some("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----".to_owned());
-        assert!(Push::new(&PushTarget { roots_pem, ..target }).is_err());
-    }
-
-    #[test]
-    fn only_a_refusal_makes_the_group_wait() {
-        let mut fields = HeaderMap::new();
-        let now = Timestamp::from_millis(1_700_000_000_000);
-        let wait = |status: u16, fields: &HeaderMap| {
-            limited(StatusCode::from_u16(status).unwrap(), fields, now)
-        };
-        assert_eq!(wait(503, &fields), None);
-        assert_eq!(wait(429, &fields), Some(feedback::WAIT_UNSAID));
-        fields.insert(header::RETRY_AFTER, HeaderValue::from_static("7"));
-        assert_eq!(wait(429, &fields), Some(Duration::from_secs(7)));
-        assert_eq!(wait(503, &fields), Some(Duration::from_secs(7)));
-        assert_eq!(wait(200, &fields), None);
     }
 }

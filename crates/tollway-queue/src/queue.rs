@@ -228,6 +228,13 @@ impl Queue {
         self.call(Operation::Progress(token, progress))
     }
 
+    /// Has the group of a running job start nothing for this long (at most
+    /// [`Outcome::LIMITED_MAX`]), because the answer to the job's call said that the limit is spent;
+    /// whether the job's lease still holds. The job itself is not touched: settle it afterwards.
+    pub fn hold(&self, token: LeaseToken, wait: Duration) -> Call<bool> {
+        self.call(Operation::Hold(token, wait))
+    }
+
     /// Takes a job out of the queue, or asks its worker to stop.
     pub fn cancel(&self, id: JobId) -> Call<Cancelled> {
         self.call(Operation::Cancel(id))

@@ -19,12 +19,20 @@ pub struct Stats {
     pub done: u64,
     /// What happened since the queue was opened.
     pub totals: Totals,
+    /// When the oldest job that waits was enqueued. On Redis that is the oldest among the first jobs
+    /// of the groups whose turn comes next, [`Stats::OLDEST_AMONG`] at most.
+    pub oldest: Option<Timestamp>,
     /// When the next job starts by time alone; see [`crate::Leased::next`].
     pub next: Option<Timestamp>,
     /// A page of groups, in order of their names.
     pub groups: Vec<GroupStats>,
     /// Where the next page starts: pass it as `after`. `None` on the last page.
     pub after: Option<Group>,
+}
+
+impl Stats {
+    /// Among how many groups Redis looks for the oldest job.
+    pub const OLDEST_AMONG: usize = 128;
 }
 
 /// How many jobs are where.

@@ -30,15 +30,32 @@ named_enum! {
 /// The tokens that are known.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Auth {
-    tokens: Vec<(Box<[u8]>, Role)>,
+    tokens: Vec<Known>,
     files: Vec<PathBuf>,
 }
 
+/// A token that is known.
+#[derive(Clone, PartialEq, Eq)]
+struct Known {
+    token: Box<[u8]>,
+    role: Role,
+    /// Who has it, for the log.
+    name: Box<str>,
+}
+
 impl Auth {
-    /// Adds a token; an empty one is ignored, since it would let everybody in.
+    /// Adds a token, named after its role and place; an empty one is ignored, since it would let
+    /// everybody in.
     pub fn add(&mut self, token: &str, role: Role) {
+        let name = format!("{}-{}", role.name(), self.tokens.len() + 1);
+        self.add_named(token, role, &name);
+    }
+
+    /// Adds a token of somebody; an empty one is ignored.
+    pub fn add_named(&mut self, token: &str, role: Role, name: &str) {
         if !token.is_empty() {
-            self.tokens.push((token.as_bytes().into(), role));
+            let (token, name) = (token.as_bytes().into(), name.into());
+            self.tokens.push(Known { token, role, name });
         }
     }
 
@@ -67,14 +84,27 @@ impl Auth {
         if self.is_open() {
             return Some(Role::Admin);
         }
-        let mut found = None;
-        for (known, role) in &self.tokens {
+        self.find(token).map(|known| known.role)
+    }
+
+    /// The token as it is known; of equal ones, that of the highest role.
+    fn find(&self, token: &[u8]) -> Option<&Known> {
+        let mut found: Option<&Known> = None;
+        for known in &self.tokens {
             // No early exit: the time must not tell which token matched.
-            if bool::from(known.ct_eq(token)) {
-                found = found.max(Some(*role));
+            let is_it = bool::from(known.token.ct_eq(token));
+            if is_it && found.is_none_or(|found| found.role < known.role) {
+                found = Some(known);
             }
         }
         found
+    }
+
+    /// Who shows the token of this `Authorization` field, for the log.
+    pub(crate) fn name_of_field(&self, authorization: Option<&[u8]>) -> &str {
+        let token = authorization.and_then(|field| Some(field.split_at_checked(7)?.1));
+        let known = token.and_then(|token| self.find(token.trim_ascii()));
+        known.map_or("nobody by name", |known| &known.name)
     }
 
     /// The role of a request with this `Authorization` field.
@@ -117,6 +147,16 @@ mod tests {
         {
             assert_eq!(auth.role_of_field(field), None, "{field:?}");
         }
+    }
+
+    #[test]
+    fn who_has_a_token_is_known_by_name() {
+        let mut auth = auth();
+        auth.add_named("s3cret", Role::Admin, "ada");
+        assert_eq!(auth.name_of_field(Some(b"Bearer s3cret")), "ada");
+        assert_eq!(auth.name_of_field(Some(b"Bearer boss")), "admin-2");
+        assert_eq!(auth.name_of_field(Some(b"Bearer wrong")), "nobody by name");
+        assert_eq!(Auth::default().name_of_field(None), "nobody by name");
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod outage;
 mod pattern;
 mod pressure;
 mod process;
+mod queue_watch;
 mod queues;
 mod reload;
 mod resp;

@@ -8,6 +8,7 @@
 //! After an outage of the store they are made again: it may have come back without its data. So
 //! they are when a call finds one of them missing: an outage may be too short to be seen.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,12 +20,14 @@ use tokio::task::JoinSet;
 use tollway_core::Clock;
 use tollway_queue::push::{Push, PushTarget};
 use tollway_queue::{
-    Backend, Embedded, Error, ErrorKind, Health, Limit, Queue, QueueName, QueueSettings,
-    RedisBackend, RedisSettings, Worker,
+    Backend, Embedded, Error, ErrorKind, Health, Limit, Outcome, Queue, QueueName, QueueSettings,
+    RedisBackend, RedisSettings, Task, Worker, handler_fn,
 };
+use tower_service::Service;
 
 use crate::lease_token::Signer;
 use crate::outage::{OF_QUEUES, OutageLog};
+use crate::queue_watch::QueueWatch;
 
 /// What the configuration says about queues.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -141,6 +144,7 @@ pub struct Queues {
     /// Failed calls that were told of.
     failed_calls: Arc<AtomicU64>,
     store_name: &'static str,
+    watch: Arc<QueueWatch>,
 }
 
 /// What there is once the queues are made.
@@ -189,6 +193,7 @@ impl Queues {
             outages: Arc::new(OutageLog::new(OF_QUEUES)),
             failed_calls: Arc::default(),
             store_name: plan.store_name(),
+            watch: Arc::default(),
         };
         let is_away = || queues.backend.outage().is_some();
         let made = if is_away() { None } else { Some(queues.make().await) };
@@ -282,7 +287,7 @@ impl Queues {
         let mut workers = JoinSet::new();
         for planned in &plan.queues {
             let Some(target) = &planned.push else { continue };
-            let (push, mut stopped) = (Push::new(target)?, stopped.clone());
+            let (push, mut stopped) = (self.counted(Push::new(target)?), stopped.clone());
             let worker = Worker::new(self.queue(planned.name.clone()));
             let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
             let queues = self.clone();
@@ -307,6 +312,25 @@ impl Queues {
             });
         }
         Ok(Pushing { stop, workers })
+    }
+
+    /// A handler that pushes, and counts how long its jobs have waited.
+    fn counted(
+        &self,
+        mut push: Push,
+    ) -> impl Service<Task, Response = Outcome, Error = Infallible, Future: Send> + Clone + Send + 'static
+    {
+        let watch = Arc::clone(&self.watch);
+        handler_fn(move |task: Task| {
+            watch.leased(task.queue().name().as_str(), [task.lease()], task.queue().now());
+            let call = push.call(task);
+            async move { call.await.unwrap_or_else(|never| match never {}) }
+        })
+    }
+
+    /// What they have done of late.
+    pub(crate) fn watch(&self) -> &QueueWatch {
+        &self.watch
     }
 
     /// How the place is in which they live.

@@ -31,7 +31,7 @@ use crate::open_files::{Places, make_places};
 use crate::service::Service;
 use crate::tls::Certificates;
 use crate::worker::Worker;
-use crate::{dashboard, grpc, http, outage, resp};
+use crate::{dashboard, grpc, http, outage, queue_watch, resp};
 
 /// How often a drain looks whether everybody has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -222,6 +222,7 @@ async fn accept_all(
         accepting.spawn(listener.accept(service, workers, ids, places, stop.clone()));
     }
     accepting.spawn(outage::watch(Arc::clone(&service), stop.clone()));
+    accepting.spawn(queue_watch::watch(Arc::clone(&service), stop.clone()));
     accepting.spawn(dashboard::sample(service, stop));
     drop(workers);
     while accepting.join_next().await.is_some() {}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 18] = [
+const BOOK: [&str; 19] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
@@ -15,6 +15,7 @@ const BOOK: [&str; 18] = [
     "docs/how-to/obey.md",
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",
+    "docs/how-to/guild-roles.md",
     "docs/choosing.md",
     "docs/migrating.md",
     "docs/operating.md",

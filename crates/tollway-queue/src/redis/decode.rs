@@ -183,7 +183,7 @@ pub(super) fn stats(value: Value, max: usize) -> Result<Stats, Error> {
         return Err(damaged());
     };
     let totals = Totals { enqueued, leased, done, failed, limited, expired, dead, cancelled };
-    let [jobs, running, groups_total, done, dead, paused, next] = &figures[..] else {
+    let [jobs, running, groups_total, done, dead, paused, next, oldest] = &figures[..] else {
         return Err(damaged());
     };
     let (jobs, running) = (unsigned(jobs)?, unsigned(running)?);
@@ -195,6 +195,7 @@ pub(super) fn stats(value: Value, max: usize) -> Result<Stats, Error> {
         dead: unsigned(dead)?,
         done: unsigned(done)?,
         totals,
+        oldest: moment_of(oldest)?,
         next: moment_of(next)?,
         after: groups.last().filter(|_| more).map(|last| last.group.clone()),
         groups,

@@ -174,6 +174,11 @@ impl Inner {
                 let told = beats(self.query(&HEARTBEAT, (base, now), arguments).await?)?;
                 told.first().is_some_and(|beat| *beat != Beat::Lost).into()
             }
+            Operation::Hold(token, wait) => {
+                let (id, attempt) = (decimal(token.id), decimal(token.attempt));
+                let wait = decimal(wait.as_micros());
+                (control(&[b"hold", &id, &attempt, &wait]).await? == 1).into()
+            }
             Operation::Cancel(id) => match control(&[b"cancel", &decimal(id)]).await? {
                 1 => Cancelled::Removed.into(),
                 2 => Cancelled::Requested.into(),

@@ -1,6 +1,7 @@
 //! The jobs of a queue that are not over, the order in which they start, and sums over them.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use tollway_core::Timestamp;
@@ -19,6 +20,9 @@ pub(crate) struct Jobs {
     pub(crate) ranks: Ranks,
     pub(crate) rounds: Rounds,
     pub(crate) waiting: u64,
+    /// Every job that waits, the oldest on top, among others that waited once: those are taken away
+    /// when they are met, or when they are too many.
+    by_age: BinaryHeap<Reverse<u64>>,
     pub(crate) units: u64,
     /// Of their payloads; dead letters have their own count.
     pub(crate) payload_bytes: u64,
@@ -121,6 +125,33 @@ impl Jobs {
         let group = groups.get_mut(entry.group);
         self.rounds.grow(group.line_len());
         self.ranks.insert(&mut group.waiting, entry.place(id), entry.weight);
+        self.by_age.push(Reverse(id));
+        if self.by_age.len() as u64 > 2 * self.waiting + 1_024 {
+            self.forget_those_that_waited();
+        }
+    }
+
+    fn forget_those_that_waited(&mut self) {
+        let mut ids = std::mem::take(&mut self.by_age).into_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|Reverse(id)| self.waits(*id));
+        self.by_age = ids.into();
+    }
+
+    fn waits(&self, id: u64) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.stage == Stage::Waiting)
+    }
+
+    /// When the oldest of those that wait was enqueued.
+    pub(crate) fn oldest(&mut self) -> Option<Timestamp> {
+        while let Some(Reverse(id)) = self.by_age.peek().copied() {
+            if self.waits(id) {
+                return self.entries.get(&id).map(|entry| entry.enqueued_at);
+            }
+            self.by_age.pop();
+        }
+        None
     }
 
     /// Puts a job among those of its group that may not start before a time.

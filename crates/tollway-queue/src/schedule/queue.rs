@@ -147,6 +147,7 @@ impl Queue {
                 outcomes.into_iter().map(settle).collect::<Vec<_>>().into()
             }
             Operation::Progress(token, progress) => self.progress(token, progress).into(),
+            Operation::Hold(token, wait) => self.hold(token, wait, scope).into(),
             Operation::Cancel(id) => self.cancel(id, scope).into(),
             Operation::Job(id) => self.job(id, scope).into(),
             Operation::Peek { group, max } => self.peek(&group, max, scope).into(),

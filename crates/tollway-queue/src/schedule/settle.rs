@@ -1,5 +1,7 @@
 //! What becomes of a lease: done, failed, refused by the upstream, given back, expired.
 
+use std::time::Duration;
+
 use tollway_core::Timestamp;
 
 use super::change::{Change, QueueChange};
@@ -37,17 +39,39 @@ impl Queue {
             }
             Outcome::Limited { wait } => {
                 self.totals.limited += 1;
-                let until = scope.now.after(wait);
                 let number = self.jobs.of(id).group;
                 let group = self.groups.get_mut(number);
-                group.blocked_until = group.blocked_until.max(until);
                 let (gates, limits) = group.gates_mut(&self.settings.group_limits);
                 gates.told(limits, running.leased_at, wait, scope.now);
-                scope.group_changed(&group.name);
+                self.block(number, wait, scope);
                 self.put_back_uncharged(id, &running, scope)
             }
             Outcome::Released => self.put_back_uncharged(id, &running, scope),
         }
+    }
+
+    /// Has the group of a job that runs wait; whether its lease holds.
+    pub(crate) fn hold(
+        &mut self,
+        token: LeaseToken,
+        wait: Duration,
+        scope: &mut Scope<'_>,
+    ) -> bool {
+        let holds = self.holds(token);
+        if holds {
+            let number = self.jobs.of(token.id.0).group;
+            self.block(number, wait, scope);
+            self.place_group(number, scope.now);
+        }
+        holds
+    }
+
+    /// Lets a group start nothing for as long as its upstream said. Its place among the groups is
+    /// for the caller to find.
+    fn block(&mut self, number: u32, wait: Duration, scope: &mut Scope<'_>) {
+        let group = self.groups.get_mut(number);
+        group.blocked_until = group.blocked_until.max(scope.now.after(wait));
+        scope.group_changed(&group.name);
     }
 
     /// A settlement may be sent twice when its answer was lost.

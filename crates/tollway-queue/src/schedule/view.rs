@@ -133,7 +133,8 @@ impl Queue {
     }
 
     /// The figures of the queue and of a page of its groups.
-    pub(crate) fn stats(&self, after: Option<&Group>, max: usize, now: Timestamp) -> Stats {
+    pub(crate) fn stats(&mut self, after: Option<&Group>, max: usize, now: Timestamp) -> Stats {
+        let oldest = self.jobs.oldest();
         let mut page: Vec<GroupStats> = self
             .groups
             .after(after)
@@ -154,6 +155,7 @@ impl Queue {
             dead: self.history.dead.len() as u64,
             done: self.history.done.len() as u64,
             totals: self.totals,
+            oldest,
             next: self.wake.next,
             after: page.last().filter(|_| more).map(|last| last.group.clone()),
             groups: page,

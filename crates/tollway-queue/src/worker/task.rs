@@ -1,5 +1,7 @@
 //! A job in the hands of a handler.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
 use crate::{Error, Lease, Progress, Queue};
@@ -13,7 +15,7 @@ pub struct Task {
 }
 
 impl Task {
-    pub(super) const fn new(lease: Lease, queue: Queue, cancelled: watch::Receiver<bool>) -> Self {
+    pub(crate) const fn new(lease: Lease, queue: Queue, cancelled: watch::Receiver<bool>) -> Self {
         Self { lease, queue, cancelled }
     }
 
@@ -34,6 +36,16 @@ impl Task {
     /// If the backend fails.
     pub async fn progress(&self, done: u64, total: u64) -> Result<bool, Error> {
         self.queue.progress(self.lease.token(), Progress { done, total }).await
+    }
+
+    /// Has the job's group start nothing for this long: the answer to its call said that the limit
+    /// is spent. Whether the job's lease still holds.
+    ///
+    /// # Errors
+    ///
+    /// If the backend fails.
+    pub async fn hold_group(&self, wait: Duration) -> Result<bool, Error> {
+        self.queue.hold(self.lease.token(), wait).await
     }
 
     /// Waits until somebody cancels the job. The handler should end then; whatever it says, the job

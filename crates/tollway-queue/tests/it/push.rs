@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tollway_core::{Clock, Timestamp};
-use tollway_queue::push::{Push, PushTarget};
+use tollway_queue::push::{Keep, Push, PushTarget, method};
 use tollway_queue::{Embedded, JobId, JobState, NewJob, Queue, QueueSettings, Worker};
 use tollway_testkit::servers::Certificate;
 
@@ -36,22 +36,34 @@ fn target(
     let url = format!("{scheme}://{}/hook", listener.local_addr().unwrap());
     let (told, heard) = mpsc::channel();
     std::thread::spawn(move || {
+        // Connections stay open, so that an answer that says it is longer than it is never ends.
+        let mut open: Vec<Box<dyn std::any::Any>> = Vec::new();
         for answer in answers {
-            let (stream, _) = listener.accept().unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
             let request = match &tls {
-                None => serve(stream, answer),
+                None => {
+                    let request = serve(&mut stream, answer);
+                    open.push(Box::new(stream));
+                    request
+                }
                 Some(tls) => {
                     let session = ServerConnection::new(Arc::clone(tls)).unwrap();
-                    serve(StreamOwned::new(session, stream), answer)
+                    let mut session = StreamOwned::new(session, stream);
+                    let request = serve(&mut session, answer);
+                    open.push(Box::new(session));
+                    request
                 }
             };
             told.send(request).unwrap();
+        }
+        loop {
+            std::thread::park();
         }
     });
     (url, heard)
 }
 
-fn serve(mut stream: impl Read + Write, answer: &str) -> String {
+fn serve(stream: &mut (impl Read + Write), answer: &str) -> String {
     let mut request = Vec::new();
     let mut chunk = [0; 4_096];
     while !request.ends_with(b"payload") {
@@ -73,14 +85,24 @@ async fn push_to(
     tls: Option<Arc<ServerConfig>>,
     change: impl FnOnce(PushTarget) -> PushTarget,
 ) -> (Queue, JobId, Vec<String>) {
+    push_jobs(1, answers, tls, change).await
+}
+
+async fn push_jobs(
+    jobs: usize,
+    answers: Vec<&'static str>,
+    tls: Option<Arc<ServerConfig>>,
+    change: impl FnOnce(PushTarget) -> PushTarget,
+) -> (Queue, JobId, Vec<String>) {
     let count = answers.len();
     let (url, heard) = target(answers, tls);
     let queue = Queue::new(Arc::new(Embedded::memory()), Arc::new(System), queue("push"));
     let mut settings = QueueSettings::with_limit("concurrent 1".parse().unwrap());
     settings.backoff = tollway_queue::Backoff::fixed(Duration::from_millis(1));
     queue.put(settings).await.unwrap();
-    let id = queue.enqueue(NewJob::new(group("g"), "payload")).await.unwrap().id;
-    let target = change(PushTarget { keep_result: true, ..PushTarget::new(url) });
+    let jobs = vec![NewJob::new(group("g"), "payload"); jobs];
+    let id = queue.enqueue_all(jobs).await.unwrap()[0].id;
+    let target = change(PushTarget { keep: Keep::Body, ..PushTarget::new(url) });
     let push = Push::new(&target).unwrap();
     let all = tokio::task::spawn_blocking(move || {
         let take = |_| heard.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -137,13 +159,90 @@ async fn a_profile_reads_what_a_refusal_says_in_its_own_way() {
                    x-ratelimit-reset-after: 0.25\r\nx-ratelimit-bucket: abcd\r\n\
                    content-length: 0\r\nconnection: close\r\n\r\n";
     let discord =
-        |target| PushTarget { profile: Some("discord".to_owned()), keep_result: false, ..target };
+        |target| PushTarget { profile: Some("discord".to_owned()), keep: Keep::Nothing, ..target };
     let begin = std::time::Instant::now();
     let (queue, _, requests) = push_to(vec![refusal, OK], None, discord).await;
     assert!(begin.elapsed() >= Duration::from_millis(250), "the group waited");
     assert!(requests[1].to_lowercase().contains("tollway-attempt: 2"));
     let totals = queue.stats(None, 0).await.unwrap().totals;
     assert_eq!((totals.limited, totals.failed, totals.done), (1, 0, 1));
+}
+
+#[tokio::test]
+async fn a_call_has_the_method_and_the_filled_url_of_its_target() {
+    let put = |target: PushTarget| PushTarget {
+        url: format!("{}/{{group}}/{{id}}", target.url),
+        method: method("PUT").unwrap(),
+        ..target
+    };
+    let (_, _, requests) = push_to(vec![OK], None, put).await;
+    assert!(requests[0].starts_with("PUT /hook/g/1 HTTP/1.1"), "{}", requests[0]);
+}
+
+#[tokio::test]
+async fn a_group_waits_after_an_answer_that_says_its_limit_is_spent() {
+    let last = "HTTP/1.1 200 OK\r\nratelimit-remaining: 0\r\nratelimit-reset: 1\r\n\
+                content-length: 0\r\nconnection: close\r\n\r\n";
+    let begin = std::time::Instant::now();
+    let (queue, _, _) = push_jobs(2, vec![last, OK], None, |target| target).await;
+    assert!(begin.elapsed() >= Duration::from_secs(1), "the group waited");
+    let totals = queue.stats(None, 0).await.unwrap().totals;
+    assert_eq!((totals.limited, totals.failed, totals.done), (0, 0, 2));
+}
+
+/// What such an answer makes of its job.
+async fn state_after(answer: &'static str, keep: Keep) -> JobState {
+    let change = |target| PushTarget {
+        keep,
+        keep_fields: vec![http::HeaderName::from_static("x-request-id")],
+        timeout: Duration::from_millis(300),
+        ..target
+    };
+    let (queue, id, _) = push_to(vec![answer], None, change).await;
+    queue.job(id).await.unwrap().unwrap().state
+}
+
+#[tokio::test]
+async fn what_is_told_of_an_answer_is_kept_with_the_job() {
+    let created = "HTTP/1.1 201 Created\r\nx-request-id: r1\r\ncontent-length: 2\r\n\
+                   connection: close\r\n\r\nhi";
+    let state = state_after(created, Keep::Answer).await;
+    let expected = r#"{"body":"hi","headers":{"x-request-id":"r1"},"status":201}"#;
+    assert!(matches!(&state, JobState::Done { result: Some(r), .. } if r == expected), "{state:?}");
+    let missing = "HTTP/1.1 404 Not Found\r\nx-request-id: r2\r\ncontent-length: 7\r\n\
+                   connection: close\r\n\r\nunknown";
+    let state = state_after(missing, Keep::Nothing).await;
+    let expected = "the target answered 404 Not Found; x-request-id: r2; unknown";
+    assert!(matches!(&state, JobState::Dead { reason, .. } if reason == expected), "{state:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_never_ends_counts_by_its_status() {
+    // To call again, because the rest does not come, would do twice what was done.
+    let endless = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbegin";
+    let state = state_after(endless, Keep::Body).await;
+    assert!(matches!(&state, JobState::Done { result: Some(r), .. } if r == "begin"), "{state:?}");
+    let gone = "HTTP/1.1 410 Gone\r\ntransfer-encoding: chunked\r\n\r\n5\r\nbegin\r\n";
+    let state = state_after(gone, Keep::Nothing).await;
+    let expected = "the target answered 410 Gone; begin";
+    assert!(matches!(&state, JobState::Dead { reason, .. } if reason == expected), "{state:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_fill_the_url_is_dead_and_nothing_is_called() {
+    let (url, heard) = target(vec![OK], None);
+    let queue =
+        Queue::new(Arc::new(Embedded::memory()), Arc::new(System), crate::world::queue("q"));
+    queue.put(QueueSettings::default()).await.unwrap();
+    let id = queue.enqueue(NewJob::new(group("../up"), "payload")).await.unwrap().id;
+    let push = Push::new(&PushTarget::new(format!("{url}/{{group}}"))).unwrap();
+    let stopped = async {
+        while !matches!(queue.job(id).await.unwrap().unwrap().state, JobState::Dead { .. }) {
+            tokio::task::yield_now().await;
+        }
+    };
+    Worker::new(queue.clone()).run(push, stopped).await.unwrap();
+    assert!(heard.try_recv().is_err());
 }
 
 #[tokio::test]

@@ -55,6 +55,8 @@ macro_rules! rules {
 rules! {
     on every backend:
     a_group_starts_its_jobs_by_priority_and_then_in_order
+    the_age_of_the_oldest_job_is_that_of_those_that_wait
+    a_group_whose_limit_an_answer_calls_spent_waits_and_its_job_goes_on
     a_delayed_job_takes_its_place_when_its_time_comes
     an_expired_lease_returns_its_job_to_the_head_and_keeps_its_slot_for_a_window
     a_heartbeat_prolongs_a_lease_and_a_lost_one_says_so
@@ -198,6 +200,41 @@ fn a_limited_job_returns_to_the_head_uncharged_and_its_group_waits(at: At) {
     let again = bench.lease(after(8.0));
     let seen: Vec<_> = again.iter().map(|l| (l.id.0, l.failures, l.attempt)).collect();
     assert_eq!(seen, [(first, 0, 2), (second, 0, 2)]);
+}
+
+fn the_age_of_the_oldest_job_is_that_of_those_that_wait(at: At) {
+    let bench = Bench::new(at, "slots 1/10s");
+    let oldest = |now| get(bench.queues().stats(&bench.name, None, 0, now)).oldest;
+    assert_eq!(oldest(START), None);
+    let first = bench.put(job("g"), START);
+    bench.put(job("g").after(Duration::from_secs(60)), START);
+    bench.put(job("g"), after(2.0));
+    bench.put(job("other"), after(3.0));
+    assert_eq!(oldest(after(4.0)), Some(START));
+    let leases = bench.lease(after(4.0));
+    assert_eq!(leases.len(), 2);
+    assert_eq!(oldest(after(5.0)), Some(after(2.0)), "neither what runs nor what is delayed waits");
+    let first = leases.iter().find(|lease| lease.id.0 == first).expect("leased").token();
+    bench.settle(first, Outcome::Released, after(6.0));
+    assert_eq!(oldest(after(6.0)), Some(START), "it waits again");
+}
+
+fn a_group_whose_limit_an_answer_calls_spent_waits_and_its_job_goes_on(at: At) {
+    let bench = Bench::new(at, "slots 5/10s");
+    let first = bench.put(job("g"), START);
+    let lease = bench.lease(START).remove(0);
+    let hold = |seconds, now| {
+        let wait = Duration::from_secs(seconds);
+        get(bench.queues().hold(&bench.name, lease.token(), wait, now))
+    };
+    assert!(hold(7, after(1.0)));
+    assert!(hold(2, after(1.0)), "the longest wait counts");
+    assert_eq!(bench.settle(lease.token(), DONE, after(1.0)), Settled::Done);
+    bench.put(job("g"), after(1.0));
+    bench.put(job("other"), after(1.0));
+    assert_eq!(bench.lease(after(7.9)).len(), 1, "other groups do not wait");
+    assert!(!hold(60, after(7.9)), "job {first} is over");
+    assert_eq!(bench.lease(after(8.0)).len(), 1);
 }
 
 fn a_waiting_job_is_cancelled_at_once_and_a_running_one_by_its_worker(at: At) {

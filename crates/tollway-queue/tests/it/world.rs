@@ -132,6 +132,7 @@ pub(crate) trait AtMoment: Backend {
         heartbeat(tokens: &[LeaseToken]) -> Vec<Beat> = Heartbeat(tokens.to_vec());
         settle(outcomes: Vec<(LeaseToken, Outcome)>) -> Vec<Settled> = Settle(outcomes);
         progress(token: LeaseToken, progress: Progress) -> bool = Progress(token, progress);
+        hold(token: LeaseToken, wait: Duration) -> bool = Hold(token, wait);
         cancel(id: JobId) -> Cancelled = Cancel(id);
         job(id: JobId) -> Option<Job> = Job(id);
         peek(group: &Group, max: usize) -> Vec<Job> = Peek { group: group.clone(), max };

@@ -31,6 +31,8 @@ export async function eventually(what, condition) {
 
 export class Service {
   #child = null;
+  /** What it has logged. */
+  log = "";
 
   constructor(port, toml, env = {}) {
     this.folder = mkdtempSync(join(tmpdir(), "tollway-e2e-"));
@@ -49,7 +51,11 @@ export class Service {
   async start(env = this.env) {
     this.env = env;
     const args = ["serve", "--config", join(this.folder, "tollway.toml"), "--http", `127.0.0.1:${this.port}`, "--grpc", "off", "--resp", "off"];
-    this.#child = spawn(binary, args, { env: { ...process.env, ...env }, stdio: ["ignore", "ignore", "inherit"] });
+    this.#child = spawn(binary, args, { env: { ...process.env, ...env }, stdio: ["ignore", "ignore", "pipe"] });
+    this.#child.stderr.on("data", (piece) => {
+      this.log += piece;
+      process.stderr.write(piece);
+    });
     await eventually("the service answers", async () => (await this.request("GET", "/healthz").catch(() => null))?.status === 200);
   }
 

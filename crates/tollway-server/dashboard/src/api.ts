@@ -13,6 +13,7 @@ export interface Tick {
   draining: boolean;
   config_error: string | null;
   amended_keys: number;
+  queues: QueueSums | null;
   top?: { allowed: Ranked[]; denied: Ranked[] };
 }
 
@@ -26,10 +27,29 @@ export interface Store {
   refused?: number;
 }
 
+/** The sums over all queues; started and done per second. */
+export interface QueueSums {
+  queues: number;
+  waiting: number;
+  delayed: number;
+  running: number;
+  dead: number;
+  started: number;
+  done: number;
+  oldest_ms: number;
+}
+
 /** A key and its decisions per minute, over the last minute and the last five. */
 export interface Ranked { key: string; rate_1m: number; rate_5m: number }
 
-export interface Session { role: "read" | "check" | "admin"; open: boolean; version: string; upstream: boolean }
+export interface Session { role: "read" | "check" | "admin"; open: boolean; version: string; upstream: boolean; queues: boolean; policies: boolean }
+
+/** Whether whoever looks may change anything: not without a token, even where none is needed to look. */
+export const mayChange = (session: Session | null): boolean => session !== null && session.role === "admin" && !session.open;
+
+/** Why nothing can be changed. */
+export const whyNot = (session: Session | null): string =>
+  session?.open ? "Changes need a token: start the service with TOLLWAY_TOKEN." : "Changes need the role admin.";
 
 export interface History {
   at_ms: number[];
@@ -93,10 +113,19 @@ function fields(): Record<string, string> {
 export const unauthorized: { tell: () => void } = { tell: () => undefined };
 
 export async function call<T>(path: string, body?: unknown, accept: number[] = []): Promise<T> {
-  const init: RequestInit = { headers: fields(), signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" };
+  return ask<T>(body === undefined ? "GET" : "POST", path, body, accept);
+}
+
+/** Takes something away. */
+export async function remove<T>(path: string): Promise<T> {
+  return ask<T>("DELETE", path, undefined, []);
+}
+
+async function ask<T>(method: string, path: string, body: unknown, accept: number[]): Promise<T> {
+  const init: RequestInit = { method, headers: fields(), signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" };
   if (body !== undefined) {
     const headers = { ...fields(), "content-type": "application/json" };
-    Object.assign(init, { method: "POST", headers, body: JSON.stringify(body) });
+    Object.assign(init, { headers, body: JSON.stringify(body) });
   }
   let answer: Response;
   try {

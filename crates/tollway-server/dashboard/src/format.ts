@@ -5,6 +5,9 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (number: number): string => (number < 100_000 ? whole.format(number) : short.format(number));
 
+/** Something per second, with a decimal where that says more. */
+export const rate = (number: number): string => (number < 10 && !Number.isInteger(number) ? number.toFixed(1) : count(number));
+
 export function micros(us: number): string {
   if (us <= 0) return "–";
   const [value, unit]: [number, string] = us < 1_000 ? [us, "µs"] : us < 1_000_000 ? [us / 1_000, "ms"] : [us / 1_000_000, "s"];
@@ -25,6 +28,13 @@ export function duration(ms: number): string {
     }
   }
   return parts.join(" ");
+}
+
+/** A moment as one reads it: the time, and the day if that is another one. */
+export function moment(at_ms: number): string {
+  const [at, now] = [new Date(at_ms), new Date()];
+  const day = at.toDateString() === now.toDateString() ? "" : `${at.toLocaleDateString("en-CA")} `;
+  return day + clock(at_ms);
 }
 
 export const clock = (at_ms: number): string => new Date(at_ms).toLocaleTimeString("en-GB");

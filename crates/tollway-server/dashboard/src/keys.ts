@@ -1,6 +1,6 @@
 // One key: how it stands under each policy, and what an administrator may change about it.
 
-import { call, type Session, type Standing } from "./api";
+import { call, mayChange, whyNot, type Session, type Standing } from "./api";
 import { h, replace, settled, table } from "./dom";
 import { duration, keyHex, keyText } from "./format";
 import { Notice, Pager, policyLink, type View } from "./view";
@@ -78,7 +78,7 @@ export class Keys implements View {
     if (title) replace(title, "Key ", h("code", { class: "key" }, keyText(this.#hex)), found.banned ? h("span", { class: "badge bad" }, "banned") : null);
     this.#pager.showing(found.matched, found.standings.length);
     this.#showActions(found.banned);
-    const mayChange = this.#mayChange();
+    const isAdmin = mayChange(this.#session);
     replace(this.#standings, table("How the key stands", [
       { title: "Policy", cell: (row: Standing) => policyLink({ domain: "", policy: row.policy }) },
       { title: "State", cell: state },
@@ -86,20 +86,15 @@ export class Keys implements View {
       { title: "Next allowed in", numeric: true, cell: (row) => row.treatment === "banned" ? "never" : row.retry_after_ms === null ? "now" : duration(row.retry_after_ms) },
       { title: "Clear in", numeric: true, cell: (row) => duration(row.reset_after_ms) },
       { title: "Quota", minor: true, cell: (row) => row.own_quota ? `${row.quota} (its own)` : row.quota },
-      ...(mayChange ? [{ title: "Change", cell: (row: Standing) => this.#changes(row) }] : []),
+      ...(isAdmin ? [{ title: "Change", cell: (row: Standing) => this.#changes(row) }] : []),
     ], found.standings, "No policy matches."));
   }
 
-  #mayChange(): boolean {
-    return this.#session !== null && this.#session.role === "admin" && !this.#session.open;
-  }
-
   #showActions(banned: boolean): void {
-    if (this.#mayChange()) {
+    if (mayChange(this.#session)) {
       replace(this.#actions, h("button", { type: "button", id: "ban", click: () => void this.#ban(!banned) }, banned ? "Lift the ban" : "Ban this key"));
     } else {
-      const why = this.#session?.open ? "Changes need a token: start the service with TOLLWAY_TOKEN." : "Changes need the role admin.";
-      replace(this.#actions, h("span", { class: "hint" }, why));
+      replace(this.#actions, h("span", { class: "hint" }, whyNot(this.#session)));
     }
   }
 

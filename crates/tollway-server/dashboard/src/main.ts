@@ -23,11 +23,13 @@ const banner = byId("banner");
 const dialog = byId<HTMLDialogElement>("token-dialog");
 let current: View | null = null;
 let seen = false;
+/** Whether the service has queues and nothing to decide: then they are what one comes for. */
+let onlyQueues = false;
 
 function navigate(): void {
   const [name = "", ...rest] = location.hash.slice(1).split("/");
   if (name === "main") return;
-  const view = views[name] ?? views.overview;
+  const view = views[name] ?? (onlyQueues ? views.queues : views.overview);
   if (!view) return;
   if (view !== current) {
     replace(main, view.element);
@@ -87,6 +89,9 @@ async function greet(): Promise<void> {
     const session = await call<Session>("/dashboard/session");
     for (const view of Object.values(views)) view.session?.(session);
     byId("token-button").hidden = session.open;
+    const before = onlyQueues;
+    onlyQueues = session.queues && !session.policies;
+    if (before !== onlyQueues && location.hash === "") navigate();
   } catch {
     // Without an answer the link says so; without a token the dialog does.
   }

@@ -1,9 +1,9 @@
 // The first view: how many decisions, how fast, which keys, how the store is.
 
-import { call, type History, type Ranked, type Session, type Tick } from "./api";
+import { call, type History, type QueueSums, type Ranked, type Session, type Tick } from "./api";
 import { Chart } from "./chart";
 import { h, replace, say, table } from "./dom";
-import { count, keyText, micros } from "./format";
+import { count, duration, keyText, micros, rate } from "./format";
 import { policyLink, Rising, type View } from "./view";
 
 const NAMES = { allowed: "allowed", denied: "denied", shadow: "shadow-denied" } as const;
@@ -23,6 +23,17 @@ export class Overview implements View {
     latency: tile("Time to decide, p99", "latency"),
     store: tile("Store", "store"),
   };
+  /** In place of those, where nothing is decided and jobs wait. */
+  readonly #queueTiles = {
+    waiting: tile("Jobs waiting", "waiting"),
+    running: tile("Jobs running", "running"),
+    started: tile("Started per second", "started"),
+    oldest: tile("Oldest job waits", "oldest"),
+    dead: tile("Dead letters", "dead"),
+  };
+  readonly #tileRow = h("div", { class: "tiles" });
+  readonly #ofPolicies: HTMLElement[];
+  readonly #onlyQueues = h("p", { class: "note" }, "This service has queues and no policy. ", h("a", { href: "#queues" }, "Look at the queues"), ".");
   readonly #subject = h("h3", { id: "chart-title" }, "Decisions per second, all policies");
   readonly #all = h("a", { href: "#overview", class: "button", hidden: true }, "Show all policies");
   readonly #busiest = h("div");
@@ -39,15 +50,27 @@ export class Overview implements View {
   ], "time to decide", 10, true);
 
   constructor() {
-    replace(this.element,
-      h("h2", { id: "overview-title", class: "hidden" }, "Overview"),
-      h("div", { class: "tiles" }, ...Object.values(this.#tiles).map((one) => one.element)),
+    const time = h("div", { class: "card" }, h("h3", {}, "Time to decide"), this.#latency.element);
+    this.#ofPolicies = [
       h("div", { class: "card" }, h("div", { class: "bar" }, this.#subject, this.#all), this.#decisions.element),
-      h("div", { class: "pair" },
-        h("div", { class: "card" }, h("h3", {}, "Time to decide"), this.#latency.element),
-        h("div", { class: "card" }, h("h3", {}, "Store and service"), this.#health)),
+      time,
       h("div", { class: "card" }, h("h3", {}, "Busiest policies"), this.#busiest),
-      this.#keys);
+      this.#keys,
+    ];
+    const [decisions, , ...rest] = this.#ofPolicies;
+    replace(this.element,
+      h("h2", { id: "overview-title", class: "hidden" }, "Overview"), this.#tileRow, this.#onlyQueues, decisions,
+      h("div", { class: "pair" }, time, h("div", { class: "card" }, h("h3", {}, "Store and service"), this.#health)),
+      ...rest);
+    this.#showParts(false);
+  }
+
+  /** Shows what belongs to decisions, or to queues where there is nothing to decide. */
+  #showParts(onlyQueues: boolean): void {
+    const tiles = onlyQueues ? this.#queueTiles : this.#tiles;
+    replace(this.#tileRow, ...Object.values(tiles).map((one) => one.element));
+    for (const part of this.#ofPolicies) part.hidden = onlyQueues;
+    this.#onlyQueues.hidden = !onlyQueues;
   }
 
   show(argument: string): void {
@@ -60,6 +83,7 @@ export class Overview implements View {
 
   session(session: Session): void {
     this.#session = session;
+    this.#showParts(session.queues && !session.policies);
     if (session.role !== "admin") {
       replace(this.#keys, h("p", { class: "note" }, "The busiest and the most denied keys are shown to the role admin."));
     }
@@ -80,6 +104,7 @@ export class Overview implements View {
     this.#tiles.denied.set(count(tick.recent[1]), `${count(tick.totals[1])} in all`);
     this.#tiles.shadow.set(count(tick.recent[2]), `${count(tick.totals[2])} in all`);
     this.#tiles.latency.set(micros(tick.latency_us[1]), `median ${micros(tick.latency_us[0])}`);
+    if (tick.queues) this.#showQueues(tick.queues);
     this.#showStore(tick);
     this.#latency.add(tick.at_ms, tick.latency_us);
     if (!this.#policy) this.#decisions.add(tick.at_ms, tick.recent);
@@ -91,6 +116,16 @@ export class Overview implements View {
     if (tick.top && this.#session?.role === "admin") {
       replace(this.#keys, ranking("Most denied keys", "Denied", tick.top.denied), ranking("Busiest keys", "Allowed", tick.top.allowed));
     }
+  }
+
+  #showQueues(sums: QueueSums): void {
+    const tiles = this.#queueTiles;
+    tiles.waiting.set(count(sums.waiting), `${count(sums.delayed)} delayed`);
+    tiles.running.set(count(sums.running), `${count(sums.queues)} ${sums.queues === 1 ? "queue" : "queues"}`);
+    tiles.started.set(rate(sums.started), `${rate(sums.done)} done`);
+    tiles.oldest.set(sums.oldest_ms > 0 ? duration(sums.oldest_ms) : "none", sums.waiting > 0 ? "since it was enqueued" : "nothing waits");
+    tiles.dead.set(count(sums.dead), "failed for good");
+    tiles.dead.element.classList.toggle("alarm", sums.dead > 0);
   }
 
   #showStore(tick: Tick): void {

@@ -52,12 +52,12 @@ export class CursorPager {
   #cursors: string[] = [""];
   #next: string | null = null;
 
-  constructor(readonly size: number, readonly onChange: () => void) {}
+  constructor(readonly size: number, readonly onChange: () => void, readonly parameter = "cursor") {}
 
   /** What to ask for. */
   get query(): string {
     const cursor = this.#cursors.at(-1) ?? "";
-    return cursor ? `max=${this.size}&cursor=${encodeURIComponent(cursor)}` : `max=${this.size}`;
+    return cursor ? `max=${this.size}&${this.parameter}=${encodeURIComponent(cursor)}` : `max=${this.size}`;
   }
 
   restart(): void {

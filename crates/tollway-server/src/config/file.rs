@@ -328,8 +328,12 @@ impl Draft {
         if token.is_empty() {
             return Err(place.wrong("the token is empty"));
         }
+        let (name, role) = (inner.text("name"), role.unwrap_or(Role::Read));
         inner.finish();
-        self.settings.auth.add(&token, role.unwrap_or(Role::Read));
+        match name {
+            Some(name) => self.settings.auth.add_named(&token, role, &name),
+            None => self.settings.auth.add(&token, role),
+        }
         Ok(())
     }
 
@@ -362,8 +366,11 @@ impl Draft {
         listen.check_apart(&self.listen_fields, overrides, finding);
         let mut settings = self.settings;
         settings.hosts = listen.hosts(&over, finding);
-        for (token, role) in [(&over.token, Role::Admin), (&over.read_token, Role::Read)] {
-            token.iter().for_each(|token| settings.auth.add(token, role));
+        for (token, role, name) in [
+            (&over.token, Role::Admin, "TOLLWAY_TOKEN"),
+            (&over.read_token, Role::Read, "TOLLWAY_READ_TOKEN"),
+        ] {
+            token.iter().for_each(|token| settings.auth.add_named(token, role, name));
         }
         if settings.auth.is_open() {
             listen.guard(finding);

@@ -19,6 +19,7 @@ mod line_starts;
 mod listen;
 mod names;
 mod policies;
+mod push;
 mod queues;
 mod reader;
 mod stores;

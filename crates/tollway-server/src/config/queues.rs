@@ -19,11 +19,11 @@
 
 use std::collections::HashSet;
 
-use tollway_queue::push::{Push, PushTarget};
 use tollway_queue::{Limit, QueueName, QueueSettings};
 
 use super::error::ConfigError;
 use super::names::Names;
+use super::push;
 use super::reader::{ConfigValue, Table};
 use crate::queues::{PlannedQueue, QueuePlan};
 
@@ -84,47 +84,18 @@ fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {
     table.set("keep_dead", &mut retention.dead_age, ConfigValue::duration);
     table.set("keep_dead_max", &mut retention.dead_max, ConfigValue::number);
     let mut push = None;
-    table.set("push", &mut push, |place| push_target(place).map(Some));
-    if let Some(target) = &mut push {
-        target.result_bytes = target.result_bytes.min(settings.payload_max as usize);
-    }
+    table.set("push", &mut push, |place| push::target(place, settings.payload_max).map(Some));
     table.finish();
     table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
     let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
     Ok(PlannedQueue { name, settings, push })
 }
 
-/// The certificates in a file.
-fn roots(place: &ConfigValue<'_>) -> Result<String, ConfigError> {
-    let path = place.text()?;
-    std::fs::read_to_string(&path)
-        .map_err(|error| place.wrong(format!("{path} cannot be read: {error}")))
-}
-
-fn push_target(place: &ConfigValue<'_>) -> Result<PushTarget, ConfigError> {
-    let table = place.table()?;
-    let url = table.tell(table.need("url").and_then(|place| place.text()));
-    let mut target = PushTarget::new(url.clone().unwrap_or_default());
-    table.set("timeout", &mut target.timeout, ConfigValue::duration);
-    table.set("concurrency", &mut target.concurrency, ConfigValue::number);
-    table.set("content_type", &mut target.content_type, ConfigValue::text);
-    table.set("keep_result", &mut target.keep_result, ConfigValue::boolean);
-    table.set("profile", &mut target.profile, |place| place.text().map(Some));
-    table.set("roots", &mut target.roots_pem, |place| roots(place).map(Some));
-    table.finish();
-    if target.concurrency == 0 {
-        table.note("concurrency must be at least 1");
-    }
-    if url.is_some() {
-        Push::new(&target).map_err(|error| table.wrong(error.to_string()))?;
-    }
-    Ok(target)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use tollway_queue::push::{FieldText, Keep, PushBody, PushTarget, Secret};
     use tollway_queue::{Backoff, Retention};
 
     use super::*;
@@ -163,12 +134,20 @@ mod tests {
         keep_dead = "6d"
         keep_dead_max = 15
         [queues.push]
-        url = "http://127.0.0.1:9/hook"
+        url = "http://127.0.0.1:9/hook/{group}"
+        method = "PUT"
+        body = "payload.data"
         timeout = "8s"
         concurrency = 3
         content_type = "text/plain"
-        keep_result = true
+        keep_result = "answer"
+        keep_headers = ["x-request-id"]
         profile = "discord"
+        allow_target = true
+        origins = ["https://api.example.com"]
+        [queues.push.headers]
+        x-reason = "{payload.why}"
+        authorization = { env = "CARGO_PKG_NAME", prefix = "Bot " }
     "#;
 
     #[test]
@@ -198,15 +177,26 @@ mod tests {
                 dead_max: 15,
             },
         };
+        let secret = Secret::new("Bot ", env!("CARGO_PKG_NAME")).unwrap();
         let push = PushTarget {
+            url: "http://127.0.0.1:9/hook/{group}".to_owned(),
+            method: "PUT".parse().unwrap(),
+            fields: vec![
+                ("x-reason".parse().unwrap(), FieldText::Text("{payload.why}".to_owned())),
+                ("authorization".parse().unwrap(), FieldText::Secret(secret)),
+            ],
+            body: Some(PushBody::Field("data".to_owned())),
+            allow_target: true,
+            origins: vec!["https://api.example.com".to_owned()],
             profile: Some("discord".to_owned()),
+            roots_pem: None,
             timeout: Duration::from_secs(8),
             concurrency: 3,
             content_type: "text/plain".to_owned(),
-            keep_result: true,
+            keep: Keep::Answer,
+            keep_fields: vec!["x-request-id".parse().unwrap()],
             // What is kept of an answer is at most as long as a payload.
             result_bytes: 1_234,
-            ..PushTarget::new("http://127.0.0.1:9/hook")
         };
         let name = "roles".parse().unwrap();
         assert_eq!(plan.queues, [PlannedQueue { name, settings, push: Some(push) }]);
@@ -228,6 +218,21 @@ mod tests {
             (format!("{push}profile = \"nobody\"\n"), "nobody"),
             (format!("{push}content_type = \"a\\nb\"\n"), "media type"),
             (format!("{push}keep_result = \"yes\"\n"), "keep_result"),
+            (format!("{push}method = \"CONNECT\"\n"), "CONNECT"),
+            (format!("{push}body = \"all\"\n"), "payload.FIELD"),
+            (format!("{push}keep_headers = [\"a b\"]\n"), "keep_headers"),
+            (format!("{push}allow_target = true\n"), "origins"),
+            (format!("{push}[queues.push.headers]\nhost = \"h\"\n"), "host"),
+            (format!("{push}[queues.push.headers]\nx = \"{{nobody}}\"\n"), "{nobody}"),
+            (format!("{push}[queues.push.headers]\nx = {{ env = \"NO_SUCH\" }}\n"), "NO_SUCH"),
+            (
+                format!("{push}[queues.push.headers]\nx = {{ file = \"/nowhere/x\" }}\n"),
+                "/nowhere/x",
+            ),
+            (
+                format!("{push}[queues.push.headers]\nx = {{ prefix = \"a\" }}\n"),
+                "either env or file",
+            ),
             (format!("{push}roots = \"/nowhere/ca.pem\"\n"), "/nowhere/ca.pem"),
             (format!("{push}redirects = true\n"), "redirects"),
         ] {

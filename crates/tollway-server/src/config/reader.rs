@@ -159,6 +159,12 @@ impl<'a> ConfigValue<'a> {
         json(self.node)
     }
 
+    /// A table whose names are the operator's: each with its place.
+    pub(super) fn entries(&self) -> Result<Vec<(&'a str, Self)>, ConfigError> {
+        let table = self.table()?;
+        Ok(table.entries.iter().map(|(name, node)| (&**name, table.at(name, node))).collect())
+    }
+
     /// A table.
     pub(super) fn table(&self) -> Result<Table<'a>, ConfigError> {
         let entries: &'a [(String, Node)] = match &self.node.value {

@@ -32,6 +32,7 @@ use tokio::sync::watch;
 
 use crate::auth::Role;
 use crate::http::{Call, Trouble};
+use crate::service::Service;
 
 pub(crate) use events::Events;
 use history::History;
@@ -81,8 +82,16 @@ pub(crate) fn session(call: Call<'_>) -> Result<(), Trouble> {
         "open": call.service().auth().is_open(),
         "version": env!("CARGO_PKG_VERSION"),
         "upstream": call.service().dashboard.proxy.is_some(),
+        "queues": call.service().queues().is_some(),
+        "policies": has_policies(call.service()),
     });
     reply(call, &json)
+}
+
+/// Whether there is anything to decide: a service may have queues alone.
+fn has_policies(service: &Service) -> bool {
+    let rules = service.enforcer.rules();
+    !rules.rules().is_empty() || rules.domains().next().is_some()
 }
 
 /// `GET /dashboard/history`: the last five minutes, of everything or of one policy.
@@ -106,6 +115,13 @@ pub(crate) fn history(call: Call<'_>) -> Result<(), Trouble> {
         "p99_us": history.points().map(|point| point.latency_us[1]).collect::<Vec<_>>(),
     });
     reply(call, &json)
+}
+
+/// `GET /dashboard/queue?queue=…`: the last five minutes of a queue.
+pub(crate) fn queue(call: Call<'_>) -> Result<(), Trouble> {
+    let name = text(&call, "queue")?.unwrap_or_default();
+    let past = call.service().queues().and_then(|queues| queues.watch().history(&name));
+    reply(call, &past.ok_or(Trouble::NotFound)?)
 }
 
 /// A parameter of the query; empty as if it were left out.

@@ -105,6 +105,7 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "draining": service.is_draining(),
         "config_error": service.reload_error(),
         "amended_keys": service.enforcer.rules().operator_changes().len(),
+        "queues": service.queues().and_then(|queues| queues.watch().sums()),
     })
 }
 

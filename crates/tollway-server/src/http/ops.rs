@@ -141,6 +141,7 @@ fn exposition(service: &Service) -> String {
         text.gauge("tollway_queue_store_full", help, f64::from(u8::from(health.is_full)));
         let help = "Commits of the queue file that failed.";
         text.counter("tollway_queue_commit_failures_total", help, health.failed_commits);
+        queues.watch().write(&mut text);
     }
     process::write(&mut text);
     text.finish()

@@ -42,6 +42,44 @@ pub(super) async fn on_queue(
     })
 }
 
+/// As [`on_queue`], for what operators change: it is logged with the name of whose token it was.
+/// Names in the path and the body are strangers' text, so they are escaped, and cut.
+pub(super) async fn operate(
+    call: Call<'_>,
+    action: &str,
+    handler: impl AsyncFnOnce(Call<'_>, &SignedQueue) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let (service, request, [_, named]) = (call.service(), call.request, call.parameters);
+    let queue = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?.into_owned();
+    on_queue(call, handler).await?;
+    let auth = service.auth();
+    let who = auth.name_of_field(request.fields.field("authorization"));
+    // A recurring job's body has a payload, which is nobody's to log; its name says enough.
+    let what = match (action, named) {
+        ("recurring", _) => name_in(request.body),
+        (_, "") => escaped(request.body),
+        (_, named) => escaped(named.as_bytes()),
+    };
+    tracing::info!(who, queue = escaped(queue.as_bytes()), action, what, "an operator's change");
+    Ok(())
+}
+
+/// The beginning of what strangers wrote, as ASCII without control characters.
+fn escaped(text: &[u8]) -> String {
+    const LENGTH_MAX: usize = 256;
+    text[..text.len().min(LENGTH_MAX)].escape_ascii().to_string()
+}
+
+fn name_in(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        name: std::borrow::Cow<'a, str>,
+    }
+    let named: Option<Named<'_>> = serde_json::from_slice(body).ok();
+    named.map_or_else(String::new, |named| escaped(named.name.as_bytes()))
+}
+
 /// Whether payloads, results and names may be shown: to those who may work on them. Who only reads
 /// figures, as Prometheus does, has no business with what customers send, nor with who they are.
 fn shown_to(call: &Call<'_>) -> Shown {

@@ -4,7 +4,7 @@
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
 use super::queues::leases::{self, Report, settle};
-use super::queues::{control, jobs, list_queues, look, on_queue};
+use super::queues::{control, jobs, list_queues, look, on_queue, operate as operate_queue};
 use super::reply::Reply;
 use super::request::{Call, Request};
 use super::{compat, gate, ops, pages};
@@ -83,13 +83,14 @@ routes! { call:
     EnqueueAll  "POST" "/v1/queues/{queue}/jobs/batch", CHECK =>
         on_queue(call, jobs::enqueue_batch).await;
     Job         "GET"  "/v1/queues/{queue}/jobs/{id}", READ => on_queue(call, look::job).await;
-    CancelJob   "DELETE" "/v1/queues/{queue}/jobs/{id}", CHECK => on_queue(call, jobs::cancel).await;
+    CancelJob   "DELETE" "/v1/queues/{queue}/jobs/{id}", CHECK =>
+        operate_queue(call, "cancel", jobs::cancel).await;
     // Groups are named after customers: a list of them is one of keys.
     Groups      "GET"  "/v1/queues/{queue}/groups", CHECK => on_queue(call, look::groups).await;
     PeekJobs    "GET"  "/v1/queues/{queue}/peek", READ => on_queue(call, look::peek).await;
     Dead        "GET"  "/v1/queues/{queue}/dead", READ => on_queue(call, look::dead).await;
     Revive      "POST" "/v1/queues/{queue}/dead/retry", ADMIN =>
-        on_queue(call, control::revive).await;
+        operate_queue(call, "retry", control::revive).await;
     Lease       "POST" "/v1/queues/{queue}/lease", CHECK => on_queue(call, leases::lease).await;
     Heartbeat   "POST" "/v1/queues/{queue}/heartbeat", CHECK =>
         on_queue(call, leases::heartbeat).await;
@@ -104,15 +105,22 @@ routes! { call:
     Release     "POST" "/v1/queues/{queue}/release", CHECK =>
         on_queue(call, async |call, queue| settle(call, queue, Report::Release).await).await;
     Pause       "POST" "/v1/queues/{queue}/pause", ADMIN =>
-        on_queue(call, async |call, queue| control::set_paused(call, queue, true).await).await;
+        operate_queue(call, "pause", async |call, queue| {
+            control::set_paused(call, queue, true).await
+        })
+        .await;
     Resume      "POST" "/v1/queues/{queue}/resume", ADMIN =>
-        on_queue(call, async |call, queue| control::set_paused(call, queue, false).await).await;
-    SetLimits   "POST" "/v1/queues/{queue}/limits", ADMIN => on_queue(call, control::limits).await;
+        operate_queue(call, "resume", async |call, queue| {
+            control::set_paused(call, queue, false).await
+        })
+        .await;
+    SetLimits   "POST" "/v1/queues/{queue}/limits", ADMIN =>
+        operate_queue(call, "limits", control::limits).await;
     Recurring   "GET"  "/v1/queues/{queue}/recurring", READ => on_queue(call, look::recurring).await;
     Recur       "POST" "/v1/queues/{queue}/recurring", ADMIN =>
-        on_queue(call, control::put_recurring).await;
+        operate_queue(call, "recurring", control::put_recurring).await;
     StopRecur   "DELETE" "/v1/queues/{queue}/recurring/{name}", ADMIN =>
-        on_queue(call, control::remove_recurring).await;
+        operate_queue(call, "end recurring", control::remove_recurring).await;
 
     // The page needs no role: it holds no data.
     Dashboard   "GET"  "/", None => assets::answer(call);
@@ -121,6 +129,7 @@ routes! { call:
     Icon        "GET"  "/dashboard/icon.svg", None => assets::answer(call);
     Session     "GET"  "/dashboard/session", READ => dashboard::session(call);
     History     "GET"  "/dashboard/history", READ => dashboard::history(call);
+    QueuePast   "GET"  "/dashboard/queue", READ => dashboard::queue(call);
     Policies    "GET"  "/dashboard/policies", READ => policies::list(call);
     Upstream    "GET"  "/dashboard/upstream", READ => proxy::buckets(call).await;
     Key         "POST" "/dashboard/key", READ => keys::look_up(call).await;

@@ -4,6 +4,7 @@
 --            'pause'      ARGV[4] '1' pauses, '0' resumes; ARGV[5], if given, the group
 --            'limits'     ARGV[4] group, ARGV[5] limits or ''
 --            'revive'     ARGV[4] id: whether there was such a dead letter
+--            'hold'       ARGV[4] id, ARGV[5] attempt, ARGV[6] wait: whether that lease holds
 --            'recur'      ARGV[4] name, ARGV[5] what, ARGV[6] when next
 --            'unrecur'    ARGV[4] name: whether there was one
 --            'fire'       ARGV[4] name, ARGV[5] when it was due, ARGV[6] when next ('' never):
@@ -93,6 +94,15 @@ elseif what == 'revive' then
   job_wait(g, id, j)
   call('ZADD', P .. 'i', 0, j.group)
   place(j.group)
+  save()
+  return reply(1)
+elseif what == 'hold' then
+  local lease = call('HGET', P .. 'r', ARGV[4])
+  local l = lease and lease_read(lease)
+  if not l or l.attempt ~= tonumber(ARGV[5]) then return reply(0) end
+  local g = group_load(l.group)
+  g.blocked, g.dirty = max(g.blocked, now + tonumber(ARGV[6])), true
+  place(l.group)
   save()
   return reply(1)
 elseif what == 'recur' then

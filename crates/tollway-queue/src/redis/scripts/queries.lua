@@ -38,6 +38,26 @@ local function paged(text)
   return text
 end
 
+-- When the oldest job was enqueued among the first ones of the groups whose turn comes next; below 0
+-- if there is none.
+local OLDEST_AMONG = 128
+local function oldest()
+  local names, least = call('LRANGE', P .. 'n', 0, OLDEST_AMONG - 1), nil
+  local left = OLDEST_AMONG - #names
+  local others = left > 0 and call('ZRANGE', P .. 'h', 0, left - 1) or {}
+  for n = 1, #others do names[#names + 1] = others[n] end
+  for _, name in ipairs(names) do
+    local came, odd = call('LINDEX', came_of(name), 0), call('ZRANGE', odd_of(name), 0, 0)[1]
+    if came then least = min(least or tonumber(came), tonumber(came)) end
+    if odd then
+      local id = read('>I7', odd, 9)
+      least = min(least or id, id)
+    end
+  end
+  local text = least and call('HGET', P .. 'j', format('%d', least))
+  return text and format('%d', read('<d', text)) or '-1'
+end
+
 if what == 'job' then
   local id = ARGV[4]
   local text = call('HGET', P .. 'j', id)
@@ -79,7 +99,7 @@ elseif what == 'stats' then
   local figures = { call('HLEN', P .. 'j'), call('HLEN', P .. 'r'), call('ZCARD', P .. 'i'),
     call('ZCOUNT', P .. 'ez', '(' .. now - Q.done_age, '+inf'),
     call('ZCOUNT', P .. 'xz', '(' .. now - Q.dead_age, '+inf'), Q.paused and 1 or 0,
-    format('%d', next_time()) }
+    format('%d', next_time()), oldest() }
   local answer = { frame, totals, figures }
   local most = min(tonumber(ARGV[5]), 1000)
   local names = most > 0

@@ -42,7 +42,8 @@ impl<'a> Player<'a> {
             55..75 => self.settle(),
             75..78 => self.look(),
             78..83 => self.cancel(),
-            83..86 => self.heartbeat(),
+            83..85 => self.heartbeat(),
+            85 => self.hold(),
             86..95 => self.pass_time(),
             95 => self.set_clock_back(),
             96 => self.change_limit(),
@@ -179,6 +180,17 @@ impl<'a> Player<'a> {
     fn any_id(&mut self) -> Option<JobId> {
         let len = self.ids.len() as u64;
         (len > 0).then(|| self.ids[self.random.below(len.max(1)) as usize])
+    }
+
+    fn hold(&mut self) {
+        if self.tokens.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.tokens.len() as u64) as usize;
+        let (token, wait) = (self.tokens[index], Duration::from_millis(self.random.below(15_000)));
+        let held = get(self.subject.backend().hold(&self.name, token, wait, self.now));
+        self.reference.tick(self.now);
+        assert_eq!(held, self.reference.hold(token, wait), "{token:?}");
     }
 
     fn heartbeat(&mut self) {

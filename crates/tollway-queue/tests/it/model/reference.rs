@@ -364,6 +364,16 @@ impl Reference {
         job.is_some_and(|job| job.attempt == token.attempt && job.running.is_some())
     }
 
+    pub(crate) fn hold(&mut self, token: LeaseToken, wait: Duration) -> bool {
+        if !self.holds(token) {
+            return false;
+        }
+        let group = self.jobs[&token.id].job.group.clone();
+        let group = self.groups.entry(group).or_default();
+        group.blocked = group.blocked.max(self.now.after(wait));
+        true
+    }
+
     pub(crate) fn settle(&mut self, token: LeaseToken, outcome: &Outcome) -> Settled {
         let id = token.id;
         if !self.holds(token) {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tollway_core::fields::Lines;
+use tollway_core::fields::{self, Lines};
 use tollway_queue::{
     BATCH_MAX, Beat, LeaseToken, Outcome, Progress, QueueSettings, Settled, feedback,
 };
@@ -61,6 +61,9 @@ pub(crate) async fn lease(mut call: Call<'_>, queue: &SignedQueue) -> Result<(),
         };
         queue.wait_for_leases_until(body.max, &body.worker, give_up).await?
     };
+    if let Some(queues) = call.service().queues() {
+        queues.watch().leased(queue.name().as_str(), &leases, queue.now());
+    }
     let leases: Vec<Value> = leases.iter().map(|lease| queue.shown(lease)).collect();
     call.write(&json!({"leases": leases}))
 }
@@ -175,16 +178,30 @@ impl OutcomeBody<'_> {
         })
     }
 
+    /// How long the group of a job that was not refused waits, if the answer to its call said that
+    /// the limit is spent.
+    fn spent(&self, report: Report, queue: &SignedQueue) -> Result<Option<Duration>, Trouble> {
+        let Some(headers) = &self.headers else { return Ok(None) };
+        if !matches!(report, Report::Ack | Report::Fail) {
+            return Ok(None);
+        }
+        let (lines, now) = (lines(headers), queue.now());
+        let status = self.status.unwrap_or(200);
+        Ok(match &self.profile {
+            None => {
+                feedback::wait_of_spent(&fields::read(&lines, Duration::from_nanos(now.as_nanos())))
+            }
+            Some(name) => feedback::wait_of_spent_by_profile(name, status, &lines, now)?,
+        })
+    }
+
     /// How long the group waits: as told, or as the upstream's header fields say, read by a
     /// profile if one is named.
     fn wait(&self, queue: &SignedQueue) -> Result<Duration, Trouble> {
         match (self.wait_ms, &self.headers) {
             (Some(wait_ms), None) => Ok(Duration::from_millis(wait_ms).min(Outcome::LIMITED_MAX)),
             (None, Some(headers)) => {
-                let lines: Lines<'_> = headers
-                    .iter()
-                    .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.as_bytes())))
-                    .collect();
+                let lines = lines(headers);
                 let status = self.status.unwrap_or(429);
                 match &self.profile {
                     None => Ok(feedback::wait(&lines, queue.now())),
@@ -194,6 +211,13 @@ impl OutcomeBody<'_> {
             _ => Err(Trouble::bad("give wait_ms, or the headers of the answer")),
         }
     }
+}
+
+fn lines(headers: &Map<String, Value>) -> Lines<'_> {
+    headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.as_bytes())))
+        .collect()
 }
 
 fn bounded(result: Option<&Bytes>) -> Result<(), Trouble> {
@@ -226,6 +250,12 @@ pub(crate) async fn settle(
         .zip(&bodies)
         .map(|(shown, body)| Ok((shown.lease(), body.outcome(report, queue)?)))
         .collect::<Result<Vec<_>, Trouble>>()?;
+    // Before the job is over: its lease says which group is meant.
+    for (shown, body) in shown.iter().zip(&bodies) {
+        if let Some(wait) = body.spent(report, queue)? {
+            queue.hold(shown.lease(), wait).await?;
+        }
+    }
     let settled = queue.settle(outcomes).await?;
     let mut answers: Vec<Value> = shown
         .iter()

@@ -251,7 +251,8 @@ pub(super) fn stats(name: &str, stats: &Stats, now: Timestamp) -> Value {
     let mut value = counts(&stats.queue);
     let rest = json!({
         "name": name, "paused": stats.paused, "groups": stats.groups_total, "dead": stats.dead,
-        "done": stats.done, "ready_at_ms": stats.next.map(ms), "now_ms": ms(now),
+        "done": stats.done, "oldest_at_ms": stats.oldest.map(ms),
+        "ready_at_ms": stats.next.map(ms), "now_ms": ms(now),
         "totals": {
             "enqueued": totals.enqueued, "leased": totals.leased, "done": totals.done,
             "failed": totals.failed, "limited": totals.limited, "expired": totals.expired,
