@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tollway_core::{Outage, Timestamp};
 
-use crate::{Call, Command, Limit, Operation, QueueName, QueueSettings, Reply, WaitingLine};
+use crate::{
+    Author, Call, Changed, Command, Limit, Operation, QueueName, QueueSettings, Reply,
+    SharedLimits, WaitingLine,
+};
 
 /// Where queues live. Every change is stored when its call is ready, and either all of a call
 /// takes effect or nothing does, unless an error says [`crate::ErrorKind::Unknown`].
@@ -52,12 +55,36 @@ pub trait Backend: Send + Sync {
         self.run(Command::Queues, Timestamp::MIN).read()
     }
 
-    /// Makes or changes a limit that queues share by its name.
-    fn put_shared(&self, name: &QueueName, limit: Limit, now: Timestamp) -> Call<()> {
+    /// Makes or changes a limit that queues share by its name, because somebody says so now.
+    fn put_shared(&self, name: &QueueName, limit: Limit, now: Timestamp) -> Call<Changed> {
+        self.change_shared(name, limit, Author::CALL, now)
+    }
+
+    /// Makes or changes a limit that queues share by its name, if the change is newer than what is
+    /// in force; see [`Author`].
+    fn change_shared(
+        &self,
+        name: &QueueName,
+        limit: Limit,
+        author: Author,
+        now: Timestamp,
+    ) -> Call<Changed> {
         match limit.check() {
-            Ok(()) => self.run(Command::PutShared(name.clone(), limit), now).read(),
+            Ok(()) => self.run(Command::ChangeShared(name.clone(), limit, author), now).read(),
             Err(error) => Call::ready(Err(error)),
         }
+    }
+
+    /// Every limit that queues share, in order of names.
+    fn shared(&self) -> Call<SharedLimits> {
+        self.run(Command::Shared, Timestamp::MIN).read()
+    }
+
+    /// Forgets a limit that no queue names; whether there was one.
+    ///
+    /// The error is [`crate::ErrorKind::Conflict`] if a queue names it.
+    fn remove_shared(&self, name: &QueueName) -> Call<bool> {
+        self.run(Command::RemoveShared(name.clone()), Timestamp::MIN).read()
     }
 
     /// Keeps `proposed` as the secret of these queues, unless they have one; the one they have.

@@ -12,8 +12,9 @@ use crate::backend::{BATCH_MAX, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::settings::check_limits;
 use crate::{
-    Beat, Cancelled, Enqueued, Group, Job, JobId, LeaseToken, Leased, Limit, NewJob, Outcome,
-    Progress, QueueName, QueueSettings, Recurring, Settled, Stats,
+    Author, Beat, Cancelled, Changed, Described, Enqueued, Group, Job, JobId, LeaseToken, Leased,
+    Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring, Settled, SharedLimits,
+    Stats,
 };
 
 /// What a backend is asked.
@@ -24,8 +25,12 @@ pub enum Command {
     Queues,
     /// See [`crate::Backend::secret`].
     Secret([u8; 32]),
-    /// See [`crate::Backend::put_shared`].
-    PutShared(QueueName, Limit),
+    /// See [`crate::Backend::change_shared`].
+    ChangeShared(QueueName, Limit, Author),
+    /// See [`crate::Backend::shared`].
+    Shared,
+    /// See [`crate::Backend::remove_shared`].
+    RemoveShared(QueueName),
     /// An operation on the queue of this name.
     Queue(QueueName, Operation),
 }
@@ -44,9 +49,13 @@ impl Command {
 #[non_exhaustive]
 pub enum Operation {
     /// Makes the queue, or changes its settings while it runs.
-    Put(Box<QueueSettings>),
+    Change { settings: Box<QueueSettings>, author: Author },
+    /// The queue's settings and their version.
+    Describe,
     /// Forgets the queue and everything in it; whether there was one.
     Remove,
+    /// Forgets the queue unless it holds jobs or dead letters; whether there was one.
+    RemoveEmpty,
     /// Enqueues all jobs or none.
     Enqueue(Vec<NewJob>),
     /// Leases up to `max` jobs that may start now, to `worker`.
@@ -95,7 +104,7 @@ impl Operation {
     /// Bounds that are settings of the queue are checked where these are known.
     pub(crate) fn checked(mut self, now: Timestamp) -> Result<Self, Error> {
         match &mut self {
-            Self::Put(settings) => settings.validate()?,
+            Self::Change { settings, .. } => settings.validate()?,
             Self::Enqueue(jobs) => {
                 check_batch("jobs", jobs.len())?;
                 jobs.iter().try_for_each(|job| job.check(now))?;
@@ -170,6 +179,12 @@ replies! {
     Found(bool);
     /// Every queue and its settings.
     Queues(Vec<(QueueName, QueueSettings)>);
+    /// Every shared limit.
+    Shared(SharedLimits);
+    /// What came of a change.
+    Changed(Changed);
+    /// A queue's settings and their version.
+    Described(Described);
     /// The secret of the queues.
     Secret([u8; 32]);
     /// One per job, in order.

@@ -21,6 +21,8 @@ pub enum ErrorKind {
     NotFound,
     /// The lease is over: it expired, was settled, or another attempt has begun.
     LeaseLost,
+    /// Somebody else has changed it meanwhile, or what it holds forbids it.
+    Conflict,
     /// A name, payload, batch, schedule or setting is outside its bounds.
     Invalid,
     /// The queue holds as many jobs, groups or recurring jobs as it may.

@@ -28,6 +28,7 @@ mod redis;
 mod schedule;
 mod settings;
 mod stats;
+mod versions;
 mod waiting_line;
 mod worker;
 
@@ -51,6 +52,7 @@ pub use recurring::{Recurring, Rhythm};
 pub use redis::{RedisBackend, RedisSettings};
 pub use settings::{QueueSettings, Retention};
 pub use stats::{Counts, GroupStats, Stats, Totals};
+pub use versions::{Author, Changed, Described, SharedLimit, SharedLimits, TextDigest, Version};
 pub use waiting_line::WaitingLine;
 pub use worker::{HandlerFn, HandlerFuture, Summary, Task, Worker, handler_fn};
 

@@ -8,9 +8,9 @@ use tollway_core::{Clock, Timestamp};
 
 use crate::waiting_line::{Place, Turn};
 use crate::{
-    Backend, Beat, Call, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, Lease,
-    LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName, QueueSettings,
-    Recurring, Reply, Settled, Stats, Wake,
+    Author, Backend, Beat, Call, Cancelled, Changed, Described, Enqueued, Error, ErrorKind, Group,
+    Job, JobId, Lease, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName,
+    QueueSettings, Recurring, Reply, Settled, Stats, Wake,
 };
 
 /// A queue by its name.
@@ -36,13 +36,30 @@ impl Queue {
     /// # Errors
     ///
     /// If a setting is out of bounds, or the backend fails.
-    pub async fn put(&self, settings: QueueSettings) -> Result<(), Error> {
-        self.call(Operation::Put(Box::new(settings))).await
+    pub async fn put(&self, settings: QueueSettings) -> Result<Changed, Error> {
+        self.change(settings, Author::CALL).await
+    }
+
+    /// Makes the queue, or changes its settings while it runs, if the change is newer than what is
+    /// in force; see [`Author`].
+    pub fn change(&self, settings: QueueSettings, author: Author) -> Call<Changed> {
+        self.call(Operation::Change { settings: Box::new(settings), author })
+    }
+
+    /// Its settings and their version.
+    pub fn describe(&self) -> Call<Described> {
+        self.call(Operation::Describe)
     }
 
     /// Forgets the queue and everything in it; whether there was one.
     pub fn remove(&self) -> Call<bool> {
         self.call(Operation::Remove)
+    }
+
+    /// Forgets the queue unless it holds jobs that wait, are delayed or run, or dead letters;
+    /// whether there was one. The error is [`ErrorKind::Conflict`] if it does.
+    pub fn remove_empty(&self) -> Call<bool> {
+        self.call(Operation::RemoveEmpty)
     }
 
     /// Its name.

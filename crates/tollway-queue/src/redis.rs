@@ -29,6 +29,7 @@ mod batching;
 mod decode;
 mod encode;
 mod estimate;
+mod manage;
 mod operations;
 mod queue_settings;
 mod recurring;
@@ -181,8 +182,7 @@ impl Inner {
         if let Some(context) = queues.get(queue) {
             return Ok(Arc::clone(context));
         }
-        // A colon ends the name: one within it would make another queue's key.
-        let base = format!("{}{}:", self.base, queue.as_str().replace(':', "/")).into_bytes();
+        let base = self.queue_base(queue);
         let dialer = dialer(&self.url, &self.base, &self.settings)?;
         let blocking = Client::on_demand(&self.runtime, dialer, client_settings(&self.settings));
         let marker = [&base[..], b"m"].concat();
@@ -198,6 +198,12 @@ impl Inner {
         });
         queues.insert(queue.clone(), Arc::clone(&context));
         Ok(context)
+    }
+
+    /// What the keys of a queue begin with.
+    fn queue_base(&self, queue: &QueueName) -> Vec<u8> {
+        // A colon ends the name: one within it would make another queue's key.
+        format!("{}{}:", self.base, queue.as_str().replace(':', "/")).into_bytes()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Arc<QueueContext>>> {

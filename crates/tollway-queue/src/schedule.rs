@@ -58,7 +58,8 @@ pub(crate) use queue::{Queue, Scope};
 pub(crate) use slots::Slots;
 
 use crate::error::{Error, ErrorKind};
-use crate::{Limit, QueueName, QueueSettings, Wake};
+use crate::versions::VersionRecord;
+use crate::{Author, Changed, Limit, QueueName, QueueSettings, SharedLimit, SharedLimits, Wake};
 
 /// By how much calls may come late: threads read the clock and then wait for their turn. A time
 /// further back means that the clock was set back.
@@ -72,6 +73,8 @@ pub(crate) struct Schedule {
     pub(crate) names: BTreeMap<QueueName, u32>,
     pub(crate) queues: BTreeMap<u32, Queue>,
     pub(crate) shared: BTreeMap<QueueName, (Limit, Gate)>,
+    /// Which version of each shared limit that is.
+    pub(crate) shared_records: BTreeMap<QueueName, VersionRecord>,
     /// See [`crate::Backend::secret`].
     pub(crate) secret: Option<[u8; 32]>,
     pub(crate) next_id: u64,
@@ -104,8 +107,29 @@ impl Schedule {
         Self { next_id: 1, next_queue: 1, ..Self::default() }
     }
 
-    /// Makes a queue, or changes the settings of one.
-    pub(crate) fn put_queue(
+    /// Makes a queue, or changes the settings of one, if `author` says something new.
+    pub(crate) fn change_queue(
+        &mut self,
+        name: &QueueName,
+        settings: QueueSettings,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<Changed, Error> {
+        let known = self.queue(name).ok().map(|queue| queue.record.clone());
+        let mut record = known.unwrap_or_default();
+        let taken = record.change(author, now)?;
+        let version = record.version;
+        if taken {
+            self.put_queue(name, settings, now)?;
+            let number = self.number(name)?;
+            if let Some(queue) = self.queues.get_mut(&number) {
+                queue.record = record;
+            }
+        }
+        Ok(Changed { taken, version })
+    }
+
+    fn put_queue(
         &mut self,
         name: &QueueName,
         settings: QueueSettings,
@@ -148,6 +172,14 @@ impl Schedule {
         true
     }
 
+    /// Removes a queue that holds nothing of which somebody might want to know.
+    pub(crate) fn remove_empty(&mut self, name: &QueueName, now: Timestamp) -> Result<bool, Error> {
+        if let Ok(queue) = self.queue(name) {
+            refuse_if_used(queue.jobs.entries.len() as u64, queue.history.dead.len() as u64)?;
+        }
+        Ok(self.remove_queue(name, now))
+    }
+
     /// The secret that is kept: `proposed`, unless there is one.
     pub(crate) fn secret(&mut self, proposed: [u8; 32]) -> [u8; 32] {
         if self.secret.is_none() {
@@ -156,11 +188,30 @@ impl Schedule {
         *self.secret.get_or_insert(proposed)
     }
 
-    /// Makes or changes a limit that queues share; what is in use of the same kind stays in use.
-    pub(crate) fn put_shared(&mut self, name: &QueueName, limit: Limit) -> Result<(), Error> {
+    /// Makes or changes a limit that queues share, if `author` says something new; what is in use
+    /// of the same kind stays in use.
+    pub(crate) fn change_shared(
+        &mut self,
+        name: &QueueName,
+        limit: Limit,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<Changed, Error> {
         if self.shared.len() >= QUEUES_MAX && !self.shared.contains_key(name) {
             return Err(Error::new(ErrorKind::Full, "there are 10000 shared limits already"));
         }
+        let mut record = self.shared_records.get(name).cloned().unwrap_or_default();
+        let taken = record.change(author, now)?;
+        let version = record.version;
+        if taken {
+            self.shared_records.insert(name.clone(), record);
+            self.put_shared(name, limit);
+            self.look_at_users(name, now);
+        }
+        Ok(Changed { taken, version })
+    }
+
+    fn put_shared(&mut self, name: &QueueName, limit: Limit) {
         self.refits += 1;
         let gate = match self.shared.remove(name) {
             Some((_, gate)) if gate.fits(&limit) => gate,
@@ -168,7 +219,38 @@ impl Schedule {
         };
         self.shared.insert(name.clone(), (limit, gate));
         self.changes.push(Change::Shared(name.clone()));
-        Ok(())
+    }
+
+    /// Who waits for a limit that has changed may start earlier.
+    fn look_at_users(&mut self, limit: &QueueName, now: Timestamp) {
+        let uses = |number: &u32| self.queues[number].settings.shared.contains(limit);
+        let users = self.names.iter().filter(|(_, number)| uses(number));
+        let users: Vec<(QueueName, u32)> = users.map(|(name, at)| (name.clone(), *at)).collect();
+        users.iter().for_each(|(name, number)| self.look(name, *number, now));
+    }
+
+    /// Forgets a limit that no queue shares; whether there was one.
+    pub(crate) fn remove_shared(&mut self, name: &QueueName) -> Result<bool, Error> {
+        let mut users = self.names.iter();
+        let uses = |number: &u32| self.queues[number].settings.shared.contains(name);
+        if let Some((user, _)) = users.find(|(_, number)| uses(number)) {
+            return Err(shared_by(name, user.as_str()));
+        }
+        self.shared_records.remove(name);
+        let was_there = self.shared.remove(name).is_some();
+        if was_there {
+            self.changes.push(Change::Shared(name.clone()));
+        }
+        Ok(was_there)
+    }
+
+    pub(crate) fn shared_limits(&self) -> SharedLimits {
+        let version = |name: &QueueName| self.shared_records.get(name).map(|record| record.version);
+        let told = |(name, (limit, _)): (&QueueName, &(Limit, Gate))| {
+            let version = version(name).unwrap_or_default();
+            (name.clone(), SharedLimit { limit: *limit, version })
+        };
+        self.shared.iter().map(told).collect()
     }
 
     pub(crate) fn settings(&self) -> Vec<(QueueName, QueueSettings)> {
@@ -284,6 +366,20 @@ impl Schedule {
             .collect();
         sharers.iter().for_each(|(name, number)| self.look(name, *number, now));
     }
+}
+
+/// Refuses to remove a queue that holds something.
+pub(crate) fn refuse_if_used(jobs: u64, dead: u64) -> Result<(), Error> {
+    if jobs == 0 && dead == 0 {
+        return Ok(());
+    }
+    let message = format!("the queue holds {jobs} jobs and {dead} dead letters: remove them first");
+    Err(Error::new(ErrorKind::Conflict, message))
+}
+
+/// That a limit cannot be removed while a queue names it.
+pub(crate) fn shared_by(limit: &QueueName, queue: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("queue {queue} shares {limit}: change the queue first"))
 }
 
 fn unknown(name: &QueueName) -> Error {

@@ -19,7 +19,11 @@ impl Workspace<'_> {
         Ok(match command {
             Command::Queues => self.schedule.settings().into(),
             Command::Secret(proposed) => self.schedule.secret(proposed).into(),
-            Command::PutShared(name, limit) => self.schedule.put_shared(&name, limit)?.into(),
+            Command::ChangeShared(name, limit, author) => {
+                self.schedule.change_shared(&name, limit, &author, now)?.into()
+            }
+            Command::Shared => self.schedule.shared_limits().into(),
+            Command::RemoveShared(name) => self.schedule.remove_shared(&name)?.into(),
             Command::Queue(name, operation) => return self.operate(&name, operation, now),
         })
     }
@@ -31,7 +35,11 @@ impl Workspace<'_> {
         now: Timestamp,
     ) -> Result<Reply, Error> {
         let reply = match operation {
-            Operation::Put(settings) => self.schedule.put_queue(name, *settings, now)?.into(),
+            Operation::Change { settings, author } => {
+                self.schedule.change_queue(name, *settings, &author, now)?.into()
+            }
+            Operation::Describe => self.schedule.queue(name)?.described().into(),
+            Operation::RemoveEmpty => self.schedule.remove_empty(name, now)?.into(),
             Operation::Remove => self.schedule.remove_queue(name, now).into(),
             Operation::Wake => self.schedule.queue(name)?.wake.into(),
             Operation::Recurring => self.schedule.queue(name)?.history.recurring().into(),

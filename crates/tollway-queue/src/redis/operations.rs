@@ -10,15 +10,15 @@ use super::decode::{
     beats, bytes, damaged, list, moment_of, number, over, running, stats, stored, text, unsigned,
     waiting,
 };
-use super::encode::{self, moment, unpack_settings};
+use super::encode::{self, moment};
 use super::estimate::{Frame, GroupTold};
-use super::script::{CONTROL, HEARTBEAT, LEASE, MANAGE, QUERY};
+use super::script::{CONTROL, HEARTBEAT, LEASE, QUERY};
 use super::{Inner, QueueContext, RedisBackend, batch_runs, recurring};
 use crate::error::{Error, ErrorKind};
 use crate::settings::longest_result;
 use crate::{
     Backend, Beat, Call, Cancelled, Command, Health, Job, JobId, Lease, LeaseToken, Leased,
-    Operation, Outcome, PAGE_BYTES, QueueName, QueueSettings, Reply, WaitingLine, Wake,
+    Operation, Outcome, PAGE_BYTES, QueueName, Reply, WaitingLine, Wake,
 };
 
 fn word(text: &str) -> Vec<u8> {
@@ -107,11 +107,11 @@ impl Inner {
                 let kept = self.client.ask(redis::cmd("GET").arg(&key)).await?;
                 <[u8; 32]>::try_from(bytes(&kept)?).map_err(|_| damaged())?.into()
             }
-            Command::PutShared(name, limit) => {
-                let arguments = [word("shared"), word(name.as_str()), encode::limits(&[limit])];
-                self.query(&MANAGE, (self.base.as_bytes(), now), arguments).await?;
-                ().into()
+            Command::ChangeShared(name, limit, author) => {
+                self.change_shared(&name, limit, &author, now).await?.into()
             }
+            Command::Shared => self.shared_limits().await?.into(),
+            Command::RemoveShared(name) => self.remove_shared(&name, now).await?.into(),
             Command::Queue(queue, operation) => {
                 let context = self.context(&queue)?;
                 return self.operate(&queue, &context, operation, now).await;
@@ -134,9 +134,13 @@ impl Inner {
         let query =
             async |arguments: Vec<Vec<u8>>| self.query(&QUERY, (base, now), arguments).await;
         Ok(match operation {
-            Operation::Put(settings) => self.put(queue, base, &settings, now).await?.into(),
-            Operation::Remove => {
-                let was_there = self.remove(queue, base, now).await?;
+            Operation::Change { settings, author } => {
+                self.change_queue(queue, base, &settings, &author, now).await?.into()
+            }
+            Operation::Describe => self.describe(queue, base).await?.into(),
+            Operation::Remove | Operation::RemoveEmpty => {
+                let only_empty = matches!(operation, Operation::RemoveEmpty);
+                let was_there = self.remove(queue, base, only_empty, now).await?;
                 self.lock().remove(queue);
                 was_there.into()
             }
@@ -329,79 +333,6 @@ impl Inner {
             waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)
         };
         answer[1..].chunks_exact(3).map(read).collect()
-    }
-
-    /// Makes a queue or changes its settings.
-    async fn put(
-        &self,
-        queue: &QueueName,
-        base: &[u8],
-        settings: &QueueSettings,
-        now: Timestamp,
-    ) -> Result<(), Error> {
-        let shared = settings.shared.iter().map(|name| word(name.as_str()));
-        // What time has done, it did under the settings of before.
-        let change = std::iter::once(word("reshare")).chain(shared.clone());
-        match self.query(&CONTROL, (base, now), change).await {
-            Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
-            _ => {}
-        }
-        let packed = encode::settings(settings);
-        let has_limits = decimal(u8::from(!settings.queue_limits.is_empty()));
-        let put = [word("put"), word(queue.as_str()), packed.clone(), packed, has_limits];
-        self.query(&MANAGE, (base, now), put.into_iter().chain(shared)).await?;
-        self.replace(base, now).await
-    }
-
-    /// Forgets a queue, a chunk of its keys at a time; whether there was one.
-    async fn remove(&self, queue: &QueueName, base: &[u8], now: Timestamp) -> Result<bool, Error> {
-        let mut was_there = false;
-        // What its jobs hold of limits that it shares would be held for ever.
-        loop {
-            match self.query(&CONTROL, (base, now), [word("release")]).await {
-                Ok(more) if number(&more)? == 1 => {}
-                Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
-                _ => break,
-            }
-        }
-        loop {
-            let arguments = [word("remove"), word(queue.as_str())];
-            let answer = list(self.query(&MANAGE, (base, now), arguments).await?)?;
-            let [was, more] = &answer[..] else { return Err(damaged()) };
-            was_there |= number(was)? == 1;
-            if number(more)? == 0 {
-                return Ok(was_there);
-            }
-        }
-    }
-
-    /// Every queue and its settings, in order of names.
-    async fn list_queues(&self) -> Result<Vec<(QueueName, QueueSettings)>, Error> {
-        let mut command = redis::cmd("HGETALL");
-        command.arg(format!("{}c", self.base));
-        let pairs = match self.client.ask(&command).await? {
-            Value::Map(pairs) => pairs.into_iter().flat_map(|(k, v)| [k, v]).collect(),
-            value => list(value)?,
-        };
-        let read = |pair: &[Value]| {
-            Ok((QueueName::new(text(&pair[0])?)?, unpack_settings(bytes(&pair[1])?)?))
-        };
-        let mut queues = pairs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
-        queues.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(queues)
-    }
-
-    /// Places every group anew, a chunk at a time: their limits have changed.
-    async fn replace(&self, base: &[u8], now: Timestamp) -> Result<(), Error> {
-        let mut cursor = b"0".to_vec();
-        loop {
-            let arguments = [word("replace"), cursor];
-            let answer = self.query(&CONTROL, (base, now), arguments).await?;
-            cursor = bytes(&answer)?.to_vec();
-            if cursor == b"0" {
-                return Ok(());
-            }
-        }
     }
 
     async fn server_time(&self) -> Result<Timestamp, Error> {

@@ -121,6 +121,7 @@ fn rejected(failure: Failure) -> Error {
     let kind = match failure.code() {
         Some("UNKNOWNQUEUE") => ErrorKind::UnknownQueue,
         Some("NOTFOUND") => ErrorKind::NotFound,
+        Some("CONFLICT") => ErrorKind::Conflict,
         Some("FULL") => ErrorKind::Full,
         Some("INVALID") => ErrorKind::Invalid,
         _ => ErrorKind::Misuse,

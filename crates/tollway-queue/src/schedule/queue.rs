@@ -32,7 +32,10 @@ use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::job::{NewJob, Start};
 use crate::settings::longest_result;
-use crate::{Enqueued, Group, Limit, Operation, QueueName, QueueSettings, Reply, Totals, Wake};
+use crate::versions::VersionRecord;
+use crate::{
+    Described, Enqueued, Group, Limit, Operation, QueueName, QueueSettings, Reply, Totals, Wake,
+};
 
 /// What an operation works with besides the queue.
 pub(crate) struct Scope<'a> {
@@ -70,6 +73,8 @@ impl Scope<'_> {
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) settings: QueueSettings,
+    /// Which version of the settings that is.
+    pub(crate) record: VersionRecord,
     pub(crate) paused: bool,
     /// What is in use of the limits of the queue as a whole.
     pub(crate) gates: Gates,
@@ -91,6 +96,7 @@ impl Queue {
     pub(crate) fn new(settings: QueueSettings) -> Self {
         Self {
             settings,
+            record: VersionRecord::default(),
             paused: false,
             gates: Gates::default(),
             jobs: Jobs::default(),
@@ -104,6 +110,10 @@ impl Queue {
             totals: Totals::default(),
             wake: Wake { next: None, seen: 0 },
         }
+    }
+
+    pub(crate) fn described(&self) -> Described {
+        Described { settings: self.settings.clone(), version: self.record.version }
     }
 
     /// Other settings from now on; what is in use of limits of the same kind stays in use.
@@ -160,8 +170,10 @@ impl Queue {
             Operation::Revive(id) => self.revive(id, scope).into(),
             Operation::PutRecurring(recurring) => self.put_recurring(*recurring, scope)?.into(),
             Operation::RemoveRecurring(name) => self.remove_recurring(&name, scope).into(),
-            Operation::Put(_)
+            Operation::Change { .. }
+            | Operation::Describe
             | Operation::Remove
+            | Operation::RemoveEmpty
             | Operation::Lease { .. }
             | Operation::Wake
             | Operation::Recurring => {

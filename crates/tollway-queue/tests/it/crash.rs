@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken, NewJob, Outcome,
-    QueueSettings,
+    Author, Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken, NewJob,
+    Outcome, QueueSettings,
 };
 
 use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
@@ -272,6 +272,28 @@ fn a_job_holds_after_a_restart_what_it_held_before() {
     drop(queues);
     let queues = Embedded::open(&path.0).expect("opens again");
     assert_eq!(get(queues.lease(&name, 2, "w", START)).leases.len(), 1, "two units, not three");
+}
+
+#[test]
+fn which_texts_of_files_were_given_is_known_after_a_restart() {
+    let (path, name) = (scratch("versions"), queue("q"));
+    let file = |text| Author::File { digest: [text; 16], is_edit: false };
+    let change = |queues: &Embedded, text| {
+        get(queues.change(&name, QueueSettings::default(), file(text), START))
+    };
+    let limit = "slots 1/1s".parse().expect("a limit");
+    {
+        let queues = Embedded::open(&path.0).expect("opens");
+        assert!(change(&queues, b'a').taken && change(&queues, b'b').taken);
+        assert!(get(queues.change_shared(&name, limit, file(b'c'), START)).taken);
+        assert!(get(queues.change_shared(&queue("gone"), limit, file(b'c'), START)).taken);
+        assert!(get(queues.remove_shared(&queue("gone"))));
+    }
+    let queues = Embedded::open(&path.0).expect("opens again");
+    let known = change(&queues, b'a');
+    assert_eq!((known.taken, known.version.number, known.version.at), (false, 2, START));
+    assert!(!get(queues.change_shared(&name, limit, file(b'c'), START)).taken);
+    assert_eq!(get(queues.shared()).len(), 1);
 }
 
 #[test]

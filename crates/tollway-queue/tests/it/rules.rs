@@ -9,6 +9,7 @@ mod input;
 mod limits;
 mod pages;
 mod told;
+mod versions;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use input::*;
 use limits::*;
 use pages::*;
 use told::*;
+use versions::*;
 
 const DONE: Outcome = Outcome::Done { result: None };
 
@@ -93,6 +95,10 @@ rules! {
     a_clock_that_jumps_ahead_and_back_exceeds_no_limit_and_loses_nothing
     what_is_outside_its_bounds_is_refused_by_name
     what_asks_for_more_than_a_call_may_give_is_given_that
+    a_file_changes_a_queue_only_by_what_is_new
+    a_change_that_expects_another_version_is_refused
+    a_shared_limit_is_changed_by_what_is_new_and_kept_while_it_is_used
+    a_queue_is_removed_only_without_jobs_and_dead_letters
     ;
     // On Redis the server's clock counts, which is mended in another way, who waits for a queue is
     // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of

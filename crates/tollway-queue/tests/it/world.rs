@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Backend, Beat, Call, Cancelled, Enqueued, Error, ErrorKind, Group, Job, JobId, LeaseToken,
-    Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName, QueueSettings, Recurring,
-    Reply, Settled, Stats,
+    Author, Backend, Beat, Call, Cancelled, Changed, Described, Enqueued, Error, ErrorKind, Group,
+    Job, JobId, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName,
+    QueueSettings, Recurring, Reply, Settled, Stats,
 };
 
 macro_rules! operations {
@@ -125,8 +125,13 @@ pub(crate) trait AtMoment: Backend {
     }
 
     operations! {
-        put_queue(settings: QueueSettings) -> () = Put(Box::new(settings));
+        put_queue(settings: QueueSettings) -> Changed =
+            Change { settings: Box::new(settings), author: Author::CALL };
+        change(settings: QueueSettings, author: Author) -> Changed =
+            Change { settings: Box::new(settings), author: author };
+        describe() -> Described = Describe;
         remove_queue() -> bool = Remove;
+        remove_empty() -> bool = RemoveEmpty;
         enqueue(jobs: Vec<NewJob>) -> Vec<Enqueued> = Enqueue(jobs);
         lease(max: usize, worker: &str) -> Leased = Lease { max, worker: worker.to_owned() };
         heartbeat(tokens: &[LeaseToken]) -> Vec<Beat> = Heartbeat(tokens.to_vec());

@@ -8,7 +8,7 @@ use redb::Database;
 use super::journal::{Journal, Named, Numbered, RowKey, Tables};
 use super::rows::{
     FORMAT, damaged, read_job, read_result, write_done, write_gate, write_gates, write_job,
-    write_move, write_recurring, write_settings,
+    write_move, write_record, write_recurring, write_settings,
 };
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::embedded::row_store::RowStore;
@@ -144,19 +144,24 @@ impl<'d> FileRows<'d> {
             out.text(name.as_str()).u8(u8::from(state.paused));
             write_settings(out, &state.settings);
             write_gates(out, &state.gates.0);
-            // Last, since files of earlier versions end before it.
+            // Last, since files of earlier versions end before them.
             out.u64(state.settings.bytes_max);
+            write_record(out, &state.record);
             self.journal.put(Numbered::Queues, queue, 0, &out.0);
         }
     }
 
     fn put_shared(&mut self, name: &QueueName, schedule: &Schedule) {
-        if let Some((limit, gate)) = schedule.shared.get(name) {
-            let out = self.out.empty();
-            out.text(&limit.to_string());
-            write_gate(out, gate);
-            self.journal.put_named(Named::Shared, 0, name.as_str(), &out.0);
+        let Some((limit, gate)) = schedule.shared.get(name) else {
+            return self.journal.remove_named(Named::Shared, 0, name.as_str());
+        };
+        let out = self.out.empty();
+        out.text(&limit.to_string());
+        write_gate(out, gate);
+        if let Some(record) = schedule.shared_records.get(name) {
+            write_record(out, record);
         }
+        self.journal.put_named(Named::Shared, 0, name.as_str(), &out.0);
     }
 
     fn put_move(&mut self, queue: u32, id: u64, schedule: &Schedule) {

@@ -6,7 +6,7 @@ use super::commit::SECRET;
 use super::journal::{Named, Numbered};
 use super::rows::{
     check_format, damaged, read_done, read_gate, read_gates, read_job, read_limits, read_move,
-    read_recurring, read_settings,
+    read_record, read_recurring, read_settings,
 };
 use super::storage_error::failed;
 use crate::bytes_codec::ByteReader;
@@ -24,9 +24,10 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
     }
     let all = &mut schedule;
     each_named(&rows, Named::Shared, |_, name, mut row| {
-        let limit = row.text()?.parse().ok()?;
+        let (limit, name) = (row.text()?.parse().ok()?, QueueName::new(name).ok()?);
         let gate = read_gate(&mut row, all.last_now)?;
-        all.shared.insert(QueueName::new(name).ok()?, (limit, gate));
+        all.shared.insert(name.clone(), (limit, gate));
+        all.shared_records.insert(name, read_record(&mut row)?);
         Some(())
     })?;
     each(&rows, Numbered::Queues, |number, _, row| load_queue(all, number, row))?;
@@ -118,6 +119,7 @@ fn load_queue(schedule: &mut Schedule, number: u32, mut row: ByteReader<'_>) -> 
     if !row.0.is_empty() {
         queue.settings.bytes_max = row.u64()?;
     }
+    queue.record = read_record(&mut row)?;
     schedule.names.insert(name, number);
     schedule.queues.insert(number, queue);
     Some(())

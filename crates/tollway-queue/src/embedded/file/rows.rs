@@ -3,8 +3,8 @@
 //! ```text
 //!   journal     number        -> format, rows of the tables below: see `journal`
 //!   head        0, "head"     -> format, next job, next queue, last and latest time
-//!   queues      queue, 0      -> name, paused, settings, gates in use
-//!   shared      0, name       -> limit, gate in use
+//!   queues      queue, 0      -> name, paused, settings, gates in use, bytes_max, version
+//!   shared      0, name       -> limit, gate in use, version
 //!   jobs        queue, id     -> what was enqueued; never changed
 //!   moves       queue, id     -> attempts, failures, due, lease; absent before the first
 //!   dead        queue, id     -> when, why
@@ -24,7 +24,8 @@ use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::job::{Backoff, NewJob, Start};
 use crate::schedule::{Edge, EndedJob, Entry, Gate, InFlight, JobOverrides, Running, Slots, Stage};
-use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm};
+use crate::versions::VersionRecord;
+use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm, Version};
 
 /// The version of the rows.
 pub(super) const FORMAT: u32 = 2;
@@ -90,6 +91,25 @@ pub(super) fn read_settings(row: &mut ByteReader<'_>) -> Option<QueueSettings> {
 
 pub(super) fn read_limits(row: &mut ByteReader<'_>) -> Option<Vec<Limit>> {
     row.list(|row| row.text()?.parse().ok())
+}
+
+/// Which version of settings is in force; behind all else in a row, since older rows end before it.
+pub(super) fn write_record(out: &mut ByteWriter, record: &VersionRecord) {
+    let Version { number, is_from_file, at } = record.version;
+    out.u64(number).u8(u8::from(is_from_file)).time(at);
+    out.list(record.digests.iter(), |out, digest| {
+        out.bytes(digest);
+    });
+}
+
+/// What [`write_record`] wrote, if a version that wrote it was there.
+pub(super) fn read_record(row: &mut ByteReader<'_>) -> Option<VersionRecord> {
+    if row.0.is_empty() {
+        return Some(VersionRecord::default());
+    }
+    let version = Version { number: row.u64()?, is_from_file: row.flag()?, at: row.time()? };
+    let digests = row.list(|row| row.bytes()?.try_into().ok())?;
+    Some(VersionRecord { version, digests })
 }
 
 fn write_backoff(out: &mut ByteWriter, backoff: Backoff) {

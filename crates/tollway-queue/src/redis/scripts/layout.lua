@@ -7,11 +7,14 @@
 --
 --   S c             HASH    queue -> its settings as the caller wrote them
 --   S l             HASH    name of a shared limit -> limit
+--   S lv            HASH    name of a shared limit -> record of its version (manage_queues.lua)
+--   S ~a:<request>  STRING  what a request to change settings was told; TTL
 --   S ~k            STRING  the secret that tokens of leases are signed with
 --   S ~s:<name>     STRING  state of a shared limit; TTL until it says nothing
 --   S ~u:<name>     SET     queues that share the limit
 --
---   P c             HASH    s: settings (below), v: their version, n: last id, p: paused,
+--   P c             HASH    s: settings (below), v: their version, ver: the record of who changed
+--                           them (manage_queues.lua), n: last id, p: paused,
 --                           hv: heaviest job, lg: longest job of over LONG_JOB bytes, or: latest
 --                           place, dl: delayed jobs, t: latest time, by: bytes of payloads in j,
 --                           bx: of those in x while it is there,

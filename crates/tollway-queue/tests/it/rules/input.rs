@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollway_core::concurrency::Concurrency;
 use tollway_core::{Algorithm, Timestamp};
 use tollway_queue::{
-    Error, ErrorKind, JobId, JobState, LeaseToken, Limit, Operation, Outcome, QueueSettings,
-    Recurring, Reply, Rhythm,
+    Author, Error, ErrorKind, JobId, JobState, LeaseToken, Limit, Operation, Outcome,
+    QueueSettings, Recurring, Reply, Rhythm,
 };
 
 use super::DONE;
@@ -56,7 +56,10 @@ pub(super) fn what_is_outside_its_bounds_is_refused_by_name(at: At) {
             "payload: found 300000 bytes, expected at most 262144 bytes (payload_max)",
         ),
         (
-            Operation::Put(Box::new(QueueSettings { attempts_max: 0, ..Default::default() })),
+            Operation::Change {
+                settings: Box::new(QueueSettings { attempts_max: 0, ..Default::default() }),
+                author: Author::CALL,
+            },
             "attempts_max: found 0, expected at least 1",
         ),
     ];
