@@ -1,12 +1,21 @@
-//! Calendars: the five fields of cron, in UTC, exact.
+//! Calendars: the five fields of cron, in UTC or in a time zone, exact.
 //!
 //! `minute hour day-of-month month day-of-week`, each `*`, a number, a name (`jan`, `mon`), a range
 //! `1-5`, a step `*/15` or `1-9/2`, or a list of those. Where both days are restricted, either of
 //! them suffices, as in every cron since Version 7. `@hourly`, `@daily`, `@weekly`, `@monthly` and
 //! `@yearly` stand for what they say.
 //!
-//! Deliberately absent: time zones (a day with 23 hours has times that do not exist, one with 25
-//! has times that exist twice), seconds, and `L`, `W`, `#`.
+//! Before them `TZ=Europe/Berlin` may stand: then the fields are local times of that zone, with the
+//! feature `zones`. A day on which clocks change has local times that exist twice, of which the
+//! first counts, or not at all, in place of which the first that follows counts; see `zone`.
+//!
+//! ```text
+//!   0 2 * * *     fields are matched by the minutes of a civil calendar that knows no zone;
+//!       │
+//!       └──────>  a zone says which moment a civil minute is
+//! ```
+//!
+//! Deliberately absent: seconds, and `L`, `W`, `#`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +24,10 @@ use tollway_core::Timestamp;
 use tollway_core::fields::calendar::{days_since_epoch, month_days};
 
 use crate::error::Error;
+#[cfg(feature = "zones")]
+use crate::zone::Zone;
 
-/// A calendar of minutes in UTC.
+/// A calendar of minutes, in UTC unless it names a time zone.
 ///
 /// ```
 /// use tollway_core::Timestamp;
@@ -30,7 +41,9 @@ use crate::error::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron {
-    text: String,
+    fields: String,
+    #[cfg(feature = "zones")]
+    zone: Option<Zone>,
     minutes: u64,
     hours: u64,
     days: u64,
@@ -40,6 +53,8 @@ pub struct Cron {
     either_day: bool,
 }
 
+/// What stands before the name of a time zone.
+const ZONE: &str = "TZ=";
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
@@ -53,10 +68,50 @@ impl Cron {
     /// The longest text.
     pub const LEN_MAX: usize = 256;
 
+    /// The calendar of `fields` in the time zone of this IANA name.
+    ///
+    /// # Errors
+    ///
+    /// If the fields are no calendar or name a zone of their own, if there is no such zone, or
+    /// without the feature `zones`.
+    pub fn in_zone(fields: &str, zone: &str) -> Result<Self, Error> {
+        if fields.trim_start().starts_with(ZONE) {
+            return Err(Error::outside("calendar", fields, "one zone"));
+        }
+        if zone.is_empty() || zone.contains(char::is_whitespace) {
+            return Err(Error::outside("time zone", format_args!("{zone:?}"), "an IANA name"));
+        }
+        format!("{ZONE}{zone} {fields}").parse()
+    }
+
+    /// The five fields, or the word that stands for them.
+    pub fn fields(&self) -> &str {
+        &self.fields
+    }
+
+    /// The IANA name of the time zone; `None` for UTC.
+    pub fn zone(&self) -> Option<&str> {
+        #[cfg(feature = "zones")]
+        return self.zone.as_ref().map(Zone::name);
+        #[cfg(not(feature = "zones"))]
+        None
+    }
+
     /// The first minute of the calendar after `moment`; `None` if there is none within eight years
     /// (the thirtieth of February).
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
-        let minute = moment.as_nanos() / MINUTE_NS + 1;
+        #[cfg(feature = "zones")]
+        if let Some(zone) = &self.zone {
+            return zone.next_after(moment, |civil| self.next_minute(civil));
+        }
+        let minute = self.next_minute(moment.as_nanos() / MINUTE_NS)?;
+        Some(Timestamp::from_nanos(minute.checked_mul(MINUTE_NS)?))
+    }
+
+    /// The first minute of the calendar after `minute`, both counted from 1970 on a clock that is
+    /// never changed.
+    fn next_minute(&self, minute: u64) -> Option<u64> {
+        let minute = minute.checked_add(1)?;
         let (today, now) = ((minute / DAY_MINUTES) as i64, minute % DAY_MINUTES);
         // No year has more than 366 days: this one is today's or one before it.
         let from_year = 1970 + today / 366;
@@ -70,8 +125,7 @@ impl Cron {
                     && self.has_day(day, date)
                     && let Some(minute) = self.minute_from(from)
                 {
-                    let nanos = (day as u64 * DAY_MINUTES + minute).checked_mul(MINUTE_NS)?;
-                    return Some(Timestamp::from_nanos(nanos));
+                    return Some(day as u64 * DAY_MINUTES + minute);
                 }
             }
         }
@@ -105,6 +159,26 @@ impl FromStr for Cron {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let text = text.trim();
+        match text.strip_prefix(ZONE).map(|rest| rest.split_once(char::is_whitespace)) {
+            None => Self::read(text),
+            Some(Some((zone, fields))) => Self::read(fields.trim())?.with_zone(zone),
+            Some(None) => Err(Error::outside("calendar", text, "TZ=, a zone, and five fields")),
+        }
+    }
+}
+
+impl Cron {
+    #[cfg(feature = "zones")]
+    fn with_zone(self, name: &str) -> Result<Self, Error> {
+        Ok(Self { zone: Some(Zone::named(name)?), ..self })
+    }
+
+    #[cfg(not(feature = "zones"))]
+    fn with_zone(self, name: &str) -> Result<Self, Error> {
+        Err(Error::outside("time zone", name, "none: this program is built without time zones"))
+    }
+
+    fn read(text: &str) -> Result<Self, Error> {
         if text.len() > Self::LEN_MAX {
             let found = format_args!("{} bytes", text.len());
             return Err(Error::outside("calendar", found, "at most 256 bytes"));
@@ -117,7 +191,9 @@ impl FromStr for Cron {
         };
         let sunday_twice = set(weekday, 0, 7, &WEEKDAYS, "day of week")?;
         let cron = Self {
-            text: text.to_owned(),
+            fields: text.to_owned(),
+            #[cfg(feature = "zones")]
+            zone: None,
             minutes: set(minute, 0, 59, &[], "minute")?,
             hours: set(hour, 0, 23, &[], "hour")?,
             days: set(day, 1, 31, &[], "day of month")?,
@@ -179,7 +255,10 @@ fn value(text: &str, min: u64, names: &[&str]) -> Option<u64> {
 
 impl fmt::Display for Cron {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        if let Some(zone) = self.zone() {
+            write!(f, "{ZONE}{zone} ")?;
+        }
+        f.write_str(&self.fields)
     }
 }
 

@@ -31,6 +31,8 @@ mod stats;
 mod versions;
 mod waiting_line;
 mod worker;
+#[cfg(feature = "zones")]
+mod zone;
 
 pub use backend::{BATCH_MAX, Backend, Health, PAGE_BYTES, Wake};
 pub use call::Call;

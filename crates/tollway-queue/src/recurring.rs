@@ -23,7 +23,7 @@ pub struct Recurring {
 /// When a recurring job is enqueued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rhythm {
-    /// At the times of a calendar, in UTC.
+    /// At the times of a calendar, in UTC or in its time zone.
     Cron(Cron),
     /// At whole multiples of this since the epoch.
     Every(Duration),

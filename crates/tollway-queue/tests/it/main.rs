@@ -38,3 +38,7 @@ mod worker;
 // Push delivery to a target on loopback.
 #[cfg(feature = "push")]
 mod push;
+
+// Calendars in time zones, judged by Python.
+#[cfg(feature = "zones")]
+mod zones;

@@ -99,6 +99,7 @@ rules! {
     a_change_that_expects_another_version_is_refused
     a_shared_limit_is_changed_by_what_is_new_and_kept_while_it_is_used
     a_queue_is_removed_only_without_jobs_and_dead_letters
+    a_recurring_job_keeps_its_time_zone
     ;
     // On Redis the server's clock counts, which is mended in another way, who waits for a queue is
     // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of

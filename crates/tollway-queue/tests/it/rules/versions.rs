@@ -1,9 +1,9 @@
 //! Which change of settings wins, and what may be removed.
 
-use tollway_queue::{Author, Changed, ErrorKind, Outcome, QueueSettings};
+use tollway_queue::{Author, Changed, ErrorKind, Outcome, QueueSettings, Recurring};
 
 use super::bench::{At, Bench};
-use crate::world::{AtMoment as _, START, after, get, job, now_or_soon, queue};
+use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
 
 fn file(text: u8, is_edit: bool) -> Author {
     Author::File { digest: [text; 16], is_edit }
@@ -104,4 +104,21 @@ pub(super) fn a_queue_is_removed_only_without_jobs_and_dead_letters(at: At) {
     assert!(!remove().expect("gone"));
     let refused = now_or_soon(bench.queues().enqueue(&bench.name, vec![job("g")], START));
     assert_eq!(refused.expect_err("no queue").kind(), ErrorKind::UnknownQueue);
+}
+
+/// 2026-11-14 02:30 in Berlin is 01:30 UTC; the time of `START` is later that day.
+pub(super) fn a_recurring_job_keeps_its_time_zone(at: At) {
+    let bench = Bench::new(at, "concurrent 5");
+    let berlin = "TZ=Europe/Berlin 30 2 * * *";
+    let recurring = Recurring::cron("nightly", berlin, group("g"), "x");
+    if !cfg!(feature = "zones") {
+        assert!(recurring.expect_err("no zones").to_string().contains("time zone"));
+        return;
+    }
+    get(bench.queues().put_recurring(&bench.name, recurring.expect("a calendar"), START));
+    let stored = get(bench.queues().recurring(&bench.name)).remove(0);
+    let next = stored.rhythm.next_after(START).expect("a time");
+    assert_eq!(next.as_nanos() / 60_000_000_000 % 1_440, 90, "{next:?}");
+    assert!(bench.lease(next.before(std::time::Duration::from_millis(1))).is_empty());
+    assert_eq!(bench.lease(next).len(), 1);
 }
