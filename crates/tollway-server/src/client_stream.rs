@@ -130,6 +130,16 @@ impl Input {
         }
     }
 
+    /// Adds what was read elsewhere behind what is there.
+    pub(crate) fn append(&mut self, more: &[u8]) {
+        if more.is_empty() {
+            return;
+        }
+        self.bytes.truncate(self.end);
+        self.bytes.extend_from_slice(more);
+        self.end = self.bytes.len();
+    }
+
     /// Makes room for another read: moves what is left to the front, and grows if that is not
     /// enough.
     fn make_room(&mut self) {
@@ -176,6 +186,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientStream<'a, S> {
     /// The bare stream, and what was read from it already, for somebody else to serve.
     pub(crate) fn into_parts(self) -> (S, Input) {
         (self.stream, self.input)
+    }
+
+    /// What was read, and the stream: to be answered while the client is watched.
+    pub(crate) fn parts(&mut self) -> (&mut Input, &mut S) {
+        (&mut self.input, &mut self.stream)
     }
 
     /// Waits for more input.

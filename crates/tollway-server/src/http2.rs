@@ -51,42 +51,44 @@ pub(crate) struct Options {
     pub first_by: Instant,
 }
 
-/// Passes what is written to a type's field `stream` on to it: only the type's reading differs.
+/// Passes what is written to a type on to the stream that it has: only the type's reading differs.
 macro_rules! pass_writes {
-    ($type:ident) => {
+    ($type:ident, $this:ident => $stream:expr) => {
         impl<S: AsyncWrite + Unpin> AsyncWrite for $type<S> {
             fn poll_write(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 context: &mut Context<'_>,
                 bytes: &[u8],
             ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.stream).poll_write(context, bytes)
+                let $this = self.get_mut();
+                Pin::new(&mut $stream).poll_write(context, bytes)
             }
 
             fn poll_write_vectored(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 context: &mut Context<'_>,
                 slices: &[io::IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+                let $this = self.get_mut();
+                Pin::new(&mut $stream).poll_write_vectored(context, slices)
             }
 
             fn is_write_vectored(&self) -> bool {
-                self.stream.is_write_vectored()
+                let $this = self;
+                $stream.is_write_vectored()
             }
 
-            fn poll_flush(
-                mut self: Pin<&mut Self>,
-                context: &mut Context<'_>,
-            ) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.stream).poll_flush(context)
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                let $this = self.get_mut();
+                Pin::new(&mut $stream).poll_flush(context)
             }
 
             fn poll_shutdown(
-                mut self: Pin<&mut Self>,
+                self: Pin<&mut Self>,
                 context: &mut Context<'_>,
             ) -> Poll<io::Result<()>> {
-                Pin::new(&mut self.stream).poll_shutdown(context)
+                let $this = self.get_mut();
+                Pin::new(&mut $stream).poll_shutdown(context)
             }
         }
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::drain::Stopper;
-use crate::http::{Peer, Reply, Request, answer};
+use crate::http::{HeardElsewhere, Peer, Reply, Request, answer};
 use crate::resp::parse::{Bounds, Frame, parse};
 use crate::service::Service;
 use crate::worker::Worker;
@@ -54,7 +54,8 @@ pub async fn post(service: &Arc<Service>, path: &str, body: &[u8]) -> (u16, Vec<
     let mut fields = http::HeaderMap::new();
     fields.insert("content-type", http::HeaderValue::from_static("application/json"));
     let (host, query, peer) = (None, None, Peer::UNIX);
-    let request = Request { method: "POST", path, query, host, fields: &fields, body, peer };
+    let (fields, client) = (&fields, &HeardElsewhere);
+    let request = Request { method: "POST", path, query, host, fields, body, peer, client };
     let mut reply = Reply::default();
     answer(&Worker::new(Arc::clone(service)), &request, &mut reply).await;
     (reply.status, reply.body().to_vec())

@@ -263,7 +263,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Renamed<S> {
     }
 }
 
-pass_writes!(Renamed);
+pass_writes!(Renamed, this => this.stream);
 
 #[cfg(test)]
 mod tests;

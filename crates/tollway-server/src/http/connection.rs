@@ -12,6 +12,7 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::fallback;
+use super::presence::{Client, ReadAhead};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request, split_target};
@@ -55,7 +56,7 @@ where
             next = if next == Next::Refuse {
                 refuse(worker, Trouble::Full, &mut reply, &mut out)
             } else {
-                answer_all(worker, peer, &stop, &mut client.input, &mut reply, &mut out).await
+                answer_all(worker, peer, &stop, client.parts(), &mut reply, &mut out).await
             };
             let sent = client.send(&mut out).await;
             worker.buffers.give_output(out);
@@ -93,14 +94,15 @@ enum Next {
     Fallback,
 }
 
-async fn answer_all(
+async fn answer_all<S: AsyncRead + Unpin>(
     worker: &Worker,
     peer: Peer,
     stop: &Stop,
-    input: &mut Input,
+    (input, stream): (&mut Input, &mut S),
     reply: &mut Reply,
     out: &mut Vec<u8>,
 ) -> Next {
+    let client = ReadAhead::new(stream);
     let body_max = worker.service.settings().limits.body_bytes_max;
     let mut used = 0;
     let next = loop {
@@ -116,19 +118,22 @@ async fn answer_all(
             }
             Parsed::Plain(head, length) => (head, length),
             // Whoever may not ask is told before the body is held.
-            Parsed::Begun(head) => match admit(worker, &head.request(&head.headers, peer), true) {
-                Ok(()) => break Next::Read,
-                Err(trouble) => break refuse(worker, trouble, reply, out),
-            },
+            Parsed::Begun(head) => {
+                let request = head.request(&head.headers, peer, &client);
+                match admit(worker, &request, true) {
+                    Ok(()) => break Next::Read,
+                    Err(trouble) => break refuse(worker, trouble, reply, out),
+                }
+            }
             Parsed::Partial => break Next::Read,
             Parsed::Unusual => break Next::Fallback,
             Parsed::Wrong(trouble) => break refuse(worker, trouble, reply, out),
         };
-        answer(worker, &head.request(&head.headers, peer), reply).await;
+        answer(worker, &head.request(&head.headers, peer, &client), reply).await;
         used += length;
         // A request that has been sent already is answered; one more is asked of somebody else.
         let is_stopping = stop.is_stopped() || worker.service.is_draining();
-        let is_last = is_stopping && input.bytes().len() == used;
+        let is_last = is_stopping && input.bytes().len() == used && client.is_empty();
         reply.write_head(&worker.date(), is_last, out);
         if head.method != "HEAD" {
             out.extend_from_slice(reply.body());
@@ -137,11 +142,14 @@ async fn answer_all(
             break Next::Close;
         }
     };
+    let ahead = client.into_bytes();
     input.consume(used);
+    input.append(&ahead);
     if used > 0 {
         input.has_asked();
     }
-    next
+    // What was sent while an answer was awaited has been read: the socket tells of it no more.
+    if next == Next::Read && !ahead.is_empty() { Next::More } else { next }
 }
 
 /// Writes the last answer of a connection.
@@ -162,10 +170,15 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn request<'b>(&'b self, fields: &'b &'a [httparse::Header<'a>], peer: Peer) -> Request<'b> {
+    fn request<'b>(
+        &'b self,
+        fields: &'b &'a [httparse::Header<'a>],
+        peer: Peer,
+        client: &'b dyn Client,
+    ) -> Request<'b> {
         let (path, query) = split_target(self.target);
         let Self { method, host, body, .. } = *self;
-        Request { method, path, query, host: Some(host), fields, body, peer }
+        Request { method, path, query, host: Some(host), fields, body, peer, client }
     }
 }
 

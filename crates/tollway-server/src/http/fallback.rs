@@ -4,6 +4,7 @@
 //! more leniently than [`super::connection`] does (a line feed alone ends a line), so that behind a
 //! request about whose end two readers may disagree there is no second one to smuggle.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use tollway_http::WriteTimeout;
 
 use super::connection::HEAD_BYTES_MAX;
+use super::presence::{Client, HeardElsewhere, poll_end};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request};
@@ -57,7 +59,7 @@ where
     let first_by = input.first_by().unwrap_or_else(soon);
     let begun = input.bytes().to_vec();
     let is_http2 = begun.starts_with(PREFACE);
-    let stream = Rewound { begun, at: 0, stream };
+    let stream = Rewound(Rc::new(RefCell::new(Rewinding { begun, at: 0, stream })));
     if !is_http2 {
         return serve_http1(worker, stream, peer, stop).await;
     }
@@ -66,7 +68,8 @@ where
         let worker = Rc::clone(worker);
         async move {
             let (head, mut body) = request.into_parts();
-            let response = respond(&worker, head, &mut body, peer, holder).await;
+            let sender = (peer, &HeardElsewhere as &dyn Client);
+            let response = respond(&worker, head, &mut body, sender, holder).await;
             Answered { response, request: Some(body) }
         }
     };
@@ -84,11 +87,13 @@ where
 {
     let patience = worker.service.settings().limits.slow_client_after;
     let holder = Holder::new(worker);
+    let client = stream.clone();
     let service = service_fn(|request: http::Request<Incoming>| {
-        let holder = holder.clone();
+        let (holder, client) = (holder.clone(), &client);
         Box::pin(async move {
             let (head, mut body) = request.into_parts();
-            Ok::<_, Infallible>(respond(worker, head, &mut body, peer, holder).await)
+            let sender = (peer, client as &dyn Client);
+            Ok::<_, Infallible>(respond(worker, head, &mut body, sender, holder).await)
         })
     });
     let mut builder = http1::Builder::new();
@@ -126,13 +131,13 @@ async fn respond(
     worker: &Worker,
     mut head: http::request::Parts,
     body: &mut Incoming,
-    peer: Peer,
+    sender: (Peer, &dyn Client),
     holder: Holder,
 ) -> http::Response<Body> {
     let mut reply = Reply::default();
     let is_http1 = head.version < Version::HTTP_2;
     join_crumbs(&mut head.headers);
-    match take(worker, &head, body, peer, &holder, &mut reply).await {
+    match take(worker, &head, body, sender, &holder, &mut reply).await {
         Ok(Some(events)) => return stream(events),
         Ok(None) => {}
         Err(trouble) => {
@@ -172,7 +177,7 @@ async fn take(
     worker: &Worker,
     head: &http::request::Parts,
     body: &mut Incoming,
-    peer: Peer,
+    (peer, client): (Peer, &dyn Client),
     holder: &Holder,
     reply: &mut Reply,
 ) -> Result<Option<dashboard::Events>, Trouble> {
@@ -185,6 +190,7 @@ async fn take(
         fields: &head.headers,
         body: &[],
         peer,
+        client,
     };
     // Before the body is read: whoever may not ask does not make anything held.
     admit(worker, &request, !body.is_end_stream())?;
@@ -239,11 +245,21 @@ fn stream(events: dashboard::Events) -> http::Response<Body> {
     response
 }
 
-/// A stream of which some bytes have been read already.
-struct Rewound<S> {
+/// A stream of which some bytes have been read already. It is shared, never at the same moment, by
+/// hyper, which does not read while it waits for an answer, and by whoever looks meanwhile whether
+/// the client is still there.
+struct Rewound<S>(Rc<RefCell<Rewinding<S>>>);
+
+struct Rewinding<S> {
     begun: Vec<u8>,
     at: usize,
     stream: S,
+}
+
+impl<S> Clone for Rewound<S> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -252,7 +268,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+        let this = &mut *self.0.borrow_mut();
         let rest = &this.begun[this.at..];
         if rest.is_empty() {
             return Pin::new(&mut this.stream).poll_read(context, buffer);
@@ -267,7 +283,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-pass_writes!(Rewound);
+impl<S: AsyncRead + Unpin> Client for Rewound<S> {
+    fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
+        let Rewinding { begun, stream, .. } = &mut *self.0.borrow_mut();
+        poll_end(stream, begun, context)
+    }
+}
+
+pass_writes!(Rewound, this => this.0.borrow_mut().stream);
 
 #[cfg(test)]
 mod tests {

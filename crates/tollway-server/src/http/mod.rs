@@ -16,6 +16,7 @@ mod gate;
 mod operations;
 mod ops;
 mod pages;
+mod presence;
 mod problem;
 mod queues;
 mod reply;
@@ -25,6 +26,7 @@ mod verdict;
 
 pub(crate) use connection::serve;
 pub(crate) use operations::unaskable;
+pub(crate) use presence::HeardElsewhere;
 pub(crate) use problem::Trouble;
 pub(crate) use reply::Reply;
 pub(crate) use request::{Call, Peer, Request};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::presence::Client;
 use super::problem::Trouble;
 use super::reply::Reply;
 use crate::auth::Role;
@@ -49,6 +50,8 @@ pub(crate) struct Request<'a> {
     pub body: &'a [u8],
     /// Who sent it.
     pub peer: Peer,
+    /// Whether who sent it is still there.
+    pub client: &'a dyn Client,
 }
 
 /// A request that is being answered.

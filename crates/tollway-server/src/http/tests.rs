@@ -3,7 +3,7 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Peer, Reply, Request, answer, decision_paths};
+use super::{HeardElsewhere, Peer, Reply, Request, answer, decision_paths};
 use crate::service::tests::service;
 use crate::worker::Worker;
 
@@ -27,6 +27,7 @@ fn post(worker: &Worker, path: &str, body: &[u8]) -> Reply {
         fields: &fields,
         body,
         peer: Peer::UNIX,
+        client: &HeardElsewhere,
     };
     let mut reply = Reply::default();
     runtime.block_on(answer(worker, &request, &mut reply));

@@ -33,6 +33,9 @@ mod holding;
 /// Connections that say nothing, and the places that they take.
 mod silence;
 
+/// Workers that leave while they wait for a job.
+mod leaving;
+
 /// The end, as busy clients see it.
 mod draining;
 

@@ -1,8 +1,8 @@
 //! What workers ask: leases, heartbeats, progress, and what came of a job.
 //!
 //! A lease call waits for its first job for up to `wait_ms`, asleep until something may start, or
-//! until the service stops. If
-//! the client leaves meanwhile, what it was given returns to its group when the lease expires.
+//! until the service stops or the client leaves. What was granted to a client that has left is given
+//! back at once, uncharged; what it leaves with is free again when the lease expires.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollway_core::fields::{self, Lines};
 use tollway_queue::{
-    BATCH_MAX, Beat, LeaseToken, Outcome, Progress, QueueSettings, Settled, feedback,
+    BATCH_MAX, Beat, Lease, LeaseToken, Outcome, Progress, QueueSettings, Settled, feedback,
 };
 
+use super::super::presence::{has_left, left};
 use super::super::problem::Trouble;
 use super::super::request::Call;
 use super::wire::{SignedQueue, bytes, invalid, lost_lease, ms};
@@ -52,20 +53,32 @@ pub(crate) async fn lease(mut call: Call<'_>, queue: &SignedQueue) -> Result<(),
     let leases = if wait.is_zero() {
         queue.lease(body.max, &body.worker).await?.leases
     } else {
-        let service = call.service();
+        let (service, client) = (call.service(), call.request.client);
         let give_up = async {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = service.waits_over() => {}
+                () = left(client) => {}
             }
         };
-        queue.wait_for_leases_until(body.max, &body.worker, give_up).await?
+        let leases = queue.wait_for_leases_until(body.max, &body.worker, give_up).await?;
+        // It may have left in the moment in which they were granted.
+        if has_left(client).await { give_back(queue, leases).await? } else { leases }
     };
     if let Some(queues) = call.service().queues() {
         queues.watch().leased(queue.name().as_str(), &leases, queue.now());
     }
     let leases: Vec<Value> = leases.iter().map(|lease| queue.shown(lease)).collect();
     call.write(&json!({"leases": leases}))
+}
+
+/// Releases what was granted to nobody; what is left to answer.
+async fn give_back(queue: &SignedQueue, leases: Vec<Lease>) -> Result<Vec<Lease>, Trouble> {
+    if !leases.is_empty() {
+        let released = leases.iter().map(|lease| (lease.token(), Outcome::Released));
+        queue.settle(released.collect()).await?;
+    }
+    Ok(Vec::new())
 }
 
 #[derive(Deserialize)]
