@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_queue::QueueName;
 use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
 use tollway_server::config::{Config, LogFormat, Overrides};
 use tollway_server::{
-    Backing, Bound, Front, Metrics, Origin, ProxyAdmin, Pushing, QueuePlan, Queues, Server,
-    Service, Sighting, open_queue_store, until_told,
+    Backing, Bound, Front, Metrics, Origin, ProxyAdmin, QueuePlan, Queues, Server, Service,
+    Sighting, open_queue_store, until_told,
 };
 #[cfg(feature = "otlp")]
 use tollway_server::{Collector, Traces};
@@ -178,9 +179,10 @@ async fn serve(args: Args) -> Result<()> {
     let bound = Bound::new(&config.listen)?;
     let (backing, store_name) = backing(&config, &args).await?;
     let clock = clock(&backing);
-    let (queues, pushing) = queues(&config.queues, !args.store_required).await?;
+    let queues = queues(&config.queues, !args.store_required).await?;
     let Config { rules, settings, tls, workers, drain, .. } = config;
     let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
+    let example_queue = config.queues.queues.first().map(|queue| queue.name.clone());
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
@@ -188,42 +190,34 @@ async fn serve(args: Args) -> Result<()> {
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
-    let service = match queues {
-        Some(queues) => service.with_queues(queues),
-        None => service,
-    };
+    let service = service.with_queues(queues.clone());
     let service = Arc::new(
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
     let server = bound.serve(service, tls.as_ref(), workers)?;
     let hints = Hints {
         policy: example.as_deref().unwrap_or("POLICY"),
+        // Whoever has queues alone cannot try a policy.
+        queue: example_queue.as_ref().filter(|_| example.is_none()).map(QueueName::as_str),
         has_tls: tls.is_some(),
         has_token: !server.service().auth().is_open(),
     };
     announce(&server, hints)?;
     let ended = until_told(server, drain, args.snapshot).await?;
-    if let Some(pushing) = pushing {
-        pushing.stop().await;
-    }
+    queues.stop_pushing().await;
     ended.snapshot.context("the last snapshot")
 }
 
-/// The queues that are configured, and the pushing of their jobs.
-pub(crate) async fn queues(
-    plan: &QueuePlan,
-    start_without: bool,
-) -> Result<(Option<Queues>, Option<Pushing>)> {
-    if plan.is_empty() {
-        return Ok((None, None));
-    }
+/// The queues that are configured, their jobs being pushed. Without any there is room for those that
+/// a reload or a call makes.
+pub(crate) async fn queues(plan: &QueuePlan, start_without: bool) -> Result<Queues> {
     // The URL may hold a password: it is not repeated.
     let backend =
         open_queue_store(plan.store.as_deref(), start_without).await.context("the queue store")?;
     let clock = Arc::new(SystemClock::new());
     let queues = Queues::start(backend, clock, plan).await.context("the queues")?;
-    let pushing = queues.push(plan).context("push")?;
-    Ok((Some(queues), Some(pushing)))
+    queues.push().context("push")?;
+    Ok(queues)
 }
 
 async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {

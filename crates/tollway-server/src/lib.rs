@@ -70,7 +70,7 @@ pub use endpoint::{Endpoint, UnixSocket};
 pub use enforcer::Backing;
 pub use metrics::{Counter, Front, Metrics, Tally};
 pub use pattern::{KeyList, Pattern};
-pub use queues::{PlannedQueue, Pushing, QueuePlan, Queues, open_queue_store};
+pub use queues::{PlannedLimit, PlannedQueue, QueuePlan, Queues, open_queue_store};
 pub use reload::{Sighting, reload, reload_certificates};
 pub use rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Rules, Spacing};
 pub use run::{Ended, until_told};

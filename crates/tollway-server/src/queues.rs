@@ -7,24 +7,34 @@
 //!
 //! After an outage of the store they are made again: it may have come back without its data. So
 //! they are when a call finds one of them missing: an outage may be too short to be seen.
+//!
+//! What the configuration says is offered to the store as that of a file, which takes what is new
+//! ([`tollway_queue::Author`]): a service that starts undoes nothing that was changed by calls, nor
+//! by other services. A store that this process has for itself was given every text by this one's
+//! files: one that is not the last was edited, also if it was given before.
 
-use std::convert::Infallible;
+mod pushing;
+mod reloading;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tollway_core::Clock;
-use tollway_queue::push::{Push, PushTarget};
+use tollway_queue::push::PushTarget;
 use tollway_queue::{
-    Backend, Embedded, Error, ErrorKind, Health, Limit, Outcome, Queue, QueueName, QueueSettings,
-    RedisBackend, RedisSettings, Task, Worker, handler_fn,
+    Author, Backend, Changed, Embedded, Error, ErrorKind, Health, Limit, Queue, QueueName,
+    QueueSettings, Recurring, RedisBackend, RedisSettings, TextDigest,
 };
-use tower_service::Service;
+use tracing::{info, warn};
 
+use self::pushing::Pushing;
+use self::reloading::Reloading;
 use crate::lease_token::Signer;
 use crate::outage::{OF_QUEUES, OutageLog};
 use crate::queue_watch::QueueWatch;
@@ -35,9 +45,20 @@ pub struct QueuePlan {
     /// `memory`, `redb:PATH` or the URL of a Redis or Valkey; `None` for memory.
     pub store: Option<String>,
     /// Limits that queues share.
-    pub shared: Vec<(QueueName, Limit)>,
+    pub shared: Vec<PlannedLimit>,
     /// The queues.
     pub queues: Vec<PlannedQueue>,
+}
+
+/// A limit that queues share, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedLimit {
+    /// Its name.
+    pub name: QueueName,
+    /// The limit.
+    pub limit: Limit,
+    /// What stands for the text that says so.
+    pub digest: TextDigest,
 }
 
 /// A queue as configured.
@@ -49,6 +70,10 @@ pub struct PlannedQueue {
     pub settings: QueueSettings,
     /// Where its jobs are pushed to, if they are not leased.
     pub push: Option<PushTarget>,
+    /// Jobs that it enqueues itself.
+    pub recurring: Vec<Recurring>,
+    /// What stands for the text that says so.
+    pub digest: TextDigest,
 }
 
 impl fmt::Debug for QueuePlan {
@@ -71,6 +96,15 @@ impl QueuePlan {
             place if place.starts_with("redb:") => "redb",
             _ => "redis",
         }
+    }
+
+    /// Whether other services may have the same store.
+    fn has_shared_store(&self) -> bool {
+        self.store_name() == "redis"
+    }
+
+    fn queue(&self, name: &QueueName) -> Option<&PlannedQueue> {
+        self.queues.iter().find(|planned| planned.name == *name)
     }
 }
 
@@ -111,31 +145,14 @@ pub async fn open_queue_store(
     })
 }
 
-/// Workers that push jobs, until they are stopped.
-#[derive(Debug)]
-pub struct Pushing {
-    stop: watch::Sender<bool>,
-    workers: JoinSet<Result<tollway_queue::Summary, Error>>,
-}
-
-impl Pushing {
-    /// Leases nothing more, and waits for the calls under way.
-    pub async fn stop(mut self) {
-        self.stop.send_replace(true);
-        while let Some(ended) = self.workers.join_next().await {
-            if let Ok(Err(error)) = ended {
-                tracing::error!(%error, "a queue is no longer pushed");
-            }
-        }
-    }
-}
-
 /// The service's queues.
 #[derive(Clone)]
 pub struct Queues {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
-    plan: Arc<QueuePlan>,
+    plan: Arc<ArcSwap<QueuePlan>>,
+    /// Where what takes longer than a call is done.
+    runtime: Handle,
     /// There once the queues are made.
     made: Arc<watch::Sender<Option<Made>>>,
     /// Whether a task is about to make them.
@@ -144,6 +161,10 @@ pub struct Queues {
     /// Failed calls that were told of.
     failed_calls: Arc<AtomicU64>,
     store_name: &'static str,
+    /// Whether there is anything to tell of: a store or a queue that was named.
+    is_used: Arc<AtomicBool>,
+    reloading: Arc<Reloading>,
+    pushing: Arc<Pushing>,
     watch: Arc<QueueWatch>,
 }
 
@@ -159,6 +180,17 @@ struct MakingGuard(Arc<AtomicBool>);
 impl Drop for MakingGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Tells what came of what a file says, if that is worth a line.
+fn tell(what: &str, name: &QueueName, changed: Changed) {
+    let version = changed.version.number;
+    if changed.taken {
+        info!(what, name = name.as_str(), version, "changed by the file");
+    } else if !changed.version.is_from_file {
+        let remedy = "to have the file's, change its section, or its `revision`";
+        warn!(what, name = name.as_str(), version, remedy, "kept as a call has changed it");
     }
 }
 
@@ -187,12 +219,16 @@ impl Queues {
         let queues = Self {
             backend,
             clock,
-            plan: Arc::new(plan.clone()),
+            plan: Arc::new(ArcSwap::from_pointee(plan.clone())),
+            runtime: Handle::current(),
             made: Arc::new(watch::Sender::new(None)),
             is_making: Arc::default(),
             outages: Arc::new(OutageLog::new(OF_QUEUES)),
             failed_calls: Arc::default(),
             store_name: plan.store_name(),
+            is_used: Arc::new(AtomicBool::new(plan.store.is_some() || !plan.is_empty())),
+            reloading: Arc::default(),
+            pushing: Arc::default(),
             watch: Arc::default(),
         };
         let is_away = || queues.backend.outage().is_some();
@@ -212,7 +248,7 @@ impl Queues {
     fn make_soon(&self) {
         if !self.is_making.swap(true, Ordering::AcqRel) {
             let guard = MakingGuard(Arc::clone(&self.is_making));
-            tokio::spawn(self.clone().make_later(guard));
+            self.runtime.spawn(self.clone().make_later(guard));
         }
     }
 
@@ -243,8 +279,7 @@ impl Queues {
     /// the store does not know was lost with its data: it is made again, and the call may be
     /// repeated.
     pub(crate) fn told(&self, name: &QueueName, error: Error) -> Error {
-        let is_planned = || self.plan.queues.iter().any(|planned| planned.name == *name);
-        if error.kind() != ErrorKind::UnknownQueue || !is_planned() {
+        if error.kind() != ErrorKind::UnknownQueue || self.plan.load().queue(name).is_none() {
             return error;
         }
         self.make_soon();
@@ -260,13 +295,36 @@ impl Queues {
         if known == Some(secret) && self.are_there().await? {
             return Ok(());
         }
-        for (name, limit) in &self.plan.shared {
-            self.backend.put_shared(name, *limit, self.clock.now()).await?;
-        }
-        for planned in &self.plan.queues {
-            self.queue(planned.name.clone()).put(planned.settings.clone()).await?;
-        }
+        let plan = self.plan.load_full();
+        self.offer(&plan, |_| !plan.has_shared_store()).await?;
         self.made.send_replace(Some(Made { secret, signer: Signer::new(&secret) }));
+        Ok(())
+    }
+
+    /// Offers the store what the files say; `is_edited` tells of which sections it is known that they
+    /// were edited.
+    async fn offer(
+        &self,
+        plan: &QueuePlan,
+        is_edited: impl Fn(&TextDigest) -> bool,
+    ) -> Result<(), Error> {
+        let author = |digest| Author::File { digest, is_edit: is_edited(&digest) };
+        for PlannedLimit { name, limit, digest } in &plan.shared {
+            let (author, now) = (author(*digest), self.clock.now());
+            let changed = self.backend.change_shared(name, *limit, author, now).await?;
+            tell("shared limit", name, changed);
+        }
+        for planned in &plan.queues {
+            let queue = self.queue(planned.name.clone());
+            let author = author(planned.digest);
+            let changed = queue.change(planned.settings.clone(), author).await?;
+            tell("queue", &planned.name, changed);
+            if changed.taken {
+                for recurring in &planned.recurring {
+                    queue.put_recurring(recurring.clone()).await?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -274,58 +332,43 @@ impl Queues {
     async fn are_there(&self) -> Result<bool, Error> {
         let there = self.backend.queues().await?;
         let is_there = |planned: &PlannedQueue| there.iter().any(|(name, _)| *name == planned.name);
-        Ok(self.plan.queues.iter().all(is_there))
+        Ok(self.plan.load().queues.iter().all(is_there))
     }
 
-    /// Starts to push the jobs of those queues of `plan` that have a target.
-    ///
-    /// # Errors
-    ///
-    /// If a target cannot be used.
-    pub fn push(&self, plan: &QueuePlan) -> Result<Pushing, Error> {
-        let (stop, stopped) = watch::channel(false);
-        let mut workers = JoinSet::new();
-        for planned in &plan.queues {
-            let Some(target) = &planned.push else { continue };
-            let (push, mut stopped) = (self.counted(Push::new(target)?), stopped.clone());
-            let worker = Worker::new(self.queue(planned.name.clone()));
-            let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
-            let queues = self.clone();
-            workers.spawn(async move {
-                loop {
-                    let mut heard = stopped.clone();
-                    // Nobody is left to stop it if this fails: it stops.
-                    let told = async move { drop(heard.wait_for(|stop| *stop).await) };
-                    match worker.clone().run(push.clone(), told).await {
-                        // Not made yet, or lost with the store's data.
-                        Err(error) if error.kind() == ErrorKind::UnknownQueue => queues.make_soon(),
-                        ended => return ended,
-                    }
-                    let is_stopped = tokio::select! {
-                        () = tokio::time::sleep(MAKE_AGAIN) => false,
-                        _ = stopped.wait_for(|stop| *stop) => true,
-                    };
-                    if is_stopped {
-                        return Ok(tollway_queue::Summary::default());
-                    }
-                }
-            });
-        }
-        Ok(Pushing { stop, workers })
+    /// Where they live, for what concerns no queue alone.
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.backend
     }
 
-    /// A handler that pushes, and counts how long its jobs have waited.
-    fn counted(
-        &self,
-        mut push: Push,
-    ) -> impl Service<Task, Response = Outcome, Error = Infallible, Future: Send> + Clone + Send + 'static
-    {
-        let watch = Arc::clone(&self.watch);
-        handler_fn(move |task: Task| {
-            watch.leased(task.queue().name().as_str(), [task.lease()], task.queue().now());
-            let call = push.call(task);
-            async move { call.await.unwrap_or_else(|never| match never {}) }
-        })
+    /// The clock of the queues.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// What the files of this service say of a queue.
+    pub(crate) fn planned(&self, name: &QueueName) -> Option<PlannedQueue> {
+        self.plan.load().queue(name).cloned()
+    }
+
+    /// Whether the files of this service name a shared limit.
+    pub(crate) fn plans_limit(&self, name: &QueueName) -> bool {
+        self.plan.load().shared.iter().any(|limit| limit.name == *name)
+    }
+
+    /// Whether this is the store that `plan` names.
+    pub(crate) fn has_store_of(&self, plan: &QueuePlan) -> bool {
+        let named = |plan: &QueuePlan| plan.store.clone().unwrap_or_else(|| "memory".to_owned());
+        named(&self.plan.load()) == named(plan)
+    }
+
+    /// Notes that a queue or limit was named by a call.
+    pub(crate) fn note_use(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is anything to tell of.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
     }
 
     /// What they have done of late.

@@ -1,8 +1,8 @@
 //! Reloading: the rules on disk put in force as a whole, or refused as a whole; certificates
 //! likewise.
 //!
-//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are tokens, certificates
-//! and their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether
+//! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are queues, limits that
+//! they share, where their jobs are pushed to, tokens, certificates and their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether
 //! a token is needed no more belong to the process and need a restart; of these, what concerns TLS
 //! and tokens is told. States live in the store under their policy's identity, so a policy that is
 //! the same after a reload goes on where it was.
@@ -56,7 +56,10 @@ pub fn reload(service: &Service) -> Result<(), String> {
             service.stale.set_restart(needing_restart(service, &config));
             replace_tokens(service, config.settings.auth);
             service.replace_rules(config.rules);
-            info!(policies, "rules reloaded");
+            info!(policies, queues = config.queues.queues.len(), "rules reloaded");
+            if let Some(queues) = service.queues() {
+                queues.reload(config.queues);
+            }
             Ok(())
         }
         Err(wrong) => {
@@ -111,7 +114,10 @@ fn needing_restart(service: &Service, config: &Config) -> Vec<&'static str> {
     let is_shared = service.enforcer.memory().is_none();
     let splits = || config.rules.splits().map(|(name, parts)| (name.to_owned(), parts));
     let splits_anew = is_shared && splits().collect::<BTreeMap<_, _>>() != service.splits;
+    let plan = &config.queues;
+    let moves_queues = service.queues().is_some_and(|queues| !queues.has_store_of(plan));
     let told: Vec<_> = [
+        (moves_queues, "queues stay in their store: another queue_store needs a restart"),
         (opens, "tokens stay in force: to serve without any needs a restart"),
         (
             tls.is_none() && service.certificates().is_some(),

@@ -169,7 +169,9 @@ impl Service {
     /// Why the configuration on disk is not in force, or not all of it: a reload that was refused,
     /// certificates that were, or what needs a restart.
     pub(crate) fn reload_error(&self) -> Option<String> {
-        self.stale.reason()
+        let queues = self.queues().and_then(Queues::stale_reason);
+        let told: Vec<String> = self.stale.reason().into_iter().chain(queues).collect();
+        (!told.is_empty()).then(|| told.join("; "))
     }
 
     /// The tokens in force. Load them once per request.

@@ -99,14 +99,11 @@ async fn start(http: Option<String>) -> Result<Server> {
     let metrics = Metrics::default();
     let texts = [("tour.toml".to_owned(), RULES.to_owned())];
     let config = Config::from_texts(&texts, &overrides, &metrics)?;
-    let (queues, _) = crate::serve::queues(&config.queues, false).await?;
+    let queues = crate::serve::queues(&config.queues, false).await?;
     let store = Backing::Memory(Arc::new(MemoryStore::new(Capacity::bytes(MEMORY_BYTES))));
     let clock = Arc::new(SystemClock::new());
     let service = Service::new(config.rules, metrics, store, clock, config.settings);
-    let service = match queues {
-        Some(queues) => service.with_queues(queues),
-        None => service,
-    };
+    let service = service.with_queues(queues);
     Ok(Server::start(Arc::new(service), &config.listen, None, config.workers)?)
 }
 

@@ -7,6 +7,8 @@ use tollway_server::{Endpoint, Front};
 pub(super) struct Hints<'a> {
     /// A policy to ask.
     pub policy: &'a str,
+    /// A queue to try instead, if there are no policies.
+    pub queue: Option<&'a str>,
     /// Whether connections are encrypted.
     pub has_tls: bool,
     /// Whether a token is needed. The environment of whoever types the command has it, under the
@@ -26,17 +28,25 @@ impl Hints<'_> {
 
     fn http(self, endpoint: &Endpoint) -> String {
         let scheme = if self.has_tls { "https" } else { "http" };
-        let body = format!(r#"{{"policy":"{}","key":"ada"}}"#, self.policy);
+        let (body, path) = match self.queue {
+            Some(queue) => {
+                (r#"{"payload":"hello"}"#.to_owned(), format!("/v1/queues/{queue}/jobs"))
+            }
+            None => {
+                let body = format!(r#"{{"policy":"{}","key":"ada"}}"#, self.policy);
+                (body, "/v1/check".to_owned())
+            }
+        };
         let token =
             if self.has_token { r#"-H "Authorization: Bearer $TOLLWAY_TOKEN" "# } else { "" };
         match endpoint {
             Endpoint::Tcp(address) => format!(
                 "page  {endpoint}   {scheme}://{address}/\n\
-                 HTTP  {endpoint}   curl {token}--json '{body}' {scheme}://{address}/v1/check\n"
+                 HTTP  {endpoint}   curl {token}--json '{body}' {scheme}://{address}{path}\n"
             ),
             Endpoint::Unix(socket) => format!(
                 "HTTP  {endpoint}   curl --unix-socket {} {token}--json '{body}' \
-                 {scheme}://localhost/v1/check\n",
+                 {scheme}://localhost{path}\n",
                 socket.path.display()
             ),
         }
@@ -67,8 +77,11 @@ impl Hints<'_> {
             Endpoint::Tcp(address) => format!("-h {} -p {}", address.ip(), address.port()),
             Endpoint::Unix(socket) => format!("-s {}", socket.path.display()),
         };
-        let policy = self.policy;
-        format!("RESP  {endpoint}   {token}redis-cli {tls}{at} TOLL.CHECK {policy} ada\n")
+        let command = match self.queue {
+            Some(_) => "PING".to_owned(),
+            None => format!("TOLL.CHECK {} ada", self.policy),
+        };
+        format!("RESP  {endpoint}   {token}redis-cli {tls}{at} {command}\n")
     }
 }
 
@@ -81,7 +94,16 @@ mod tests {
         Front::ALL.map(|front| hints.of(front, &endpoint)).concat()
     }
 
-    const OPEN: Hints<'_> = Hints { policy: "api", has_tls: false, has_token: false };
+    const OPEN: Hints<'_> = Hints { policy: "api", queue: None, has_tls: false, has_token: false };
+
+    #[test]
+    fn a_service_that_has_queues_alone_proposes_to_enqueue() {
+        let told = told(Hints { queue: Some("mail"), ..OPEN }, "127.0.0.1:8080");
+        let command =
+            r#"curl --json '{"payload":"hello"}' http://127.0.0.1:8080/v1/queues/mail/jobs"#;
+        assert!(told.contains(command), "{told}");
+        assert!(!told.contains("/v1/check") && !told.contains("TOLL.CHECK"), "{told}");
+    }
 
     #[test]
     fn commands_are_plain_where_nothing_else_is_needed() {

@@ -20,7 +20,7 @@ mod listen;
 mod names;
 mod policies;
 mod push;
-mod queues;
+pub(crate) mod queues;
 mod reader;
 mod stores;
 mod tree;

@@ -15,17 +15,28 @@
 //!
 //! [queues.push]                      # instead of workers that lease
 //! url = "http://127.0.0.1:9000/roles"
+//!
+//! [[queues.recurring]]               # jobs that the queue enqueues itself
+//! name = "nightly"
+//! cron = "30 2 * * *"
+//! zone = "Europe/Berlin"
+//! group = "reports"
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
-use tollway_queue::{Limit, QueueName, QueueSettings};
+use tollway_core::Quota;
+use tollway_queue::{
+    Cron, Group, Limit, NewJob, QueueName, QueueSettings, Recurring, Rhythm, TextDigest,
+};
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Finding};
 use super::names::Names;
 use super::push;
-use super::reader::{ConfigValue, Table};
-use crate::queues::{PlannedQueue, QueuePlan};
+use super::reader::{ConfigValue, Source, Table};
+use super::tree::from_json;
+use crate::queues::{PlannedLimit, PlannedQueue, QueuePlan};
 
 /// Adds what a file says about queues to `plan`; `names` are those of the queues so far.
 pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
@@ -33,7 +44,7 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
         plan.shared.extend(place.tell(shared_limit(&place)).flatten());
     }
     let mut shared = HashSet::with_capacity(plan.shared.len());
-    shared.extend(plan.shared.iter().map(|(name, _)| name));
+    shared.extend(plan.shared.iter().map(|limit| &limit.name));
     for place in table.each("queues") {
         let Some(queue) = place.tell(queue(&place)) else { continue };
         if !names.add(queue.name.as_str()) {
@@ -48,21 +59,58 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
     }
 }
 
+/// What stands for the text of a section: equal if the same fields say the same. Where jobs are
+/// pushed to is no setting of the queue.
+fn digest(place: &ConfigValue<'_>) -> TextDigest {
+    let json = place.json();
+    let fields = json.as_object().into_iter().flatten().filter(|(name, _)| *name != "push");
+    let fields: BTreeMap<&String, &serde_json::Value> = fields.collect();
+    let text = serde_json::to_vec(&fields).expect("texts and numbers are JSON");
+    let whole = ring::digest::digest(&ring::digest::SHA256, &text);
+    let mut first = TextDigest::default();
+    first.copy_from_slice(&whole.as_ref()[..size_of::<TextDigest>()]);
+    first
+}
+
 /// A limit that queues share; `None` if something is wrong with it, which is noted.
-fn shared_limit(place: &ConfigValue<'_>) -> Result<Option<(QueueName, Limit)>, ConfigError> {
+fn shared_limit(place: &ConfigValue<'_>) -> Result<Option<PlannedLimit>, ConfigError> {
     let table = place.table()?;
     // Both are looked at before either fails: each may be wrong.
     let (name, limit) = (table.need("name"), table.need("limit"));
     let name = table.tell(name.and_then(|place| place.parsed()));
     let limit = table.tell(limit.and_then(|place| place.parsed()));
+    table.text(REVISION);
     table.finish();
-    Ok(name.zip(limit))
+    let digest = digest(place);
+    Ok(name.zip(limit).map(|(name, limit)| PlannedLimit { name, limit, digest }))
 }
+
+/// Says nothing, and makes a section another text: so that one that was given before is taken again.
+const REVISION: &str = "revision";
 
 fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {
     let table = place.table()?;
     let name = table.tell(table.need("name").and_then(|place| place.parsed()));
     let mut settings = QueueSettings::default();
+    read_settings(&table, &mut settings);
+    table.text(REVISION);
+    let mut push = None;
+    table.set("push", &mut push, |place| push::target(place, settings.payload_max).map(Some));
+    let places = table.each("recurring");
+    let recurring = places.iter().filter_map(|place| place.tell(recurring(place)));
+    let recurring: Vec<Recurring> = recurring.collect();
+    table.finish();
+    let mut names = Names::default();
+    for twice in recurring.iter().filter(|recurring| !names.add(&recurring.name)) {
+        table.note(format!("a recurring job named {:?} stands above", twice.name));
+    }
+    table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
+    let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
+    Ok(PlannedQueue { name, settings, push, recurring, digest: digest(place) })
+}
+
+/// Replaces in `settings` what the table says.
+fn read_settings(table: &Table<'_>, settings: &mut QueueSettings) {
     let limits = |place: &ConfigValue<'_>| place.all(ConfigValue::parsed);
     table.set("group_limits", &mut settings.group_limits, limits);
     table.set("queue_limits", &mut settings.queue_limits, limits);
@@ -83,18 +131,99 @@ fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {
     table.set("keep_done_max", &mut retention.done_max, ConfigValue::number);
     table.set("keep_dead", &mut retention.dead_age, ConfigValue::duration);
     table.set("keep_dead_max", &mut retention.dead_max, ConfigValue::number);
-    let mut push = None;
-    table.set("push", &mut push, |place| push::target(place, settings.payload_max).map(Some));
+}
+
+/// `settings` with what a body says in the words of the file.
+///
+/// # Errors
+///
+/// If the body says something else, or something out of bounds; the text names the fields.
+pub(crate) fn settings_of(
+    body: &serde_json::Value,
+    mut settings: QueueSettings,
+) -> Result<QueueSettings, String> {
+    let (finding, tree) = (Finding::default(), from_json(body));
+    let source = Source { name: "the body", finding: &finding, looks_at_files: false };
+    let root = ConfigValue::root(source, &tree);
+    let read = root.tell(root.table()).map(|table| {
+        read_settings(&table, &mut settings);
+        table.finish();
+        table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
+        settings
+    });
+    finding.finish(read).map_err(|mistakes| mistakes.to_string())
+}
+
+/// Settings in the words of the file.
+pub(crate) fn settings_json(settings: &QueueSettings) -> serde_json::Value {
+    let texts = |limits: &[Limit]| limits.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let shared: Vec<&str> = settings.shared.iter().map(QueueName::as_str).collect();
+    let retention = &settings.retention;
+    serde_json::json!({
+        "group_limits": texts(&settings.group_limits),
+        "queue_limits": texts(&settings.queue_limits),
+        "shared": shared,
+        "lease": duration(settings.lease),
+        "attempts": settings.attempts_max,
+        "backoff": duration(settings.backoff.first),
+        "backoff_max": duration(settings.backoff.max),
+        "response_max": duration(settings.response_max),
+        "key_window": duration(settings.key_window),
+        "keys_max": settings.keys_max,
+        "payload_bytes": settings.payload_max,
+        "jobs_max": settings.jobs_max,
+        "bytes_max": settings.bytes_max,
+        "groups_max": settings.groups_max,
+        "keep_done": duration(retention.done_age),
+        "keep_done_max": retention.done_max,
+        "keep_dead": duration(retention.dead_age),
+        "keep_dead_max": retention.dead_max,
+    })
+}
+
+/// A duration as it is read: `1m30s`.
+fn duration(duration: Duration) -> String {
+    // A quota has a time behind its slash, in the same words.
+    let quota = Quota::new(1, duration).map(|quota| quota.to_string());
+    let text = quota.as_deref().ok().and_then(|text| text.strip_prefix("1/"));
+    text.map_or_else(|| format!("{}ns", duration.as_nanos()), str::to_owned)
+}
+
+/// A job that the queue enqueues itself.
+fn recurring(place: &ConfigValue<'_>) -> Result<Recurring, ConfigError> {
+    let table = place.table()?;
+    let text = |name: &'static str| table.text(name).unwrap_or_default();
+    let name = table.tell(table.need("name").and_then(|place| place.text()));
+    let (cron, zone, mut every) = (table.get("cron"), table.text("zone"), None);
+    table.set("every", &mut every, |place| place.duration().map(Some));
+    let rhythm = match (&cron, every) {
+        (Some(place), None) => calendar(place, zone.as_deref())?,
+        (None, Some(every)) if zone.is_none() => Rhythm::Every(every),
+        (None, Some(_)) => return Err(table.wrong("a zone needs cron, not every")),
+        _ => return Err(table.wrong("give cron or every")),
+    };
+    let group = Group::new(&text("group")).map_err(|error| table.wrong(error.to_string()))?;
+    let mut job = NewJob::new(group, text("payload"));
+    table.set("priority", &mut job.priority, ConfigValue::number);
+    table.set("weight", &mut job.weight, ConfigValue::number);
+    table.set("attempts", &mut job.attempts_max, |place| place.number().map(Some));
     table.finish();
-    table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
-    let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
-    Ok(PlannedQueue { name, settings, push })
+    let recurring = Recurring { name: name.unwrap_or_default(), rhythm, job };
+    recurring.validate().map_err(|error| table.wrong(error.to_string()))?;
+    Ok(recurring)
+}
+
+fn calendar(place: &ConfigValue<'_>, zone: Option<&str>) -> Result<Rhythm, ConfigError> {
+    let fields = place.text()?;
+    let cron = match zone {
+        Some(zone) => Cron::in_zone(&fields, zone),
+        None => fields.parse(),
+    };
+    cron.map(Rhythm::Cron).map_err(|error| place.wrong(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tollway_queue::push::{FieldText, Keep, PushBody, PushTarget, Secret};
     use tollway_queue::{Backoff, Retention};
 
@@ -115,6 +244,7 @@ mod tests {
         limit = "slots 50/1s"
         [[queues]]
         name = "roles"
+        revision = "second try"
         group_limits = ["slots 10/10s"]
         queue_limits = ["gcra 5/1s"]
         shared = ["discord"]
@@ -148,6 +278,18 @@ mod tests {
         [queues.push.headers]
         x-reason = "{payload.why}"
         authorization = { env = "CARGO_PKG_NAME", prefix = "Bot " }
+        [[queues.recurring]]
+        name = "nightly"
+        cron = "30 2 * * *"
+        zone = "Europe/Berlin"
+        group = "reports"
+        payload = "all"
+        priority = 2
+        weight = 3
+        attempts = 4
+        [[queues.recurring]]
+        name = "often"
+        every = "90s"
     "#;
 
     #[test]
@@ -155,7 +297,8 @@ mod tests {
         let plan = load(EVERY_KEY).unwrap();
         let discord: QueueName = "discord".parse().unwrap();
         assert_eq!(plan.store.as_deref(), Some("redb:there.redb"));
-        assert_eq!(plan.shared, [(discord.clone(), "slots 50/1s".parse().unwrap())]);
+        let [limit] = &plan.shared[..] else { panic!("{:?}", plan.shared) };
+        assert_eq!((&limit.name, limit.limit), (&discord, "slots 50/1s".parse().unwrap()));
         let settings = QueueSettings {
             group_limits: vec!["slots 10/10s".parse().unwrap()],
             queue_limits: vec!["gcra 5/1s".parse().unwrap()],
@@ -198,18 +341,40 @@ mod tests {
             // What is kept of an answer is at most as long as a payload.
             result_bytes: 1_234,
         };
-        let name = "roles".parse().unwrap();
-        assert_eq!(plan.queues, [PlannedQueue { name, settings, push: Some(push) }]);
+        let reports = NewJob::new(Group::new("reports").unwrap(), "all");
+        let nightly = Recurring {
+            name: "nightly".to_owned(),
+            rhythm: Rhythm::Cron(Cron::in_zone("30 2 * * *", "Europe/Berlin").unwrap()),
+            job: reports.priority(2).weight(3).attempts_max(4),
+        };
+        let often = Recurring {
+            name: "often".to_owned(),
+            rhythm: Rhythm::Every(Duration::from_secs(90)),
+            job: NewJob::new(Group::new("").unwrap(), ""),
+        };
+        let [queue] = &plan.queues[..] else { panic!("{plan:?}") };
+        assert_eq!((queue.name.as_str(), &queue.settings), ("roles", &settings));
+        assert_eq!((&queue.push, &queue.recurring), (&Some(push), &vec![nightly, often]));
+        let again = settings_of(&settings_json(&settings), QueueSettings::default());
+        assert_eq!(again, Ok(settings), "what is told is what is read");
     }
 
     #[test]
     fn what_a_queue_cannot_be_is_told_with_its_field() {
         let queue = "[[queues]]\nname = \"q\"\n";
         let push = format!("{queue}[queues.push]\nurl = \"http://127.0.0.1:9/\"\n");
+        let daily_only = "[[queues.recurring]]\nname = \"r\"\ncron = \"@daily\"\n";
+        let daily = format!("{queue}{daily_only}");
+        let every = "[[queues.recurring]]\nname = \"r\"\nevery = \"1h\"\n";
         for (text, told) in [
             (format!("{queue}{queue}"), "stands above"),
             (format!("{queue}shared = [\"nowhere\"]\n"), "nowhere"),
             (format!("{queue}lease = \"never\"\n"), "lease"),
+            (format!("{queue}[[queues.recurring]]\nname = \"r\"\n"), "give cron or every"),
+            (format!("{queue}[[queues.recurring]]\ncron = \"@daily\"\n"), "name is missing"),
+            (format!("{daily}{daily_only}"), "stands above"),
+            (format!("{daily}zone = \"Europe/Nowhere\"\n"), "Europe/Nowhere"),
+            (format!("{queue}{every}zone = \"UTC\"\n"), "a zone needs cron"),
             (format!("{queue}group_limits = [\"slots 0/1s\"]\n"), "group_limits"),
             (format!("{queue}atempts = 3\n"), "atempts"),
             (format!("{queue}[queues.push]\ntimeout = \"1s\"\n"), "url"),
@@ -239,6 +404,39 @@ mod tests {
             let error = load(&text).expect_err(&text);
             assert!(error.contains(told), "{text}: {error}");
             assert!(error.contains("t.toml"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_section_is_another_text_if_a_setting_is_another_and_not_if_the_target_is() {
+        let digest = |fields: &str| {
+            load(&format!("[[queues]]\nname = \"q\"\n{fields}")).unwrap().queues[0].digest
+        };
+        let first = digest("lease = \"3s\"\nattempts = 2\n");
+        assert_eq!(first, digest("attempts = 2\n# a comment\nlease = \"3s\"\n"));
+        let push = "[queues.push]\nurl = \"http://127.0.0.1:9/\"\n";
+        assert_eq!(first, digest(&format!("lease = \"3s\"\nattempts = 2\n{push}")));
+        assert_ne!(first, digest("lease = \"4s\"\nattempts = 2\n"));
+        assert_ne!(first, digest("lease = \"3s\"\nattempts = 2\nrevision = \"b\"\n"));
+    }
+
+    #[test]
+    fn a_body_is_read_in_the_words_of_the_file_and_what_is_wrong_is_named() {
+        let body = serde_json::json!({"lease": "90s", "attempts": 7});
+        let read = settings_of(&body, QueueSettings::default()).unwrap();
+        let lease = Duration::from_secs(90);
+        assert_eq!(read, QueueSettings { lease, attempts_max: 7, ..QueueSettings::default() });
+        assert_eq!(settings_json(&read)["lease"], "1m30s");
+        for (body, told) in [
+            (serde_json::json!({"leese": "1s"}), "did you mean lease?"),
+            (serde_json::json!({"lease": 0}), "lease"),
+            (serde_json::json!({"attempts": 0}), "attempts"),
+            (serde_json::json!({"group_limits": ["slots"]}), "group_limits[0]"),
+            (serde_json::json!({"push": {"url": "http://127.0.0.1/"}}), "push"),
+            (serde_json::json!([]), "a table"),
+        ] {
+            let refused = settings_of(&body, QueueSettings::default()).expect_err(told);
+            assert!(refused.contains(told), "{refused}");
         }
     }
 }

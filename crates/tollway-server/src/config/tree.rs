@@ -45,6 +45,26 @@ pub(super) fn parse(source: &str, text: &str) -> Result<Node, ConfigError> {
     }
 }
 
+/// JSON as a tree without lines.
+pub(super) fn from_json(json: &serde_json::Value) -> Node {
+    use serde_json::Value as Json;
+    let value = match json {
+        Json::Null => Value::Null,
+        Json::Bool(truth) => Value::Bool(*truth),
+        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(whole), _) => Value::Integer(whole.into()),
+            (_, Some(whole)) => Value::Integer(whole.into()),
+            _ => Value::Float(number.as_f64().unwrap_or_default()),
+        },
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Array(values) => Value::List(values.iter().map(from_json).collect()),
+        Json::Object(fields) => Value::Table(
+            fields.iter().map(|(name, json)| (name.clone(), from_json(json))).collect(),
+        ),
+    };
+    Node { line: 0, value }
+}
+
 fn error(source: &str, line: usize, problem: String) -> ConfigError {
     ConfigError { source: source.to_owned(), line, field: String::new(), problem }
 }

@@ -7,8 +7,7 @@ use tracing::info;
 
 use super::keys::bytes_of;
 use super::{describe, reply};
-use crate::auth::Role;
-use crate::http::{Call, Trouble, unaskable};
+use crate::http::{Call, Trouble, permit_change as permit, unaskable};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::rules::Rules;
 
@@ -33,21 +32,6 @@ struct OwnQuota {
     key_hex: String,
     /// As in the configuration, `100/1m burst 20`; `null` takes the key's own quota away.
     quota: Option<String>,
-}
-
-/// Whether the caller may change anything.
-fn permit(call: &Call<'_>) -> Result<(), Trouble> {
-    // Open to everybody on this machine is open to every page in a browser on it.
-    let auth = call.service().auth();
-    if auth.is_open() {
-        return Err(Trouble::NoToken);
-    }
-    // Again, by these tokens: since the request was permitted the service may have ceased to be
-    // open.
-    match auth.role_of_field(call.request.fields.field("authorization")) {
-        Some(Role::Admin) => Ok(()),
-        _ => Err(Trouble::Forbidden),
-    }
 }
 
 /// `POST /dashboard/reset`.

@@ -32,6 +32,7 @@ use tokio::sync::watch;
 
 use crate::auth::Role;
 use crate::http::{Call, Trouble};
+use crate::queues::Queues;
 use crate::service::Service;
 
 pub(crate) use events::Events;
@@ -82,7 +83,7 @@ pub(crate) fn session(call: Call<'_>) -> Result<(), Trouble> {
         "open": call.service().auth().is_open(),
         "version": env!("CARGO_PKG_VERSION"),
         "upstream": call.service().dashboard.proxy.is_some(),
-        "queues": call.service().queues().is_some(),
+        "queues": call.service().queues().is_some_and(Queues::is_used),
         "policies": has_policies(call.service()),
     });
     reply(call, &json)

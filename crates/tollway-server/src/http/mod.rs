@@ -30,7 +30,7 @@ pub(crate) use presence::HeardElsewhere;
 pub(crate) use problem::Trouble;
 pub(crate) use reply::Reply;
 pub(crate) use request::{Call, Peer, Request};
-pub(crate) use routes::{answer, decision_paths};
+pub(crate) use routes::{answer, decision_paths, permit_change};
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use super::request::Call;
 use crate::metrics::Exposition;
 use crate::pressure;
 use crate::process;
+use crate::queues::Queues;
 use crate::service::Service;
 use crate::top::{Ranked, Ranking};
 
@@ -56,7 +57,15 @@ pub(super) async fn reload(mut call: Call<'_>) -> Result<(), Trouble> {
     reloaded
         .unwrap_or_else(|error| Err(format!("the reload broke off: {error}")))
         .map_err(Trouble::Reload)?;
+    if let Some(queues) = call.service().queues() {
+        queues.reloaded().await.map_err(Trouble::Reload)?;
+    }
     call.write(&json!({"reloaded": true}))
+}
+
+/// The queues, unless nobody has named any.
+fn used_queues(service: &Service) -> Option<&Queues> {
+    service.queues().filter(|queues| queues.is_used())
 }
 
 /// `GET /readyz`.
@@ -64,14 +73,15 @@ pub(super) fn readiness(mut call: Call<'_>) -> Result<(), Trouble> {
     let service = call.service();
     let (is_ready, may_read) = (!service.is_draining(), call.role().is_some());
     let stale = service.reload_error();
+    let queues = used_queues(service);
     call.reply.status = if is_ready { 200 } else { 503 };
     call.write(&json!({
         "ready": is_ready,
         "draining": service.is_draining(),
         "config": if stale.is_some() { "stale" } else { "current" },
         "config_error": stale.filter(|_| may_read),
-        "queues": service.queues().map(|queues| if queues.health().is_full { "full" } else { "ok" }),
-        "queue_store": service.queues().map(|queues| queues.outages().readiness(may_read)),
+        "queues": queues.map(|queues| if queues.health().is_full { "full" } else { "ok" }),
+        "queue_store": queues.map(|queues| queues.outages().readiness(may_read)),
         "store": service.enforcer.outages().readiness(may_read),
     }))
 }
@@ -131,7 +141,7 @@ fn exposition(service: &Service) -> String {
     if let Some(memory) = service.enforcer.memory() {
         pressure::write(memory, service, &mut text);
     }
-    if let Some(queues) = service.queues() {
+    if let Some(queues) = used_queues(service) {
         let health = queues.health();
         let help = "Whether the store of the queues answers.";
         queues.outages().write(("tollway_queue_store_up", help), &[], &mut text);

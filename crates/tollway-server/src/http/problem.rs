@@ -84,7 +84,7 @@ fn queue_status(error: &tollway_queue::Error) -> u16 {
     use tollway_queue::ErrorKind as Kind;
     match error.kind() {
         Kind::UnknownQueue | Kind::NotFound => 404,
-        Kind::LeaseLost => 409,
+        Kind::LeaseLost | Kind::Conflict => 409,
         Kind::Invalid | Kind::Misuse => 400,
         Kind::Full | Kind::Unavailable => 503,
         Kind::NoSpace => 507,

@@ -5,7 +5,8 @@
 //!   worker     POST {queue}/lease (waits), heartbeat, progress, ack, fail, retry-later, release;
 //!              GET  {queue}/groups
 //!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/dead, {queue}/jobs/{id}
-//!   operator   POST {queue}/pause, resume, limits, dead/retry, recurring; DELETE {queue}/jobs/{id}
+//!   operator   PUT, PATCH, DELETE {queue}; GET, PUT, DELETE /v1/shared-limits;
+//!              POST {queue}/pause, resume, limits, dead/retry, recurring; DELETE {queue}/jobs/{id}
 //! ```
 //!
 //! Names are segments of the path, percent-encoded where need be; groups stand in bodies and in the
@@ -17,6 +18,7 @@ pub(super) mod control;
 pub(super) mod jobs;
 pub(super) mod leases;
 pub(super) mod look;
+pub(super) mod settings;
 mod wire;
 
 pub(super) use look::queues as list_queues;
@@ -27,11 +29,21 @@ use super::request::{Call, decoded};
 use crate::auth::Role;
 use wire::{Shown, SignedQueue};
 
-/// Answers for the queue that the path names.
+/// Answers for the queue that the path names; a query is refused.
 pub(super) async fn on_queue(
     call: Call<'_>,
     handler: impl AsyncFnOnce(Call<'_>, &SignedQueue) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
+    on_queue_with(call, &[], handler).await
+}
+
+/// Answers for the queue that the path names; the query may have these parameters.
+pub(super) async fn on_queue_with(
+    call: Call<'_>,
+    parameters: &[&str],
+    handler: impl AsyncFnOnce(Call<'_>, &SignedQueue) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    call.expect_query(parameters)?;
     let name = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?;
     let queues = call.service().queues().ok_or(Trouble::NotFound)?;
     let signer = queues.signer()?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tollway_core::spelling::likely;
 
 use super::presence::Client;
 use super::problem::Trouble;
@@ -93,6 +94,29 @@ impl<'a> Call<'a> {
         let spaced = raw.replace('+', " ");
         let wrong = || Trouble::bad(format!("{name} must be percent-encoded UTF-8"));
         decoded(&spaced).map(|text| Some(text.into_owned())).ok_or_else(wrong)
+    }
+
+    /// Refuses a query with a parameter that is not among `known`, or that is there twice.
+    pub(crate) fn expect_query(&self, known: &[&str]) -> Result<(), Trouble> {
+        let pairs = self.request.query.unwrap_or_default().split('&');
+        let names = pairs.filter(|pair| !pair.is_empty());
+        let names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+        let mut found: Vec<&str> = Vec::new();
+        for name in names {
+            if found.contains(&name) {
+                return Err(Trouble::bad(format!("the query has {name} more than once")));
+            }
+            if !known.contains(&name) {
+                let remedy = match (likely(known.iter().copied(), name), known) {
+                    (Some(likely), _) => format!("did you mean {likely}?"),
+                    (None, []) => "this path has none".to_owned(),
+                    (None, _) => format!("known are: {}", known.join(", ")),
+                };
+                return Err(Trouble::bad(format!("unknown query parameter {name}; {remedy}")));
+            }
+            found.push(name);
+        }
+        Ok(())
     }
 
     /// A number in the query within `bounds`; `default` if it is not there.

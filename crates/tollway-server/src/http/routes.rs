@@ -4,7 +4,9 @@
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
 use super::queues::leases::{self, Report, settle};
-use super::queues::{control, jobs, list_queues, look, on_queue, operate as operate_queue};
+use super::queues::{
+    control, jobs, list_queues, look, on_queue, on_queue_with, operate as operate_queue, settings,
+};
 use super::reply::Reply;
 use super::request::{Call, Request};
 use super::{compat, gate, ops, pages};
@@ -79,6 +81,12 @@ routes! { call:
 
     Queues      "GET"  "/v1/queues", READ => list_queues(call).await;
     Queue       "GET"  "/v1/queues/{queue}", READ => on_queue(call, look::queue).await;
+    PutQueue    "PUT"  "/v1/queues/{queue}", ADMIN =>
+        operate_queue(call, "settings", settings::put).await;
+    PatchQueue  "PATCH" "/v1/queues/{queue}", ADMIN =>
+        operate_queue(call, "settings", settings::patch).await;
+    DropQueue   "DELETE" "/v1/queues/{queue}", ADMIN =>
+        operate_queue(call, "remove", settings::remove).await;
     Enqueue     "POST" "/v1/queues/{queue}/jobs", CHECK => on_queue(call, jobs::enqueue).await;
     EnqueueAll  "POST" "/v1/queues/{queue}/jobs/batch", CHECK =>
         on_queue(call, jobs::enqueue_batch).await;
@@ -86,9 +94,12 @@ routes! { call:
     CancelJob   "DELETE" "/v1/queues/{queue}/jobs/{id}", CHECK =>
         operate_queue(call, "cancel", jobs::cancel).await;
     // Groups are named after customers: a list of them is one of keys.
-    Groups      "GET"  "/v1/queues/{queue}/groups", CHECK => on_queue(call, look::groups).await;
-    PeekJobs    "GET"  "/v1/queues/{queue}/peek", READ => on_queue(call, look::peek).await;
-    Dead        "GET"  "/v1/queues/{queue}/dead", READ => on_queue(call, look::dead).await;
+    Groups      "GET"  "/v1/queues/{queue}/groups", CHECK =>
+        on_queue_with(call, &["cursor", "max"], look::groups).await;
+    PeekJobs    "GET"  "/v1/queues/{queue}/peek", READ =>
+        on_queue_with(call, &["group", "max"], look::peek).await;
+    Dead        "GET"  "/v1/queues/{queue}/dead", READ =>
+        on_queue_with(call, &["after", "max"], look::dead).await;
     Revive      "POST" "/v1/queues/{queue}/dead/retry", ADMIN =>
         operate_queue(call, "retry", control::revive).await;
     Lease       "POST" "/v1/queues/{queue}/lease", CHECK => on_queue(call, leases::lease).await;
@@ -121,6 +132,11 @@ routes! { call:
         operate_queue(call, "recurring", control::put_recurring).await;
     StopRecur   "DELETE" "/v1/queues/{queue}/recurring/{name}", ADMIN =>
         operate_queue(call, "end recurring", control::remove_recurring).await;
+
+    Shared      "GET"  "/v1/shared-limits", READ => settings::list_shared(call).await;
+    PutShared   "PUT"  "/v1/shared-limits/{limit}", ADMIN => settings::put_shared(call).await;
+    DropShared  "DELETE" "/v1/shared-limits/{limit}", ADMIN =>
+        settings::remove_shared(call).await;
 
     // The page needs no role: it holds no data.
     Dashboard   "GET"  "/", None => assets::answer(call);
@@ -276,6 +292,21 @@ fn permit(
         let methods: Vec<&str> = routes.iter().map(|route| route.method).collect();
         Trouble::Method(methods.join(", "))
     })
+}
+
+/// Whether the caller may change what the service is told, by its page or over HTTP.
+pub(crate) fn permit_change(call: &Call<'_>) -> Result<(), Trouble> {
+    // Open to everybody on this machine is open to every page in a browser on it.
+    let auth = call.service().auth();
+    if auth.is_open() {
+        return Err(Trouble::NoToken);
+    }
+    // Again, by these tokens: since the request was permitted the service may have ceased to be
+    // open.
+    match auth.role_of_field(call.request.fields.field("authorization")) {
+        Some(Role::Admin) => Ok(()),
+        _ => Err(Trouble::Forbidden),
+    }
 }
 
 /// That no token was shown, or a wrong one.

@@ -61,5 +61,8 @@ mod outage;
 /// What operators do: reload, drain, tokens, certificates, sockets, metrics.
 mod operations;
 
+/// Settings of queues: by file, by reload, by calls, by several services on one store.
+mod queue_settings;
+
 /// The dashboard's page, events, lists and changes, as a client sees them.
 mod dashboard;

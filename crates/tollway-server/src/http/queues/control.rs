@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
-use tollway_queue::{Group, JobId, Limit, Recurring, Rhythm};
+use tollway_queue::{Cron, Group, JobId, Limit, Recurring, Rhythm};
 
 use super::super::problem::Trouble;
 use super::super::request::{Call, decoded};
@@ -65,6 +65,7 @@ pub(crate) async fn revive(mut call: Call<'_>, queue: &SignedQueue) -> Result<()
 struct RecurringBody<'a> {
     name: String,
     cron: Option<String>,
+    zone: Option<String>,
     every_ms: Option<u64>,
     #[serde(borrow)]
     job: JobBody<'a>,
@@ -74,7 +75,13 @@ struct RecurringBody<'a> {
 pub(crate) async fn put_recurring(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
     let body: RecurringBody<'_> = call.body()?;
     let rhythm = match (&body.cron, body.every_ms) {
-        (Some(cron), None) => Rhythm::Cron(cron.parse()?),
+        (Some(cron), None) => Rhythm::Cron(match &body.zone {
+            Some(zone) => Cron::in_zone(cron, zone)?,
+            None => cron.parse()?,
+        }),
+        (None, Some(_)) if body.zone.is_some() => {
+            return Err(invalid("a zone needs cron, not every_ms").into());
+        }
         (None, Some(every_ms)) => Rhythm::Every(Duration::from_millis(every_ms)),
         _ => return Err(invalid("give cron or every_ms").into()),
     };

@@ -1,10 +1,11 @@
 //! Looking: queues, groups, jobs, dead letters, recurring jobs. Nothing is changed.
 
 use serde_json::{Value, json};
-use tollway_queue::{BATCH_MAX, Group, JobId, Queue, Rhythm};
+use tollway_queue::{BATCH_MAX, Cron, Group, JobId, Queue, Rhythm};
 
 use super::super::problem::Trouble;
 use super::super::request::Call;
+use super::settings::put_described;
 use super::shown_to;
 use super::wire::{self, Shown, SignedQueue};
 
@@ -12,6 +13,7 @@ const PAGE_DEFAULT: usize = 100;
 
 /// `GET /v1/queues`.
 pub(crate) async fn queues(mut call: Call<'_>) -> Result<(), Trouble> {
+    call.expect_query(&[])?;
     let mut listed = Vec::new();
     if let Some(queues) = call.service().queues() {
         queues.signer()?;
@@ -22,9 +24,16 @@ pub(crate) async fn queues(mut call: Call<'_>) -> Result<(), Trouble> {
     call.write(&json!({"queues": listed}))
 }
 
-/// `GET {queue}`.
+/// `GET {queue}`: figures, and what the queue was told; `file_differs` is whether the file of this
+/// service says something else, and missing if it does not name the queue.
 pub(crate) async fn queue(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    call.write(&figures(queue).await?)
+    let (mut told, described) = (figures(queue).await?, queue.describe().await?);
+    let planned = call.service().queues().and_then(|queues| queues.planned(queue.name()));
+    if let Some(planned) = planned {
+        told["file_differs"] = (planned.settings != described.settings).into();
+    }
+    put_described(&mut told, &described);
+    call.write(&told)
 }
 
 async fn figures(queue: &Queue) -> Result<Value, Trouble> {
@@ -77,11 +86,12 @@ pub(crate) async fn recurring(mut call: Call<'_>, queue: &SignedQueue) -> Result
     let recurring = queue.recurring().await?;
     let listed = recurring.iter().map(|recurring| {
         let (cron, every_ms) = match &recurring.rhythm {
-            Rhythm::Cron(cron) => (Some(cron.to_string()), None),
+            Rhythm::Cron(cron) => (Some(cron), None),
             Rhythm::Every(interval) => (None, Some(interval.as_millis() as u64)),
         };
+        let (fields, zone) = (cron.map(Cron::fields), cron.and_then(Cron::zone));
         let mut listed = json!({
-            "name": recurring.name, "cron": cron, "every_ms": every_ms,
+            "name": recurring.name, "cron": fields, "zone": zone, "every_ms": every_ms,
             "next_ms": recurring.rhythm.next_after(now).map(wire::ms),
         });
         if shown == Shown::Whole {

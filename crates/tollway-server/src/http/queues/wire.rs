@@ -190,7 +190,10 @@ pub(super) fn job(job: &Job, shown: Shown) -> Value {
     let Value::Object(object) = &mut value else { return value };
     if shown == Shown::Whole {
         object.insert("group".to_owned(), job.group.as_str().into());
-        put_bytes(object, "payload", &job.payload);
+        // That of a job that is done is kept no longer: none is told, rather than an empty one.
+        if !matches!(job.state, JobState::Done { .. }) {
+            put_bytes(object, "payload", &job.payload);
+        }
     }
     let (state, fields) = state(&job.state, shown);
     object.insert("state".to_owned(), state.into());
