@@ -1,21 +1,31 @@
-//! `tollway check`: asks a limit in this process and prints each decision.
+//! `tollway check`: asks a limit in this process and prints each decision, as of now or as of
+//! given times.
 
+mod flags;
+mod requests;
+
+use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use tollway_core::{Cost, Decision, Policy, Quota, Retry, gcra::Gcra, parse_duration};
-use tollway_memory::{Capacity, Limiter};
+use anyhow::{Context, bail};
+use tollway_core::{
+    Algorithm, Charge, Clock as _, Cost, Decision, GivenLimit, Key, Policy, Retry, State,
+    Timestamp, Verdict, decide_all, parse_duration,
+};
+use tollway_memory::SystemClock;
 
-/// Try a quota in this process, and print each decision.
+use flags::LimitFlags;
+use requests::{Request, Requests};
+
+/// More keys than this are a mistake: the states of all are kept.
+const KEYS_MAX: usize = 1_000_000;
+
+/// Try a limit in this process, and print each decision.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The quota: units per period, such as 100/1m or "10/s burst 50".
-    #[arg(long, default_value = "100/1m burst 20")]
-    quota: String,
-    /// Units that an idle key may take at once; overrides the burst of --quota.
-    #[arg(long)]
-    burst: Option<u64>,
+    #[command(flatten)]
+    limit: LimitFlags,
     /// The key to charge.
     #[arg(long, default_value = "alice")]
     key: String,
@@ -23,53 +33,120 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     cost: u64,
     /// Number of requests.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, conflicts_with = "at")]
     repeat: u64,
     /// How long to wait between requests, such as 250ms.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "at")]
     every: Option<String>,
+    /// Ask at the times in a file (- for standard input) instead of now: a line for each request,
+    /// milliseconds, which a key and a cost may follow. Nothing waits.
+    #[arg(long, value_name = "FILE")]
+    at: Option<String>,
+    /// Exit with this code if a request was denied; mistakes exit with 1.
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    denied_exit: u8,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let quota = quota(&args)?;
+    let limit = args.limit.read()?;
     let cost = Cost::new(args.cost).context("invalid --cost 0: expected at least 1")?;
-    let every = args.every.as_deref().map(parse_duration).transpose();
-    let every = every.context("invalid --every: expected a duration such as 500ms or 2s")?;
-    tollway_core::Key::new(&args.key).context("invalid --key")?;
-    let policy = Policy::new("check", Gcra::new(quota))?;
-    let limiter = Limiter::with_policy(policy, Capacity::keys(1_000));
+    Key::new(&args.key).context("invalid --key")?;
+    let mut check = Check::new(limit)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
-    writeln!(out, "policy {quota}, key {:?}, cost {}", args.key, args.cost)?;
-    let mut allowed = 0u64;
-    for number in 1..=args.repeat {
-        if let (Some(every), true) = (every, number > 1) {
-            out.flush()?;
-            std::thread::sleep(every);
-        }
-        let decision = limiter.check_cost(&args.key, cost);
-        allowed += u64::from(decision.is_allowed());
-        writeln!(out, "{number:>6}  {}", line(&decision))?;
+    let usual = Request { at: Timestamp::MIN, key: args.key.clone(), cost };
+    writeln!(out, "policy {}, key {:?}, cost {}", check.shown(), args.key, args.cost)?;
+    match &args.at {
+        Some(file) => check.at_times(Requests::open(file, usual)?, &mut out)?,
+        None => check.now(&args, usual, &mut out)?,
     }
-    writeln!(out, "{allowed} allowed, {} denied", args.repeat - allowed)?;
-    Ok(out.flush()?)
+    writeln!(out, "{} allowed, {} denied", check.allowed, check.denied)?;
+    out.flush()?;
+    if check.denied > 0 && args.denied_exit != 0 {
+        std::process::exit(args.denied_exit.into());
+    }
+    Ok(())
 }
 
-fn quota(args: &Args) -> anyhow::Result<Quota> {
-    let quota: Quota = args.quota.parse().map_err(|error: tollway_core::ParseQuotaError| {
-        anyhow!(
-            "invalid --quota: expected UNITS/PERIOD, for example 100/1m\n{}",
-            error.pointing_into(&args.quota)
-        )
-    })?;
-    match args.burst {
-        None => Ok(quota),
-        Some(burst) => {
-            Quota::with_burst(quota.units(), quota.period(), burst).context("invalid --burst")
+/// A limit with the states of its keys.
+struct Check {
+    policies: Vec<Policy>,
+    states: HashMap<String, Vec<State>>,
+    asked: u128,
+    allowed: u64,
+    denied: u64,
+}
+
+impl Check {
+    fn new(limit: GivenLimit) -> anyhow::Result<Self> {
+        let mut policies = vec![Policy::new("check", limit.algorithm)?];
+        if let Some(spacing) = limit.spacing {
+            policies.push(Policy::new("spacing", spacing)?);
         }
+        Ok(Self { policies, states: HashMap::new(), asked: 0, allowed: 0, denied: 0 })
+    }
+
+    /// The limit in words.
+    fn shown(&self) -> String {
+        let shown = self.policies.iter().map(|policy| match policy.algorithm() {
+            Algorithm::Gcra(gcra) => gcra.to_string(),
+            other => format!("{} {other}", other.label()),
+        });
+        shown.collect::<Vec<_>>().join(" and ")
+    }
+
+    fn now(&mut self, args: &Args, usual: Request, out: &mut impl Write) -> anyhow::Result<()> {
+        let every = args.every.as_deref().map(parse_duration).transpose();
+        let every = every.context("invalid --every: expected a duration such as 500ms or 2s")?;
+        let clock = SystemClock::new();
+        for number in 1..=args.repeat {
+            if let (Some(every), true) = (every, number > 1) {
+                out.flush()?;
+                std::thread::sleep(every);
+            }
+            let request = Request { at: clock.now(), ..usual.clone() };
+            let verdict = self.decide(&request)?;
+            writeln!(out, "{number:>6}  {}", line(&verdict))?;
+        }
+        Ok(())
+    }
+
+    fn at_times(&mut self, mut requests: Requests, out: &mut impl Write) -> anyhow::Result<()> {
+        while let Some(request) = requests.next_request()? {
+            let verdict = self.decide(&request)?;
+            let at_ms = request.at.as_nanos() / 1_000_000;
+            writeln!(out, "{at_ms:>14}  {}  {}", request.key, line(&verdict))?;
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, request: &Request) -> anyhow::Result<Verdict> {
+        if self.states.len() == KEYS_MAX && !self.states.contains_key(&request.key) {
+            bail!("more than {KEYS_MAX} keys");
+        }
+        let vacant = || self.policies.iter().map(|it| State::vacant(it.algorithm())).collect();
+        let states = self.states.entry(request.key.clone()).or_insert_with(vacant);
+        let key = Key::new(&request.key)?;
+        // A second bucket counts calls, whatever they cost.
+        let costs = std::iter::once(request.cost).chain(std::iter::repeat(Cost::ONE));
+        let charges = self.policies.iter().zip(costs);
+        let charges: Vec<Charge<'_>> =
+            charges.map(|(policy, cost)| Charge::new(policy, key).cost(cost)).collect();
+        self.asked += 1;
+        let verdict = decide_all(&charges, &[0, 1], states, self.asked, request.at);
+        *(if verdict.is_allowed() { &mut self.allowed } else { &mut self.denied }) += 1;
+        Ok(verdict)
     }
 }
 
-fn line(decision: &Decision) -> String {
+/// The decision that denied; if none did, the one that leaves least.
+fn line(verdict: &Verdict) -> String {
+    let decisions = verdict.decisions();
+    let least = decisions.iter().min_by_key(|decision| decision.snapshot().remaining());
+    let denied = verdict.denied_by().and_then(|by| decisions.get(by));
+    denied.or(least).map(decision).unwrap_or_default()
+}
+
+fn decision(decision: &Decision) -> String {
     let snapshot = decision.snapshot();
     let left = format!("{}/{} left", snapshot.remaining(), snapshot.limit());
     let reset = format!("full again in {}", seconds(snapshot.reset_after()));

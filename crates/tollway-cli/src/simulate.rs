@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use tollway_core::parse_duration;
 use tollway_sim::chart::sheet;
 use tollway_sim::measure::{Run, run_with_progress};
 use tollway_sim::report::{Row, html, text};
-use tollway_sim::{Kind, Scenario};
+use tollway_sim::strategy::{Program, StrategyFailed, Table};
+use tollway_sim::{Kind, Scenario, StrategyChoice};
 
 /// More seeds than this are a mistake.
 const SEEDS_MAX: u64 = 10_000;
@@ -24,7 +27,8 @@ pub(crate) struct Args {
     scenario: String,
 
     /// ticket, aimd, cubic, sre, header-proportional, backoff, gradual, proportional,
-    /// proportional-remaining; several separated by commas, or all
+    /// proportional-remaining; several separated by commas, or all. Or your own: program:COMMAND
+    /// is asked over its standard input and output, table:FILE is a table of pauses in TOML
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ticket")]
     strategy: Vec<String>,
 
@@ -39,6 +43,10 @@ pub(crate) struct Args {
     /// How many seeds to run, counting up from the first
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     seeds: u64,
+
+    /// How long to wait for an answer of a program, in real time
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    program_timeout: String,
 
     /// Print the figures as JSON instead of a table
     #[arg(long)]
@@ -56,12 +64,12 @@ pub(crate) struct Args {
 /// Runs what `args` ask for and prints what came of it.
 pub(crate) fn run(args: Args) -> Result<()> {
     let scenario = scenario(&args)?;
-    let strategies = strategies(&args.strategy)?;
+    let strategies = strategies(&args)?;
     if args.seeds == 0 || args.seeds > SEEDS_MAX {
         bail!("invalid --seeds {}: expected 1 to {SEEDS_MAX}", args.seeds);
     }
     let start = Instant::now();
-    let rows = simulate(&scenario, &strategies, args.seed, args.seeds);
+    let rows = simulate(&scenario, &strategies, args.seed, args.seeds)?;
     let took = start.elapsed();
     if let Some(path) = &args.svg {
         let runs: Vec<&Run> = rows.iter().filter_map(|row| row.runs.first()).collect();
@@ -95,23 +103,45 @@ fn invalid_hours(hours: f64) -> String {
     format!("invalid --hours {hours}: expected more than 0 and at most 8784")
 }
 
-fn strategies(names: &[String]) -> Result<Vec<Kind>> {
-    if names.iter().any(|name| name == "all") {
-        return Ok(Kind::ALL.to_vec());
+fn strategies(args: &Args) -> Result<Vec<StrategyChoice>> {
+    if args.strategy.iter().any(|name| name == "all") {
+        return Ok(Kind::ALL.into_iter().map(StrategyChoice::from).collect());
     }
-    names.iter().map(|name| name.parse().map_err(Into::into)).collect()
+    args.strategy.iter().map(|name| strategy(name, &args.program_timeout)).collect()
 }
 
-fn simulate(scenario: &Scenario, strategies: &[Kind], first: u64, seeds: u64) -> Vec<Row> {
+fn strategy(name: &str, program_timeout: &str) -> Result<StrategyChoice> {
+    if let Some(command) = name.strip_prefix("program:") {
+        let patience = parse_duration(program_timeout)
+            .context("invalid --program-timeout: expected a duration such as 10s")?;
+        let program = Program::new(command, patience);
+        let program = program.context("invalid --strategy program: expected program:COMMAND")?;
+        return Ok(StrategyChoice::Program(Arc::new(program)));
+    }
+    if let Some(path) = name.strip_prefix("table:") {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        let table = Table::from_toml(name, &text);
+        let table = table.with_context(|| format!("{path} is not a table of pauses"))?;
+        return Ok(StrategyChoice::Table(Arc::new(table)));
+    }
+    Ok(name.parse::<Kind>()?.into())
+}
+
+fn simulate(
+    scenario: &Scenario,
+    strategies: &[StrategyChoice],
+    first: u64,
+    seeds: u64,
+) -> Result<Vec<Row>, StrategyFailed> {
     const PARTS: u64 = 100;
     let bar = progress_bar(PARTS * seeds * strategies.len() as u64);
-    let row = |&strategy: &Kind| {
-        bar.set_message(strategy.name());
+    let row = |strategy: &StrategyChoice| {
+        bar.set_message(strategy.to_string());
         let run = |offset| {
             let seed = first.wrapping_add(offset);
             run_with_progress(scenario, strategy, seed, |_part| bar.inc(1))
         };
-        Row { strategy, runs: (0..seeds).map(run).collect() }
+        Ok(Row { runs: (0..seeds).map(run).collect::<Result<_, _>>()? })
     };
     let rows = strategies.iter().map(row).collect();
     bar.finish_and_clear();
@@ -177,6 +207,7 @@ mod tests {
             hours: None,
             seed: 1,
             seeds: 1,
+            program_timeout: "10s".to_owned(),
             json: false,
             svg: None,
             html: None,
@@ -193,22 +224,29 @@ mod tests {
 
     #[test]
     fn unknown_names_are_answered_with_the_known_ones() {
-        let wrong = |name: &str| strategies(&[name.to_owned()]).unwrap_err().to_string();
+        let wrong = |name: &str| strategy(name, "10s").unwrap_err().to_string();
         assert!(wrong("tickets").contains("did you mean \"ticket\"?"), "{}", wrong("tickets"));
-        assert!(wrong("fast").contains("expected one of ticket, aimd"), "{}", wrong("fast"));
+        assert!(
+            wrong("fast").contains("expected one of ticket, proxied, aimd"),
+            "{}",
+            wrong("fast")
+        );
         assert!(scenario(&args("five")).unwrap_err().to_string().contains("five-by-five"));
         assert!(scenario(&args("absent.toml")).unwrap_err().to_string().contains("absent.toml"));
     }
 
     #[test]
     fn all_means_every_strategy() {
-        assert_eq!(strategies(&["all".to_owned()]).unwrap(), Kind::ALL);
+        let all = Args { strategy: vec!["all".to_owned()], ..args("lone") };
+        let names = strategies(&all).unwrap().into_iter().map(|strategy| strategy.to_string());
+        assert_eq!(names.collect::<Vec<_>>(), Kind::ALL.map(|kind| kind.to_string()));
     }
 
     #[test]
     fn the_json_holds_the_figures_of_every_run() {
         let scenario = Scenario::named("lone").unwrap().lasting(Duration::from_secs(60));
-        let rows = simulate(&scenario, &[Kind::Ticket, Kind::HeaderProportional], 5, 2);
+        let both = [Kind::Ticket, Kind::HeaderProportional].map(StrategyChoice::from);
+        let rows = simulate(&scenario, &both, 5, 2).unwrap();
         let json: serde_json::Value =
             serde_json::from_str(&as_json(&scenario, &rows).unwrap()).unwrap();
         assert_eq!(json["runs"].as_array().unwrap().len(), 4);

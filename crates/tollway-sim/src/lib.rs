@@ -1,8 +1,8 @@
 //! Virtual-time world: servers, clients, strategies, measures, charts.
 //!
-//! [`World`] runs a [`Scenario`] with a strategy ([`Kind`]) from a seed, in virtual time, with the
-//! production limiters and pacers. [`measure`] turns what happened into figures, [`chart`] and
-//! [`report`] into pictures. The same seed gives the same bits on every machine.
+//! [`World`] runs a [`Scenario`] with a strategy ([`Kind`], or one's own) from a seed, in virtual
+//! time, with the production limiters and pacers. [`measure`] turns what happened into figures,
+//! [`chart`] and [`report`] into pictures. The same seed gives the same bits on every machine.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,7 +29,7 @@ pub mod strategy;
 pub mod world;
 
 pub use scenario::{Scenario, ScenarioError};
-pub use strategy::Kind;
+pub use strategy::{Kind, StrategyChoice};
 pub use world::{Exchange, Witness, World};
 
 /// The program of the README is compiled and run with the tests.

@@ -9,7 +9,7 @@ use fairness::sample_deviation;
 pub use fairness::{Fairness, jain};
 use recorder::Recorder;
 
-use crate::strategy::Kind;
+use crate::strategy::{Kind, StrategyChoice, StrategyFailed};
 use crate::{Scenario, World};
 
 /// The figures of a run: one line of the table.
@@ -67,8 +67,8 @@ pub struct Series {
 pub struct Run {
     /// The scenario's name.
     pub scenario: String,
-    /// The strategy.
-    pub strategy: Kind,
+    /// What the strategy is called.
+    pub strategy: String,
     /// The seed.
     pub seed: u64,
     /// Simulated seconds.
@@ -83,33 +83,41 @@ pub struct Run {
 
 /// Runs `scenario` with the strategy `kind` from `seed`.
 pub fn run(scenario: &Scenario, kind: Kind, seed: u64) -> Run {
-    run_with_progress(scenario, kind, seed, |_| {})
+    run_with_progress(scenario, &kind.into(), seed, |_| {}).expect("only programs can fail")
 }
 
-/// As [`run`], telling `progress` a hundred times which part of the run is done.
+/// As [`run`], also with a strategy of one's own, telling `progress` a hundred times which part of
+/// the run is done.
+///
+/// # Errors
+///
+/// If the strategy is a program, and one of its processes does not answer as it must.
 pub fn run_with_progress(
     scenario: &Scenario,
-    kind: Kind,
+    strategy: &StrategyChoice,
     seed: u64,
     mut progress: impl FnMut(f64),
-) -> Run {
+) -> Result<Run, StrategyFailed> {
     const PARTS: u64 = 100;
     let mut recorder = Recorder::new(scenario);
-    let mut world = World::new(scenario, kind, seed).with_ticks(recorder.step_ns());
+    strategy.suits(scenario)?;
+    let mut world = World::new(scenario, strategy.clone(), seed).with_ticks(recorder.step_ns());
     let part_ns = (scenario.length_ns() / PARTS).max(1);
     for part in 1..=PARTS {
         world.run_until(part * part_ns, &mut recorder);
+        strategy.check()?;
         progress(part as f64 / PARTS as f64);
     }
     world.run(&mut recorder);
+    strategy.check()?;
     let (figures, series) = recorder.finish();
-    Run {
+    Ok(Run {
         scenario: scenario.name.clone(),
-        strategy: kind,
+        strategy: strategy.to_string(),
         seed,
         length_s: scenario.length.as_secs_f64(),
         events: world.events(),
         figures,
         series,
-    }
+    })
 }

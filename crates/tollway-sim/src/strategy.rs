@@ -1,19 +1,25 @@
-//! How a client decides when to send: one trait, ten strategies.
+//! How a client decides when to send: one trait, ten strategies, and those of one's own.
 //!
 //! A strategy belongs to one process and serves all its tasks. Two kinds of behaviour fit the
 //! trait. A *sleeper* tells each task when to send as soon as it wants to ([`NextSend::At`]). A
 //! *gate* lets tasks stand in line ([`NextSend::Queue`]) and is asked again after every answer when
 //! the first in line may go.
 //!
+//! One's own are a program that is asked over its standard input and output ([`Program`]), and a
+//! table of pauses ([`Table`]); [`StrategyChoice`] puts them beside the ten.
+//!
 //! The ticket and AIMD strategies are the production [`Pacer`](tollway_upstream::pace::Pacer).
 
 mod adaptive;
 mod backoff;
+mod choice;
 mod cubic;
 mod header_proportional;
 mod paced;
+mod program;
 mod proxied;
 mod remembering;
+mod table;
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,8 +29,11 @@ use tollway_core::{Cost, Quota, named_enum};
 use tollway_upstream::pace::{Dice, Feedback};
 
 pub use backoff::Backoff;
+pub use choice::{StrategyChoice, StrategyFailed};
 pub use header_proportional::HeaderProportional;
+pub use program::Program;
 pub use remembering::{Decrease, Remembering};
+pub use table::{Table, TableError};
 
 /// When a task that wants to send may do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

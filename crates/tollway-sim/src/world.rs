@@ -21,7 +21,7 @@ use tollway_upstream::pace::{Dice, Feedback, Outcome};
 use crate::fault::Faults;
 use crate::scenario::Scenario;
 use crate::simulated_server::Server;
-use crate::strategy::{Kind, NextSend};
+use crate::strategy::{NextSend, StrategyChoice};
 use agenda::{Agenda, Event};
 use process::{Process, Task};
 
@@ -75,8 +75,9 @@ pub struct World {
 }
 
 impl World {
-    /// The beginning of `scenario`, its clients following the strategy `kind`.
-    pub fn new(scenario: &Scenario, kind: Kind, seed: u64) -> Self {
+    /// The beginning of `scenario`, its clients following `strategy`.
+    pub fn new(scenario: &Scenario, strategy: impl Into<StrategyChoice>, seed: u64) -> Self {
+        let strategy = strategy.into();
         let dice = Dice::new(seed);
         let mut world = Self {
             now_ns: 0,
@@ -91,8 +92,13 @@ impl World {
             events: 0,
         };
         for (index, client) in scenario.each_process().enumerate() {
-            let mut process =
-                Process::new(scenario, client, kind, dice.child(index as u64), world.tasks.len());
+            let mut process = Process::new(
+                scenario,
+                client,
+                &strategy,
+                dice.child(index as u64),
+                world.tasks.len(),
+            );
             world.tasks.extend((0..client.threads).map(|_| Task::new(index)));
             process.tasks.end = world.tasks.len();
             world.agenda.put(process.joins_ns, Event::Join(index as u32));

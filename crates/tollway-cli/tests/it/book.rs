@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 19] = [
+const BOOK: [&str; 20] = [
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
@@ -17,6 +17,7 @@ const BOOK: [&str; 19] = [
     "docs/how-to/workers.md",
     "docs/how-to/guild-roles.md",
     "docs/choosing.md",
+    "docs/five-systems.md",
     "docs/migrating.md",
     "docs/operating.md",
     "docs/scaling.md",
@@ -64,6 +65,16 @@ fn a_worker_has_at_most_fifteen_lines() {
     let workers = blocks(&text).into_iter().filter(|(info, _)| info.contains("file=worker."));
     let lengths: Vec<usize> = workers.map(|(_, block)| block.lines().count()).collect();
     assert!(lengths.len() == 3 && lengths.iter().all(|lines| *lines <= 15), "{lengths:?}");
+}
+
+/// A row without a command would be a promise.
+#[test]
+fn every_feature_of_the_five_systems_has_a_command_that_shows_it() {
+    let text = fs::read_to_string(root().join("docs/five-systems.md")).expect("the document");
+    let is_row = |line: &&str| line.starts_with("| ") && !line.starts_with("| feature |");
+    let rows: Vec<&str> = text.lines().filter(is_row).collect();
+    let runs = |row: &&&str| row.contains(" | `$ ") && row.ends_with("` |");
+    assert!(rows.len() >= 80 && rows.iter().all(|row| runs(&row)), "{rows:#?}");
 }
 
 /// A document that is not in the list would be read by nobody before its readers.

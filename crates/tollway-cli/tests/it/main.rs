@@ -3,6 +3,8 @@
 #![allow(clippy::print_stdout, reason = "a test says why it skips")]
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
+// Limits of every algorithm tried at given times.
+mod check;
 // The demos over real HTTP with real processes.
 mod demo;
 // An upstream that is not ours judges real proxies.

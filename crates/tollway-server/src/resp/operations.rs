@@ -20,9 +20,9 @@
 //! clients make an array of names and values of it, whose first element is the word `allowed`:
 //! after an upgrade of the client, `if (reply[0])` would be true for every denial.
 //!
-//! In place of a policy's name there may be a limit, `{"algorithm":"leaky-bucket","size":10, …}`: the
-//! fields of a policy in a configuration, as an object of JSON. No name has a quotation mark, and no
-//! such object is without one.
+//! In place of a policy's name there may be a limit, `{"algorithm":"leaky-bucket","size":10, …}`:
+//! the fields of a policy in a configuration, as an object of JSON. No name has a quotation mark,
+//! and no such object is without one.
 //!
 //! `COUNT` takes the units whether or not the policy would allow it. `NANOS` tells times in
 //! nanoseconds (`retry_after_ns`, `reset_after_ns`) and adds `next_after_ns`, so that another

@@ -98,7 +98,7 @@ fn card(body: &mut String, run: &Run, charts: &[Chart; 4]) {
         body,
         "<section>\n<h2>{}</h2>\n<p class=\"soft\">{} of {} requests refused, {} in the last \
          hour; Jain's index {:.4}</p>\n",
-        run.strategy,
+        escape(&run.strategy),
         percent(figures.limited_share),
         figures.requests,
         figures.limited_last_hour,

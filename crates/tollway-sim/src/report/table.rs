@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::measure::{Figures, Run};
-use crate::strategy::Kind;
 
 /// What the columns show.
 pub(super) const HEADINGS: [&str; 9] = [
@@ -21,13 +20,16 @@ pub(super) const HEADINGS: [&str; 9] = [
 /// A strategy's runs, one for each seed.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The strategy.
-    pub strategy: Kind,
     /// Its runs; at least one.
     pub runs: Vec<Run>,
 }
 
 impl Row {
+    /// What the strategy is called.
+    pub fn strategy(&self) -> &str {
+        self.runs.first().map_or("", |run| &run.strategy)
+    }
+
     /// The cells of the table: means over the seeds; where it is about time, the worst.
     pub fn cells(&self) -> [String; 9] {
         let mean = |figure: fn(&Figures) -> f64| {
@@ -39,7 +41,7 @@ impl Row {
             times.map(|times| times.into_iter().fold(0.0, f64::max))
         };
         [
-            self.strategy.to_string(),
+            self.strategy().to_owned(),
             percent(mean(|figures| figures.limited_share)),
             percent(mean(|figures| figures.utilisation)),
             format!("{:.4}", mean(|figures| figures.jain_process)),

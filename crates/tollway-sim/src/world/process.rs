@@ -8,7 +8,7 @@ use tollway_upstream::pace::{Dice, Feedback, Outcome};
 
 use crate::latency::Latency;
 use crate::scenario::{Client, Duty, Scenario, nanos};
-use crate::strategy::{Kind, Setting, Strategy};
+use crate::strategy::{Setting, Strategy, StrategyChoice};
 
 /// Where clients' clocks stand at the start: far enough from zero to be set back.
 const CLOCK_START_NS: u64 = 1_000_000_000_000_000;
@@ -65,7 +65,7 @@ impl Process {
     pub(super) fn new(
         scenario: &Scenario,
         client: &Client,
-        kind: Kind,
+        strategy: &StrategyChoice,
         dice: Dice,
         first_task: usize,
     ) -> Self {
@@ -81,7 +81,10 @@ impl Process {
         let within_ns = nanos(client.joins_within) as f64;
         let delay_ns = (dice.child(2).unit() * within_ns) as u64;
         Self {
-            strategy: client.strategy.unwrap_or(kind).build(&setting),
+            strategy: match client.strategy {
+                Some(kind) => kind.build(&setting),
+                None => strategy.build(&setting),
+            },
             tasks: first_task..first_task,
             queue: VecDeque::new(),
             gate_ns: None,

@@ -10,6 +10,8 @@ mod determinism;
 mod rate_throttle_client;
 // A floor beside clients that do not pace.
 mod mixed;
+// Strategies of one's own: programs that are asked, tables of pauses.
+mod own_strategies;
 // Charts, tables and the report, compared with golden files.
 mod pictures;
 // What `tollway proxy --pace` does: the budgets' queue with the pacer behind it.

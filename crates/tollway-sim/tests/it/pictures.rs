@@ -23,7 +23,7 @@ fn two_of_a_kind() -> Scenario {
 }
 
 fn rows(scenario: &Scenario, kinds: &[Kind]) -> Vec<Row> {
-    let row = |&strategy| Row { strategy, runs: vec![run(scenario, strategy, 1)] };
+    let row = |&strategy| Row { runs: vec![run(scenario, strategy, 1)] };
     kinds.iter().map(row).collect()
 }
 
