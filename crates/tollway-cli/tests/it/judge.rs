@@ -8,6 +8,8 @@
 
 // Real clients through one proxy in memory, and one and three on a shared store.
 mod fleets;
+// Limits that nothing tells of before a refusal.
+mod hidden;
 // One rule each: what real clients found on 2026-11-16.
 mod rules;
 

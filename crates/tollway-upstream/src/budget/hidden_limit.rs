@@ -18,9 +18,9 @@
 //! a window holds.
 //!
 //! **Where no wait is told** the first one is the profile's, and doubles for as long as the request
-//! that goes first is refused. Then the window is somewhere between the longest time after which one
-//! was refused and the shortest after which one was served, and one request in each window goes in
-//! the middle of the two.
+//! that goes first is refused. Then the window is somewhere between the longest time after which
+//! one was refused and the shortest after which one was served, and one request in each window goes
+//! in the middle of the two.
 //!
 //! **Too low a belief is tested again**: after so many windows' worth one request more goes, and
 //! another one as long as they are served. After each refusal the tests become rarer. No window has
@@ -30,6 +30,7 @@
 //! against all kinds, and as fast as each of them where requests wait.
 
 mod accepted;
+mod belief;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +39,8 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use self::accepted::Accepted;
-use super::encoding::{encoded, encoded_names};
+use self::belief::{Belief, Question};
+use super::encoding::encoded;
 use super::meter::{When, nanos};
 
 /// How long what a refusal taught is remembered after the last request.
@@ -52,23 +54,8 @@ const WAIT_MIN: Duration = Duration::from_millis(50);
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
-/// A window whose bounds lie further apart than this many eighths is looked for with each window.
-const NARROW_EIGHTHS: u64 = 10;
 /// Requests in flight at which opening up ends.
 const OPEN_MAX: u32 = 256;
-
-/// So many units in any span of a window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Belief {
-    units: u64,
-    window_ns: u64,
-    /// The window is longer than this.
-    above_ns: u64,
-    /// Whether the upstream says how long to wait.
-    is_told: bool,
-}
-
-encoded!(Belief { units, window_ns, above_ns, is_told });
 
 /// A refusal, until a request that left after its wait is accepted.
 #[derive(Clone, Copy, Debug)]
@@ -104,18 +91,6 @@ encoded!(Refusal {
     was_seen,
     is_settled,
 });
-
-/// What a test is to find out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Question {
-    /// Whether a window has one unit more.
-    #[default]
-    More,
-    /// Whether the window is shorter.
-    Sooner,
-}
-
-encoded_names!(Question { More = 0, Sooner = 1 });
 
 /// A request that goes although the belief has no room for it.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +176,7 @@ impl HiddenLimit {
         match (self.test_at(belief, behind, in_flight, now), behind) {
             (Some(at), _) if at <= now => When::Now,
             (Some(at), _) => When::At(at),
-            (None, Some(behind)) => When::At(behind.after(window(belief))),
+            (None, Some(behind)) => When::At(behind.after(belief.window())),
             (None, None) => When::Answer,
         }
     }
@@ -238,10 +213,10 @@ impl HiddenLimit {
         let behind = self.behind(&belief, in_flight, now).flatten();
         let Some(behind) = behind else { return };
         if self.test_at(&belief, Some(behind), in_flight, now).is_some_and(|at| at <= now) {
-            let question = question(&belief);
+            let question = belief.question();
             self.test = Some(Test { id, question, behind });
             if question == Question::Sooner {
-                self.next_test = now.after(window(&belief));
+                self.next_test = now.after(belief.window());
             }
         }
     }
@@ -333,7 +308,7 @@ impl HiddenLimit {
 
     /// What is believed, for people.
     pub(super) fn belief(&self) -> Option<(u64, Duration)> {
-        self.belief.as_ref().map(|belief| (belief.units, window(belief)))
+        self.belief.as_ref().map(|belief| (belief.units, belief.window()))
     }
 
     fn opened(&self, in_flight: u32) -> When {
@@ -362,16 +337,14 @@ impl HiddenLimit {
         if in_flight > 0 || !self.is_seen || self.next_test > now {
             return None;
         }
-        let question = question(belief);
+        let question = belief.question();
         let is_eager = question == Question::Sooner && !belief.is_told;
         let worth = if is_eager { 1 } else { self.test_after };
         if self.untested < belief.units.saturating_mul(worth) {
             return None;
         }
         match question {
-            Question::Sooner => {
-                Some(behind.after(Duration::from_nanos(middle(belief.above_ns, belief.window_ns))))
-            }
+            Question::Sooner => Some(behind.after(belief.middle())),
             // Late in a window an answer would tell of its end instead.
             Question::More if nanos(now.since(behind)) < belief.window_ns / 2 => Some(now),
             Question::More => None,
@@ -386,14 +359,14 @@ impl HiddenLimit {
             self.test_after = (self.test_after * 2).min(TEST_AFTER_MAX);
         }
         self.untested = 0;
-        self.next_test = now.after(window(belief));
-        let Some(told) = refused.told else { return test.behind.after(window(belief)).since(now) };
+        self.next_test = now.after(belief.window());
+        let Some(told) = refused.told else { return test.behind.after(belief.window()).since(now) };
         self.blocked_until = self.blocked_until.max(now.after(told));
         told
     }
 
-    /// A refusal just after the end of a window as it was believed: requests differ in how long they
-    /// travel, so the window is a little longer. How long to wait.
+    /// A refusal just after the end of a window as it was believed: requests differ in how long
+    /// they travel, so the window is a little longer. How long to wait.
     fn extend(&mut self, refused: &Refused, now: Timestamp) -> Option<Duration> {
         // Twice is no accident, unless the belief was seen to hold in between.
         let may_be = self.refusal.is_none() && (self.is_seen || !self.is_extended);
@@ -401,7 +374,7 @@ impl HiddenLimit {
         let more_ns = belief.window_ns / 8;
         let behind = before(refused.left, belief.window_ns + more_ns);
         let behind = self.accepted.nth_since(behind, 1)?;
-        let is_over = behind.after(window(&belief)) <= refused.left;
+        let is_over = behind.after(belief.window()) <= refused.left;
         let longer = behind.after(Duration::from_nanos(belief.window_ns + more_ns));
         let wait = refused.told.unwrap_or(longer.since(now).max(WAIT_MIN));
         let window_ns = nanos(now.after(wait).since(behind));
@@ -502,21 +475,6 @@ impl Refusal {
             is_settled: false,
         }
     }
-}
-
-fn window(belief: &Belief) -> Duration {
-    Duration::from_nanos(belief.window_ns)
-}
-
-fn middle(low: u64, high: u64) -> u64 {
-    low + (high - low.min(high)) / 2
-}
-
-/// What is least known of a limit.
-fn question(belief: &Belief) -> Question {
-    let is_narrow =
-        belief.window_ns.saturating_mul(8) <= belief.above_ns.saturating_mul(NARROW_EIGHTHS);
-    if is_narrow { Question::More } else { Question::Sooner }
 }
 
 /// The time so many nanoseconds ago.

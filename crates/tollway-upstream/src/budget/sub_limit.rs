@@ -92,7 +92,8 @@ impl SubLimit {
         self.hidden.is_probing()
     }
 
-    /// What was learned since people were last told of it: units in a window, and those told before.
+    /// What was learned since people were last told of it: units in a window, and those told
+    /// before.
     pub(super) fn take_news(&mut self) -> Option<(u64, Duration, u64)> {
         let (units, window) = self.hidden.belief().filter(|_| !self.hidden.is_probing())?;
         let before = std::mem::replace(&mut self.noted_units, units);

@@ -12,19 +12,23 @@ use super::{Bound, Judge, PATIENCE, source};
 use crate::face::peers;
 
 /// What clients do, and against which limits.
-struct Scene {
-    api: &'static str,
+pub(super) struct Scene {
+    pub(super) api: &'static str,
     /// The client and its call, as `clients.py` and `clients.mjs` name them.
-    what: &'static str,
-    calls: usize,
-    limits: Value,
-    bound: Bound,
+    pub(super) what: &'static str,
+    pub(super) calls: usize,
+    pub(super) limits: Value,
+    pub(super) bound: Bound,
 }
 
 impl Scene {
-    /// The same with three fleets: memory, one proxy on Redis, and three on Valkey whose upstream
-    /// answers after 5 to 405 ms.
     async fn play(&self) {
+        self.play_and(|_, _| {}).await;
+    }
+
+    /// The same with three fleets: memory, one proxy on Redis, and three on Valkey whose upstream
+    /// answers after 5 to 405 ms; `judge` says what else each has to keep to.
+    pub(super) async fn play_and(&self, judge: impl Fn(&str, &super::Record)) {
         let Some(place) = peers() else { return };
         let redis = Server::start(Engine::Redis, &[]);
         let others = Engine::available();
@@ -33,7 +37,9 @@ impl Scene {
         let one = self.fleet(&place, "Redis, 1 proxy", Some(&redis), 1, [5, 50]);
         let several = self.fleet(&place, "shared, 3 proxies", Some(&three), 3, [5, 405]);
         for (fleet, record) in <[_; 3]>::from(join3(memory, one, several).await) {
-            self.bound.judge(&format!("{}: {fleet}", self.what), &record);
+            let what = format!("{}: {fleet}", self.what);
+            self.bound.judge(&what, &record);
+            judge(&what, &record);
         }
     }
 

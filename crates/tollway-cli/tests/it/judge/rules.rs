@@ -1,7 +1,7 @@
 //! One rule each: rows of what real clients found on 2026-11-16, against the judging upstream.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::json;
@@ -12,7 +12,7 @@ use super::{Bound, Judge, PATIENCE, Record, pass};
 use crate::proxy::Running;
 
 /// A request: its method, its path and its JSON body.
-type Asked = (reqwest::Method, String, serde_json::Value);
+pub(super) type Asked = (reqwest::Method, String, serde_json::Value);
 
 /// Sends all requests, so many at once, spread over the proxies; how many got which status.
 async fn send(proxies: &[String], at_once: usize, asked: Vec<Asked>) -> BTreeMap<String, usize> {
@@ -55,7 +55,7 @@ fn messages(count: usize, channels: usize) -> Vec<Asked> {
 }
 
 /// Sends everything through `count` proxies on a store of their own, or in memory.
-async fn through(
+pub(super) async fn through(
     judge: &Judge,
     engine: Option<Engine>,
     count: usize,
@@ -124,4 +124,86 @@ async fn answers_in_any_order_cost_no_refusal() {
     let bound =
         Bound { least: Duration::from_secs(5), rounding: Duration::from_secs(3), refused: 0 };
     bound.judge("answers of 5 to 405 ms", &record);
+}
+
+/// Deletions in one channel, every other one of an old message, which is counted by another bucket.
+fn deletions(count: usize) -> Vec<Asked> {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let hour_ago = since_epoch.as_millis() as u64 - 1_420_070_400_000 - 3_600_000;
+    let id =
+        |number: usize| if number % 2 == 0 { (hour_ago << 22) + number as u64 } else { 1 << 22 };
+    let path = |number: usize| format!("/api/v10/channels/100/messages/{}", id(number));
+    (0..count).map(|number| (reqwest::Method::DELETE, path(number), json!({}))).collect()
+}
+
+/// Row 2: one route has two buckets, and only the answer tells which of them counted a request.
+#[tokio::test]
+async fn a_route_with_two_bucket_names_stands_still_nowhere() {
+    for engine in Engine::available() {
+        let limits = json!({"delete": [3, 2.0], "delete-old": [3, 2.0], "latency": [5, 50]});
+        let judge = Judge::start("discord", &limits);
+        let record = through(&judge, Some(engine), 1, 24, deletions(24)).await;
+        // Each time the other bucket answers one request may be sent that has no room there.
+        let least = Duration::from_secs(8);
+        let bound = Bound { least, rounding: Duration::from_secs(2), refused: 4 };
+        bound.judge(&format!("two bucket names, {engine:?}"), &record);
+        assert!(record.longest_gap() <= Duration::from_secs(4), "{}", record.figures());
+    }
+}
+
+/// Row 2: the upstream's name of a bucket alternates.
+#[tokio::test]
+async fn a_bucket_name_that_alternates_costs_no_time() {
+    for engine in Engine::available() {
+        let limits = json!({"send": [5, 1.0], "alternate": 1.5, "latency": [5, 50]});
+        let judge = Judge::start("discord", &limits);
+        let record = through(&judge, Some(engine), 1, 30, messages(30, 1)).await;
+        let least = Duration::from_secs(5);
+        let bound = Bound { least, rounding: Duration::ZERO, refused: 1 };
+        bound.judge(&format!("a name that alternates, {engine:?}"), &record);
+        assert!(record.longest_gap() <= Duration::from_secs(4), "{}", record.figures());
+    }
+}
+
+/// Row 3: units that come back one by one are not given out twice.
+#[tokio::test]
+async fn a_sliding_limit_on_a_store_is_not_exceeded() {
+    let chat = |number| {
+        let said = json!([{"role": "user", "content": format!("Say {number}.")}]);
+        let body = json!({"model": "gpt-4o-mini", "max_tokens": 20, "messages": said});
+        (reqwest::Method::POST, "/v1/chat/completions".to_owned(), body)
+    };
+    let run = async |engine, proxies| {
+        let limits = json!({"requests": [20, 4.0], "tokens": [100_000, 4], "latency": [5, 50]});
+        let judge = Judge::start("openai", &limits);
+        let asked = (0..60).map(chat).collect();
+        let record = through(&judge, Some(engine), proxies, 60, asked).await;
+        let least = Duration::from_secs(8);
+        let bound = Bound { least, rounding: Duration::ZERO, refused: 0 };
+        bound.judge(&format!("sliding, {engine:?}, {proxies} proxies"), &record);
+    };
+    for engine in Engine::available() {
+        futures_util::future::join(run(engine, 1), run(engine, 3)).await;
+    }
+}
+
+/// Row 9: what a proxy held that is killed is free again after about three seconds.
+#[tokio::test]
+async fn a_proxy_that_is_killed_does_not_stop_the_others() {
+    let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [50, 300]});
+    let judge = Judge::start("discord", &limits);
+    let store = Server::start(Engine::Redis, &[]);
+    let mut proxies: Vec<Running> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
+    let sending = sending(&proxies, messages(45, 1));
+    judge.until_served(12).await;
+    // SIGKILL.
+    proxies[2].child.kill().expect("it runs");
+    let statuses = sending.await.expect("it ends");
+    let record = judge.record().await;
+    println!("| a proxy killed | {} {statuses:?} | |", record.figures());
+    assert_eq!(statuses, BTreeMap::from([("200".to_owned(), 45)]));
+    assert!(record.refused_all() <= 1, "{}", record.figures());
+    // Three seconds and the window of one second that may have just begun.
+    let most = Duration::from_secs(if full() { 4 } else { 6 });
+    assert!(record.longest_gap() <= most, "{}", record.figures());
 }

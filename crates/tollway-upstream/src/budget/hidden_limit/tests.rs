@@ -233,11 +233,15 @@ const WINDOWS: &[Kind] = &[Kind::Anchored, Kind::Grid, Kind::Sliding];
 const KINDS: &[Kind] = &[Kind::Anchored, Kind::Grid, Kind::Sliding, Kind::Refilled];
 
 fn told() -> impl Strategy<Value = Told> {
-    prop_oneof![Just(Told::Exactly), Just(Told::InWholeSeconds), Just(Told::Not)]
+    prop::sample::select(vec![Told::Exactly, Told::InWholeSeconds, Told::Not])
 }
 
 prop_compose! {
-    fn upstream(kinds: &'static [Kind])(kind in prop::sample::select(kinds), units in 1_u64..12, window_ms in 300_u64..4_000) -> Upstream {
+    fn upstream(kinds: &'static [Kind])(
+        kind in prop::sample::select(kinds),
+        units in 1_u64..12,
+        window_ms in 300_u64..4_000,
+    ) -> Upstream {
         let window_ns = window_ms * MS;
         Upstream { kind, units, window_ns, taken: VecDeque::new(), ends_ns: 0 }
     }

@@ -1,0 +1,102 @@
+//! Limits that nothing tells of before a refusal: learned once, by the fleet as by one process.
+//!
+//! What was under way when the first refusal was answered is excused. Afterwards a window has at
+//! most one request more than it serves: the one that goes first after a wait, or a test of what is
+//! believed.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tollway_testkit::servers::Engine;
+
+use super::fleets::Scene;
+use super::rules::{Asked, through};
+use super::{Bound, Judge, Record};
+
+/// The two ways to keep a ledger.
+const STORES: [Option<Engine>; 2] = [None, Some(Engine::Redis)];
+
+/// Row 4: a field of the body decides what a hidden limit counts.
+#[tokio::test]
+async fn a_hidden_limit_of_renames_is_learned_from_a_burst_in_any_order() {
+    let rename = |number| {
+        let body = json!({"name": format!("channel-{number}")});
+        (reqwest::Method::PATCH, "/api/v10/channels/100".to_owned(), body)
+    };
+    for store in STORES {
+        let limits = json!({"channel": [5, 1.0], "rename": [2, 1.0], "latency": [5, 50]});
+        let judge = Judge::start("discord", &limits);
+        let asked: Vec<Asked> = (0..16).map(rename).collect();
+        let record = through(&judge, store, 1, 6, asked).await;
+        let what = format!("16 renames, 6 at once, {store:?}");
+        let least = Duration::from_secs(7);
+        Bound { least, rounding: Duration::ZERO, refused: 4 }.judge(&what, &record);
+        assert!(record.refused_knowingly() <= 1, "{what}: {}", record.figures());
+    }
+}
+
+/// Row 5: a refusal stops the whole credential, and one request finds out whether it still does.
+#[tokio::test]
+async fn after_a_wait_of_the_credential_one_request_goes_first() {
+    let issue = |number| {
+        let body = json!({"title": format!("Issue {number}")});
+        (reqwest::Method::POST, "/repos/a/b/issues".to_owned(), body)
+    };
+    for store in STORES {
+        let limits = json!({"core": [5_000, 3_600.0], "secondary": [8, 3.0], "latency": [5, 50]});
+        let judge = Judge::start("github", &limits);
+        let asked: Vec<Asked> = (0..24).map(issue).collect();
+        let record = through(&judge, store, 1, 24, asked).await;
+        let what = format!("24 issues, {store:?}");
+        let least = Duration::from_secs(6);
+        Bound { least, rounding: Duration::from_secs(1), refused: 9 }.judge(&what, &record);
+        // Three windows, of which the first taught it: one each at the most.
+        assert!(record.refused_knowingly() <= 2, "{what}: {}", record.figures());
+    }
+}
+
+/// Nothing says how long to wait, and what the API documents is more than it serves.
+#[tokio::test]
+async fn a_limit_below_the_documented_one_is_found_although_no_wait_is_told() {
+    let customer = |number| {
+        let body = json!({"name": format!("customer {number}")});
+        (reqwest::Method::POST, "/v1/customers".to_owned(), body)
+    };
+    for store in STORES {
+        let limits = json!({"endpoint-rate": [10, 1.0], "latency": [5, 50]});
+        let judge = Judge::start("stripe", &limits);
+        let asked: Vec<Asked> = (0..60).map(customer).collect();
+        // Nobody gets the 429: all are served.
+        let record = through(&judge, store, 1, 60, asked).await;
+        let what = format!("60 customers, 10 per 1 s, {store:?}");
+        let least = Duration::from_secs(5);
+        let bound = Bound { least, rounding: least.mul_f64(0.4), refused: 20 };
+        bound.judge(&what, &record);
+        assert!(record.refused_knowingly() <= 6, "{what}: {}", record.figures());
+    }
+}
+
+/// A fleet whose answers take up to 405 ms has some under way for longer than is excused.
+fn refused_knowingly_at_most_twice(what: &str, record: &Record) {
+    assert!(record.refused_knowingly() <= 2, "{what}: {}", record.figures());
+}
+
+/// The limit is of a field of the body: three channels, each with its own.
+#[tokio::test]
+async fn slack_is_obeyed_by_channel() {
+    // Waits are told in whole seconds, so the window is at first taken for up to a second longer.
+    let bound =
+        Bound { least: Duration::from_secs(3), rounding: Duration::from_secs(4), refused: 18 };
+    let limits = json!({"chat.postMessage": [3, 1.0]});
+    let scene = Scene { api: "slack", what: "slack.post", calls: 30, limits, bound };
+    scene.play_and(refused_knowingly_at_most_twice).await;
+}
+
+#[tokio::test]
+async fn slack_is_obeyed_by_method() {
+    let bound =
+        Bound { least: Duration::from_secs(6), rounding: Duration::from_secs(3), refused: 6 };
+    let limits = json!({"reactions.add": [5, 3.0]});
+    let scene = Scene { api: "slack", what: "slack.react", calls: 15, limits, bound };
+    scene.play_and(refused_knowingly_at_most_twice).await;
+}
