@@ -1,4 +1,7 @@
 //! What is done in the background for one credential: staying alive, burying the dead, mending.
+//!
+//! A process with nothing in any document of the credential says seldom that it is alive. With its
+//! next request it says so at once, and often again: who dies then is given up soon.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -14,6 +17,11 @@ use super::script;
 /// for.
 const TELLING: Duration = Duration::from_millis(300);
 const WAITING: Duration = Duration::from_secs(1);
+/// How often a process whose requests all are done says that it is alive, and how long that is
+/// believed: it has nothing in any document that others could wait for, and there may be
+/// thousands of credentials.
+const QUIET_BEAT: Duration = Duration::from_secs(10);
+const QUIET_ALIVE: Duration = Duration::from_secs(30);
 /// Keys looked at in one turn: a turn must not keep the server from others.
 const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
@@ -26,6 +34,7 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
     let mut returning = Returning::default();
+    let mut quiet_since: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = tick.tick() => {}
@@ -37,6 +46,15 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
+        if ledger.client.is_up() && ledger.is_home() && ledger.is_quiet() {
+            if quiet_since.is_none_or(|since| since.elapsed() >= QUIET_BEAT) {
+                quiet_since = Some(Instant::now());
+                ledger.rests.store(true, Ordering::Release);
+                beat_for(&ledger, QUIET_ALIVE).await;
+            }
+            continue;
+        }
+        quiet_since = None;
         if !ledger.client.is_up() {
             ledger.home.send_replace(false);
             ledger.dismiss_all();
@@ -85,8 +103,12 @@ impl Returning {
 
 /// Says that this process is alive; answers those that are.
 pub(super) async fn beat(ledger: &LedgerState) -> Option<BTreeSet<u64>> {
+    beat_for(ledger, Duration::from_millis(ledger.settings.alive_ms())).await
+}
+
+async fn beat_for(ledger: &LedgerState, believed: Duration) -> Option<BTreeSet<u64>> {
     let keys = [ledger.prefix.key("tollway:processes")];
-    let args = [ledger.settings.alive_ms().to_string(), ledger.process.to_string()];
+    let args = [believed.as_millis().to_string(), ledger.process.to_string()];
     let value = ledger.client.run(script::beat(), &keys, &args).await.ok()?;
     let alive = Vec::<String>::from_redis_value(value).ok()?;
     let count = u32::try_from(alive.len()).unwrap_or(1).max(ledger.settings.processes_min).max(1);
