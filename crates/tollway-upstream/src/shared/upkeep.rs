@@ -4,6 +4,7 @@
 //! next request it says so at once, and often again: who dies then is given up soon.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -34,7 +35,7 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
     let mut returning = Returning::default();
-    let mut quiet_since: Option<Instant> = None;
+    let mut said_at: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = tick.tick() => {}
@@ -46,15 +47,17 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
-        if ledger.client.is_up() && ledger.is_home() && ledger.is_quiet() {
-            if quiet_since.is_none_or(|since| since.elapsed() >= QUIET_BEAT) {
-                quiet_since = Some(Instant::now());
+        if ledger.client.is_up() && ledger.is_quiet() {
+            // It has nothing to tell, after an outage neither.
+            returning.come_home_quietly(&ledger);
+            if *said_at.get_or_insert_with(some_time_ago) + QUIET_BEAT <= Instant::now() {
+                said_at = Some(Instant::now());
                 ledger.rests.store(true, Ordering::Release);
                 beat_for(&ledger, QUIET_ALIVE).await;
             }
             continue;
         }
-        quiet_since = None;
+        said_at = None;
         if !ledger.client.is_up() {
             ledger.home.send_replace(false);
             ledger.dismiss_all();
@@ -85,6 +88,14 @@ impl Returning {
         self.before = self.before.max(ledger.processes.load(Ordering::Relaxed));
     }
 
+    /// The same for a process that let nothing go: it waits for the others as long as it takes.
+    fn come_home_quietly(&mut self, ledger: &LedgerState) {
+        if !ledger.is_home() && self.since.get_or_insert_with(Instant::now).elapsed() >= WAITING {
+            (self.before, self.since) = (0, None);
+            ledger.home.send_replace(true);
+        }
+    }
+
     /// Claims go to the store again when all who shared it have told it what they let go, or a
     /// second later: until then each keeps to its part.
     fn come_home(&mut self, ledger: &LedgerState) {
@@ -99,6 +110,13 @@ impl Returning {
             ledger.home.send_replace(true);
         }
     }
+}
+
+/// Thousands of credentials do not say together that they are alive.
+fn some_time_ago() -> Instant {
+    let share = RandomState::new().hash_one(0) % 1_024;
+    let ago = QUIET_BEAT.mul_f64(share as f64 / 1_024.0);
+    Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
 }
 
 /// Says that this process is alive; answers those that are.
