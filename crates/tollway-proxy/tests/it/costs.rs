@@ -11,8 +11,8 @@ use tollway_upstream::profile::Profile;
 use crate::rig::{Outgoing, PATIENCE, local, local_ledgers, upstream_of};
 
 /// A model server that tells nothing but what was used, and only in bodies.
-const MODEL: &str = "name = 'model'\n[[dimensions]]\nname = 'tokens'\nstated = '1000/1h'\n\
-    usage = { body = ['usage.input', 'usage.output'] }\n";
+const MODEL: &str = "name = 'model'\n[[dimensions]]\nname = 'tokens'\nreach = 'credential'\n\
+    stated = '1000/1h'\nusage = { body = ['usage.input', 'usage.output'] }\n";
 
 /// Says after a long text that it took as many tokens as its path names.
 async fn model(request: Request<Incoming>) -> Response<Outgoing> {

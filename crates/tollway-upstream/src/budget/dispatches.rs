@@ -62,8 +62,8 @@ impl Dispatches {
         }
     }
 
-    /// Units that were sent by `left` were not used after all. The oldest are taken back first: they
-    /// end first, so never less counts than was used.
+    /// Units that were sent by `left` were not used after all. The oldest are taken back first:
+    /// they end first, so never less counts than was used.
     pub(super) fn give_back(&mut self, units: u64, left: Timestamp, now: Timestamp) {
         self.forget(now);
         let mut rest = units;

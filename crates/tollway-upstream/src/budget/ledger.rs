@@ -29,9 +29,9 @@ pub trait Ledger: Send + Sync + fmt::Debug {
     /// Refuses everything that waits for a bucket; how many that were.
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>>;
 
-    /// Tells what a request really took, where its answer was observed and did not say what is left:
-    /// the estimate that it was let go for counts no longer. A ledger that keeps to estimates need
-    /// not listen.
+    /// Tells what a request really took, where its answer was observed and did not say what is
+    /// left: the estimate that it was let go for counts no longer. A ledger that keeps to estimates
+    /// need not listen.
     fn correct(&self, correction: &Correction) {
         let _ = correction;
     }

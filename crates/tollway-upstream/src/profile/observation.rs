@@ -34,8 +34,8 @@ pub struct Reading {
     pub limit: Option<u64>,
     /// Units left, rounded down.
     pub remaining: Option<u64>,
-    /// Time until the whole limit is back, by the upstream's own account; clamped to a day, and five
-    /// minutes if it is told to be longer than a month.
+    /// Time until the whole limit is back, by the upstream's own account; clamped to a day, and
+    /// five minutes if it is told to be longer than a month.
     pub reset_after: Option<Duration>,
     /// Whether the upstream told a reset that nobody can mean: then one request sees what is true.
     pub is_doubtful: bool,
