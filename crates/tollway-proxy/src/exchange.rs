@@ -135,8 +135,9 @@ impl ForwardedRequest {
         let (account, claim) = (Arc::clone(&self.account), self.claim());
         let observed = observation.clone();
         let correct = move |usage: &Usage| {
-            let correction = Correction::of(&claim, &observed, usage, left.elapsed());
-            correction.map(|correction| account.ledger.correct(&correction));
+            if let Some(it) = Correction::of(&claim, &observed, usage, left.elapsed()) {
+                account.ledger.correct(&it);
+            }
         };
         correct(&profile.usage_in_head(&lines));
         if !profile.usage_is_in_body(head.status.as_u16(), &lines, observation) {
