@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -17,10 +18,11 @@ use crate::forward::ForwardedRequest;
 use crate::guard::Suspect;
 use crate::refusal::Cause;
 use crate::upload::LentBody;
+use crate::usage::UsageBody;
 use tollway_http::connect::was_not_sent;
-use tollway_upstream::budget::Permit;
+use tollway_upstream::budget::{Correction, Permit};
 use tollway_upstream::message;
-use tollway_upstream::profile::Observation;
+use tollway_upstream::profile::{Observation, Usage};
 
 /// How much of a refusal's body is read before the next try, and for how long.
 const REFUSAL_BYTES_MAX: u64 = 64 << 10;
@@ -48,9 +50,6 @@ impl Exchange {
         let response = match forwarded.head(request).await {
             Ok(response) => response,
             Err(cause) => {
-                if cause == Cause::NoConnection {
-                    state.events.upstream_failed("no connection");
-                }
                 // Nothing was sent: nothing was counted. Else the permit's end says it may have
                 // been.
                 if cause == Cause::NoConnection {
@@ -82,7 +81,8 @@ impl Exchange {
             let read = tokio::time::timeout(REFUSAL_WITHIN, small).await;
             read.unwrap_or(Ok(())).map_err(|_| Cause::Broken)?;
         }
-        let response = Response::from_parts(head, body.boxed_unsync());
+        let body = forwarded.settled(&head, &observation, started, body);
+        let response = Response::from_parts(head, body);
         Ok(Arrived { response, is_limited: observation.is_limited(), waited })
     }
 }
@@ -106,8 +106,10 @@ impl ForwardedRequest {
                     return if is_broken { Err(Cause::Broken) } else { Ok(response) };
                 }
                 Ok(Err(error)) if was_not_sent(&error) => {
+                    // One that was kept and closed meanwhile says nothing about the upstream.
                     if error.is_connect() {
                         self.state.reachability.failed();
+                        self.state.events.upstream_failed("no connection");
                     }
                     return Err(Cause::NoConnection);
                 }
@@ -118,6 +120,31 @@ impl ForwardedRequest {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Tells the ledger what the request really took, by the head of its answer or by the end of
+    /// its body, which is returned.
+    fn settled(
+        &self,
+        head: &Parts,
+        observation: &Observation,
+        left: Instant,
+        body: PeekedBody<TimedBody<Incoming>>,
+    ) -> Body {
+        let (profile, lines) = (Arc::clone(&self.state.profile), message::lines(&head.headers));
+        let (account, claim) = (Arc::clone(&self.account), self.claim());
+        let observed = observation.clone();
+        let correct = move |usage: &Usage| {
+            if let Some(it) = Correction::of(&claim, &observed, usage, left.elapsed()) {
+                account.ledger.correct(&it);
+            }
+        };
+        correct(&profile.usage_in_head(&lines));
+        if !profile.usage_is_in_body(head.status.as_u16(), &lines, observation) {
+            return body.boxed_unsync();
+        }
+        let tell = move |end: &[u8]| correct(&profile.usage_in_body(end));
+        UsageBody::new(body, tell).boxed_unsync()
     }
 
     /// What an answer teaches beside the budgets.

@@ -8,10 +8,12 @@ use http::header::{
 };
 
 use tollway_upstream::budget::Priority;
+use tollway_upstream::profile::Profile;
 
 const DEADLINE: HeaderName = HeaderName::from_static("x-tollway-deadline");
 const PRIORITY: HeaderName = HeaderName::from_static("x-tollway-priority");
 const CLIENT: HeaderName = HeaderName::from_static("x-tollway-client");
+const COST: HeaderName = HeaderName::from_static("x-tollway-cost");
 
 /// The longest wait that a client can ask for.
 const PATIENCE_MAX: Duration = Duration::from_secs(86_400);
@@ -34,6 +36,8 @@ pub(super) struct RequestOptions {
     pub(super) patience: Option<Duration>,
     pub(super) priority: Priority,
     pub(super) client: Option<String>,
+    /// What the request takes from dimensions of the profile, by their places in it.
+    pub(super) costs: Vec<(usize, u32)>,
 }
 
 impl RequestOptions {
@@ -42,7 +46,7 @@ impl RequestOptions {
     /// # Errors
     ///
     /// Says which field cannot be read: a deadline that is ignored would be a broken promise.
-    pub(super) fn take(headers: &mut HeaderMap) -> Result<Self, &'static str> {
+    pub(super) fn take(headers: &mut HeaderMap, profile: &Profile) -> Result<Self, &'static str> {
         let mut options = Self::default();
         if let Some(value) = headers.remove(DEADLINE) {
             options.patience =
@@ -59,6 +63,17 @@ impl RequestOptions {
         if let Some(value) = headers.remove(CLIENT) {
             let text = value.to_str().ok().filter(|text| text.len() <= CLIENT_BYTES_MAX);
             options.client = Some(text.ok_or("x-tollway-client: up to 128 characters")?.to_owned());
+        }
+        for value in headers.get_all(COST) {
+            for item in value.to_str().unwrap_or_default().split(',') {
+                options.costs.push(cost(item, profile)?);
+            }
+        }
+        headers.remove(COST);
+        let mut dimensions: Vec<usize> = options.costs.iter().map(|(index, _)| *index).collect();
+        dimensions.sort_unstable();
+        if dimensions.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err("x-tollway-cost: a dimension is there twice");
         }
         Ok(options)
     }
@@ -109,6 +124,18 @@ pub(super) fn names(value: &HeaderValue, wanted: &str) -> bool {
     let text = value.to_str().unwrap_or_default();
     let mut items = text.split(',').map(|item| item.split(';').next().unwrap_or_default().trim());
     items.any(|item| item.eq_ignore_ascii_case(wanted))
+}
+
+/// `tokens=1200`: the place of the dimension, and the units.
+fn cost(item: &str, profile: &Profile) -> Result<(usize, u32), &'static str> {
+    const FORM: &str = "x-tollway-cost: a dimension and a whole number, as in tokens=1200";
+    const NAME: &str = "x-tollway-cost: the profile has no dimension of that name; \
+        `tollway profile show` lists those that it has";
+    let (name, units) = item.split_once('=').ok_or(FORM)?;
+    let units = units.trim();
+    let is_whole = !units.is_empty() && units.bytes().all(|byte| byte.is_ascii_digit());
+    let units = units.parse().ok().filter(|_| is_whole).ok_or(FORM)?;
+    Ok((profile.dimension_index(name.trim()).ok_or(NAME)?, units))
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {
@@ -162,17 +189,53 @@ mod tests {
         assert_eq!(map["te"], "trailers");
     }
 
+    fn openai() -> std::sync::Arc<Profile> {
+        Profile::builtin("openai").unwrap()
+    }
+
+    #[test]
+    fn costs_are_read_by_the_names_of_the_dimensions() {
+        let read = |lines: &[(&'static str, &'static str)]| {
+            let mut map = headers(&[]);
+            for (name, value) in lines {
+                map.append(*name, HeaderValue::from_static(value));
+            }
+            let costs = RequestOptions::take(&mut map, &openai()).map(|options| options.costs);
+            assert!(costs.is_err() || map.is_empty());
+            costs
+        };
+        let field = "x-tollway-cost";
+        assert_eq!(read(&[(field, "tokens=1200")]), Ok(vec![(1, 1_200)]));
+        let several = [(field, "tokens = 7, requests=2"), (field, "project-tokens=0")];
+        assert_eq!(read(&several), Ok(vec![(1, 7), (0, 2), (2, 0)]));
+        for wrong in [
+            "",
+            "tokens",
+            "1200",
+            "tokens=",
+            "tokens=-1",
+            "tokens=+1",
+            "tokens=1.5",
+            "tokens=4294967296",
+            "tokens=1,",
+            "words=1",
+            "tokens=1,tokens=2",
+        ] {
+            assert!(read(&[(field, wrong)]).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn wishes_are_read_and_not_passed_on() {
         let mut map = headers(&[("x-tollway-deadline", "2.5"), ("x-tollway-priority", "low")]);
-        let options = RequestOptions::take(&mut map).unwrap();
+        let options = RequestOptions::take(&mut map, &openai()).unwrap();
         assert_eq!(options.patience, Some(Duration::from_millis(2_500)));
         assert_eq!(options.priority, Priority::Low);
         assert!(map.is_empty());
         for bad in ["-1", "soon", "NaN", "inf", ""] {
             let mut map = headers(&[]);
             map.insert(DEADLINE, bad.parse().unwrap());
-            assert!(RequestOptions::take(&mut map).is_err(), "{bad}");
+            assert!(RequestOptions::take(&mut map, &openai()).is_err(), "{bad}");
         }
     }
 }

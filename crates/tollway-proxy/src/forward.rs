@@ -84,6 +84,8 @@ pub(super) struct ForwardedRequest {
     headers: HeaderMap,
     pub(super) route: Route,
     priority: Priority,
+    /// What it says that it takes, by dimensions.
+    costs: Vec<(usize, u32)>,
     client: String,
     weight: u32,
     pub(super) has_credential: bool,
@@ -118,7 +120,8 @@ impl ForwardedRequest {
         if !target.starts_with('/') {
             return Err(Cause::BadRequest("the target is no path"));
         }
-        let options = RequestOptions::take(&mut head.headers).map_err(Cause::BadRequest)?;
+        let options =
+            RequestOptions::take(&mut head.headers, &state.profile).map_err(Cause::BadRequest)?;
         let held = fields::head_bytes(&target, &head.headers);
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
@@ -143,6 +146,7 @@ impl ForwardedRequest {
             target,
             headers: head.headers,
             priority: options.priority,
+            costs: options.costs,
             client,
             weight,
             has_credential,
@@ -272,8 +276,11 @@ impl ForwardedRequest {
         }
     }
 
-    fn claim(&self) -> Claim {
-        Claim::new(self.route.clone())
+    pub(super) fn claim(&self) -> Claim {
+        let claim = Claim::new(self.route.clone());
+        let costs = self.costs.iter();
+        costs
+            .fold(claim, |claim, (dimension, units)| claim.cost(*dimension, *units))
             .client_named(&self.client)
             .weight(self.weight)
             .priority(self.priority)

@@ -42,6 +42,7 @@ mod settings;
 mod store;
 mod tunnel;
 mod upload;
+mod usage;
 
 use std::fmt;
 use std::io;

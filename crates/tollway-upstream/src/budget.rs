@@ -8,6 +8,7 @@ mod bucket;
 mod budgets;
 mod change;
 mod claim;
+pub(crate) mod correction;
 mod dispatches;
 #[cfg(feature = "redis")]
 pub(crate) mod document;
@@ -24,6 +25,7 @@ mod local;
 mod meter;
 mod names;
 mod pacing;
+pub(crate) mod room;
 mod settings;
 mod skew;
 mod sub_limit;
@@ -37,8 +39,10 @@ pub(crate) use names::Names;
 pub use budgets::{Budgets, Granted, Ticket, Waiter};
 pub use change::{Change, ChangeKind};
 pub use claim::{Claim, Priority, Reason, Refusal};
+pub use correction::Correction;
 pub use ledger::{BoxFuture, Fate, Ledger, LedgerError, Permit, Settle};
 #[cfg(feature = "ledger")]
 pub use local::LocalLedger;
+pub use room::BucketRoom;
 pub use settings::Settings;
 pub use view::{BucketView, DimensionView, Knowledge, LastRefusal, Page, WaitCause, Why};

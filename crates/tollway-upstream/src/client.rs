@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::budget::{Claim, Ledger, Permit, Priority, Refusal};
-use crate::profile::{Observation, Profile, Route};
+use crate::budget::{Claim, Correction, Ledger, Permit, Priority, Refusal};
+use crate::profile::{DIMENSIONS_MAX, Observation, Profile, Route, Usage};
 
 /// How a client obeys: whose budgets it uses, how long it waits, how often it tries again.
 #[derive(Clone, Debug)]
@@ -57,6 +57,7 @@ pub struct ClaimOptions {
     priority: Priority,
     client: u64,
     weight: u32,
+    costs: [Option<(&'static str, u32)>; DIMENSIONS_MAX],
 }
 
 impl ClientSettings {
@@ -76,15 +77,23 @@ impl ClientSettings {
     }
 
     /// The attempts at one request, the first of which starts now.
-    fn attempts<R>(&self, options: Option<&ClaimOptions>, route: Route) -> Attempts<'_, R> {
+    fn attempts<R>(
+        &self,
+        options: Option<&ClaimOptions>,
+        route: Route,
+    ) -> Result<Attempts<'_, R>, Refusal> {
         let options = options.copied().unwrap_or_default();
-        let own = self.patience.map(|patience| Instant::now() + patience);
-        let deadline = options.deadline.or(own);
-        let claim = Claim::new(route)
+        let now = Instant::now();
+        let deadline = options.deadline.or(self.patience.map(|patience| now + patience));
+        let mut claim = Claim::new(route)
             .client(options.client)
             .weight(options.weight)
             .priority(options.priority);
-        Attempts { settings: self, claim, deadline, retries: self.retries_max, refused: None }
+        for (name, units) in options.costs.into_iter().flatten() {
+            claim = claim.cost_named(&self.profile, name, units)?;
+        }
+        let (retries, refused) = (self.retries_max, None);
+        Ok(Attempts { settings: self, claim, deadline, retries, refused, left: now })
     }
 }
 
@@ -95,6 +104,8 @@ struct Attempts<'s, R> {
     deadline: Option<Instant>,
     retries: u32,
     refused: Option<R>,
+    /// When the last of them got its permit.
+    left: Instant,
 }
 
 impl<R> Attempts<'_, R> {
@@ -105,7 +116,17 @@ impl<R> Attempts<'_, R> {
         claim.patience =
             self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let refused = &mut self.refused;
-        self.settings.ledger.claim(claim).await.map_err(|ours| refused.take().ok_or(ours))
+        let permit = self.settings.ledger.claim(claim).await;
+        self.left = Instant::now();
+        permit.map_err(|ours| refused.take().ok_or(ours))
+    }
+
+    /// Tells the ledger what the request really took, where its answer says so.
+    fn correct(&self, observation: &Observation, usage: &Usage) {
+        let ago = self.left.elapsed();
+        if let Some(correction) = Correction::of(&self.claim, observation, usage, ago) {
+            self.settings.ledger.correct(&correction);
+        }
     }
 
     /// A copy of the request for another attempt, if there may be one.
@@ -117,11 +138,12 @@ impl<R> Attempts<'_, R> {
     fn settle<Q>(
         &mut self,
         permit: Permit,
-        observation: &Observation,
+        (observation, usage): (&Observation, &Usage),
         response: R,
         spare: Option<Q>,
     ) -> Result<Q, R> {
         permit.complete(observation);
+        self.correct(observation, usage);
         let Some(next) = spare.filter(|_| observation.is_limited()) else { return Err(response) };
         self.retries -= 1;
         self.refused = Some(response);
@@ -143,6 +165,23 @@ impl ClaimOptions {
     /// Nobody waits for it: after the others.
     pub const fn low(self) -> Self {
         Self { priority: Priority::Low, ..self }
+    }
+
+    /// What it takes from the dimension of that name in the profile, such as an estimate of its
+    /// tokens. Of more names than a profile has dimensions the last are ignored.
+    ///
+    /// ```
+    /// use tollway_upstream::client::ClaimOptions;
+    ///
+    /// let options = ClaimOptions::default().cost("tokens", 1_200);
+    /// # let _ = options;
+    /// ```
+    pub fn cost(mut self, dimension: &'static str, units: u32) -> Self {
+        let is_its = |of: &&mut Option<(&str, u32)>| of.is_none_or(|(name, _)| name == dimension);
+        if let Some(place) = self.costs.iter_mut().find(is_its) {
+            *place = Some((dimension, units));
+        }
+        self
     }
 
     /// Who asks, and with what share: waiting requests of different clients take turns.

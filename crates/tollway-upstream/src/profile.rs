@@ -10,7 +10,8 @@
 //! is *told*; what it means for the next request is decided in [`crate::budget`].
 //!
 //! **Invariants.** No response panics. A malformed field is ignored and counted
-//! ([`Observation::malformed`]). Waits are clamped to a day, and rounded up.
+//! ([`Observation::malformed`]). Waits are clamped to a day, and rounded up; one of
+//! more than a month is malformed, and five minutes instead.
 //!
 //! Deliberately absent: code per API. What cannot be said in the file is said by no profile.
 
@@ -207,6 +208,12 @@ impl Profile {
     #[must_use]
     pub fn dimensions(&self) -> &[Dimension] {
         &self.dimensions
+    }
+
+    /// The place of the dimension of that name in the profile's order.
+    #[must_use]
+    pub fn dimension_index(&self, name: &str) -> Option<usize> {
+        self.dimensions.iter().position(|dimension| dimension.name == name)
     }
 
     /// Whether requests can be paced by it: it has a dimension that is one bucket for the whole

@@ -55,6 +55,7 @@ mod server_clock;
 mod settings;
 mod stored;
 mod token_batch;
+mod token_waits;
 mod upkeep;
 
 pub use fleet::Fleet;

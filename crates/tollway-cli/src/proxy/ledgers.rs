@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use tollway_proxy::OpenLedger;
-use tollway_upstream::budget::{Ledger, LedgerError, LocalLedger, Settings};
+use tollway_upstream::budget::{BucketRoom, Ledger, LedgerError, LocalLedger, Settings};
 use tollway_upstream::pace;
 use tollway_upstream::profile::Profile;
 use tollway_upstream::shared::{self, Fleet, GlobalRate};
@@ -19,12 +19,14 @@ pub(super) async fn open(
     profile: Arc<Profile>,
     keys: Keys,
 ) -> Result<(OpenLedger, Option<Fleet>)> {
+    // Whoever makes credentials up makes ledgers: one bound for all of them together.
+    let room = BucketRoom::new(Settings::default().buckets_max);
     if store != "memory" {
-        let fleet = connect(store, start_without, &profile, &keys).await?;
+        let fleet = connect(store, start_without, &profile, &keys, room).await?;
         return Ok((shared(fleet.clone(), profile, keys), Some(fleet)));
     }
     let open: OpenLedger = Arc::new(move |_| {
-        let ledger = LocalLedger::new(Arc::clone(&profile), Settings::default());
+        let ledger = LocalLedger::new(Arc::clone(&profile), Settings::default()).within(&room);
         let ledger: Arc<dyn Ledger> = Arc::new(ledger);
         Box::pin(std::future::ready(Ok::<_, LedgerError>(ledger)))
     });
@@ -41,12 +43,13 @@ pub(super) fn paced(profile: Arc<Profile>) -> Result<OpenLedger> {
             with_pace().join(", ")
         );
     }
+    let room = BucketRoom::new(Settings::default().buckets_max);
     Ok(Arc::new(move |_| {
         // Proxies that are refused together must not come back together.
         let seed = RandomState::new().build_hasher().finish();
         let pace = pace::Settings::default().seed(seed);
         let ledger = LocalLedger::paced(&profile, Settings::default(), pace);
-        let ledger = ledger.map(|ledger| Arc::new(ledger) as Arc<dyn Ledger>);
+        let ledger = ledger.map(|ledger| Arc::new(ledger.within(&room)) as Arc<dyn Ledger>);
         let opened = ledger.ok_or_else(|| LedgerError::new("the profile cannot be paced by"));
         Box::pin(std::future::ready(opened))
     }))
@@ -58,10 +61,17 @@ fn with_pace() -> Vec<&'static str> {
     Profile::builtins().into_iter().filter(can_pace).collect()
 }
 
-async fn connect(url: &str, start_without: bool, profile: &Profile, keys: &Keys) -> Result<Fleet> {
+async fn connect(
+    url: &str,
+    start_without: bool,
+    profile: &Profile,
+    keys: &Keys,
+    room: BucketRoom,
+) -> Result<Fleet> {
     let store = tollway_redis::Settings { start_without, ..tollway_redis::Settings::default() };
     let settings = shared::Settings {
         global: global(profile),
+        room: Some(room),
         store,
         naming: keys.naming(),
         spectacles_version: keys.spectacles_version(),

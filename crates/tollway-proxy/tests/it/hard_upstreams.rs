@@ -94,12 +94,15 @@ async fn a_connection_that_was_closed_meanwhile_costs_no_request() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         }
     });
-    let (_proxy, address, _) = proxy(&format!("http://{upstream}"), Settings::default()).await;
+    let (_proxy, address, admin) = proxy(&format!("http://{upstream}"), Settings::default()).await;
     for number in 0..20 {
         let url = format!("http://{address}/api/v10/channels/{number}/messages");
         let answer = reqwest::Client::new().post(url).body("{}").send().await.unwrap();
         assert_eq!(answer.status(), 200, "{number}");
     }
+    let status = reqwest::get(format!("http://{admin}/admin/status")).await.unwrap();
+    let status = status.text().await.unwrap();
+    assert!(!status.contains("upstream down"), "it was there all the time: {status}");
 }
 
 /// Refuses what is too large as soon as it sees the head, and closes with the upload under way.

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "what tests share is test code too")]
 #![allow(clippy::print_stdout, reason = "a test says why it skips")]
 
+// What requests take, as clients state it and as answers tell it.
+mod costs;
 // An upstream that breaks its word, and what would bring a ban.
 mod faults;
 // Messages on their way through: framing, bodies, versions, the proxy's own pages.

@@ -26,7 +26,7 @@ use super::names::Names;
 use super::pacing::Pacing;
 use super::skew::Skew;
 use super::table::Table;
-use super::{Claim, Knowledge, Page, Reason, Refusal, Settings};
+use super::{BucketRoom, Claim, Correction, Knowledge, Page, Reason, Refusal, Settings};
 use crate::fair_queue::{FairClock, FairQueue, QueueKey, Requester};
 use crate::pace;
 use crate::profile::{Costs, Profile, Route};
@@ -51,6 +51,8 @@ pub enum Granted {
 
 /// Slots looked at for idle buckets with every claim.
 const SWEEP: usize = 2;
+/// The same where nobody waits for it.
+const TENDED: usize = 16;
 
 /// The budgets of one credential.
 ///
@@ -190,6 +192,19 @@ impl Budgets {
         Some(Self { pacing: Some(pacing), ..Self::new(Arc::new(profile), settings) })
     }
 
+    /// Budgets whose buckets take of a room that others share; before any is known.
+    #[must_use]
+    pub fn within(self, room: &BucketRoom) -> Self {
+        let table = Table::within(self.settings.buckets_max, room.of_buckets());
+        Self { table, names: Names::within(room.of_names()), ..self }
+    }
+
+    /// Forgets a few of the buckets that have long been idle, as every claim does: for budgets of
+    /// which nobody claims anything.
+    pub fn tend(&mut self, now: Timestamp) {
+        self.table.sweep(TENDED, self.settings.idle, now);
+    }
+
     /// Asks to send a request.
     ///
     /// # Errors
@@ -285,6 +300,32 @@ impl Budgets {
             pacing.cancel(ticket, now);
         }
         self.forget_flight(ticket, now, |meter, sent, _| meter.cancel(sent));
+    }
+
+    /// A request whose answer was observed took something else than what it was let go for.
+    pub fn correct(&mut self, correction: &Correction, now: Timestamp) {
+        let left = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos(correction.left_ago)));
+        let apply = |meters: &mut [Meter]| {
+            for meter in meters.iter_mut().filter(|meter| meter.part != u8::MAX) {
+                if let Some(units) = correction.units(usize::from(meter.dimension)) {
+                    meter.correct(units, left, now);
+                }
+            }
+        };
+        let route = &correction.route;
+        if let Some(busy) = self.account.busy.as_deref_mut()
+            && !route.is_exempt_from_global()
+        {
+            apply(&mut busy.meters);
+        }
+        let name = self.names.bucket(route);
+        // One that is idle has nothing left of it, or will hear of it by the next answer.
+        if let Some(slot) = self.table.find(&name)
+            && let Some(busy) = self.busy_mut(slot)
+        {
+            apply(&mut busy.meters);
+            self.look_at(slot, now);
+        }
     }
 
     /// A waiter leaves the line.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::profile::{Costs, Route, fingerprint};
+use crate::profile::{Costs, Profile, Route, fingerprint};
 
 /// Which of the waiting requests of a bucket goes first. Lower ones are overtaken, never starved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +88,29 @@ impl Claim {
         Self { bytes, ..self }
     }
 
+    /// What it takes from the dimension of that name, such as an estimate of its tokens.
+    ///
+    /// ```
+    /// use tollway_upstream::budget::Claim;
+    /// use tollway_upstream::profile::Profile;
+    ///
+    /// let profile = Profile::builtin("openai").expect("it is shipped");
+    /// let route = profile.route("POST", "/v1/chat/completions");
+    /// let claim = Claim::new(route).cost_named(&profile, "tokens", 1_200)?;
+    /// # let _ = claim;
+    /// # Ok::<(), tollway_upstream::budget::Refusal>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the profile has no dimension of that name.
+    pub fn cost_named(self, profile: &Profile, name: &str, units: u32) -> Result<Self, Refusal> {
+        match profile.dimension_index(name) {
+            Some(index) => Ok(self.cost(index, units)),
+            None => Err(Refusal { reason: Reason::NoSuchDimension, wait: None }),
+        }
+    }
+
     /// What it takes from the dimension of that index, such as an estimate of its tokens.
     pub fn cost(mut self, dimension: usize, units: u32) -> Self {
         if let Some(cost) = self.costs.get_mut(dimension) {
@@ -111,6 +134,8 @@ pub enum Reason {
     BucketsFull,
     /// It costs more than the limit ever allows.
     TooCostly,
+    /// It states what it takes of a dimension that the profile does not have.
+    NoSuchDimension,
     /// The queue was drained by hand.
     Drained,
     /// The ledger cannot be reached.
@@ -134,6 +159,7 @@ impl fmt::Display for Refusal {
             Reason::BytesFull => "too many bytes wait already",
             Reason::BucketsFull => "too many buckets are in use",
             Reason::TooCostly => "it costs more than the limit ever allows",
+            Reason::NoSuchDimension => "the profile has no dimension of the name that it states",
             Reason::Drained => "the queue was drained",
             Reason::Unavailable => "the ledger cannot be reached",
         })?;

@@ -62,6 +62,20 @@ impl Dispatches {
         }
     }
 
+    /// Units that were sent by `left` were not used after all. The oldest are taken back first:
+    /// they end first, so never less counts than was used.
+    pub(super) fn give_back(&mut self, units: u64, left: Timestamp, now: Timestamp) {
+        self.forget(now);
+        let mut rest = units;
+        let until = left.as_nanos();
+        for (_, sent) in self.log.iter_mut().take_while(|(at, _)| *at <= until) {
+            let part = rest.min(*sent);
+            *sent -= part;
+            self.sum -= part;
+            rest -= part;
+        }
+    }
+
     /// Units that count at `now`.
     pub(super) fn live(&self, now: Timestamp) -> u64 {
         let over = self.log.iter().take_while(|(at, _)| self.is_over(*at, now));

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::{Change, Claim, Page, Refusal};
+use super::{Change, Claim, Correction, Page, Refusal};
 use crate::profile::Observation;
 
 /// A boxed future, as the methods of [`Ledger`] return it.
@@ -28,6 +28,13 @@ pub trait Ledger: Send + Sync + fmt::Debug {
 
     /// Refuses everything that waits for a bucket; how many that were.
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>>;
+
+    /// Tells what a request really took, where its answer was observed and did not say what is
+    /// left: the estimate that it was let go for counts no longer. A ledger that keeps to estimates
+    /// need not listen.
+    fn correct(&self, correction: &Correction) {
+        let _ = correction;
+    }
 
     /// What changed since this was last called, oldest first; never many. For logs and pages: a
     /// ledger need not tell.

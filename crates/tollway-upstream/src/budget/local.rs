@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tollway_core::Timestamp;
 
 use super::{
-    BoxFuture, Budgets, Change, Claim, Fate, Granted, Ledger, LedgerError, Page, Permit, Reason,
-    Refusal, Settings, Settle, Ticket, Waiter,
+    BoxFuture, BucketRoom, Budgets, Change, Claim, Correction, Fate, Granted, Ledger, LedgerError,
+    Page, Permit, Reason, Refusal, Settings, Settle, Ticket, Waiter,
 };
 use crate::pace;
 use crate::profile::Profile;
@@ -68,6 +68,24 @@ impl LocalLedger {
     #[must_use]
     pub fn paced(profile: &Profile, settings: Settings, pace: pace::Settings) -> Option<Self> {
         Budgets::paced(profile, settings, pace).map(Self::of)
+    }
+
+    /// The same ledger with its buckets in a room that others share. Before its first request: what
+    /// it knows is forgotten.
+    #[must_use]
+    pub fn within(self, room: &BucketRoom) -> Self {
+        let mut state = self.0.state();
+        let (profile, settings) = (Arc::clone(&state.budgets.profile), state.budgets.settings);
+        let fresh = Budgets::new(profile, settings);
+        state.budgets = std::mem::replace(&mut state.budgets, fresh).within(room);
+        drop(state);
+        self
+    }
+
+    /// Forgets what has long been idle, for a ledger of which nobody claims anything.
+    pub(crate) fn tend(&self) {
+        let now = self.0.now();
+        self.0.state().budgets.tend(now);
     }
 
     fn of(budgets: Budgets) -> Self {
@@ -122,7 +140,13 @@ impl Ledger for LocalLedger {
         Box::pin(async move { Ok(drained.len()) })
     }
 
+    fn correct(&self, correction: &Correction) {
+        self.0.change(|budgets, now| budgets.correct(correction, now));
+    }
+
     fn take_changes(&self) -> Vec<Change> {
+        // Whoever asks does so again and again, also while nobody claims anything.
+        self.tend();
         let now = self.0.now();
         self.0.state().budgets.take_changes(now)
     }

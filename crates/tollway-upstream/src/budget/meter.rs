@@ -116,6 +116,8 @@ pub(super) struct Meter {
     /// What the last answer told, less what was expected.
     pub(super) divergence: i64,
     verify: bool,
+    /// The reset told last is one that nobody can mean: the first request after it goes alone.
+    doubts: bool,
     /// Requests have slots: what is left is shown, and holds nobody up.
     is_paced: bool,
     slack: Duration,
@@ -129,7 +131,7 @@ pub(super) struct Meter {
 
 encoded!(Meter {
     dimension, part, kind, limit, noted_limit, in_flight, window_ns, divergence, is_paced, verify,
-    slack, unit_ns, period_ns, witnesses, unseen,
+    doubts, slack, unit_ns, period_ns, witnesses, unseen,
 } made { model });
 
 /// What an answer's request was, as far as a meter cares.
@@ -323,7 +325,7 @@ impl Meter {
     pub(super) fn needs_probe(&self, now: Timestamp) -> bool {
         !self.is_paced
             && self.model.is_none()
-            && (self.verify || self.limit == 0)
+            && (self.verify || self.doubts || self.limit == 0)
             && self.live(now).next().is_none()
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::bucket::Bucket;
+use super::room::Share;
 use crate::profile::Route;
 
 /// Routes whose name is remembered; further ones are buckets of their own. The largest API with a
@@ -18,9 +19,15 @@ const ROUTES_MAX: usize = 16_384;
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     hashes: HashMap<Box<str>, Arc<str>>,
+    share: Share,
 }
 
 impl Names {
+    /// None known yet; those that come take of a room.
+    pub(crate) fn within(share: Share) -> Self {
+        Self { share, ..Self::default() }
+    }
+
     /// The name of the bucket that a request to `route` is counted in, as far as is known.
     pub(super) fn bucket<'a>(&'a self, route: &'a Route) -> Cow<'a, str> {
         match (self.hashes.get(route.shape()), route.class()) {
@@ -59,6 +66,9 @@ impl Names {
         let known = self.hashes.get(shape);
         let is_full = known.is_none() && self.hashes.len() >= ROUTES_MAX;
         if is_full || known.is_some_and(|known| **known == *hash) {
+            return false;
+        }
+        if known.is_none() && !self.share.grow() {
             return false;
         }
         self.hashes.insert(shape.into(), hash.into());

@@ -10,6 +10,7 @@ use tollway_core::Timestamp;
 
 use super::bucket::Bucket;
 use super::index::Index;
+use super::room::Share;
 
 const PAGE: usize = 512;
 /// Slots looked at for one that may be forgotten, when all are taken.
@@ -23,6 +24,7 @@ pub(super) struct Table {
     index: Index,
     seed: RandomState,
     most: usize,
+    share: Share,
     hand: usize,
 }
 
@@ -34,8 +36,14 @@ impl Table {
             index: Index::new(),
             seed: RandomState::new(),
             most: most.clamp(1, u32::MAX as usize - 1),
+            share: Share::default(),
             hand: 0,
         }
+    }
+
+    /// An empty table whose buckets take of a room.
+    pub(super) fn within(most: usize, share: Share) -> Self {
+        Self { share, ..Self::new(most) }
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Bucket> {
@@ -58,6 +66,11 @@ impl Table {
         }
         if self.index.len() >= self.most {
             self.evict(now)?;
+        }
+        if !self.share.grow() {
+            self.evict(now)?;
+            // Somebody else may have taken it.
+            self.share.grow().then_some(())?;
         }
         let slot = self.place(Bucket::new(name.into()));
         self.index.insert(self.seed.hash_one(name), slot);
@@ -86,11 +99,13 @@ impl Table {
             return;
         };
         self.index.remove(self.seed.hash_one(&*bucket.name), slot);
+        self.share.shrink();
         self.free.push(slot);
     }
 
     /// Forgets some of what has long been idle: a few slots per call, so that no call is long.
     pub(super) fn sweep(&mut self, looks: usize, idle: Duration, now: Timestamp) {
+        let idle = self.share.idle(idle);
         for _ in 0..looks.min(self.slots()) {
             let slot = self.advance();
             if let Some(bucket) = self.get_mut(slot) {
@@ -136,7 +151,9 @@ impl Table {
             return slot;
         }
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
-            self.pages.push(Vec::with_capacity(PAGE));
+            // Most credentials have few buckets, and there may be thousands of credentials.
+            let room = if self.pages.is_empty() { 0 } else { PAGE };
+            self.pages.push(Vec::with_capacity(room));
         }
         let pages = self.pages.len();
         let page = &mut self.pages[pages - 1];

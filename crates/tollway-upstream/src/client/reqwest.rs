@@ -1,10 +1,12 @@
 //! Budgets as a middleware for reqwest clients.
 
+use std::ops::Deref;
+
 use http::Extensions;
 use reqwest::{Request, Response, ResponseBuilderExt as _};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 
-use super::ClientSettings;
+use super::{Attempts, ClientSettings};
 use crate::message;
 use crate::profile::Observation;
 
@@ -52,25 +54,48 @@ impl BudgetMiddleware {
                 message::read(&self.settings.profile, status, response.headers(), &[]);
             return Ok((observation, response));
         }
-        let (url, version) = (response.url().clone(), response.version());
-        let (headers, extensions) = (response.headers().clone(), response.extensions().clone());
-        let body = response.bytes().await.map_err(Error::Reqwest)?;
-        let observation = message::read(
-            &self.settings.profile,
-            status,
-            &headers,
-            &body[..body.len().min(wanted)],
-        );
-        let mut rebuilt = http::Response::builder().status(status).version(version).url(url);
-        if let Some(map) = rebuilt.headers_mut() {
-            *map = headers;
-        }
-        if let Some(map) = rebuilt.extensions_mut() {
-            map.extend(extensions);
-        }
-        let rebuilt = rebuilt.body(body).map_err(Error::middleware)?;
-        Ok((observation, Response::from(rebuilt)))
+        let (body, response) = whole(response).await?;
+        let beginning = &body[..body.len().min(wanted)];
+        let profile = &self.settings.profile;
+        Ok((message::read(profile, status, response.headers(), beginning), response))
     }
+
+    /// Reads what the request took out of the body, where only that tells it and it is small. The
+    /// permit is completed before: nobody waits for this.
+    async fn settle_body<R>(
+        &self,
+        attempts: &Attempts<'_, R>,
+        observation: &Observation,
+        response: Response,
+    ) -> Result<Response> {
+        let (profile, status) = (&self.settings.profile, response.status().as_u16());
+        let is_told =
+            profile.usage_is_in_body(status, &message::lines(response.headers()), observation);
+        let small = response.content_length().is_some_and(|length| length <= BODY_MAX);
+        if !is_told || !small {
+            return Ok(response);
+        }
+        let (body, response) = whole(response).await?;
+        attempts.correct(observation, &profile.usage_in_body(&body));
+        Ok(response)
+    }
+}
+
+/// The body of a response, and the response with the same body.
+async fn whole(response: Response) -> Result<(impl Deref<Target = [u8]>, Response)> {
+    let (url, version) = (response.url().clone(), response.version());
+    let (headers, extensions) = (response.headers().clone(), response.extensions().clone());
+    let status = response.status();
+    let body = response.bytes().await.map_err(Error::Reqwest)?;
+    let mut rebuilt = http::Response::builder().status(status).version(version).url(url);
+    if let Some(map) = rebuilt.headers_mut() {
+        *map = headers;
+    }
+    if let Some(map) = rebuilt.extensions_mut() {
+        map.extend(extensions);
+    }
+    let rebuilt = rebuilt.body(body.clone()).map_err(Error::middleware)?;
+    Ok((body, Response::from(rebuilt)))
 }
 
 #[async_trait::async_trait]
@@ -86,7 +111,8 @@ impl Middleware for BudgetMiddleware {
             &target(request.url()),
             request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default(),
         );
-        let mut attempts = self.settings.attempts(extensions.get(), route);
+        let attempts = self.settings.attempts(extensions.get(), route);
+        let mut attempts = attempts.map_err(|ours| Error::Middleware(ours.into()))?;
         loop {
             let permit = match attempts.permit().await {
                 Ok(permit) => permit,
@@ -104,9 +130,11 @@ impl Middleware for BudgetMiddleware {
                 }
             };
             let (observation, response) = self.observe(response).await?;
-            request = match attempts.settle(permit, &observation, response, spare) {
+            let profile = &self.settings.profile;
+            let usage = profile.usage_in_head(&message::lines(response.headers()));
+            request = match attempts.settle(permit, (&observation, &usage), response, spare) {
                 Ok(next) => next,
-                Err(response) => return Ok(response),
+                Err(response) => return self.settle_body(&attempts, &observation, response).await,
             };
         }
     }

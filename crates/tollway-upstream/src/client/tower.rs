@@ -120,7 +120,8 @@ impl<S, R> Budgeted<S, R> {
         R: Replay<B>,
     {
         let route = self.settings.profile.route(request.method().as_str(), target(&request));
-        let mut attempts = self.settings.attempts(request.extensions().get(), route);
+        let attempts = self.settings.attempts(request.extensions().get(), route);
+        let mut attempts = attempts.map_err(Error::Refused)?;
         loop {
             let permit = match attempts.permit().await {
                 Ok(permit) => permit,
@@ -135,7 +136,9 @@ impl<S, R> Budgeted<S, R> {
             let status = response.status().as_u16();
             let observation =
                 message::read(&self.settings.profile, status, response.headers(), &[]);
-            request = match attempts.settle(permit, &observation, response, spare) {
+            let lines = message::lines(response.headers());
+            let usage = self.settings.profile.usage_in_head(&lines);
+            request = match attempts.settle(permit, (&observation, &usage), response, spare) {
                 Ok(next) => next,
                 Err(response) => return Ok(response),
             };

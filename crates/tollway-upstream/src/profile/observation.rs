@@ -34,8 +34,11 @@ pub struct Reading {
     pub limit: Option<u64>,
     /// Units left, rounded down.
     pub remaining: Option<u64>,
-    /// Time until the whole limit is back, by the upstream's own account; clamped to a day.
+    /// Time until the whole limit is back, by the upstream's own account; clamped to a day, and
+    /// five minutes if it is told to be longer than a month.
     pub reset_after: Option<Duration>,
+    /// Whether the upstream told a reset that nobody can mean: then one request sees what is true.
+    pub is_doubtful: bool,
     /// Whether `reset_after` was told as such, and not worked out from `resets_at` and the `Date`.
     pub told_after: bool,
     /// When the whole limit is back, since the Unix epoch on the upstream's clock.
@@ -55,7 +58,8 @@ pub struct Observation {
     pub bucket: Option<Arc<str>>,
     /// What was said about each dimension.
     pub readings: Vec<Reading>,
-    /// Time until another try is worthwhile; clamped to a day.
+    /// Time until another try is worthwhile; clamped to a day, and five minutes if it is told to be
+    /// longer than a month.
     pub retry_after: Option<Duration>,
     /// Whom a refusal concerns; none if it was not said.
     pub scope: Option<Scope>,

@@ -14,6 +14,10 @@ use crate::pace::Outcome;
 
 /// No wait is longer: an upstream that asks for more is wrong, or will say so again.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(86_400);
+/// Nobody means more than the longest month: quotas are told by the day, the week and the month.
+const MEANT_MAX: Duration = Duration::from_secs(31 * 86_400);
+/// How long is waited instead of more, before one request sees what is true.
+const ABSURD_WAIT: Duration = Duration::from_secs(300);
 /// Windows of one dimension; further ones are ignored and counted as malformed.
 const PARTS_MAX: usize = 4;
 /// A number from here on is no delta: it would be 31 years.
@@ -63,6 +67,8 @@ fn bucket(text: &str) -> Option<std::sync::Arc<str>> {
 struct Instant {
     after: Duration,
     at: Option<Duration>,
+    /// Whether the upstream asked for more than anybody can mean.
+    is_doubtful: bool,
 }
 
 struct Reader<'r> {
@@ -109,6 +115,7 @@ impl Reader<'_> {
             remaining,
             reset_after: reset.map(|reset| reset.after),
             told_after: reset.is_some_and(|reset| reset.at.is_none()),
+            is_doubtful: reset.is_some_and(|reset| reset.is_doubtful),
             resets_at: resets.iter().find_map(|reset| reset.at),
             window: interval.map(|interval| interval.after).or(window),
             ..Reading::default()
@@ -146,16 +153,20 @@ impl Reader<'_> {
             self.malformed += 1;
         }
         self.malformed += limits.len().saturating_sub(PARTS_MAX) as u32;
-        let reading = |(part, limit): (usize, Observed)| Reading {
-            part: part as u8,
-            limit: limit.quota,
-            remaining: limit.remaining,
-            reset_after: limit.reset_after.or(limit.more_after).map(|wait| wait.min(WAIT_MAX)),
-            told_after: true,
-            window: limit.window.map(|window| window.min(WAIT_MAX)),
-            ..Reading::default()
+        let mut reading = |(part, limit): (usize, Observed)| {
+            let reset = limit.reset_after.or(limit.more_after).map(|wait| self.bounded(wait));
+            Reading {
+                part: part as u8,
+                limit: limit.quota,
+                remaining: limit.remaining,
+                reset_after: reset.map(|(wait, _)| wait),
+                told_after: true,
+                is_doubtful: reset.is_some_and(|(_, is_doubtful)| is_doubtful),
+                window: limit.window.map(|window| window.min(WAIT_MAX)),
+                ..Reading::default()
+            }
         };
-        limits.into_iter().take(PARTS_MAX).enumerate().map(reading).collect()
+        limits.into_iter().take(PARTS_MAX).enumerate().map(&mut reading).collect()
     }
 
     fn retry_after(&mut self, profile: &Profile, is_limit: bool) -> Option<Duration> {
@@ -170,7 +181,14 @@ impl Reader<'_> {
         } else {
             retry.headers.iter().find_map(|value| self.instant(value)).map(|found| found.after)
         };
-        from_body.or(from_fields).map(|wait| wait.min(WAIT_MAX))
+        from_body.or(from_fields).map(|wait| self.bounded(wait).0)
+    }
+
+    /// A wait that can be meant; another one instead of one that cannot, and whether that is so.
+    fn bounded(&mut self, wait: Duration) -> (Duration, bool) {
+        let is_doubtful = wait > MEANT_MAX;
+        self.malformed += u32::from(is_doubtful);
+        (if is_doubtful { ABSURD_WAIT } else { wait.min(WAIT_MAX) }, is_doubtful)
     }
 
     fn standard_retry_after(&mut self) -> Option<Duration> {
@@ -201,8 +219,9 @@ impl Reader<'_> {
         };
         let absolute =
             matches!(form, Form::EpochSeconds | Form::EpochMillis | Form::HttpDate | Form::Rfc3339);
+        let (after, is_doubtful) = self.bounded(after);
         let at = absolute.then(|| form.delay(text, Duration::ZERO)).flatten();
-        Some(Instant { after: after.min(WAIT_MAX), at })
+        Some(Instant { after, at: at.filter(|_| !is_doubtful), is_doubtful })
     }
 }
 

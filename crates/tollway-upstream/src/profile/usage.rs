@@ -7,8 +7,9 @@
 use serde::Deserialize;
 use tollway_core::fields::{Lines, count};
 
-use super::dimension::FieldName;
-use super::{Profile, body};
+use super::dimension::{Dimension, FieldName};
+use super::{Observation, Profile, body};
+use crate::budget::correction::is_settled;
 
 /// The last bytes of a body that are looked at.
 pub const USAGE_BYTES_MAX: usize = 8 << 10;
@@ -70,14 +71,22 @@ impl Profile {
         })
     }
 
-    /// Whether the end of an accepted answer's body tells what the request took: it must be JSON,
-    /// and not compressed. An event stream tells it elsewhere.
+    /// Whether the end of an accepted answer's body tells what the request took of a dimension of
+    /// which `observation` does not say what is left: the body must be JSON, and not compressed. An
+    /// event stream tells it elsewhere.
     #[must_use]
-    pub fn usage_is_in_body(&self, status: u16, lines: &Lines<'_>) -> bool {
-        let is_told = |field: &UsageField| matches!(field, UsageField::Body(_));
+    pub fn usage_is_in_body(
+        &self,
+        status: u16,
+        lines: &Lines<'_>,
+        observation: &Observation,
+    ) -> bool {
+        let is_told = |(index, of): (usize, &Dimension)| {
+            matches!(of.usage, Some(UsageField::Body(_))) && !is_settled(observation, index)
+        };
         let kind = lines.first("content-type").unwrap_or_default().to_ascii_lowercase();
         (200..300).contains(&status)
-            && self.dimensions.iter().filter_map(|of| of.usage.as_ref()).any(is_told)
+            && self.dimensions.iter().enumerate().any(is_told)
             && (kind.contains("/json") || kind.contains("+json"))
             && lines.first("content-encoding").is_none_or(|coding| coding == "identity")
     }

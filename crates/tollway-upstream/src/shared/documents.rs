@@ -19,7 +19,7 @@ use tollway_core::Timestamp;
 use super::counter::{Counter, Mirror};
 use crate::budget::document::Terms;
 use crate::budget::encoding::{Encoded, Reader, Writer, encoded};
-use crate::budget::{Budgets, Claim, Reason, Refusal, Ticket, Waiter};
+use crate::budget::{Budgets, Claim, Correction, Reason, Refusal, Ticket, Waiter};
 use crate::profile::Observation;
 
 /// Requests in flight in one document.
@@ -91,6 +91,8 @@ pub(super) enum Input {
     Block { wait: Duration },
     /// The counter says something that the documents did not.
     Beside { counter: Counter },
+    /// A request took something else than what it was let go for.
+    Correct { correction: Correction },
     /// Forget what blocks a bucket.
     Unlock { bucket: Box<str> },
 }
@@ -268,6 +270,7 @@ impl Documents {
             }
             Input::Beside { counter } => self.beside(counter, now),
             Input::Block { wait } => self.budgets.block_account(*wait, now),
+            Input::Correct { correction } => self.budgets.correct(correction, now),
             Input::Unlock { bucket } => decided.unlocked |= self.budgets.unlock(bucket, now),
         }
     }

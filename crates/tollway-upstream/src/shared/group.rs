@@ -14,7 +14,8 @@ use super::claim_queue::{ClaimQueue, ClaimResult};
 use super::keys::Keys;
 use super::ledger_state::LedgerState;
 use super::replica::{Call, Event, Message, Replica, Reply};
-use crate::budget::{Claim, Priority, Reason, Refusal};
+use crate::budget::room::Share;
+use crate::budget::{Claim, Correction, Priority, Reason, Refusal};
 use crate::fair_queue::QueueKey;
 use crate::profile::Observation;
 
@@ -36,10 +37,12 @@ struct State {
     /// Whom each place in the store's line was taken for.
     places: HashMap<u64, HeldPlace>,
     unlocking: Vec<oneshot::Sender<bool>>,
-    /// Kinds of which the ledger that stands in was told what the documents said.
-    told: HashSet<Kind>,
+    /// Routes of which the ledger that stands in was told what the documents said.
+    told: HashSet<String>,
     is_driven: bool,
     used: Instant,
+    /// Of the buckets that all ledgers may remember together.
+    share: Share,
 }
 
 /// What a permit is good for: route, lane, major, whether the global limit counts it; and costs.
@@ -59,7 +62,7 @@ struct HeldPlace {
 }
 
 impl Group {
-    pub(super) fn new(name: Arc<str>, keys: Keys, replica: Replica) -> Self {
+    pub(super) fn new(name: Arc<str>, keys: Keys, replica: Replica, share: Share) -> Self {
         let state = State {
             replica,
             lines: HashMap::new(),
@@ -68,6 +71,7 @@ impl Group {
             told: HashSet::new(),
             is_driven: false,
             used: Instant::now(),
+            share,
         };
         Self { name, keys, state: Mutex::new(state), wake_up: Notify::new() }
     }
@@ -86,6 +90,7 @@ impl Group {
         let result = change(&mut state);
         state.used = Instant::now();
         if !std::mem::replace(&mut state.is_driven, true) {
+            ledger.rouse();
             ledger.runtime.spawn(drive(Arc::clone(self), Arc::clone(ledger)));
         }
         drop(state);
@@ -150,10 +155,15 @@ impl Group {
         self.change(ledger, |state| state.replica.cancelled(number));
     }
 
-    /// What the documents said of a claim's limits before the store was gone; once for each kind.
+    /// What a request took, of which the answer did not tell what is left.
+    pub(super) fn correct(self: &Arc<Self>, ledger: &Arc<LedgerState>, correction: Correction) {
+        self.change(ledger, |state| state.replica.correct(correction));
+    }
+
+    /// What the documents said of a claim's limits before the store was gone; once for each route.
     pub(super) fn told(&self, ledger: &LedgerState, claim: &Claim) -> Option<Observation> {
         let mut state = self.state();
-        if !state.told.insert(kind_of(claim)) {
+        if !state.told.insert(kind_of(claim).0) {
             return None;
         }
         state.replica.told(&claim.route, ledger.clock.earliest())
@@ -231,6 +241,11 @@ impl Group {
         self.state().replica.outside()
     }
 
+    /// Whether no request waits or is under way here.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.state().replica.is_idle()
+    }
+
     /// Whether nothing has happened here for so long that it may be forgotten.
     pub(super) fn is_forgettable(&self, idle: Duration) -> bool {
         let state = self.state();
@@ -243,6 +258,8 @@ impl Group {
         state.told.clear();
         let events = state.replica.reply(reply, ledger.clock.earliest());
         state.take(events, ledger);
+        let buckets = state.replica.bucket_count().max(1);
+        state.share.set(buckets);
         state.replica.is_readable()
     }
 

@@ -11,11 +11,15 @@ use tollway_redis::connection::Failure;
 use super::claim_queue::ClaimResult;
 use super::fallback::{FallbackPermit, scaled};
 use super::group::Group;
+use super::keys::{group_of, stored_route};
 use super::ledger_state::LedgerState;
+use super::token_batch::{self, TokenBatch};
 use super::{Naming, inspect};
 use crate::budget::{
-    BoxFuture, Change, Claim, Fate, Ledger, LedgerError, Page, Permit, Reason, Refusal, Settle,
+    BoxFuture, Change, Claim, Correction, Fate, Ledger, LedgerError, Page, Permit, Reason, Refusal,
+    Settle, WaitCause, Why,
 };
+use crate::profile::Dimension;
 
 /// The budgets of one credential, shared by all processes on one store. Made by
 /// [`Fleet::ledger`](super::Fleet::ledger); clones are the same ledger.
@@ -57,12 +61,22 @@ impl Ledger for RedisLedger {
     }
 
     fn buckets(&self, cursor: u64, max: usize) -> BoxFuture<'_, Result<Page, LedgerError>> {
-        Box::pin(page(Arc::clone(&self.0), cursor, max))
+        Box::pin(async move {
+            match page(Arc::clone(&self.0), cursor, max).await {
+                Ok(page) if self.0.is_home() => Ok(page),
+                // What the store last said is of no use now: this process goes by its own part.
+                _ => own_part(&self.0, cursor, max).await,
+            }
+        })
     }
 
     fn unlock<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<bool, LedgerError>> {
         Box::pin(async move {
             let mut found = Vec::new();
+            let was_here = self.0.local.unlock(bucket).await?;
+            if !self.0.is_home() {
+                return Ok(was_here);
+            }
             for group in self.0.groups() {
                 let documents = inspect::read(&self.0, &group).await.map_err(away)?;
                 if documents.budgets.has_bucket(bucket) {
@@ -79,6 +93,25 @@ impl Ledger for RedisLedger {
         })
     }
 
+    fn correct(&self, correction: &Correction) {
+        let (ledger, naming) = (&self.0, self.0.settings.naming);
+        let stored = stored_route(naming, &correction.route);
+        let counts_all = !correction.route.is_exempt_from_global();
+        let of_all = ledger.credential_tokens.iter().filter(|_| counts_all);
+        for tokens in ledger.stated(&stored, &correction.route).iter().chain(of_all) {
+            tokens.correct(ledger, correction);
+        }
+        let is_told = |(index, of): (usize, &Dimension)| {
+            !of.is_modelled() && correction.units(index).is_some()
+        };
+        if ledger.profile.dimensions().iter().enumerate().any(is_told)
+            && let Ok(group) = ledger.group(group_of(naming, ledger.terms.is_one_group, &stored))
+        {
+            let route = stored.clone();
+            group.correct(ledger, Correction { route, ..correction.clone() });
+        }
+    }
+
     fn take_changes(&self) -> Vec<Change> {
         self.0.changes().drain(..).collect()
     }
@@ -86,8 +119,9 @@ impl Ledger for RedisLedger {
     fn drain<'a>(&'a self, bucket: &'a str) -> BoxFuture<'a, Result<usize, LedgerError>> {
         Box::pin(async move {
             let drained = || ClaimResult::Refused(Refusal { reason: Reason::Drained, wait: None });
-            let mut count = 0;
-            for group in self.0.groups() {
+            let mut count = self.0.local.drain(bucket).await?;
+            let groups = if self.0.is_home() { self.0.groups() } else { Vec::new() };
+            for group in groups {
                 let documents = inspect::read(&self.0, &group).await.map_err(away)?;
                 let is_its = |claim: &Claim| documents.budgets.bucket_name(&claim.route) == bucket;
                 count += group.dismiss(&self.0, is_its, drained);
@@ -99,6 +133,15 @@ impl Ledger for RedisLedger {
 
 fn away(failure: Failure) -> LedgerError {
     LedgerError::new(failure.to_string())
+}
+
+/// The buckets of the ledger that stands in while the store is gone.
+async fn own_part(ledger: &LedgerState, cursor: u64, max: usize) -> Result<Page, LedgerError> {
+    let mut page = ledger.local.buckets(cursor, max).await?;
+    for view in page.buckets.iter_mut().filter(|view| view.queued > 0) {
+        view.why.insert(0, Why { cause: WaitCause::LocalShare, what: None, left: None });
+    }
+    Ok(page)
 }
 
 /// Buckets from a cursor on: the group in its upper half, the bucket there in its lower.
@@ -119,6 +162,7 @@ async fn page(ledger: Arc<LedgerState>, cursor: u64, max: usize) -> Result<Page,
         let of_credential = documents.budgets.account_dimensions(now);
         page.buckets.extend(some.buckets.into_iter().map(|mut view| {
             view.dimensions.extend(of_credential.iter().cloned());
+            ledger.token_waits.show(&documents, &mut view);
             view
         }));
         if let (Some(last), outside @ 1..) = (page.buckets.last_mut(), group.outside()) {
@@ -175,7 +219,6 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
 }
 
 /// Waits for tokens of the limits that no answer tells of: at dispatch, not when the wait began.
-/// That over all routes comes last, for it is the one that others wait for most.
 async fn with_tokens(
     ledger: &LedgerState,
     stored: &Claim,
@@ -185,12 +228,14 @@ async fn with_tokens(
     start: Instant,
 ) -> Result<Permit, Refusal> {
     let mut unsent = Unsent(Some(settle));
-    let of_all = (!claim.route.is_exempt_from_global()).then_some(&ledger.global_tokens);
+    let counts_all = !claim.route.is_exempt_from_global();
+    let of_all = ledger.credential_tokens.iter().filter(|_| counts_all);
     let stated = ledger.stated(&stored.route, &claim.route);
-    for tokens in stated.iter().chain(of_all) {
-        if let Err(wait) = tokens.take(ledger, claim, deadline).await {
-            return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
-        }
+    let batches: Vec<&TokenBatch> = stated.iter().chain(of_all).collect();
+    let cause = if stated.is_empty() { WaitCause::Global } else { WaitCause::Spent };
+    let _wait = (!batches.is_empty()).then(|| ledger.token_waits.enter(&stored.route, cause));
+    if let Err(wait) = token_batch::take(&batches, ledger, claim, deadline).await {
+        return Err(Refusal { reason: Reason::Patience, wait: Some(wait) });
     }
     let settle = unsent.0.take().expect("nobody else takes it");
     Ok(Permit::new(settle, start.elapsed()))

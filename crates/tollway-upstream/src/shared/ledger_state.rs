@@ -1,7 +1,7 @@
 //! What the parts of one credential's ledger share: the connection, the groups, the names.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +19,11 @@ use super::names::SharedNames;
 use super::replica::{Call, Message, Replica, Reply};
 use super::server_clock::ServerClock;
 use super::token_batch::TokenBatch;
+use super::token_waits::TokenWaits;
 use super::{Naming, Settings, script};
 use crate::budget::document::Terms;
-use crate::budget::{Change, Claim, LocalLedger, Reason, Refusal};
+use crate::budget::room::Share;
+use crate::budget::{BucketRoom, Change, Claim, LocalLedger, Reason, Refusal};
 use crate::profile::{Profile, Route};
 
 /// The ledger of one credential.
@@ -35,7 +37,9 @@ pub(super) struct LedgerState {
     pub(super) terms: Arc<Terms>,
     pub(super) clock: ServerClock,
     pub(super) names: SharedNames,
-    pub(super) global_tokens: TokenBatch,
+    /// Of the limits of the credential that no answer tells.
+    pub(super) credential_tokens: Vec<TokenBatch>,
+    pub(super) token_waits: TokenWaits,
     /// What stands in while the store is gone.
     pub(super) local: LocalLedger,
     /// How many processes share the credential, as last counted.
@@ -43,6 +47,8 @@ pub(super) struct LedgerState {
     /// Whether claims go to the store: not while it is gone, nor right after, when the others have
     /// not yet told it what they let go.
     pub(super) home: watch::Sender<bool>,
+    /// Whether this process says only seldom that it is alive.
+    pub(super) rests: AtomicBool,
     numbers: Arc<AtomicU64>,
     groups: Mutex<BTreeMap<Arc<str>, Arc<Group>>>,
     stated: Mutex<HashMap<String, Stated>>,
@@ -58,6 +64,7 @@ const CHANGES_MAX: usize = 256;
 struct Stated {
     batches: Arc<Vec<TokenBatch>>,
     used: Instant,
+    _share: Share,
 }
 
 impl LedgerState {
@@ -70,7 +77,9 @@ impl LedgerState {
         profile: Arc<Profile>,
     ) -> Self {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
-        let global_tokens = TokenBatch::of_credential(settings.global, &profile, &prefix);
+        let local = settings.room.iter().fold(local, LocalLedger::within);
+        let names = settings.room.as_ref().map(BucketRoom::of_names).unwrap_or_default();
+        let credential_tokens = TokenBatch::of_credential(settings.global, &profile, &prefix);
         let lease = Duration::from_millis(settings.lease_ms());
         Self {
             client,
@@ -80,11 +89,13 @@ impl LedgerState {
             terms: Arc::new(Terms::new(Arc::clone(&profile), settings.bounds, lease)),
             profile,
             clock: ServerClock::new(),
-            names: SharedNames::default(),
-            global_tokens,
+            names: SharedNames::within(names),
+            credential_tokens,
+            token_waits: TokenWaits::default(),
             local,
             processes: AtomicU32::new(settings.processes_min.max(1)),
             home: watch::Sender::new(true),
+            rests: AtomicBool::new(false),
             numbers,
             groups: Mutex::default(),
             stated: Mutex::default(),
@@ -128,8 +139,10 @@ impl LedgerState {
         if let Some(group) = groups.get(name) {
             return Ok(Arc::clone(group));
         }
-        if groups.len() >= self.settings.bounds.buckets_max {
-            return Err(Refusal { reason: Reason::BucketsFull, wait: None });
+        let mut share = self.share();
+        if groups.len() >= self.settings.bounds.buckets_max || !share.grow() {
+            let wait = Some(self.settings.bounds.lease);
+            return Err(Refusal { reason: Reason::BucketsFull, wait });
         }
         let name: Arc<str> = name.into();
         let keys = Keys::new(&self.prefix, &name, self.has_old_clients());
@@ -137,9 +150,14 @@ impl LedgerState {
         let unlimited = i64::from(self.settings.spectacles_version.unlimited());
         let beside = self.has_old_clients().then(|| (Arc::clone(&name), unlimited));
         let replica = Replica::new(Arc::clone(&self.terms), me, beside);
-        let group = Arc::new(Group::new(Arc::clone(&name), keys, replica));
+        let group = Arc::new(Group::new(Arc::clone(&name), keys, replica, share));
         groups.insert(name, Arc::clone(&group));
         Ok(group)
+    }
+
+    /// Nothing yet of what all ledgers may remember together.
+    fn share(&self) -> Share {
+        self.settings.room.as_ref().map(BucketRoom::of_buckets).unwrap_or_default()
     }
 
     /// Whether clients of the specification write the same keys.
@@ -158,8 +176,10 @@ impl LedgerState {
         }
         let of_bucket = TokenBatch::of_bucket(&name, route, &self.profile, &self.prefix);
         let batches = Arc::new(of_bucket);
-        if !batches.is_empty() && stated.len() < self.settings.bounds.buckets_max {
-            stated.insert(name, Stated { batches: Arc::clone(&batches), used: now });
+        let mut share = self.share();
+        let is_full = stated.len() >= self.settings.bounds.buckets_max;
+        if !batches.is_empty() && !is_full && share.grow() {
+            stated.insert(name, Stated { batches: Arc::clone(&batches), used: now, _share: share });
         }
         batches
     }
@@ -179,6 +199,19 @@ impl LedgerState {
             self.home.send_replace(false);
         }
         is_home && self.client.is_up()
+    }
+
+    /// Whether no request waits or is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.groups().iter().all(|group| group.is_quiet())
+    }
+
+    /// Requests come again: from now on the others are to notice soon if this process dies.
+    pub(super) fn rouse(self: &Arc<Self>) {
+        if self.rests.swap(false, Ordering::AcqRel) {
+            let ledger = Arc::clone(self);
+            self.runtime.spawn(async move { super::upkeep::beat(&ledger).await });
+        }
     }
 
     /// Whether the store answers again within the time that a call may take.
@@ -254,7 +287,8 @@ impl LedgerState {
 
     /// Forgets what nobody has used for a while.
     pub(super) fn forget_idle(&self) {
-        let idle = self.settings.bounds.idle;
+        let idle = self.share().idle(self.settings.bounds.idle);
+        self.local.tend();
         self.lock_groups()
             .retain(|_, group| Arc::strong_count(group) > 1 || !group.is_forgettable(idle));
         let mut stated = self.stated.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,6 +13,7 @@ use redis::{FromRedisValue as _, Value};
 use super::keys::RENAMED;
 use super::ledger_state::LedgerState;
 use crate::budget::Names;
+use crate::budget::room::Share;
 
 /// Names by method and template.
 #[derive(Debug, Default)]
@@ -21,6 +22,11 @@ pub(super) struct SharedNames(RwLock<Names>);
 const DAY_S: u64 = 86_400;
 
 impl SharedNames {
+    /// None known yet; those that come take of a room.
+    pub(super) fn within(share: Share) -> Self {
+        Self(RwLock::new(Names::within(share)))
+    }
+
     pub(super) fn get(&self, template: &str) -> Option<Arc<str>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(template).map(Arc::clone)
     }

@@ -30,7 +30,7 @@ use super::documents::{Decided, Documents, End, Input, Look};
 use super::old_clients::OLD_CLIENTS;
 use super::stored::Stored;
 use crate::budget::document::Terms;
-use crate::budget::{Claim, Settings};
+use crate::budget::{Claim, Correction, Settings};
 use crate::profile::{Observation, Profile, Route};
 
 /// Places of one process in a document; its further claims come when one of these has gone.
@@ -162,9 +162,35 @@ impl Replica {
     fn settle(&mut self, number: u64, end: End) {
         let Some((claim, left)) = self.open.remove(&number) else { return };
         self.pending.push_back(Input::Settle { number, claim, left, end });
-        if self.pending.len() > SETTLED_MAX && self.call.is_none() && self.unsure.is_empty() {
-            self.pending.pop_front();
+        if self.call.is_none() {
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets what became of the oldest request if too much is kept for a store that is gone; not
+    /// what a call may have told that is unsure.
+    fn forget_oldest(&mut self) {
+        let kept = self.unsure.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        if self.pending.len() <= kept.saturating_add(SETTLED_MAX) {
+            return;
+        }
+        let is_settled = |input: &Input| match input {
+            Input::Settle { number, .. } => Some(*number),
+            _ => None,
+        };
+        let Some(oldest) = self.pending.iter().skip(kept).find_map(is_settled) else { return };
+        let mut index = 0;
+        self.pending.retain(|input| {
+            index += 1;
+            let is_its = matches!(input, Input::Adopt { number, .. } | Input::Settle { number, .. }
+                if *number == oldest);
+            index <= kept || !is_its
+        });
+    }
+
+    /// A request whose answer was told took something else than what it was let go for.
+    pub(crate) fn correct(&mut self, correction: Correction) {
+        self.pending.push_back(Input::Correct { correction });
     }
 
     /// A request left without the store; its answer is told as any other's.
@@ -244,6 +270,11 @@ impl Replica {
     /// Processes with something in the documents, as they were last seen.
     pub(crate) fn processes(&self) -> BTreeSet<u64> {
         self.documents.as_ref().map(Documents::processes).unwrap_or_default()
+    }
+
+    /// Buckets in the documents, as they were last seen.
+    pub(crate) fn bucket_count(&self) -> usize {
+        self.documents.as_ref().map_or(0, |documents| documents.budgets.bucket_count())
     }
 
     /// Whether there is anything to tell the store.
@@ -466,4 +497,30 @@ fn told(me: u64, decided: &Decided) -> Vec<(u64, Message)> {
         numbers.entry(owner.process).or_default().push(owner.number);
     }
     numbers.into_iter().map(|(process, numbers)| (process, Message::Granted(numbers))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An outage begins with a call of which nobody knows whether it was done.
+    #[test]
+    fn what_is_kept_for_a_store_that_is_gone_has_a_bound() {
+        let profile = Profile::builtin("discord").expect("it is shipped");
+        let mut replica = Replica::of(Arc::clone(&profile), Settings::default(), 1);
+        let claim = Claim::new(profile.route("GET", "/users/@me"));
+        let now = Timestamp::from_millis(1_000);
+        replica.stand(1, claim.clone(), 1, None, None);
+        assert!(replica.next_call(2, now).is_some());
+        replica.lost();
+        for number in 3..10_000 {
+            replica.let_go(number, claim.clone(), now);
+            replica.answered(number, Observation::default(), now);
+        }
+        assert!(replica.pending.len() <= SETTLED_MAX + 2, "{}", replica.pending.len());
+        let stands = |input: &Input| matches!(input, Input::Stand { number: 1, .. });
+        assert!(replica.pending.iter().any(stands), "whoever waits still waits");
+        let told = |input: &Input| matches!(input, Input::Settle { number: 9_999, .. });
+        assert!(replica.pending.iter().any(told), "the last are told");
+    }
 }

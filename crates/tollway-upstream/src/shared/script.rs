@@ -23,6 +23,10 @@ script!(
     tokens = include_str!("scripts/tokens.lua")
 );
 script!(
+    /// Takes back tokens that were not used, or takes what was used beyond them.
+    correct = include_str!("scripts/correct.lua")
+);
+script!(
     /// Says that a process is alive, and tells which ones are.
     beat = include_str!("scripts/beat.lua")
 );

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollway_core::Quota;
 
+use crate::budget::BucketRoom;
 use crate::profile::GlobalLimit;
 
 /// Times, names and bounds of a shared ledger.
@@ -29,6 +30,8 @@ pub struct Settings {
     pub processes_min: u32,
     /// The bounds on buckets and waiting requests.
     pub bounds: crate::budget::Settings,
+    /// What the ledgers of all credentials may remember together, beside their own bounds.
+    pub room: Option<BucketRoom>,
     /// How the store is reached; its prefix is not used.
     pub store: tollway_redis::Settings,
 }
@@ -44,6 +47,7 @@ impl Default for Settings {
             mends: true,
             processes_min: 1,
             bounds: crate::budget::Settings::default(),
+            room: None,
             store: tollway_redis::Settings::default(),
         }
     }

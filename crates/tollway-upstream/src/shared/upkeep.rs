@@ -1,6 +1,10 @@
 //! What is done in the background for one credential: staying alive, burying the dead, mending.
+//!
+//! A process with nothing in any document of the credential says seldom that it is alive. With its
+//! next request it says so at once, and often again: who dies then is given up soon.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -14,6 +18,11 @@ use super::script;
 /// for.
 const TELLING: Duration = Duration::from_millis(300);
 const WAITING: Duration = Duration::from_secs(1);
+/// How often a process whose requests all are done says that it is alive, and how long that is
+/// believed: it has nothing in any document that others could wait for, and there may be
+/// thousands of credentials.
+const QUIET_BEAT: Duration = Duration::from_secs(10);
+const QUIET_ALIVE: Duration = Duration::from_secs(30);
 /// Keys looked at in one turn: a turn must not keep the server from others.
 const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
@@ -26,6 +35,7 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
     let mut returning = Returning::default();
+    let mut said_at: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = tick.tick() => {}
@@ -37,6 +47,17 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
+        if ledger.client.is_up() && ledger.is_quiet() {
+            // It has nothing to tell, after an outage neither.
+            returning.come_home_quietly(&ledger);
+            if *said_at.get_or_insert_with(some_time_ago) + QUIET_BEAT <= Instant::now() {
+                said_at = Some(Instant::now());
+                ledger.rests.store(true, Ordering::Release);
+                beat_for(&ledger, QUIET_ALIVE).await;
+            }
+            continue;
+        }
+        said_at = None;
         if !ledger.client.is_up() {
             ledger.home.send_replace(false);
             ledger.dismiss_all();
@@ -67,6 +88,14 @@ impl Returning {
         self.before = self.before.max(ledger.processes.load(Ordering::Relaxed));
     }
 
+    /// The same for a process that let nothing go: it waits for the others as long as it takes.
+    fn come_home_quietly(&mut self, ledger: &LedgerState) {
+        if !ledger.is_home() && self.since.get_or_insert_with(Instant::now).elapsed() >= WAITING {
+            (self.before, self.since) = (0, None);
+            ledger.home.send_replace(true);
+        }
+    }
+
     /// Claims go to the store again when all who shared it have told it what they let go, or a
     /// second later: until then each keeps to its part.
     fn come_home(&mut self, ledger: &LedgerState) {
@@ -83,10 +112,21 @@ impl Returning {
     }
 }
 
+/// Thousands of credentials do not say together that they are alive.
+fn some_time_ago() -> Instant {
+    let share = RandomState::new().hash_one(0) % 1_024;
+    let ago = QUIET_BEAT.mul_f64(share as f64 / 1_024.0);
+    Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
+}
+
 /// Says that this process is alive; answers those that are.
 pub(super) async fn beat(ledger: &LedgerState) -> Option<BTreeSet<u64>> {
+    beat_for(ledger, Duration::from_millis(ledger.settings.alive_ms())).await
+}
+
+async fn beat_for(ledger: &LedgerState, believed: Duration) -> Option<BTreeSet<u64>> {
     let keys = [ledger.prefix.key("tollway:processes")];
-    let args = [ledger.settings.alive_ms().to_string(), ledger.process.to_string()];
+    let args = [believed.as_millis().to_string(), ledger.process.to_string()];
     let value = ledger.client.run(script::beat(), &keys, &args).await.ok()?;
     let alive = Vec::<String>::from_redis_value(value).ok()?;
     let count = u32::try_from(alive.len()).unwrap_or(1).max(ledger.settings.processes_min).max(1);

@@ -2,6 +2,7 @@
 
 mod buckets;
 mod changes;
+mod costs;
 mod desk;
 mod pacing;
 mod refusals;

@@ -9,6 +9,8 @@ mod beside;
 mod chaos;
 /// A real 3+3 cluster.
 mod cluster;
+/// A store behind a slow line.
+mod far_away;
 /// Several processes on one bucket: order, wake-ups, windows, the limit over all routes.
 mod fleet;
 /// The interleavings in which the Spectacles script fails, each by its letter.

@@ -100,6 +100,13 @@ async fn anthropic_is_refused_nothing_by_token_buckets() {
 }
 
 #[tokio::test]
+async fn openai_is_refused_nothing_by_token_buckets() {
+    let bound = Bound { least: seconds(7.0), rounding: seconds(0.5), refused: 0 };
+    let limits = json!({"requests": [20, 5.0], "tokens": [100_000, 5]});
+    Scene { api: "openai", what: "openai.chat", calls: 48, limits, bound }.play().await;
+}
+
+#[tokio::test]
 async fn github_is_refused_nothing_by_its_counted_window() {
     let bound = Bound { least: seconds(6.0), rounding: seconds(4.0), refused: 0 };
     let limits = json!({"core": [30, 2.5]});

@@ -54,6 +54,12 @@ fn messages(count: usize, channels: usize) -> Vec<Asked> {
     (0..count).map(|number| (reqwest::Method::POST, path(number), body(number))).collect()
 }
 
+fn chats(count: usize) -> Vec<Asked> {
+    let path = || "/v1/chat/completions".to_owned();
+    let body = |number: usize| json!({"model": "m", "messages": [], "user": format!("{number}")});
+    (0..count).map(|number| (reqwest::Method::POST, path(), body(number))).collect()
+}
+
 /// Sends everything through `count` proxies on a store of their own, or in memory.
 pub(super) async fn through(
     judge: &Judge,
@@ -81,6 +87,16 @@ async fn a_store_that_comes_back_brings_no_flood() {
     let asked = || messages(if full() { 360 } else { 150 }, 3);
     let killed = outage("discord", &limits, asked(), Outage::Killed);
     let stopped = outage("discord", &limits, asked(), Outage::Stopped);
+    futures_util::future::join(killed, stopped).await;
+}
+
+/// The same with a limit that comes back bit by bit.
+#[tokio::test]
+async fn a_store_that_comes_back_brings_no_flood_to_sliding_limits() {
+    let limits = json!({"requests": [20, 4.0], "tokens": [1_000_000, 5.0], "latency": [5, 100]});
+    let asked = || chats(if full() { 240 } else { 120 });
+    let killed = outage("openai", &limits, asked(), Outage::Killed);
+    let stopped = outage("openai", &limits, asked(), Outage::Stopped);
     futures_util::future::join(killed, stopped).await;
 }
 

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
-use tollway_testkit::servers::{eventually, free_port};
+use tollway_testkit::servers::{Engine, Server, eventually, free_port};
 
 use super::{PATIENCE, Running, post};
 use crate::serve::Folder;
@@ -41,8 +42,30 @@ impl Logged {
     }
 
     async fn status(&self) -> Value {
-        let answer = reqwest::get(format!("{}/admin/status", self.admin)).await.unwrap();
+        self.page("status").await
+    }
+
+    async fn page(&self, name: &str) -> Value {
+        let answer = reqwest::get(format!("{}/admin/{name}", self.admin)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200, "{name}");
         serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+    }
+
+    /// Waits until some bucket's requests wait for one of these causes; that bucket.
+    async fn until_why(&self, causes: &[&str]) -> Value {
+        let start = Instant::now();
+        loop {
+            let page = self.page("buckets").await;
+            let is_cause = |why: &Value| causes.contains(&why["cause"].as_str().unwrap());
+            let buckets = page["buckets"].as_array().unwrap();
+            let found =
+                buckets.iter().find(|it| it["why"].as_array().unwrap().iter().any(is_cause));
+            if let Some(found) = found {
+                return found.clone();
+            }
+            assert!(start.elapsed() < PATIENCE, "none waits for {causes:?}: {page}");
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -107,6 +130,44 @@ async fn each_change_is_a_line_and_none_tells_a_secret() {
     for secret in ["hush", "fleet"] {
         assert!(!told.contains(secret) && !status.to_string().contains(secret), "{told}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_store_changes_are_told_and_buckets_say_why_also_while_it_is_away() {
+    let folder = Folder::new("proxy-log-store");
+    let mut redis = Server::start(Engine::Redis, &[]);
+    let fake = Running::fake(&[]);
+    let logged = Logged::start(&folder, &fake.url, &["--store", &redis.url()]);
+    let client = reqwest::Client::new();
+    assert_eq!(post(&client, &logged.proxy.url, 1).await, Ok(200));
+    let learned = logged.until("bucket learned");
+    for part in ["INFO", "limit=5", "POST /channels/:major/messages", "credential=\""] {
+        assert!(learned.contains(part), "{part} in {learned}");
+    }
+    for _ in 0..4 {
+        assert_eq!(post(&client, &fake.url, 1).await, Ok(200));
+    }
+    assert_eq!(post(&client, &logged.proxy.url, 1).await, Ok(200), "it waits and is sent again");
+    logged.until("refused by the upstream");
+    let waiting: Vec<_> = (0..30)
+        .map(|_| {
+            let (client, url) = (client.clone(), logged.proxy.url.clone());
+            tokio::spawn(async move { post(&client, &url, 1).await })
+        })
+        .collect();
+    let bucket = logged.until_why(&["spent", "blocked"]).await;
+    assert_eq!(bucket["routes"][0], "POST /channels/:major/messages", "{bucket}");
+    redis.kill();
+    logged.until("the store does not answer");
+    let bucket = logged.until_why(&["local-share"]).await;
+    assert_eq!(bucket["routes"][0], "POST /channels/:major/messages", "{bucket}");
+    assert_eq!(logged.status().await["store"]["up"], false);
+    redis.restart();
+    logged.until("the store answers again");
+    for waiting in waiting {
+        assert_eq!(waiting.await.unwrap(), Ok(200));
+    }
+    assert_eq!(logged.status().await["store"]["up"], true);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,6 +42,24 @@ impl Meter {
         };
     }
 
+    /// A request that left at `left` took so many units, and not those that it was let go for.
+    pub(in crate::budget) fn correct(
+        &mut self,
+        (estimated, used): (u64, u64),
+        left: Timestamp,
+        now: Timestamp,
+    ) {
+        if let Some(model) = &mut self.model {
+            match used.checked_sub(estimated) {
+                Some(more) => model.send(more, now),
+                None => model.give_back(estimated - used, left, now),
+            }
+        } else if self.unseen_units(now) >= estimated {
+            // Its answer told nothing: it counts among what was taken unseen.
+            self.unseen.units = self.unseen.units - estimated + used;
+        }
+    }
+
     /// Learns from what the answer to `sent` told; false if it told nothing to go by.
     pub(in crate::budget) fn observe(
         &mut self,
@@ -56,6 +74,7 @@ impl Meter {
         }
         let Some(remaining) = reading.remaining else { return false };
         let remaining = if self.limit > 0 { remaining.min(self.limit) } else { remaining };
+        self.doubts = reading.is_doubtful;
         self.divergence = self.diverges(sent, remaining, now);
         self.land(sent);
         let witness = self.witness(sent, remaining, reading, reset, event, now);

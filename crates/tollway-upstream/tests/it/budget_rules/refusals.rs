@@ -95,6 +95,27 @@ fn a_global_refusal_stops_everything_but_what_is_exempt() {
     assert_eq!(desk.look(), [waiter]);
 }
 
+/// Row 14 of what real clients found: one absurd answer shut a bucket for a day.
+#[test]
+fn after_a_reset_that_nobody_can_mean_one_request_sees_what_is_true() {
+    let mut desk = Desk::discord();
+    let probe = desk.go(MESSAGES);
+    desk.answer(probe, 200, &fields("h", "5", "0", "253402300799"));
+    let waiting: Vec<_> = (0..3).map(|_| desk.wait(MESSAGES)).collect();
+    assert_eq!(desk.earliest_ms(), Some(300_001), "with the slack of the profile");
+    desk.pass(300_001);
+    assert_eq!(desk.look(), waiting[..1], "the others wait for its answer");
+    let ticket = desk.ticket_of(waiting[0]);
+    desk.answer(ticket, 200, &fields("h", "5", "4", "5.000"));
+    assert_eq!(desk.look(), waiting[1..]);
+    // A quota of a week is looked at once a day.
+    let mut desk = Desk::discord();
+    let probe = desk.go(MESSAGES);
+    desk.answer(probe, 429, &[("retry-after", "604800"), ("x-ratelimit-scope", "user")]);
+    desk.wait(MESSAGES);
+    assert_eq!(desk.earliest_ms(), Some(86_400_000));
+}
+
 #[test]
 fn after_a_wait_of_the_credential_one_request_goes_first_and_the_rest_follow_its_answer() {
     let mut desk = Desk::discord();
@@ -214,7 +235,7 @@ fn lies_and_nonsense_end_in_waits_with_a_bound() {
     let probe = desk.go(MESSAGES);
     desk.answer(probe, 429, &[("retry-after", "99999999999"), ("x-ratelimit-scope", "user")]);
     desk.wait(MESSAGES);
-    assert_eq!(desk.earliest_ms(), Some(86_400_000));
+    assert_eq!(desk.earliest_ms(), Some(300_000), "not for ever, nor for a day");
     let mut desk = Desk::discord();
     let mut ticket = desk.go(MESSAGES);
     let mut waits = Vec::new();

@@ -84,6 +84,24 @@ async fn in_a_process_of_its_own() {
     }
 }
 
+/// There may be thousands of credentials: those that do nothing must not keep the store busy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_requests_are_done_says_seldom_that_it_is_alive_and_often_again_later() {
+    for engine in Engine::available() {
+        let stage = Stage::of_five(engine, LEASE).await;
+        let believed_ms = async || {
+            let scores: Vec<(String, i64)> =
+                stage.tell("ZRANGE $tollway:processes 0 -1 WITHSCORES").await;
+            let (seconds, micros): (i64, i64) = stage.tell("TIME").await;
+            let until = scores.into_iter().map(|(_, score)| score).max().unwrap_or_default();
+            until - (seconds * 1_000 + micros / 1_000)
+        };
+        until("it rests", async || believed_ms().await > 10_000).await;
+        let _permit = claim(&stage.ledger).await;
+        until("it would soon be missed", async || believed_ms().await <= 600).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_store_is_gone_each_process_keeps_to_its_part() {
     for engine in Engine::available() {

@@ -1,13 +1,14 @@
 //! Limits that only the documentation states, kept by all processes together.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_testkit::servers::Engine;
-use tollway_upstream::budget::{Claim, Ledger as _};
-use tollway_upstream::profile::{Observation, Profile};
+use tollway_upstream::budget::{Claim, Correction, Ledger as _, Permit, Reason, Refusal};
+use tollway_upstream::profile::{Observation, Profile, Usage};
 use tollway_upstream::shared::{Fleet, Naming, Prefix, RedisLedger, Settings};
 
-use super::stage::{Stage, settings};
+use super::stage::{PATIENCE, Stage, settings, until};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -68,5 +69,112 @@ async fn a_limit_that_a_profile_states_for_every_bucket_is_shared_by_all_process
         let (gone, wait) = results[0];
         // A slow machine may see the first ones come back before the last have gone.
         assert!(gone >= 25 && wait <= Duration::from_millis(1_200), "{engine:?}: {gone} {wait:?}");
+    }
+}
+
+/// A model server that tells nothing but what was used, and only in bodies.
+const MODEL: &str = "name = 'model'\n[[dimensions]]\nname = 'requests'\nstated = '100/1h'\n\
+    [[dimensions]]\nname = 'tokens'\nstated = '1000/1h'\nusage = { body = 'usage.total' }\n\
+    [[dimensions]]\nname = 'money'\nreach = 'credential'\nstated = '500/1h'\ncost = 0\n";
+
+/// Two processes that send to a model server.
+struct Model {
+    _stage: Stage,
+    profile: Arc<Profile>,
+    ledgers: Vec<RedisLedger>,
+}
+
+impl Model {
+    async fn new(engine: Engine) -> Self {
+        let settings = Settings { naming: Naming::Learned, ..settings(LONG) };
+        let stage = Stage::new(engine, settings).await;
+        let profile = Arc::new(Profile::parse(MODEL).expect("a valid profile"));
+        let mut ledgers = Vec::new();
+        for _ in 0..2 {
+            let fleet = Fleet::connect(&stage.url, stage.settings.clone()).await.unwrap();
+            let prefix = Prefix::named(&stage.name);
+            ledgers.push(fleet.ledger(prefix, Arc::clone(&profile)).await.unwrap());
+        }
+        let model = Self { _stage: stage, profile, ledgers };
+        // From the first answer on nobody waits for one.
+        model.ask(0, 0, 0).await.unwrap().complete(&Observation::default());
+        model
+    }
+
+    fn claim(&self, tokens: u32, money: u32) -> Claim {
+        let claim = Claim::new(self.profile.route("POST", "/chat"));
+        let claim = claim.cost_named(&self.profile, "tokens", tokens).unwrap();
+        claim.cost_named(&self.profile, "money", money).unwrap()
+    }
+
+    async fn ask(&self, process: usize, tokens: u32, money: u32) -> Result<Permit, Refusal> {
+        let claim = self.claim(tokens, money).patience(Duration::from_secs(1));
+        self.ledgers[process].claim(claim).await
+    }
+
+    /// A request that is served at once.
+    async fn serve(&self, process: usize, tokens: u32, money: u32) {
+        self.ask(process, tokens, money).await.expect("there is room").complete(&fine());
+    }
+}
+
+fn fine() -> Observation {
+    Observation::default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_takes_all_its_tokens_at_once_and_of_all_limits_or_of_none() {
+    for engine in Engine::available() {
+        let model = Model::new(engine).await;
+        model.serve(0, 600, 100).await;
+        // There is money for it, and not enough tokens: neither is taken.
+        let refused = model.ask(1, 401, 300).await.expect_err("400 tokens are left");
+        assert_eq!(refused.reason, Reason::Patience, "{engine:?}");
+        assert!(refused.wait.unwrap() > Duration::from_secs(3_000), "{engine:?}: {refused:?}");
+        model.serve(1, 400, 400).await;
+        assert!(model.ask(0, 1, 0).await.is_err(), "{engine:?}: no token is left");
+        assert!(model.ask(0, 0, 1).await.is_err(), "{engine:?}: no money is left");
+        assert!(model.ask(0, 0, 0).await.is_ok(), "{engine:?}: requests are left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_request_really_took_counts_in_all_processes() {
+    for engine in Engine::available() {
+        let model = Model::new(engine).await;
+        model.serve(0, 900, 1).await;
+        let usage = |total: u32| {
+            let body = format!(r#"{{"usage": {{"total": {total}}}}}"#);
+            model.profile.usage_in_body(body.as_bytes())
+        };
+        let correct = |estimate: u32, usage: &Usage| {
+            let claim = model.claim(estimate, 1);
+            let correction = Correction::of(&claim, &fine(), usage, Duration::ZERO);
+            model.ledgers[0].correct(&correction.expect("it differs"));
+        };
+        correct(900, &usage(150));
+        until("850 are left", async || model.ask(1, 850, 1).await.is_ok()).await;
+        assert!(model.ask(1, 1, 1).await.is_err(), "{engine:?}: none is left");
+        // More than there is, by a request that did not say so.
+        correct(1, &usage(700));
+        let refused = model.ask(1, 1, 1).await.expect_err("none is left");
+        assert!(refused.wait.unwrap() > Duration::from_secs(3_000), "{engine:?}: {refused:?}");
+    }
+}
+
+/// A store so far away that what it grants is over when it arrives would grant for ever in vain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_far_away_lets_requests_go_too() {
+    let relay = super::far_away::Relay::to(Engine::Redis.shared().port, 70).await;
+    let settings = Settings { naming: Naming::Learned, ..settings(LONG) };
+    let url = format!("redis://127.0.0.1:{}", relay.port);
+    let stage = Stage::at(&url, settings.clone()).await;
+    let profile = Profile::builtin("discord").expect("it is shipped");
+    let fleet = Fleet::connect(&url, settings).await.unwrap();
+    let ledger = fleet.ledger(Prefix::named(&stage.name), profile.clone()).await.unwrap();
+    for _ in 0..3 {
+        let claim = Claim::new(profile.route("GET", "/users/@me"));
+        let permit = tokio::time::timeout(PATIENCE, ledger.claim(claim)).await;
+        permit.expect("a limit of fifty a second lets three go").unwrap().complete(&fine());
     }
 }
