@@ -130,6 +130,9 @@ impl Operation {
                 recurring.validate()?;
                 recurring.job.check(now)?;
                 recurring.next_after(now)?;
+                if recurring.job.deadline.is_some() {
+                    return Err(Error::outside("deadline", "that of a recurring job", "none"));
+                }
             }
             _ => {}
         }

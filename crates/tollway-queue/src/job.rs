@@ -39,6 +39,29 @@ pub struct NewJob {
     pub attempts_max: Option<u32>,
     /// How long it waits after a failure; the queue's setting unless told.
     pub backoff: Option<Backoff>,
+    /// Until when it must start; for ever unless told. What becomes of it then is a setting of the
+    /// queue: [`crate::QueueSettings::missed_deadline`]. A job that runs may go on, but is not
+    /// tried again.
+    pub deadline: Option<Deadline>,
+}
+
+/// Until when a job must start, or need not start any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// This long after it was enqueued.
+    After(Duration),
+    /// At this moment.
+    At(Timestamp),
+}
+
+/// What becomes of a job that could not start before its deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissedDeadline {
+    /// It becomes a dead letter, with that for a reason.
+    #[default]
+    DeadLetter,
+    /// It is forgotten.
+    Drop,
 }
 
 /// When a job may start, its limit permitting.
@@ -58,7 +81,7 @@ pub enum Start {
 pub struct Backoff {
     /// After the first failure; doubled after every further one.
     pub first: Duration,
-    /// At most this long.
+    /// At most this long, but for the queue's [`crate::QueueSettings::backoff_jitter`].
     pub max: Duration,
 }
 
@@ -72,6 +95,16 @@ impl Backoff {
     pub fn wait(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         self.first.saturating_mul(1 << doublings).min(self.max)
+    }
+
+    /// The wait after the `failures`-th failure of the job `id`, up to `jitter` percent longer: by
+    /// how much follows from the job, so that jobs that failed together are tried apart, and the
+    /// same history gives the same waits.
+    pub(crate) fn wait_with_jitter(&self, failures: u32, id: u64, jitter: u8) -> Duration {
+        let wait = self.wait(failures);
+        let thousandths = (id % 1_000 * 271 + u64::from(failures % 1_000) * 617) % 1_000;
+        let longer = wait.as_micros() * u128::from(jitter) * u128::from(thousandths) / 100_000;
+        wait.saturating_add(Duration::from_micros(u64::try_from(longer).unwrap_or(u64::MAX)))
     }
 }
 
@@ -100,6 +133,7 @@ impl NewJob {
             key: None,
             attempts_max: None,
             backoff: None,
+            deadline: None,
         }
     }
 
@@ -145,6 +179,18 @@ impl NewJob {
         Self { backoff: Some(backoff), ..self }
     }
 
+    /// The same job, not to start any more once this is over.
+    #[must_use]
+    pub fn start_within(self, deadline: Duration) -> Self {
+        Self { deadline: Some(Deadline::After(deadline)), ..self }
+    }
+
+    /// The same job, not to start any more at `deadline` or later.
+    #[must_use]
+    pub fn start_before(self, deadline: Timestamp) -> Self {
+        Self { deadline: Some(Deadline::At(deadline)), ..self }
+    }
+
     /// Whether the job is within the bounds of every queue.
     pub(crate) fn check(&self, now: Timestamp) -> Result<(), Error> {
         if self.weight == 0 || self.weight > Self::WEIGHT_MAX {
@@ -167,6 +213,15 @@ impl NewJob {
         if delay > Self::DELAY_MAX {
             let found = format_args!("a delay of {} s", delay.as_secs());
             return Err(Error::outside("start", found, "at most ten years"));
+        }
+        let within = match self.deadline {
+            None => Duration::ZERO,
+            Some(Deadline::After(within)) => within,
+            Some(Deadline::At(at)) => at.since(now),
+        };
+        if within > Self::DELAY_MAX {
+            let found = format_args!("{} s from now", within.as_secs());
+            return Err(Error::outside("deadline", found, "at most ten years"));
         }
         Ok(())
     }

@@ -43,8 +43,8 @@ pub use embedded::Embedded;
 pub use embedded::{FileOptions, Reserve};
 pub use error::{Error, ErrorKind};
 pub use job::{
-    Backoff, Beat, Cancelled, Enqueued, Estimate, Job, JobState, Lease, LeaseToken, Leased, NewJob,
-    Outcome, Progress, Settled, Start,
+    Backoff, Beat, Cancelled, Deadline, Enqueued, Estimate, Job, JobState, Lease, LeaseToken,
+    Leased, MissedDeadline, NewJob, Outcome, Progress, Settled, Start,
 };
 pub use limit::Limit;
 pub use name::{Group, JobId, QueueName};

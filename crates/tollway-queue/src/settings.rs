@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::{Backoff, LeaseToken, Limit, Outcome, QueueName};
+use crate::{Backoff, LeaseToken, Limit, MissedDeadline, Outcome, QueueName};
 
 /// The settings of a queue. Everything may be changed while it runs.
 ///
@@ -28,6 +28,11 @@ pub struct QueueSettings {
     pub attempts_max: u32,
     /// How long a job waits after a failure.
     pub backoff: Backoff,
+    /// By how many percent a backoff is longer at most, 0 to 100: jobs that failed together would
+    /// otherwise be tried again together.
+    pub backoff_jitter: u8,
+    /// What becomes of jobs that could not start before their deadline.
+    pub missed_deadline: MissedDeadline,
     /// The response time that [`crate::Estimate::latest`] reckons with until slower ones were seen.
     pub response_max: Duration,
     /// How long an idempotency key is remembered.
@@ -81,6 +86,8 @@ impl Default for QueueSettings {
             lease: Duration::from_secs(30),
             attempts_max: 5,
             backoff: Backoff::default(),
+            backoff_jitter: 10,
+            missed_deadline: MissedDeadline::default(),
             response_max: Duration::from_secs(1),
             key_window: Duration::from_secs(86_400),
             keys_max: 1_000_000,
@@ -125,6 +132,10 @@ impl QueueSettings {
         }
         if self.attempts_max == 0 {
             return Err(Error::outside("attempts_max", 0, "at least 1"));
+        }
+        if self.backoff_jitter > 100 {
+            let found = format_args!("{} %", self.backoff_jitter);
+            return Err(Error::outside("backoff_jitter", found, "at most 100 %"));
         }
         if self.payload_max > Self::PAYLOAD_MAX {
             return Err(Error::outside("payload_max", self.payload_max, "at most 16 MiB"));

@@ -17,7 +17,7 @@ pub struct Stats {
     pub dead: u64,
     /// Jobs that are done and kept.
     pub done: u64,
-    /// What happened since the queue was opened.
+    /// What happened since the queue was made.
     pub totals: Totals,
     /// When the oldest job that waits was enqueued. On Redis that is the oldest among the first jobs
     /// of the groups whose turn comes next, [`Stats::OLDEST_AMONG`] at most.
@@ -46,7 +46,7 @@ pub struct Counts {
     pub running: u64,
 }
 
-/// What happened since the queue was opened.
+/// What happened since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Jobs enqueued.
@@ -65,6 +65,8 @@ pub struct Totals {
     pub dead: u64,
     /// Jobs cancelled.
     pub cancelled: u64,
+    /// Jobs that could not start before their deadline.
+    pub missed: u64,
 }
 
 /// What one group reports.

@@ -33,7 +33,7 @@ use super::row_store::RowStore as _;
 use super::wakes::Wakes;
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use crate::{Call, Command, Health, Reply, Totals};
+use crate::{Call, Command, Health, Reply};
 use commit::FileRows;
 use journal::Journal;
 pub use options::FileOptions;
@@ -112,7 +112,6 @@ impl Writer {
             space,
             health: Arc::clone(&health),
             seen: 0,
-            totals: Vec::new(),
             wakes,
             inbox,
             waiting: Arc::clone(&waiting),
@@ -178,8 +177,6 @@ struct Thread {
     health: Arc<SharedHealth>,
     /// The last wake that was told, so that none is told twice after a failure.
     seen: u64,
-    /// What each queue had counted before the last commit: the file does not hold it.
-    totals: Vec<(u32, Totals)>,
     wakes: Arc<Wakes>,
     inbox: mpsc::Receiver<Task>,
     waiting: Arc<AtomicUsize>,
@@ -217,9 +214,6 @@ impl Thread {
         }
         let tasks = if self.space.is_full() { without_additions(tasks) } else { tasks };
         let Some(mut open) = self.open.take() else { return };
-        self.totals.clear();
-        self.totals
-            .extend(open.schedule.queues.iter().map(|(number, queue)| (*number, queue.totals)));
         let mut replies = Vec::with_capacity(tasks.len());
         let mut tasks = tasks.into_iter();
         // Inside, so that a database that panics is closed as one that does.
@@ -262,12 +256,6 @@ impl Thread {
                 }
             })?;
             open.schedule.seen = self.seen;
-            // Counts that fell would be read as a restart that never was.
-            for (number, totals) in self.totals.drain(..) {
-                if let Some(queue) = open.schedule.queues.get_mut(&number) {
-                    queue.totals = totals;
-                }
-            }
             self.open = Some(open);
         }
         Ok(())

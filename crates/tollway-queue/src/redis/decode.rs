@@ -178,11 +178,13 @@ pub(super) fn stats(value: Value, max: usize) -> Result<Stats, Error> {
     let more = groups.len() > max;
     groups.truncate(max);
     let totals = totals.iter().map(unsigned).collect::<Result<Vec<u64>, _>>()?;
-    let [enqueued, leased, done, failed, limited, expired, dead, cancelled, delayed] = totals[..]
+    let [enqueued, leased, done, failed, limited, expired, dead, cancelled, missed, delayed] =
+        totals[..]
     else {
         return Err(damaged());
     };
-    let totals = Totals { enqueued, leased, done, failed, limited, expired, dead, cancelled };
+    let totals =
+        Totals { enqueued, leased, done, failed, limited, expired, dead, cancelled, missed };
     let [jobs, running, groups_total, done, dead, paused, next, oldest] = &figures[..] else {
         return Err(damaged());
     };

@@ -13,8 +13,8 @@ use tollway_core::{Algorithm, Quota, Timestamp};
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::{
-    Backoff, LeaseToken, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Retention,
-    Start,
+    Backoff, Deadline, LeaseToken, Limit, MissedDeadline, NewJob, Outcome, Progress, QueueName,
+    QueueSettings, Retention, Start,
 };
 
 /// Whole microseconds, rounded up.
@@ -46,7 +46,8 @@ pub(super) fn call(jobs: &[NewJob]) -> Vec<Vec<u8>> {
 /// Whether a job starts now, is nobody's duplicate, and stands in line as it came.
 fn is_plain(job: &NewJob) -> bool {
     let starts_now = matches!(job.start, Start::Now);
-    starts_now && job.key.is_none() && job.priority == 0 && job.weight == 1
+    let is_usual = job.key.is_none() && job.deadline.is_none();
+    starts_now && is_usual && job.priority == 0 && job.weight == 1
 }
 
 /// The arguments of several calls: how many jobs each has, when they start unless all of them are
@@ -74,7 +75,7 @@ pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
 }
 
 /// What one start takes in the first argument of a call, if that is there.
-pub(super) const START_BYTES: usize = 9;
+pub(super) const START_BYTES: usize = 18;
 
 fn put_start(out: &mut ByteWriter, job: &NewJob) {
     let (start, when) = match job.start {
@@ -82,7 +83,12 @@ fn put_start(out: &mut ByteWriter, job: &NewJob) {
         Start::After(delay) => (1, micros(delay)),
         Start::At(at) => (2, micros_at(at) as f64),
     };
-    out.u8(start).f64(when);
+    let (deadline, until) = match job.deadline {
+        None => (0, 0.0),
+        Some(Deadline::After(within)) => (1, micros(within)),
+        Some(Deadline::At(at)) => (2, micros_at(at) as f64),
+    };
+    out.u8(start).f64(when).u8(deadline).f64(until);
 }
 
 /// A job as it is stored, but for its times, which stand before it.
@@ -177,7 +183,8 @@ pub(super) fn settings(settings: &QueueSettings) -> Vec<u8> {
     for name in &settings.shared {
         out.u8(name.as_str().len() as u8).0.extend_from_slice(name.as_str().as_bytes());
     }
-    out.f64(settings.bytes_max.min(1 << 53) as f64);
+    out.f64(settings.bytes_max.min(1 << 53) as f64).u8(settings.backoff_jitter);
+    out.u8(u8::from(settings.missed_deadline == MissedDeadline::Drop));
     out.0
 }
 
@@ -208,6 +215,9 @@ fn read_settings(read: &mut ByteReader<'_>) -> Option<QueueSettings> {
     }
     // Settings that an older version wrote end here.
     let bytes_max = read.f64().map_or(QueueSettings::default().bytes_max, |most| most as u64);
+    let backoff_jitter = read.u8().unwrap_or(QueueSettings::default().backoff_jitter);
+    let missed_deadline =
+        if read.u8() == Some(1) { MissedDeadline::Drop } else { MissedDeadline::DeadLetter };
     Some(QueueSettings {
         group_limits,
         queue_limits,
@@ -215,6 +225,8 @@ fn read_settings(read: &mut ByteReader<'_>) -> Option<QueueSettings> {
         lease,
         attempts_max,
         backoff,
+        backoff_jitter,
+        missed_deadline,
         response_max,
         key_window,
         keys_max,
@@ -340,11 +352,13 @@ mod tests {
             shared,
             jobs_max: 77,
             bytes_max: 88,
+            backoff_jitter: 7,
+            missed_deadline: MissedDeadline::Drop,
             ..Default::default()
         };
         let packed = settings(&written);
         assert_eq!(unpack_settings(&packed).unwrap(), written);
-        let older = unpack_settings(&packed[..packed.len() - 8]).unwrap();
+        let older = unpack_settings(&packed[..packed.len() - 10]).unwrap();
         assert_eq!(older.bytes_max, QueueSettings::default().bytes_max);
         assert!(unpack_settings(b"x").is_err());
     }

@@ -23,6 +23,7 @@ impl Queue {
         {
             self.expire(id, at, scope);
         }
+        self.miss_deadlines(scope);
         self.promote_due(scope.now);
         self.recur(scope);
         self.purge(scope);
@@ -220,7 +221,11 @@ impl Queue {
         let number = self.groups.number(&over.group);
         let due_ns = scope.now.as_nanos();
         let stage = Stage::Waiting;
-        let entry = Entry { group: number, failures: 0, due_ns, stage, ..over.entry };
+        let mut entry = Entry { group: number, failures: 0, due_ns, stage, ..over.entry };
+        if let Some(overrides) = &mut entry.overrides {
+            // Whoever revives it wants it to start.
+            overrides.deadline_ns = None;
+        }
         scope.note(QueueChange::DeadGone(id));
         scope.moved(id);
         self.admit(id, entry, scope.now);

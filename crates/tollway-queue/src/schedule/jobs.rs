@@ -1,7 +1,7 @@
 //! The jobs of a queue that are not over, the order in which they start, and sums over them.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use tollway_core::Timestamp;
@@ -27,6 +27,8 @@ pub(crate) struct Jobs {
     /// Of their payloads; dead letters have their own count.
     pub(crate) payload_bytes: u64,
     heaviest: u32,
+    /// Of those that do not run: until when each must start.
+    deadlines: BTreeSet<(u64, u64)>,
     /// The highest rank and the highest priority since there were none.
     extremes: (u8, u8),
 }
@@ -60,11 +62,16 @@ pub(crate) struct JobOverrides {
     pub(crate) attempts_max: Option<u32>,
     pub(crate) backoff: Option<Backoff>,
     pub(crate) key: Option<Arc<str>>,
+    pub(crate) deadline_ns: Option<u64>,
 }
 
 impl Entry {
     pub(crate) fn place(&self, id: u64) -> SortKey {
         SortKey { rank: u8::MAX - self.priority, due_ns: self.due_ns, id }
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.overrides.as_deref()?.deadline_ns
     }
 
     /// Its place among the delayed, where priority plays no part.
@@ -83,6 +90,11 @@ impl Jobs {
     pub(crate) fn has_priorities(&self) -> bool {
         let (rank_max, priority_max) = self.extremes;
         u8::MAX - rank_max < priority_max
+    }
+
+    /// The job that does not run and must start first: until when, and which.
+    pub(crate) fn first_deadline(&self) -> Option<(u64, u64)> {
+        self.deadlines.first().copied()
     }
 
     /// A job that is known to be here, since its group or its lease names it.
@@ -123,6 +135,7 @@ impl Jobs {
         let entry = self.entries.get_mut(&id).expect("it was just found here");
         entry.stage = Stage::Waiting;
         let group = groups.get_mut(entry.group);
+        self.deadlines.extend(entry.deadline_ns().map(|deadline_ns| (deadline_ns, id)));
         self.rounds.grow(group.line_len());
         self.ranks.insert(&mut group.waiting, entry.place(id), entry.weight);
         self.by_age.push(Reverse(id));
@@ -159,6 +172,7 @@ impl Jobs {
         let entry = self.entries.get_mut(&id).expect("it was just found here");
         (entry.stage, entry.due_ns) = (Stage::Delayed, due_ns);
         let group = groups.get_mut(entry.group);
+        self.deadlines.extend(entry.deadline_ns().map(|deadline_ns| (deadline_ns, id)));
         self.rounds.grow(group.line_len());
         self.ranks.insert(&mut group.delayed, entry.delayed_place(id), entry.weight);
     }
@@ -176,6 +190,9 @@ impl Jobs {
                 self.ranks.remove(&mut group.delayed, entry.delayed_place(id));
             }
             Stage::Running => return,
+        }
+        if let Some(deadline_ns) = entry.deadline_ns() {
+            self.deadlines.remove(&(deadline_ns, id));
         }
         self.rounds.shrink(group.line_len());
     }

@@ -30,7 +30,7 @@ use super::leases::Running;
 use super::response_times::ResponseTimes;
 use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
-use crate::job::{NewJob, Start};
+use crate::job::{Deadline, NewJob, Start};
 use crate::settings::longest_result;
 use crate::versions::VersionRecord;
 use crate::{
@@ -89,6 +89,9 @@ pub(crate) struct Queue {
     pub(crate) response_times: ResponseTimes,
     pub(crate) history: History,
     pub(crate) totals: Totals,
+    /// What of them is in the file.
+    #[cfg(feature = "redb")]
+    pub(crate) stored_totals: Totals,
     pub(crate) wake: Wake,
 }
 
@@ -108,6 +111,8 @@ impl Queue {
             response_times: ResponseTimes::default(),
             history: History::default(),
             totals: Totals::default(),
+            #[cfg(feature = "redb")]
+            stored_totals: Totals::default(),
             wake: Wake { next: None, seen: 0 },
         }
     }
@@ -300,7 +305,16 @@ impl Queue {
         let stage = if due > now { Stage::Delayed } else { Stage::Waiting };
         let due = if due > now { due } else { scope.latest };
         let key = job.key.map(|key| self.remember_key(key, id, scope));
-        let overrides = JobOverrides { attempts_max: job.attempts_max, backoff: job.backoff, key };
+        let deadline = job.deadline.map(|deadline| match deadline {
+            Deadline::After(within) => now.after(within),
+            Deadline::At(at) => at,
+        });
+        let overrides = JobOverrides {
+            attempts_max: job.attempts_max,
+            backoff: job.backoff,
+            key,
+            deadline_ns: deadline.map(Timestamp::as_nanos),
+        };
         let entry = Entry {
             group: self.groups.number(&job.group),
             weight: job.weight,

@@ -8,8 +8,11 @@ use super::change::{Change, QueueChange};
 use super::history::EndedJob;
 use super::leases::Running;
 use super::queue::{Queue, Scope};
-use crate::job::{LeaseToken, Outcome, Settled};
+use crate::job::{LeaseToken, MissedDeadline, Outcome, Settled};
 use crate::name::QueueName;
+
+/// Why a job is dead that could not start in time; the scripts of Redis say the same.
+const DEADLINE_MISSED: &str = "its deadline passed before it could start";
 
 impl Queue {
     /// Says what came of a lease.
@@ -188,7 +191,8 @@ impl Queue {
         }
         let backoff =
             overrides.and_then(|overrides| overrides.backoff).unwrap_or(self.settings.backoff);
-        let from = scope.now.after(backoff.wait(entry.failures));
+        let jitter = self.settings.backoff_jitter;
+        let from = scope.now.after(backoff.wait_with_jitter(entry.failures, id, jitter));
         let number = entry.group;
         self.jobs.delay(id, from.as_nanos(), &mut self.groups);
         scope.moved(id);
@@ -204,6 +208,22 @@ impl Queue {
             self.purge(scope);
         }
         Settled::Dead
+    }
+
+    /// Takes out the jobs that can start no more before their deadlines.
+    pub(crate) fn miss_deadlines(&mut self, scope: &mut Scope<'_>) {
+        while let Some((deadline_ns, id)) = self.jobs.first_deadline()
+            && deadline_ns <= scope.now.as_nanos()
+        {
+            self.jobs.withdraw(id, &mut self.groups);
+            self.totals.missed += 1;
+            if self.settings.missed_deadline == MissedDeadline::DeadLetter {
+                self.bury(id, DEADLINE_MISSED.to_owned(), scope);
+            } else {
+                self.end(id, String::new(), scope);
+                scope.note(QueueChange::Gone(id));
+            }
+        }
     }
 
     /// A worker was not heard of in time: its call may have been made just before.

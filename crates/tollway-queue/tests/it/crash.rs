@@ -8,12 +8,13 @@ mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Author, Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken, NewJob,
-    Outcome, QueueSettings,
+    Author, Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken,
+    MissedDeadline, NewJob, Outcome, QueueSettings,
 };
 
 use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
@@ -310,4 +311,43 @@ fn a_secret_is_chosen_once_and_kept_with_the_queues() {
     assert_eq!(get(queues.queues()).len(), 1);
     let queues = Embedded::memory();
     assert_eq!([get(queues.secret([4; 32])), get(queues.secret([5; 32]))], [[4; 32]; 2]);
+}
+
+#[test]
+fn totals_deadlines_and_told_edges_survive_a_restart() {
+    let path = scratch("kept");
+    let name = queue("q");
+    let open = || Embedded::open(&path.0).expect("opens");
+    let second = Duration::from_secs(1);
+    let before = {
+        let queues = open();
+        let limit = "window 2/10s".parse().expect("a limit");
+        let settings = QueueSettings {
+            missed_deadline: MissedDeadline::Drop,
+            backoff_jitter: 3,
+            ..QueueSettings::with_limit(limit)
+        };
+        get(queues.put_queue(&name, settings, START));
+        let jobs = vec![job("g"), job("g"), job("g").start_within(second * 5), job("g")];
+        get(queues.enqueue(&name, jobs, START));
+        let leased = get(queues.lease(&name, 9, "w", START)).leases;
+        let limited = Outcome::Limited { wait: Duration::from_millis(3_500) };
+        let answers = [Outcome::Done { result: None }, limited];
+        for (lease, outcome) in leased.iter().zip(answers) {
+            get(queues.settle_one(&name, lease.token(), outcome, START.after(second)));
+        }
+        get(queues.stats(&name, None, 1, START.after(second))).totals
+    };
+    assert_eq!((before.enqueued, before.leased, before.done, before.limited), (4, 2, 1, 1));
+    let queues = open();
+    let at = |seconds: f64| START.after(Duration::from_secs_f64(seconds));
+    let settings = get(queues.queues()).remove(0).1;
+    assert_eq!((settings.missed_deadline, settings.backoff_jitter), (MissedDeadline::Drop, 3));
+    assert_eq!(get(queues.stats(&name, None, 1, at(2.0))).totals, before);
+    // The upstream's edge, and what started there, not the clock's.
+    assert!(get(queues.lease(&name, 1, "w", at(4.4))).leases.is_empty());
+    let lease = get(queues.lease(&name, 1, "w", at(4.5))).leases.remove(0);
+    get(queues.settle_one(&name, lease.token(), Outcome::Done { result: None }, at(4.5)));
+    let stats = get(queues.stats(&name, None, 1, at(5.0)));
+    assert_eq!((stats.totals.missed, stats.totals.done, stats.queue.waiting), (1, 2, 1));
 }

@@ -5,6 +5,7 @@ mod back;
 mod bench;
 mod bounds;
 mod clocks;
+mod deadlines;
 mod input;
 mod limits;
 mod pages;
@@ -24,6 +25,7 @@ use back::*;
 use bench::{At, Bench};
 use bounds::*;
 use clocks::*;
+use deadlines::*;
 use input::*;
 use limits::*;
 use pages::*;
@@ -82,6 +84,10 @@ rules! {
     a_due_job_is_counted_and_told_in_its_place_before_anybody_leases
     a_paused_group_counts_its_due_jobs_too
     an_estimate_knows_that_groups_take_turns
+    a_job_that_misses_its_deadline_is_a_dead_letter_and_does_not_start
+    a_job_that_runs_at_its_deadline_may_end_but_is_not_tried_again
+    jobs_that_miss_their_deadline_are_dropped_if_the_settings_say_so
+    jobs_that_fail_together_are_tried_again_apart_and_no_later_than_the_jitter
     before_any_answer_a_tenth_of_a_second_is_expected_of_it
     what_is_kept_of_jobs_that_are_over_is_bounded_in_number_and_age
     a_revived_job_weighs_what_it_did
@@ -168,7 +174,9 @@ fn a_settlement_may_be_sent_twice(at: At) {
 }
 
 fn a_failed_job_waits_for_its_backoff_and_is_dead_after_the_last_attempt(at: At) {
-    let bench = Bench::new(at, "concurrent 1");
+    let limit = "concurrent 1".parse().expect("a limit");
+    let settings = QueueSettings { backoff_jitter: 0, ..QueueSettings::with_limit(limit) };
+    let bench = Bench::with(at, settings);
     let backoff = Backoff { first: Duration::from_secs(2), max: Duration::from_secs(3) };
     bench.put(job("g").attempts_max(3).backoff(backoff), START);
     let fail = |at: f64| {

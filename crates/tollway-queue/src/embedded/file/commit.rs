@@ -8,16 +8,18 @@ use redb::Database;
 use super::journal::{Journal, Named, Numbered, RowKey, Tables};
 use super::rows::{
     FORMAT, damaged, read_job, read_result, write_done, write_gate, write_gates, write_job,
-    write_move, write_record, write_recurring, write_settings,
+    write_move, write_record, write_recurring, write_settings, write_totals,
 };
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::embedded::row_store::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, QueueChange, Schedule};
-use crate::{Group, QueueName};
+use crate::{Group, MissedDeadline, QueueName};
 
 /// The row of the secret, beside the head.
 pub(super) const SECRET: &str = "secret";
+/// The row of what a queue has counted, in the same table under the queue's number.
+pub(super) const TOTALS: &str = "totals";
 
 /// One commit that is being made.
 pub(super) struct FileRows<'d> {
@@ -38,6 +40,8 @@ struct Late {
     shared: BTreeSet<QueueName>,
     moves: BTreeSet<(u32, u64)>,
     groups: BTreeSet<(u32, Group)>,
+    /// Queues that may have counted something.
+    counted: BTreeSet<u32>,
 }
 
 impl<'d> FileRows<'d> {
@@ -62,6 +66,7 @@ impl<'d> FileRows<'d> {
         late.shared.into_iter().for_each(|name| self.put_shared(&name, schedule));
         late.moves.into_iter().for_each(|(queue, id)| self.put_move(queue, id, schedule));
         late.groups.into_iter().for_each(|(queue, group)| self.put_group(queue, &group, schedule));
+        late.counted.into_iter().for_each(|queue| self.put_totals(queue, schedule));
         let out = self.out.empty();
         out.u32(FORMAT).u64(schedule.next_id).u32(schedule.next_queue);
         out.time(schedule.last_now).time(schedule.latest);
@@ -84,6 +89,7 @@ impl<'d> FileRows<'d> {
     /// that was removed meanwhile, nothing is found and nothing written.
     fn apply_to(&mut self, queue: u32, change: QueueChange, schedule: &Schedule) {
         let (state, out) = (schedule.queues.get(&queue), self.out.empty());
+        self.late.counted.insert(queue);
         match change {
             QueueChange::Settings => drop(self.late.queues.insert(queue)),
             QueueChange::Removed => self.drop_queue(queue),
@@ -147,7 +153,18 @@ impl<'d> FileRows<'d> {
             // Last, since files of earlier versions end before them.
             out.u64(state.settings.bytes_max);
             write_record(out, &state.record);
+            out.u8(state.settings.backoff_jitter);
+            out.u8(u8::from(state.settings.missed_deadline == MissedDeadline::Drop));
             self.journal.put(Numbered::Queues, queue, 0, &out.0);
+        }
+    }
+
+    fn put_totals(&mut self, queue: u32, schedule: &mut Schedule) {
+        let Some(state) = schedule.queues.get_mut(&queue) else { return };
+        if state.totals != state.stored_totals {
+            state.stored_totals = state.totals;
+            write_totals(self.out.empty(), &state.totals);
+            self.journal.put_named(Named::Head, queue, TOTALS, &self.out.0);
         }
     }
 
@@ -194,6 +211,7 @@ impl<'d> FileRows<'d> {
 
     fn drop_queue(&mut self, queue: u32) {
         self.late.queues.remove(&queue);
+        self.late.counted.remove(&queue);
         self.late.moves.retain(|(of, _)| *of != queue);
         self.late.groups.retain(|(of, _)| *of != queue);
         self.journal.remove_queue(queue);

@@ -2,17 +2,17 @@
 
 use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
 
-use super::commit::SECRET;
+use super::commit::{SECRET, TOTALS};
 use super::journal::{Named, Numbered};
 use super::rows::{
     check_format, damaged, read_done, read_gate, read_gates, read_job, read_limits, read_move,
-    read_record, read_recurring, read_settings,
+    read_record, read_recurring, read_settings, read_totals,
 };
 use super::storage_error::failed;
 use crate::bytes_codec::ByteReader;
 use crate::error::Error;
 use crate::schedule::{EndedJob, Entry, Gate, Gates, Queue, Running, Schedule};
-use crate::{Group, QueueName};
+use crate::{Group, MissedDeadline, QueueName};
 
 /// The schedule that is in `database`.
 pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
@@ -31,6 +31,14 @@ pub(super) fn load(database: &Database) -> Result<Schedule, Error> {
         Some(())
     })?;
     each(&rows, Numbered::Queues, |number, _, row| load_queue(all, number, row))?;
+    each_named(&rows, Named::Head, |number, name, row| {
+        // The head, and rows of versions to come, are no totals.
+        if let Some(queue) = all.queues.get_mut(&number).filter(|_| name == TOTALS) {
+            queue.totals = read_totals(row)?;
+            queue.stored_totals = queue.totals;
+        }
+        Some(())
+    })?;
     each_named(&rows, Named::Groups, |number, name, row| load_group(all, number, name, row))?;
     load_jobs(&rows, all)?;
     free_slots(all);
@@ -120,6 +128,12 @@ fn load_queue(schedule: &mut Schedule, number: u32, mut row: ByteReader<'_>) -> 
         queue.settings.bytes_max = row.u64()?;
     }
     queue.record = read_record(&mut row)?;
+    if !row.0.is_empty() {
+        queue.settings.backoff_jitter = row.u8()?;
+        let is_dropped = row.flag()?;
+        queue.settings.missed_deadline =
+            if is_dropped { MissedDeadline::Drop } else { MissedDeadline::DeadLetter };
+    }
     schedule.names.insert(name, number);
     schedule.queues.insert(number, queue);
     Some(())

@@ -3,7 +3,9 @@
 //! ```text
 //!   journal     number        -> format, rows of the tables below: see `journal`
 //!   head        0, "head"     -> format, next job, next queue, last and latest time
-//!   queues      queue, 0      -> name, paused, settings, gates in use, bytes_max, version
+//!               queue, "totals" -> what the queue has counted
+//!   queues      queue, 0      -> name, paused, settings, gates in use, bytes_max, version, jitter,
+//!                                what becomes of jobs that miss their deadlines
 //!   shared      0, name       -> limit, gate in use, version
 //!   jobs        queue, id     -> what was enqueued; never changed
 //!   moves       queue, id     -> attempts, failures, due, lease; absent before the first
@@ -22,10 +24,12 @@ use tollway_core::{State, Timestamp, fixed_window, gcra, leaky_bucket, sliding_w
 
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
-use crate::job::{Backoff, NewJob, Start};
+use crate::job::{Backoff, MissedDeadline, NewJob, Start};
 use crate::schedule::{Edge, EndedJob, Entry, Gate, InFlight, JobOverrides, Running, Slots, Stage};
 use crate::versions::VersionRecord;
-use crate::{Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm, Version};
+use crate::{
+    Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm, Totals, Version,
+};
 
 /// The version of the rows.
 pub(super) const FORMAT: u32 = 2;
@@ -72,12 +76,14 @@ pub(super) fn read_settings(row: &mut ByteReader<'_>) -> Option<QueueSettings> {
         lease: row.duration()?,
         attempts_max: row.u32()?,
         backoff: read_backoff(row)?,
+        // These and `bytes_max` stand behind all else in the queue's row.
+        backoff_jitter: QueueSettings::default().backoff_jitter,
+        missed_deadline: MissedDeadline::default(),
         response_max: row.duration()?,
         key_window: row.duration()?,
         keys_max: row.u32()?,
         payload_max: row.u32()?,
         jobs_max: row.u64()?,
-        // It stands behind all else in the queue's row.
         bytes_max: QueueSettings::default().bytes_max,
         groups_max: row.u32()?,
         retention: Retention {
@@ -238,15 +244,7 @@ pub(super) fn write_job(out: &mut ByteWriter, group: &Group, entry: &Entry, payl
     out.text(group.as_str()).u8(entry.priority).u32(entry.weight);
     write_stage(out, entry);
     out.u64(entry.due_ns).time(entry.enqueued_at);
-    out.option(entry.overrides.as_deref(), |out, overrides| {
-        out.option(overrides.attempts_max, |out, attempts_max| {
-            out.u32(attempts_max);
-        });
-        out.option(overrides.backoff, write_backoff);
-        out.option(overrides.key.as_deref(), |out, key| {
-            out.text(key);
-        });
-    });
+    write_overrides(out, entry.overrides.as_deref());
     out.0.extend_from_slice(payload);
 }
 
@@ -256,13 +254,7 @@ pub(super) fn read_job<'a>(mut row: ByteReader<'a>) -> Option<(&'a str, Entry, &
     let (priority, weight) = (row.u8()?, row.u32()?);
     let stage = read_stage(&mut row)?;
     let (due_ns, enqueued_at) = (row.u64()?, row.time()?);
-    let overrides = row.option(|row| {
-        Some(Box::new(JobOverrides {
-            attempts_max: row.option(ByteReader::u32)?,
-            backoff: row.option(read_backoff)?,
-            key: row.option(|row| Some(row.text()?.into()))?,
-        }))
-    })?;
+    let overrides = read_overrides(&mut row)?;
     let entry = Entry {
         group: 0,
         weight,
@@ -276,6 +268,37 @@ pub(super) fn read_job<'a>(mut row: ByteReader<'a>) -> Option<(&'a str, Entry, &
         overrides,
     };
     Some((group, entry, row.0))
+}
+
+/// 0 if there are none, 1 in older versions, which knew no deadlines, otherwise 2.
+fn write_overrides(out: &mut ByteWriter, overrides: Option<&JobOverrides>) {
+    let Some(overrides) = overrides else {
+        out.u8(0);
+        return;
+    };
+    out.u8(2).option(overrides.attempts_max, |out, attempts_max| {
+        out.u32(attempts_max);
+    });
+    out.option(overrides.backoff, write_backoff);
+    out.option(overrides.key.as_deref(), |out, key| {
+        out.text(key);
+    });
+    out.option(overrides.deadline_ns, |out, deadline_ns| {
+        out.u64(deadline_ns);
+    });
+}
+
+fn read_overrides(row: &mut ByteReader<'_>) -> Option<Option<Box<JobOverrides>>> {
+    let version @ 0..=2 = row.u8()? else { return None };
+    if version == 0 {
+        return Some(None);
+    }
+    Some(Some(Box::new(JobOverrides {
+        attempts_max: row.option(ByteReader::u32)?,
+        backoff: row.option(read_backoff)?,
+        key: row.option(|row| Some(row.text()?.into()))?,
+        deadline_ns: if version == 2 { row.option(ByteReader::u64)? } else { None },
+    })))
 }
 
 /// Whether a job is delayed; that it runs is said by its lease.
@@ -334,6 +357,28 @@ pub(super) fn read_done(mut row: ByteReader<'_>) -> Option<EndedJob> {
     Some(EndedJob { group, entry, at, reason: String::new() })
 }
 
+pub(super) fn write_totals(out: &mut ByteWriter, totals: &Totals) {
+    let Totals { enqueued, leased, done, failed, limited, expired, dead, cancelled, missed } =
+        *totals;
+    for count in [enqueued, leased, done, failed, limited, expired, dead, cancelled, missed] {
+        out.short(count);
+    }
+}
+
+pub(super) fn read_totals(mut row: ByteReader<'_>) -> Option<Totals> {
+    Some(Totals {
+        enqueued: row.short()?,
+        leased: row.short()?,
+        done: row.short()?,
+        failed: row.short()?,
+        limited: row.short()?,
+        expired: row.short()?,
+        dead: row.short()?,
+        cancelled: row.short()?,
+        missed: row.short()?,
+    })
+}
+
 pub(super) fn write_recurring(out: &mut ByteWriter, recurring: &Recurring) {
     match &recurring.rhythm {
         Rhythm::Cron(cron) => out.u8(0).text(&cron.to_string()),
@@ -358,6 +403,8 @@ pub(super) fn read_recurring(name: &str, row: &mut ByteReader<'_>) -> Option<Rec
     let (attempts_max, backoff) = (row.option(ByteReader::u32)?, row.option(read_backoff)?);
     let payload = bytes::Bytes::copy_from_slice(row.bytes()?);
     let start = Start::Now;
-    let job = NewJob { group, payload, priority, weight, start, key: None, attempts_max, backoff };
+    let (key, deadline) = (None, None);
+    let job =
+        NewJob { group, payload, priority, weight, start, key, attempts_max, backoff, deadline };
     Some(Recurring { name: name.to_owned(), rhythm, job })
 }

@@ -1,6 +1,6 @@
 -- Enqueues what enqueue_plain.lua has left: everything, or plain jobs in groups that nobody waits in.
 
-local COUNT, TIMES = 4, 9
+local COUNT, TIMES = 4, 18
 local heaviest = jobs_now == 0 and 0 or Q.heaviest
 -- Of each group, by its number: places of odd jobs, their units beyond one each, how many are delayed;
 -- and what is found: units of all that wait beyond one each.
@@ -134,10 +134,21 @@ end
 local function put_call(from, many)
   local jobs = {}
   for n = from, from + 2 * many - 1, 2 do
-    local start, when, due = 0, 0, now
-    if starts ~= '' then start, when = read('<Bd', starts, TIMES * (n - FIRST) / 2 + 1) end
+    local start, when, limit, deadline, due = 0, 0, 0, 0, now
+    if starts ~= '' then
+      start, when, limit, deadline = read('<BdBd', starts, TIMES * (n - FIRST) / 2 + 1)
+    end
     if start == 1 then due = now + when elseif start == 2 then due = max(now, when) end
-    jobs[#jobs + 1] = { put(ARGV[n], ARGV[n + 1], due) }
+    local job = { put(ARGV[n], ARGV[n + 1], due) }
+    if limit > 0 and job[2] == 0 then
+      if limit == 1 then deadline = now + deadline end
+      call('ZADD', P .. 'y', deadline, format('%d', job[1]))
+      if not Q.deadline or deadline < Q.deadline then
+        Q.deadline = deadline
+        call('HSET', P .. 'c', 'yn', format('%d', deadline))
+      end
+    end
+    jobs[#jobs + 1] = job
   end
   return jobs
 end

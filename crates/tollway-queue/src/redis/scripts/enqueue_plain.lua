@@ -4,6 +4,7 @@
 --
 --   ARGV[3]   how many jobs each call has, 4 bytes each
 --   ARGV[4]   '' if all jobs are plain, and otherwise per job | 0 now, 1 after, 2 at 1 | when 8 |
+--             and its deadline | 0 none, 1 after, 2 at 1 | when 8 |
 --   ARGV[5..] per job its group, and the job without its times
 --
 -- Answers { frame (layout.lua), { state, units ahead of the first new job, of each group ... },

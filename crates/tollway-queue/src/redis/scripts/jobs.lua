@@ -1,6 +1,11 @@
 -- Jobs: into their groups, out of the queue, and their leases.
 
 local function job_save(id, j)
+  -- It may have missed its deadline while it ran.
+  if Q.deadline and Q.deadline > 0 then
+    Q.deadline = 0
+    call('HSET', P .. 'c', 'yn', 0)
+  end
   call('HSET', P .. 'j', id, job_head(j) .. j.text:sub(j.payload))
 end
 
@@ -164,11 +169,47 @@ do
     return #together > 0
   end
 
+  local function miss(id)
+    local text = call('HGET', P .. 'j', id)
+    call('ZREM', P .. 'y', id)
+    if not text then return end
+    local j = job_read(text)
+    local g = group_load(j.group)
+    if line_remove(g, job_place(id, j)) then
+      extra_drop(g.name, j.weight - 1)
+    elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
+      delayed_count(g, -1)
+    end
+    count('missed')
+    if Q.drops == 1 then job_forget(id, j) else bury(id, j, 'its deadline passed before it could start') end
+    group_place(g)
+  end
+
+  -- Takes out the jobs that can start no more before their deadlines; those that run may go on.
+  local function miss_deadlines()
+    local from, ids = 0, nil
+    repeat
+      ids = call('ZRANGEBYSCORE', P .. 'y', '-inf', now, 'LIMIT', from, CHUNK)
+      local leases = #ids > 0 and call('HMGET', P .. 'r', unpack(ids))
+      for n, id in ipairs(ids) do
+        if leases[n] then from = from + 1 else miss(id) end
+      end
+    until #ids < CHUNK
+    local next = call('ZRANGEBYSCORE', P .. 'y', '(' .. format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    Q.deadline = tonumber(next or (from > 0 and STUCK or nil))
+    if Q.deadline then
+      call('HSET', P .. 'c', 'yn', format('%d', Q.deadline))
+    else
+      call('HDEL', P .. 'c', 'yn')
+    end
+  end
+
   -- Does what time alone has done, before anything else is looked at or changed.
   upkeep = function()
     repeat
       local more = expire()
       Q.promote_due()
+      if Q.deadline and Q.deadline <= now then miss_deadlines() end
       if #turn_order > 0 then
         ends_save()
         heap_save()

@@ -20,12 +20,14 @@
 --                           bx: of those in x while it is there,
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed, dn: no delayed job is due before,
+--                           yn: no job that waits misses its deadline before; if any has one,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
 --   P f:<group>     LIST    id; jobs that wait for their limit, as they came (waiting_jobs.lua)
 --   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (waiting_jobs.lua)
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
 --   P ds            ZSET    group -> when its first delayed job is due
+--   P y             ZSET    id -> deadline, for every job that has one
 --   P u             HASH    group -> units of its waiting jobs beyond one each, if any
 --   P r             HASH    id -> lease, for every job that runs
 --   P l             ZSET    ids of jobs that were leased or prolonged together -> when that ends; a
@@ -65,7 +67,8 @@
 --   settings | lease 8 | attempts_max 4 | backoff first 8, max 8 | response_max 8 | key_window 8 |
 --            | keys_max 8 | payload_max 8 | jobs_max 8 | groups_max 8 | done_max 8 | done_age 8 |
 --            | dead_max 8 | dead_age 8 | limits of groups | limits of the queue | shared: 1, (1 + n) ... |
---            | bytes_max 8 (queues made by older versions have none until they are put again) |
+--            | bytes_max 8 | percent of jitter 1 | 1 if jobs that miss their deadline are dropped 1 |
+--            (queues made by older versions lack the last ones until they are put again)
 --   limits   | count 1 | (kind 1, four doubles) ... |
 --
 -- Moments and durations are whole microseconds in doubles, exact until the year 2255.
@@ -146,7 +149,7 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx', 'dn')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx', 'dn', 'yn')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
@@ -156,6 +159,8 @@ do
   local latest = tonumber(kept[5] or 0)
   if now < latest and latest - now <= LATE_MAX then now = latest end
   Q.behind, Q.due = tonumber(kept[7] or 0), tonumber(kept[11] or STUCK)
+  -- Nothing if no job has a deadline.
+  Q.deadline = tonumber(kept[12] or nil)
   if now < latest then
     Q.behind = max(Q.behind, latest)
     call('HSET', P .. 'c', 'b', format('%d', Q.behind))
@@ -175,7 +180,9 @@ do
     Q.shared[n] = s:sub(at + 1, at + length)
     at = at + 1 + length
   end
-  Q.bytes_max = at <= #s and read('<d', s, at) or 2 ^ 30
+  Q.bytes_max, Q.jitter, Q.drops = 2 ^ 30, 10, 0
+  if at <= #s then Q.bytes_max, at = read('<d', s, at) end
+  if at < #s then Q.jitter, Q.drops = read('<BB', s, at) end
   Q.bytes, Q.dead_bytes = tonumber(kept[9] or 0), tonumber(kept[10] or 0)
 end
 

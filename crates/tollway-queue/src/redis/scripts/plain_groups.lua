@@ -83,7 +83,7 @@ end
 
 -- Whether groups may be plain, and no lease has expired: only then need nothing be loaded.
 local function is_calm()
-  if not plain or is_wide then return false end
+  if not plain or is_wide or (Q.deadline and Q.deadline <= now) then return false end
   for _ = 1, 20 do
     local member = call('ZRANGEBYSCORE', P .. 'l', '-inf', now, 'LIMIT', 0, 1)[1]
     if not member then return true end

@@ -94,8 +94,8 @@ elseif what == 'peek' then
   return answer
 elseif what == 'stats' then
   local totals = call('HMGET', P .. 'c', 't_enqueued', 't_leased', 't_done', 't_failed', 't_limited',
-    't_expired', 't_dead', 't_cancelled', 'dl')
-  for n = 1, 9 do totals[n] = totals[n] or '0' end
+    't_expired', 't_dead', 't_cancelled', 't_missed', 'dl')
+  for n = 1, 10 do totals[n] = totals[n] or '0' end
   local figures = { call('HLEN', P .. 'j'), call('HLEN', P .. 'r'), call('ZCARD', P .. 'i'),
     call('ZCOUNT', P .. 'ez', '(' .. now - Q.done_age, '+inf'),
     call('ZCOUNT', P .. 'xz', '(' .. now - Q.dead_age, '+inf'), Q.paused and 1 or 0,

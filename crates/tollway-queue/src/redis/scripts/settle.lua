@@ -30,7 +30,10 @@ local function failed(id, g, j, l, retry, reason)
   end
   local first, most = Q.backoff, Q.backoff_max
   if j.backoff >= 0 then first, most = j.backoff, j.backoff_max end
-  j.due = now + min(first * 2 ^ min(j.failures - 1, 31), most)
+  local wait = min(first * 2 ^ min(j.failures - 1, 31), most)
+  -- Up to so many percent longer: jobs that failed together are tried apart.
+  local longer = Q.jitter * ((tonumber(id) % 1000 * 271 + j.failures % 1000 * 617) % 1000)
+  j.due = now + wait + floor(wait / 100000) * longer + floor(wait % 100000 * longer / 100000)
   job_save(id, j)
   call('ZADD', delays_of(g), j.due, pack('>I7', id))
   delayed_count(g, 1)

@@ -115,8 +115,9 @@ local function ends_save()
   end
   chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
+  if Q.deadline then chunked(forgotten, function(...) call('ZREM', P .. 'y', ...) end) end
   payloads.count('by', -payloads.freed)
   -- A queue without jobs forgets the heaviest, the longest and what was counted, too.
-  if #forgotten > 0 and call('HLEN', P .. 'j') == 0 then call('HDEL', P .. 'c', 'hv', 'lg', 'by') end
+  if #forgotten > 0 and call('HLEN', P .. 'j') == 0 then call('HDEL', P .. 'c', 'hv', 'lg', 'by', 'yn') end
   ended, alone, forgotten, payloads.freed = {}, {}, {}, 0
 end

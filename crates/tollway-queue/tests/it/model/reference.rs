@@ -418,7 +418,11 @@ impl Reference {
                 if !retry || job.failures >= attempts_max {
                     return self.bury(id);
                 }
-                job.due = now.after(self.settings.backoff.wait(job.failures));
+                let thousandths = (id.0 * 271 + u64::from(job.failures) * 617) % 1_000;
+                let jitter = f64::from(self.settings.backoff_jitter) * thousandths as f64 / 1e5;
+                let wait = self.settings.backoff.wait(job.failures);
+                let longer_us = (wait.as_micros() as f64 * jitter).round() as u64;
+                job.due = now.after(wait).after(Duration::from_micros(longer_us));
                 job.waits = false;
                 Settled::Waiting { from: job.due }
             }
