@@ -58,3 +58,53 @@ fn a_job_costs_three_calls_however_many_workers_wait_for_it() {
         run_one_by_one(&server, &processes[0], &queues[0], &done);
     }
 }
+
+/// How long 300 jobs took from enqueueing to their leases, in milliseconds and in order, with so
+/// many workers that wait.
+fn waits_ms(workers: usize) -> Vec<f64> {
+    let server = Server::start(Engine::Redis, &[]);
+    let process = Shared::connect(&server.url(), "herd", false);
+    let queue = queue_at(&process.backend, 0, "q");
+    process._runtime.block_on(queue.put(settings("concurrent 50"))).unwrap();
+    let (leased, heard) = std::sync::mpsc::channel();
+    let _entered = process._runtime.enter();
+    for worker in 0..workers {
+        let (queue, leased) = (queue.clone(), leased.clone());
+        process._runtime.spawn(async move {
+            let (name, patience) = (format!("w{worker}"), Duration::from_secs(600));
+            while let Ok(leases) = queue.wait_for_leases(1, &name, patience).await {
+                for lease in leases {
+                    leased.send(std::time::Instant::now()).unwrap();
+                    let done = tollway_queue::Outcome::Done { result: None };
+                    queue.settle_one(lease.token(), done).await.unwrap();
+                }
+            }
+        });
+    }
+    eventually(Duration::from_secs(60), || {
+        server.tell(&["INFO", "clients"]).contains("blocked_clients:1")
+    });
+    let wait = |one: usize| {
+        let begun = std::time::Instant::now();
+        process._runtime.block_on(queue.enqueue(job(&format!("g{}", one % 7)))).unwrap();
+        heard.recv().unwrap().duration_since(begun).as_secs_f64() * 1e3
+    };
+    let mut waits: Vec<f64> = (0..300).map(wait).collect();
+    waits.sort_by(f64::total_cmp);
+    waits
+}
+
+/// `cargo test -p tollway-queue --all-features --test it herd -- --ignored --nocapture` prints what
+/// bench/runs records.
+#[test]
+#[ignore = "measures; checks nothing"]
+#[allow(clippy::print_stdout, reason = "it prints what it measures")]
+fn time_from_enqueueing_to_the_lease() {
+    for round in 0..3 {
+        for workers in [5, 1_000] {
+            let waits = waits_ms(workers);
+            let [p50, p95] = [150, 285].map(|index| waits[index]);
+            println!("round {round}, {workers} wait: p50 {p50:.2} ms, p95 {p95:.2} ms");
+        }
+    }
+}
