@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollway_core::{Clock, Timestamp};
 
-use crate::waiting_line::{Place, Turn};
+use crate::waiting_line::{Turn, Waiter};
 use crate::{
     Author, Backend, Beat, Call, Cancelled, Changed, Described, Enqueued, Error, ErrorKind, Group,
     Job, JobId, Lease, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName,
@@ -141,12 +141,12 @@ impl Queue {
         give_up: impl Future<Output = ()>,
     ) -> Result<Vec<Lease>, Error> {
         tokio::pin!(give_up);
-        let place = self.enter_line();
+        let waiter = self.enter_line();
         loop {
             let mut turn = tokio::select! {
                 // Whoever was told that something may start asks for it: nobody else was told.
                 biased;
-                turn = self.ready_turn(&place) => turn?,
+                turn = self.ready_turn(&waiter) => turn?,
                 () = &mut give_up => return Ok(Vec::new()),
             };
             let leased = self.lease_in_turn(&mut turn, max, worker).await?;
@@ -156,14 +156,14 @@ impl Queue {
         }
     }
 
-    /// A place at the end of the line of those who wait for jobs.
-    pub(crate) fn enter_line(&self) -> Place {
-        Place::at_the_end_of(self.backend.waiting_line(&self.name))
+    /// One more who waits for jobs, last in line.
+    pub(crate) fn enter_line(&self) -> Waiter {
+        Waiter::at_the_end_of(self.backend.waiting_line(&self.name))
     }
 
     /// Waits to be first in line, and then until something may start.
-    pub(crate) async fn ready_turn(&self, place: &Place) -> Result<Turn, Error> {
-        let mut turn = place.turn().await;
+    pub(crate) async fn ready_turn(&self, waiter: &Waiter) -> Result<Turn, Error> {
+        let mut turn = waiter.turn().await;
         let ready = self.until_ready(&mut turn).await;
         if ready.is_err() {
             // Whoever is next must not rely on what this one could not listen to.

@@ -31,24 +31,24 @@ pub struct WaitingLine {
 /// The turn of whoever is first in line, and what is known then.
 pub(crate) type Turn = OwnedMutexGuard<Option<Wake>>;
 
-/// A place in the line. To drop it is to leave.
+/// One who stands in the line. To drop it is to leave.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<WaitingLine>);
+pub(crate) struct Waiter(Arc<WaitingLine>);
 
-impl Place {
+impl Waiter {
     /// Enters the line at its end.
     pub(crate) fn at_the_end_of(line: Arc<WaitingLine>) -> Self {
         line.length.fetch_add(1, Ordering::SeqCst);
         Self(line)
     }
 
-    /// Waits to be first. Once the turn is dropped, the next one is, and this place is the last.
+    /// Waits to be first. Once the turn is dropped, the next one is, and this one is last.
     pub(crate) async fn turn(&self) -> Turn {
         Arc::clone(&self.0.told).lock_owned().await
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let is_last = self.0.length.fetch_sub(1, Ordering::SeqCst) == 1;
         // Whoever has it already has come this very moment.
@@ -64,8 +64,8 @@ mod tests {
 
     const TOLD: Option<Wake> = Some(Wake { next: None, seen: 7 });
 
-    fn enter(line: &Arc<WaitingLine>) -> Place {
-        Place::at_the_end_of(Arc::clone(line))
+    fn enter(line: &Arc<WaitingLine>) -> Waiter {
+        Waiter::at_the_end_of(Arc::clone(line))
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{Task, Worker};
-use crate::waiting_line::{Place, Turn};
+use crate::waiting_line::{Turn, Waiter};
 use crate::{BATCH_MAX, Beat, Error, ErrorKind, Lease, LeaseToken, Outcome, Queue, Settled};
 
 /// What a worker did.
@@ -51,8 +51,8 @@ struct WorkLoop {
     running: HashMap<LeaseToken, Running>,
     tasks: JoinSet<(LeaseToken, bool)>,
     summary: Summary,
-    /// Where it waits for more, while it has room for more.
-    place: Option<Place>,
+    /// Itself in the line of those who wait, while it has room for more.
+    waiter: Option<Waiter>,
     /// Three times per lease time, of the shortest that was seen.
     beat_every: Duration,
     next_beat: Instant,
@@ -84,7 +84,7 @@ impl Worker {
             running: HashMap::new(),
             tasks: JoinSet::new(),
             summary: Summary::default(),
-            place: None,
+            waiter: None,
             beat_every,
             next_beat: Instant::now() + beat_every,
         };
@@ -106,11 +106,11 @@ impl WorkLoop {
     ///
     /// Dropped on shutdown: a lease granted at that very moment returns when it expires.
     async fn step(&mut self, handler: &impl Handler) -> Result<(), Error> {
-        let place = match self.place.take() {
+        let waiter = match self.waiter.take() {
             None if self.has_room() => Some(self.worker.queue.enter_line()),
-            place => place,
+            waiter => waiter,
         };
-        let turn = self.attend(place.as_ref()).await;
+        let turn = self.attend(waiter.as_ref()).await;
         let leased = match turn {
             Ok(None) => return Ok(()),
             Ok(Some(mut turn)) => {
@@ -125,11 +125,11 @@ impl WorkLoop {
             Ok(leased) => {
                 leased.leases.into_iter().for_each(|lease| self.start(lease, handler.clone()));
                 // It knows still what it was told, unless others were first meanwhile.
-                self.place = place.filter(|_| self.has_room());
+                self.waiter = waiter.filter(|_| self.has_room());
                 Ok(())
             }
             Err(error) if error.is_transient() => {
-                drop(place);
+                drop(waiter);
                 self.rest().await
             }
             Err(error) => Err(error),
@@ -140,12 +140,12 @@ impl WorkLoop {
         self.running.len() < self.worker.concurrency
     }
 
-    /// Waits until a job ends, a heartbeat is due, or (with a place in line) it may ask for more.
-    async fn attend(&mut self, place: Option<&Place>) -> Result<Option<Turn>, Error> {
+    /// Waits until a job ends, a heartbeat is due, or (standing in line) it may ask for more.
+    async fn attend(&mut self, waiter: Option<&Waiter>) -> Result<Option<Turn>, Error> {
         let queue = self.worker.queue.clone();
         let ready = async {
-            match place {
-                Some(place) => queue.ready_turn(place).await,
+            match waiter {
+                Some(waiter) => queue.ready_turn(waiter).await,
                 None => std::future::pending().await,
             }
         };
@@ -155,7 +155,7 @@ impl WorkLoop {
             tokio::select! {
                 ended = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.note(ended);
-                    if place.is_none() {
+                    if waiter.is_none() {
                         return Ok(None);
                     }
                 }
