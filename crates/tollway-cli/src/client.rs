@@ -1,5 +1,6 @@
 //! Calls to the HTTP of a running service, one at a time: over TCP, TLS or a Unix socket.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +33,30 @@ pub(crate) struct Trust {
     ca: Option<PathBuf>,
 }
 
+/// That the service answered, and will not do it.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: http::StatusCode,
+    detail: Option<String>,
+}
+
+/// Whether the service says that there is no such thing.
+pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<Refused>();
+    refused.is_some_and(|refused| refused.status == http::StatusCode::NOT_FOUND)
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.detail {
+            Some(detail) => write!(f, "{detail} ({})", self.status),
+            None => write!(f, "the service answered {}", self.status),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// Where a service listens.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
@@ -51,11 +76,17 @@ impl Client {
             roots_pem: roots.as_deref(),
             unix: unix.as_deref(),
             timeout: PATIENCE,
-            idle_max: 1,
+            // As many as work at once keep their connections.
+            idle_max: 64,
         };
         let pool = connect::pool(&options).context("--ca")?;
         let token = std::env::var("TOLLWAY_TOKEN").ok().filter(|token| !token.is_empty());
         Ok(Self { base, token, pool, runtime })
+    }
+
+    /// What a task says that calls this client.
+    pub(crate) fn block_on<T>(&self, task: impl Future<Output = T>) -> T {
+        self.runtime.block_on(task)
     }
 
     /// What the service says at `path`, which begins with a slash.
@@ -67,11 +98,21 @@ impl Client {
         self.call(Method::POST, path, body.to_string().into())
     }
 
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Result<Value> {
+        self.call(Method::PATCH, path, body.to_string().into())
+    }
+
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
         self.call(Method::DELETE, path, Bytes::new())
     }
 
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value> {
+        self.runtime.block_on(self.send(method, path, body))
+    }
+
+    /// What the service says to a request, which may be one of several under way; [`Refused`] if it
+    /// says that it will not.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Value> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
@@ -82,19 +123,15 @@ impl Client {
         let request = request
             .body(Full::new(body))
             .context("the address or the token in TOLLWAY_TOKEN cannot be sent in a request")?;
-        let (status, text) = self.runtime.block_on(async {
-            let called = tokio::time::timeout(PATIENCE, self.ask(request)).await;
-            called.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
-        })?;
+        let called = tokio::time::timeout(PATIENCE, self.ask(request)).await;
+        let (status, text) =
+            called.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
         if status.is_success() {
             // Whatever else answers there must not pass for a service with nothing to say.
             return serde_json::from_slice(&text).context("what answers there is no Tollway");
         }
         let body: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
-        match body["detail"].as_str() {
-            Some(detail) => bail!("{detail} ({status})"),
-            None => Err(anyhow!("the service answered {status}")),
-        }
+        Err(Refused { status, detail: body["detail"].as_str().map(str::to_owned) }.into())
     }
 
     async fn ask(&self, request: Request<Full<Bytes>>) -> Result<(http::StatusCode, Bytes)> {

@@ -1,6 +1,9 @@
 //! `tollway queue …`: jobs of a running service, over its HTTP.
 
+mod handler;
+mod look;
 mod watch;
+mod work;
 
 use std::io::BufRead as _;
 
@@ -27,6 +30,10 @@ pub(crate) struct Args {
     /// The service's HTTP address: host:port, https://host:port or unix:/path
     #[arg(long, global = true, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     at: String,
+
+    /// Print the service's answer as JSON
+    #[arg(long, global = true)]
+    json: bool,
 
     #[command(flatten)]
     trust: Trust,
@@ -57,6 +64,40 @@ enum Command {
         /// How many groups to show (needs the role check); 0 for none
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1_000))]
         groups: u16,
+    },
+    /// Run a program for each job: its payload on standard input, its result by the exit code
+    Work(work::Args),
+    /// Show a job
+    Show {
+        /// The queue
+        queue: QueueName,
+        /// The job
+        id: u64,
+    },
+    /// List the next jobs of a group, in the order in which they start
+    Peek(look::PeekArgs),
+    /// List dead letters and why they are dead
+    Dead {
+        /// The queue
+        queue: QueueName,
+        /// How many to list
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        max: u16,
+    },
+    /// Show the limits of a queue, or change them, or those of one group
+    Limits(look::LimitsArgs),
+    /// List recurring jobs, or make, replace or end one
+    Recurring(look::RecurringArgs),
+    /// Cancel every job of a group, or of the whole queue, that waits or is delayed
+    Purge {
+        /// The queue
+        queue: QueueName,
+        /// Only this group
+        #[arg(long, required_unless_present = "all")]
+        group: Option<String>,
+        /// Every group
+        #[arg(long, conflicts_with = "group")]
+        all: bool,
     },
     /// Stop starting jobs
     Pause {
@@ -106,21 +147,44 @@ struct EnqueueArgs {
     key: Option<String>,
 }
 
-/// The queues of a service.
-struct Client(client::Client);
+/// The queues of a service, and how answers are told.
+struct Client {
+    service: client::Client,
+    is_json: bool,
+}
 
 impl Client {
     fn get(&self, path: &str) -> Result<Value> {
-        self.0.get(&below(path))
+        self.service.get(&below(path))
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        self.0.post(&below(path), body)
+        self.service.post(&below(path), body)
+    }
+
+    fn patch(&self, path: &str, body: &Value) -> Result<Value> {
+        self.service.patch(&below(path), body)
     }
 
     fn delete(&self, path: &str) -> Result<Value> {
-        self.0.delete(&below(path))
+        self.service.delete(&below(path))
     }
+
+    /// Says `answer` as it is, or else in words.
+    fn tell(&self, answer: &Value, words: impl FnOnce(&Value) -> String) -> Result<()> {
+        say(&if self.is_json { format!("{answer}\n") } else { words(answer) })
+    }
+}
+
+/// A name or text in a path or a query.
+fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
 }
 
 fn below(path: &str) -> String {
@@ -128,8 +192,16 @@ fn below(path: &str) -> String {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let client = Client(client::Client::new(&args.at, &args.trust)?);
+    let service = client::Client::new(&args.at, &args.trust)?;
+    let client = Client { service, is_json: args.json };
     match args.command {
+        Command::Work(args) => work::run(client.service, args),
+        Command::Show { queue, id } => look::show(&client, &queue, id),
+        Command::Peek(args) => look::peek(&client, &args),
+        Command::Dead { queue, max } => look::dead(&client, &queue, max),
+        Command::Limits(args) => look::limits(&client, &args),
+        Command::Recurring(args) => look::recurring(&client, &args),
+        Command::Purge { queue, group, .. } => purge(&client, &queue, group.as_deref()),
         Command::Enqueue(args) => enqueue(&client, &args),
         Command::Watch(args) => watch::watch(&client, &args),
         Command::Drain(args) => watch::drain(&client, &args),
@@ -140,7 +212,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Resume { queue, group } => pause(&client, &queue, "resume", group),
         Command::Cancel { queue, id } => {
             let answer = client.delete(&format!("{queue}/jobs/{id}"))?;
-            say(&format!("job {id}: {}\n", word(&answer, "cancelled")))
+            client.tell(&answer, |answer| format!("job {id}: {}\n", word(answer, "cancelled")))
         }
     }
 }
@@ -166,7 +238,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     };
     if args.payload != "-" {
         let answer = client.post(&format!("{}/jobs", args.queue), &job(&args.payload))?;
-        return say(&(enqueued(&answer) + "\n"));
+        return client.tell(&answer, |answer| enqueued(answer) + "\n");
     }
     if args.key.is_some() {
         bail!("--key names one job: lines of standard input cannot share it");
@@ -190,7 +262,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
         }
     }
     count += send(client, &args.queue, &mut batch)?;
-    say(&format!("{count} jobs enqueued\n"))
+    client.tell(&json!({"enqueued": count}), |_| format!("{count} jobs enqueued\n"))
 }
 
 fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<usize> {
@@ -219,8 +291,8 @@ fn enqueued(answer: &Value) -> String {
 
 fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
     if let Some(id) = id {
-        client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
-        return say(&format!("job {id} waits again\n"));
+        let answer = client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
+        return client.tell(&answer, |_| format!("job {id} waits again\n"));
     }
     let (mut count, mut cursor) = (0, String::new());
     loop {
@@ -228,7 +300,10 @@ fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
         let page = client.get(&format!("{queue}/dead?max=1000{cursor}"))?;
         let jobs = page["jobs"].as_array().into_iter().flatten();
         let ids: Vec<u64> = jobs.filter_map(|job| job["id"].as_u64()).collect();
-        let Some(last) = ids.last() else { return say(&format!("{count} jobs wait again\n")) };
+        let Some(last) = ids.last() else {
+            let told = json!({"revived": count});
+            return client.tell(&told, |_| format!("{count} jobs wait again\n"));
+        };
         for id in &ids {
             client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
             count += 1;
@@ -239,43 +314,97 @@ fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
 
 fn pause(client: &Client, queue: &QueueName, verb: &str, group: Option<String>) -> Result<()> {
     let body = group.as_ref().map_or(json!({}), |group| json!({"group": group}));
-    client.post(&format!("{queue}/{verb}"), &body)?;
+    let answer = client.post(&format!("{queue}/{verb}"), &body)?;
     let what = group.map_or(format!("queue {queue}"), |group| format!("group {group:?}"));
-    say(&format!("{what}: {verb}d\n"))
+    client.tell(&answer, |_| format!("{what}: {verb}d\n"))
+}
+
+/// Cancels what has not begun. Jobs that start meanwhile run; those that come meanwhile may stay.
+fn purge(client: &Client, queue: &QueueName, group: Option<&str>) -> Result<()> {
+    let mut count = 0;
+    match group {
+        Some(group) => count += purge_group(client, queue, group)?,
+        None => {
+            let mut cursor = String::new();
+            loop {
+                let page = client.get(&format!("{queue}/groups?max=1000{cursor}"))?;
+                for group in page["groups"].as_array().into_iter().flatten() {
+                    let name = group["group"].as_str().unwrap_or_default();
+                    count += purge_group(client, queue, name)?;
+                }
+                let Some(next) = page["cursor"].as_str() else { break };
+                cursor = format!("&cursor={}", escaped(next));
+            }
+        }
+    }
+    client.tell(&json!({"cancelled": count}), |_| format!("{count} jobs cancelled\n"))
+}
+
+fn purge_group(client: &Client, queue: &QueueName, group: &str) -> Result<usize> {
+    let mut count = 0;
+    loop {
+        let page = client.get(&format!("{queue}/peek?max=1000&group={}", escaped(group)))?;
+        let jobs = page["jobs"].as_array().into_iter().flatten();
+        let ids: Vec<u64> = jobs.filter_map(|job| job["id"].as_u64()).collect();
+        let before = count;
+        for id in ids {
+            match client.delete(&format!("{queue}/jobs/{id}")) {
+                Ok(_) => count += 1,
+                // It has started, or somebody else was faster.
+                Err(error) if client::is_missing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if count == before {
+            return Ok(count);
+        }
+    }
 }
 
 fn stats(client: &Client, queue: &QueueName, groups: u16) -> Result<()> {
-    let figures = client.get(queue.as_str())?;
+    let mut figures = client.get(queue.as_str())?;
     let mut lines = vec![line(&figures)];
     if groups > 0 {
         let page = client.get(&format!("{queue}/groups?max={groups}"))?;
+        figures["groups_page"] = page["groups"].clone();
         let now_ms = page["now_ms"].as_u64().unwrap_or(0);
         for group in page["groups"].as_array().into_iter().flatten() {
-            let ready = match group["ready_at_ms"].as_u64() {
-                Some(at) if at > now_ms => format!("in {:.1} s", (at - now_ms) as f64 / 1_000.0),
-                Some(_) => "now".to_owned(),
-                None => "after a response".to_owned(),
-            };
             lines.push(format!(
-                "  {:<32} {:>8} waiting {:>6} delayed {:>6} running  {}{ready}",
+                "  {:<32} {:>8} waiting {:>6} delayed {:>6} running  {}",
                 word(group, "group"),
                 group["waiting"],
                 group["delayed"],
                 group["running"],
-                if group["paused"] == true { "paused, " } else { "" },
+                next_start(group, now_ms),
             ));
         }
         if page["cursor"].is_string() {
             lines.push(format!("  and more: {} groups in all", page["groups_total"]));
         }
     }
-    say(&(lines.join("\n") + "\n"))
+    client.tell(&figures, |_| lines.join("\n") + "\n")
+}
+
+/// When a group starts its next job.
+fn next_start(group: &Value, now_ms: u64) -> String {
+    if group["paused"] == true {
+        return "paused".to_owned();
+    }
+    match group["ready_at_ms"].as_u64() {
+        Some(at) if at > now_ms => format!("in {:.1} s", (at - now_ms) as f64 / 1_000.0),
+        Some(_) => "now".to_owned(),
+        None if group["waiting"] == 0 && group["delayed"] == 0 => "idle".to_owned(),
+        None => "after a response".to_owned(),
+    }
 }
 
 fn list(client: &Client) -> Result<()> {
     let answer = client.get("")?;
-    let lines: Vec<String> = answer["queues"].as_array().into_iter().flatten().map(line).collect();
-    say(&if lines.is_empty() { "no queues\n".to_owned() } else { lines.join("\n") + "\n" })
+    client.tell(&answer, |answer| {
+        let lines: Vec<String> =
+            answer["queues"].as_array().into_iter().flatten().map(line).collect();
+        if lines.is_empty() { "no queues\n".to_owned() } else { lines.join("\n") + "\n" }
+    })
 }
 
 fn line(figures: &Value) -> String {

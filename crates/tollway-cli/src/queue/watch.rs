@@ -12,7 +12,6 @@ use serde_json::Value;
 use tollway_queue::QueueName;
 
 use super::Client;
-use crate::say;
 
 /// A look costs the service a call; more of them show nothing that an eye could see.
 const EVERY_MIN: Duration = Duration::from_millis(10);
@@ -48,13 +47,15 @@ pub(super) fn watch(client: &Client, args: &Args) -> Result<()> {
     // Whatever is said next begins on a line of its own.
     screen.clear();
     let over = followed?.over;
-    say(&format!("{}: {over} jobs are over, nothing is left\n", args.queue))
+    let told = serde_json::json!({"queue": args.queue.as_str(), "over": over, "left": 0});
+    client.tell(&told, |_| format!("{}: {over} jobs are over, nothing is left\n", args.queue))
 }
 
 /// Waits, silently, until the queue is empty.
 pub(super) fn drain(client: &Client, args: &Args) -> Result<()> {
     follow(client, args, |_, _| {})?;
-    say(&format!("{}: nothing is left\n", args.queue))
+    let told = serde_json::json!({"queue": args.queue.as_str(), "left": 0});
+    client.tell(&told, |_| format!("{}: nothing is left\n", args.queue))
 }
 
 fn follow(client: &Client, args: &Args, mut show: impl FnMut(&Course, &Value)) -> Result<Course> {

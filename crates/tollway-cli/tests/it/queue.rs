@@ -1,6 +1,7 @@
 //! A queue as its users meet it: a service on a file, workers over HTTP, operators on the terminal.
 
 mod watch;
+mod work;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -1,0 +1,197 @@
+//! Jobs, dead letters, limits and recurring jobs on the terminal.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use tollway_queue::QueueName;
+
+use super::{Client, escaped, word};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct PeekArgs {
+    /// The queue
+    queue: QueueName,
+    /// The group
+    #[arg(short, long, default_value = "")]
+    group: String,
+    /// How many to list
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    max: u16,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct LimitsArgs {
+    /// The queue
+    queue: QueueName,
+    /// New limits, such as 'slots 10/10s': of every group, or of the one that --group names
+    limits: Vec<String>,
+    /// Only this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Give the group the limits of the queue again
+    #[arg(long, requires = "group", conflicts_with = "limits")]
+    reset: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RecurringArgs {
+    /// The queue
+    queue: QueueName,
+    /// The recurring job to make, replace or end [default: list all]
+    name: Option<String>,
+    /// When, as five fields of cron
+    #[arg(long, requires = "name", conflicts_with_all = ["every", "remove"])]
+    cron: Option<String>,
+    /// The IANA time zone of --cron [default: UTC]
+    #[arg(long, requires = "cron")]
+    zone: Option<String>,
+    /// When, as an interval such as 15m
+    #[arg(long, requires = "name", conflicts_with = "remove")]
+    every: Option<String>,
+    /// End it
+    #[arg(long, requires = "name")]
+    remove: bool,
+    /// The group whose limit applies
+    #[arg(short, long, default_value = "")]
+    group: String,
+    /// The payload
+    #[arg(long, default_value = "")]
+    payload: String,
+}
+
+/// `show QUEUE ID`.
+pub(super) fn show(client: &Client, queue: &QueueName, id: u64) -> Result<()> {
+    let job = client.get(&format!("{queue}/jobs/{id}"))?;
+    client.tell(&job, |job| {
+        let mut lines = vec![line(job)];
+        let fields = job.as_object().into_iter().flatten();
+        let told = ["id", "state", "group", "attempt", "reason"];
+        for (name, value) in fields.filter(|(name, _)| !told.contains(&name.as_str())) {
+            lines.push(format!("  {name:<16} {}", shown(value)));
+        }
+        lines.join("\n") + "\n"
+    })
+}
+
+/// `peek QUEUE --group GROUP`.
+pub(super) fn peek(client: &Client, args: &PeekArgs) -> Result<()> {
+    let PeekArgs { queue, group, max } = args;
+    let page = client.get(&format!("{queue}/peek?max={max}&group={}", escaped(group)))?;
+    client.tell(&page, |page| listed(page, "no job waits"))
+}
+
+/// `dead QUEUE`.
+pub(super) fn dead(client: &Client, queue: &QueueName, max: u16) -> Result<()> {
+    let page = client.get(&format!("{queue}/dead?max={max}"))?;
+    client.tell(&page, |page| listed(page, "no dead letters"))
+}
+
+fn listed(page: &Value, none: &str) -> String {
+    let lines: Vec<String> = page["jobs"].as_array().into_iter().flatten().map(line).collect();
+    if lines.is_empty() { format!("{none}\n") } else { lines.join("\n") + "\n" }
+}
+
+/// A job in a line.
+fn line(job: &Value) -> String {
+    let mut line = format!("job {}: {}", job["id"], word(job, "state"));
+    if job["group"].is_string() {
+        line += &format!(", group {:?}", job["group"].as_str().unwrap_or_default());
+    }
+    line += &format!(", attempt {}", job["attempt"]);
+    if job["reason"].is_string() {
+        line += &format!(": {}", word(job, "reason"));
+    }
+    line
+}
+
+/// A value as the terminal may show it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.escape_debug().to_string(),
+        value => value.to_string(),
+    }
+}
+
+/// `limits QUEUE [LIMIT ...]`.
+pub(super) fn limits(client: &Client, args: &LimitsArgs) -> Result<()> {
+    let LimitsArgs { queue, limits, group, reset } = args;
+    let answer = match group {
+        None if limits.is_empty() => client.get(queue.as_str())?,
+        None => client.patch(queue.as_str(), &json!({"group_limits": limits}))?,
+        Some(_) if limits.is_empty() && !reset => {
+            bail!("give limits for the group, or --reset");
+        }
+        Some(group) => {
+            let limits = if *reset { Value::Null } else { json!(limits) };
+            let answer = client
+                .post(&format!("{queue}/limits"), &json!({"group": group, "limits": limits}))?;
+            return client.tell(&answer, |answer| match answer["limits"].as_array() {
+                Some(limits) => format!("group {group:?}: {}\n", joined(limits)),
+                None => format!("group {group:?}: the limits of the queue\n"),
+            });
+        }
+    };
+    client.tell(&answer, |answer| {
+        let settings = &answer["settings"];
+        let list = |field: &str| joined(settings[field].as_array().map_or(&[][..], Vec::as_slice));
+        format!(
+            "{queue}: version {}, changed by a {}\n  every group   {}\n  the queue     {}\n  \
+             shared        {}\n",
+            answer["version"],
+            word(answer, "changed_by"),
+            list("group_limits"),
+            list("queue_limits"),
+            list("shared"),
+        )
+    })
+}
+
+fn joined(texts: &[Value]) -> String {
+    let texts: Vec<String> = texts.iter().map(shown).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+}
+
+/// `recurring QUEUE [NAME]`.
+pub(super) fn recurring(client: &Client, args: &RecurringArgs) -> Result<()> {
+    let (queue, path) = (&args.queue, format!("{}/recurring", args.queue));
+    let Some(name) = &args.name else {
+        let answer = client.get(&path)?;
+        return client.tell(&answer, |answer| {
+            let each = answer["recurring"].as_array().into_iter().flatten();
+            let lines: Vec<String> = each.map(recurring_line).collect();
+            if lines.is_empty() { "no recurring jobs\n".to_owned() } else { lines.concat() }
+        });
+    };
+    if args.remove {
+        let answer = client.delete(&format!("{path}/{}", escaped(name)))?;
+        return client.tell(&answer, |_| format!("{queue}: {name:?} is ended\n"));
+    }
+    let mut body = json!({"name": name, "job": {"group": args.group, "payload": args.payload}});
+    match (&args.cron, &args.every) {
+        (Some(cron), _) => {
+            body["cron"] = cron.as_str().into();
+            if let Some(zone) = &args.zone {
+                body["zone"] = zone.as_str().into();
+            }
+        }
+        (None, Some(every)) => {
+            let every = tollway_core::parse_duration(every)
+                .context("invalid --every: expected a duration such as 15m")?;
+            body["every_ms"] = (every.as_millis() as u64).into();
+        }
+        (None, None) => bail!("give --cron, --every or --remove"),
+    }
+    let answer = client.post(&path, &body)?;
+    client.tell(&answer, |_| format!("{queue}: {name:?} is set\n"))
+}
+
+fn recurring_line(recurring: &Value) -> String {
+    let when = match (recurring["cron"].as_str(), recurring["every_ms"].as_u64()) {
+        (Some(cron), _) => {
+            let zone = recurring["zone"].as_str().unwrap_or("UTC");
+            format!("{} ({})", cron.escape_debug(), zone.escape_debug())
+        }
+        (None, Some(every_ms)) => format!("every {:?}", std::time::Duration::from_millis(every_ms)),
+        (None, None) => "never".to_owned(),
+    };
+    format!("{:<24} {when}\n", word(recurring, "name"))
+}
