@@ -132,7 +132,7 @@ pub(super) fn limits(client: &Client, args: &LimitsArgs) -> Result<()> {
     };
     client.tell(&answer, |answer| {
         let settings = &answer["settings"];
-        let list = |field: &str| joined(settings[field].as_array().map_or(&[][..], |list| list));
+        let list = |field: &str| joined(settings[field].as_array().map_or(&[][..], Vec::as_slice));
         format!(
             "{queue}: version {}, changed by a {}\n  every group   {}\n  the queue     {}\n  \
              shared        {}\n",

@@ -254,7 +254,8 @@ impl Worker {
             Ok(ended) => ended,
             Err(why) => {
                 end(process, ended).await;
-                return Ok(self.tell_broken(lease, why).await);
+                self.tell_broken(lease, why).await;
+                return Ok(());
             }
         };
         let Args { keep_result, profile, wait, .. } = &self.args;
