@@ -12,6 +12,7 @@ pub(in crate::budget) struct Rest {
     pub(in crate::budget) dimension: u8,
     pub(in crate::budget) part: u8,
     kind: Kind,
+    doubts: bool,
     limit: u32,
     remaining: u32,
     window_ms: u32,
@@ -20,7 +21,18 @@ pub(in crate::budget) struct Rest {
     resets_ns: u64,
 }
 
-encoded!(Rest { dimension, part, kind, limit, remaining, window_ms, early_ms, at_ns, resets_ns });
+encoded!(Rest {
+    dimension,
+    part,
+    kind,
+    doubts,
+    limit,
+    remaining,
+    window_ms,
+    early_ms,
+    at_ns,
+    resets_ns,
+});
 
 impl Meter {
     /// Whether there is nothing to remember that [`Rest`] does not hold.
@@ -39,6 +51,7 @@ impl Meter {
             dimension: self.dimension,
             part: self.part,
             kind: self.kind,
+            doubts: self.doubts,
             limit: narrow(self.limit),
             remaining: narrow(least.unwrap_or(self.limit)),
             window_ms: narrow(self.window_ns.div_ceil(1_000_000)),
@@ -55,7 +68,7 @@ impl Meter {
     /// The meter that `rest` was made of, where its witnesses were one.
     pub(in crate::budget) fn wake(rest: &Rest, of: &Dimension) -> Self {
         let mut meter = Self::new(rest.dimension, rest.part, of);
-        meter.kind = rest.kind;
+        (meter.kind, meter.doubts) = (rest.kind, rest.doubts);
         meter.limit = u64::from(rest.limit);
         meter.noted_limit = meter.limit;
         meter.window_ns = u64::from(rest.window_ms) * 1_000_000;
