@@ -62,7 +62,7 @@ pub struct Embedded {
 
 #[derive(Debug)]
 enum Runner {
-    Memory(Mutex<(Schedule, MemoryRows)>),
+    Memory(Box<Mutex<(Schedule, MemoryRows)>>),
     #[cfg(feature = "redb")]
     File(file::Writer),
 }
@@ -71,7 +71,7 @@ impl Embedded {
     /// Queues that are gone with the process.
     pub fn memory() -> Self {
         let state = (Schedule::new(), MemoryRows::default());
-        let runner = Runner::Memory(Mutex::new(state));
+        let runner = Runner::Memory(Box::new(Mutex::new(state)));
         Self { runner, wakes: Arc::default(), lines: WaitingLines::default() }
     }
 

@@ -108,14 +108,8 @@ impl Inner {
         now: Timestamp,
     ) -> Result<bool, Error> {
         let mut was_there = false;
-        // What its jobs hold of limits that it shares would be held for ever. Without jobs nothing
-        // is held.
-        while !only_empty {
-            match self.query(&CONTROL, (base, now), [word("release")]).await {
-                Ok(more) if number(&more)? == 1 => {}
-                Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
-                _ => break,
-            }
+        if !only_empty {
+            self.release_shared(base, now).await?;
         }
         let mut only_empty = only_empty;
         loop {
@@ -128,6 +122,18 @@ impl Inner {
                 return Ok(was_there);
             }
             only_empty = false;
+        }
+    }
+
+    /// Gives back what a queue's jobs hold of limits that it shares: without the queue it would be
+    /// held for ever.
+    async fn release_shared(&self, base: &[u8], now: Timestamp) -> Result<(), Error> {
+        loop {
+            match self.query(&CONTROL, (base, now), [word("release")]).await {
+                Ok(more) if number(&more)? == 1 => {}
+                Err(error) if error.kind() != ErrorKind::UnknownQueue => return Err(error),
+                _ => return Ok(()),
+            }
         }
     }
 

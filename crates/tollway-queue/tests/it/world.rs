@@ -128,7 +128,7 @@ pub(crate) trait AtMoment: Backend {
         put_queue(settings: QueueSettings) -> Changed =
             Change { settings: Box::new(settings), author: Author::CALL };
         change(settings: QueueSettings, author: Author) -> Changed =
-            Change { settings: Box::new(settings), author: author };
+            Change { settings: Box::new(settings), author };
         describe() -> Described = Describe;
         remove_queue() -> bool = Remove;
         remove_empty() -> bool = RemoveEmpty;
