@@ -137,8 +137,8 @@ fn encode(out: &mut String, value: &str) {
     }
 }
 
-/// Whether no segment of a path is `.` or `..`, also for a server that takes a backslash for a slash,
-/// or leaves out what follows a semicolon.
+/// Whether no segment of a path is `.` or `..`, also for a server that takes a backslash for a
+/// slash, or leaves out what follows a semicolon.
 fn stays(path: &str) -> Result<(), String> {
     let leaves = |segment: &str| {
         let name = segment.split([';', '?', '#']).next();
