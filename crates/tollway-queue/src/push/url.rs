@@ -1,8 +1,8 @@
 //! URLs that are called, and what a job may fill in.
 //!
 //! **Invariants.** What a job fills in stays in its segment of the path, or in its value of the
-//! query: it is percent-encoded, and a path in which a segment would mean "here" or "up" is refused.
-//! Scheme, host and port come from the configuration, or from its list of origins.
+//! query: it is percent-encoded, and a path in which a segment would mean "here" or "up" is
+//! refused. Scheme, host and port come from the configuration, or from its list of origins.
 
 use http::Uri;
 
