@@ -9,9 +9,9 @@
 //!
 //! A [`Push`] is a handler for a [`crate::Worker`], whose concurrency bounds the calls at once.
 //!
-//! What an answer says of limits is read by a profile of `tollway-upstream` if the target names one,
-//! and by the fields that everybody uses otherwise. An answer that is no refusal counts too: if it
-//! says that the limit is spent, the group waits before it is refused.
+//! What an answer says of limits is read by a profile of `tollway-upstream` if the target names
+//! one, and by the fields that everybody uses otherwise. An answer that is no refusal counts too:
+//! if it says that the limit is spent, the group waits before it is refused.
 //!
 //! **Invariants.** Scheme, host and port come from the configuration, and redirects are not
 //! followed: whoever enqueues chooses among the configured origins at most. A call ends within its
@@ -80,8 +80,8 @@ impl Push {
     ///
     /// # Errors
     ///
-    /// If the URL, a header field, an origin, the profile, the certificates or the media type cannot
-    /// be used.
+    /// If the URL, a header field, an origin, the profile, the certificates or the media type
+    /// cannot be used.
     pub fn new(target: &PushTarget) -> Result<Self, Error> {
         let profile = target.profile.as_deref().map(feedback::profile).transpose()?;
         let requests = Arc::new(Requests::new(target)?);

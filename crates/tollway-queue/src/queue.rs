@@ -246,8 +246,9 @@ impl Queue {
     }
 
     /// Has the group of a running job start nothing for this long (at most
-    /// [`Outcome::LIMITED_MAX`]), because the answer to the job's call said that the limit is spent;
-    /// whether the job's lease still holds. The job itself is not touched: settle it afterwards.
+    /// [`Outcome::LIMITED_MAX`]), because the answer to the job's call said that the limit is
+    /// spent; whether the job's lease still holds. The job itself is not touched: settle it
+    /// afterwards.
     pub fn hold(&self, token: LeaseToken, wait: Duration) -> Call<bool> {
         self.call(Operation::Hold(token, wait))
     }

@@ -19,8 +19,8 @@ pub struct Stats {
     pub done: u64,
     /// What happened since the queue was made.
     pub totals: Totals,
-    /// When the oldest job that waits was enqueued. On Redis that is the oldest among the first jobs
-    /// of the groups whose turn comes next, [`Stats::OLDEST_AMONG`] at most.
+    /// When the oldest job that waits was enqueued. On Redis that is the oldest among the first
+    /// jobs of the groups whose turn comes next, [`Stats::OLDEST_AMONG`] at most.
     pub oldest: Option<Timestamp>,
     /// When the next job starts by time alone; see [`crate::Leased::next`].
     pub next: Option<Timestamp>,

@@ -126,8 +126,8 @@ impl QueueWatch {
         (waits.len() < QUEUES_MAX).then(|| Arc::clone(waits.entry(queue.to_owned()).or_default()))
     }
 
-    /// Counts how long jobs had waited that were leased just now. Only first attempts: a job that is
-    /// tried again did not wait all the time.
+    /// Counts how long jobs had waited that were leased just now. Only first attempts: a job that
+    /// is tried again did not wait all the time.
     pub(crate) fn leased<'a>(
         &self,
         queue: &str,

@@ -1,5 +1,6 @@
 //! A queue as its users meet it: a service on a file, workers over HTTP, operators on the terminal.
 
+mod push;
 mod watch;
 mod work;
 

@@ -1,7 +1,7 @@
 //! What is kept of an answer: its status, chosen header fields, and the beginning of its body.
 //!
-//! All of it is the target's text: bounded, without control characters, and without the secrets that
-//! the call was made with, should the target repeat them.
+//! All of it is the target's text: bounded, without control characters, and without the secrets
+//! that the call was made with, should the target repeat them.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, StatusCode};

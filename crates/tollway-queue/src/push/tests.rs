@@ -169,8 +169,8 @@ async fn a_request_has_the_configured_method_fields_and_body() {
 }
 
 fn own(url: &str) -> String {
-    json!({"why": "w", "target": {"url": url, "method": "PUT", "headers": {"x-a": "b"}, "body": {"n": 1}}})
-        .to_string()
+    let target = json!({"url": url, "method": "PUT", "headers": {"x-a": "b"}, "body": {"n": 1}});
+    json!({"why": "w", "target": target}).to_string()
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! URLs that are called, and what a job may fill in.
 //!
 //! **Invariants.** What a job fills in stays in its segment of the path, or in its value of the
-//! query: it is percent-encoded, and a path in which a segment would mean "here" or "up" is refused.
-//! Scheme, host and port come from the configuration, or from its list of origins.
+//! query: it is percent-encoded, and a path in which a segment would mean "here" or "up" is
+//! refused. Scheme, host and port come from the configuration, or from its list of origins.
 
 use http::Uri;
 
@@ -137,8 +137,8 @@ fn encode(out: &mut String, value: &str) {
     }
 }
 
-/// Whether no segment of a path is `.` or `..`, also for a server that takes a backslash for a slash,
-/// or leaves out what follows a semicolon.
+/// Whether no segment of a path is `.` or `..`, also for a server that takes a backslash for a
+/// slash, or leaves out what follows a semicolon.
 fn stays(path: &str) -> Result<(), String> {
     let leaves = |segment: &str| {
         let name = segment.split([';', '?', '#']).next();

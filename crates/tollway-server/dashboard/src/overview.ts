@@ -123,7 +123,7 @@ export class Overview implements View {
     tiles.waiting.set(count(sums.waiting), `${count(sums.delayed)} delayed`);
     tiles.running.set(count(sums.running), `${count(sums.queues)} ${sums.queues === 1 ? "queue" : "queues"}`);
     tiles.started.set(rate(sums.started), `${rate(sums.done)} done`);
-    tiles.oldest.set(sums.oldest_ms > 0 ? duration(sums.oldest_ms) : "none", sums.waiting > 0 ? "since it was enqueued" : "nothing waits");
+    tiles.oldest.set(sums.oldest_ms > 0 ? duration(sums.oldest_ms) : "none", sums.waiting > 0 ? "in its queue" : "nothing waits");
     tiles.dead.set(count(sums.dead), "failed for good");
     tiles.dead.element.classList.toggle("alarm", sums.dead > 0);
   }

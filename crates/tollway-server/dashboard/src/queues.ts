@@ -4,7 +4,7 @@
 import { ApiError, call, mayChange, whyNot, type Session, type Tick } from "./api";
 import { Chart } from "./chart";
 import { confirmed } from "./confirm";
-import { h, replace, table, type Child } from "./dom";
+import { h, replace, say, table, type Child } from "./dom";
 import { count, duration, rate, visible } from "./format";
 import { DeadLetters, JobCard } from "./jobs";
 import { CursorPager, Notice, type View } from "./view";
@@ -30,7 +30,10 @@ export class Queues implements View {
   readonly #queues = h("div", { id: "queue-list" });
   readonly #pager = new CursorPager(50, () => void this.#load());
   readonly #queueName = h("h3", {});
-  readonly #queueActions = h("span", { class: "buttons", id: "queue-actions" });
+  /** The same button as long as the view is there: one that is replaced loses the focus. */
+  readonly #pauseQueue = h("button", { type: "button", hidden: true, click: () => void (this.#chosen && this.#pause(this.#chosen, null)) });
+  readonly #whyNot = h("span", { class: "hint" });
+  readonly #queueActions = h("span", { class: "buttons", id: "queue-actions" }, this.#pauseQueue, this.#whyNot);
   readonly #changed = new Notice();
   readonly #depth = new Chart(h("div", { class: "chart", id: "depth-chart" }), [
     { label: "waiting", colour: "shadow", value: count },
@@ -54,6 +57,7 @@ export class Queues implements View {
   readonly #groups = h("div", { class: "card", hidden: true },
     h("div", { class: "bar" }, this.#name, this.#pager.element), this.#list);
   #queue = "";
+  #chosen: Queue | null = null;
   #asked = 0;
   #session: Session | null = null;
 
@@ -131,9 +135,11 @@ export class Queues implements View {
     if (queue.name !== this.#queue) return;
     this.#charts.hidden = false;
     replace(this.#queueName, `Queue ${visible(queue.name)}`, queue.paused && " ", queue.paused && h("span", { class: "badge bad" }, "paused"));
-    replace(this.#queueActions, mayChange(this.#session)
-      ? h("button", { type: "button", click: () => void this.#pause(queue, null) }, queue.paused ? "Resume the queue" : "Pause the queue")
-      : h("span", { class: "hint" }, whyNot(this.#session)));
+    this.#chosen = queue;
+    const isAdmin = mayChange(this.#session);
+    this.#pauseQueue.hidden = !isAdmin;
+    say(this.#pauseQueue, queue.paused ? "Resume the queue" : "Pause the queue");
+    say(this.#whyNot, isAdmin ? "" : whyNot(this.#session));
     if (past.at_ms) {
       const { at_ms, waiting = [], running = [], delayed = [], started = [], done = [], failed = [] } = past;
       this.#depth.set(at_ms, [waiting, running, delayed]);
@@ -189,7 +195,7 @@ export class Queues implements View {
     const verb = of.paused ? "Resume" : "Pause";
     const scope = of.paused
       ? `The ${count(of.waiting)} jobs that wait in it start as their limits allow.`
-      : `No job of it starts until it is resumed: ${count(of.waiting)} wait. The ${count(of.running)} that run go on.`;
+      : `No job of it starts until it is resumed: ${count(of.waiting)} wait. Those that run (${count(of.running)}) go on.`;
     await this.#change({ question: `${verb} ${what}?`, scope, verb }, () =>
       call(`/v1/queues/${encodeURIComponent(of.name)}/${verb.toLowerCase()}`, group === null ? {} : { group }), `${of.paused ? "Resumed" : "Paused"}: ${what}.`);
   }

@@ -4,13 +4,12 @@
 //! leaves the others alone. One that ends leases nothing more, and waits for its calls under way.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollway_queue::push::{Push, PushTarget};
-use tollway_queue::{Error, ErrorKind, Outcome, QueueName, Summary, Task, Worker, handler_fn};
+use tollway_queue::{Error, ErrorKind, QueueName, Summary, Task, Worker, handler_fn};
 use tower_service::Service;
 
 use super::{MAKE_AGAIN, Queues};
@@ -88,28 +87,19 @@ impl Queues {
         Ok(())
     }
 
-    /// A handler that pushes, and counts how long its jobs have waited.
-    fn counted(
-        &self,
-        mut push: Push,
-    ) -> impl Service<Task, Response = Outcome, Error = Infallible, Future: Send> + Clone + Send + 'static
-    {
-        let watch = Arc::clone(&self.watch);
-        handler_fn(move |task: Task| {
-            watch.leased(task.queue().name().as_str(), [task.lease()], task.queue().now());
-            let call = push.call(task);
-            async move { call.await.unwrap_or_else(|never| match never {}) }
-        })
-    }
-
     async fn push_jobs(
         self,
         name: QueueName,
         target: PushTarget,
-        push: Push,
+        mut push: Push,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<Summary, Error> {
-        let push = self.counted(push);
+        let watch = Arc::clone(&self.watch);
+        let push = handler_fn(move |task: Task| {
+            watch.leased(task.queue().name().as_str(), [task.lease()], task.queue().now());
+            let call = push.call(task);
+            async move { call.await.unwrap_or_else(|never| match never {}) }
+        });
         let worker = Worker::new(self.queue(name));
         let worker = worker.name("push").concurrency(target.concurrency).grace(target.timeout);
         loop {
