@@ -17,6 +17,8 @@ export interface NewJob {
   delayMs?: number;
   /** Milliseconds since the epoch. */
   startAtMs?: number;
+  /** If it cannot start for so long, it is dead, or dropped if the queue says so. */
+  startWithinMs?: number;
   /** A second job with the same key is not enqueued: with one, a call can be repeated. */
   key?: string;
   attemptsMax?: number;

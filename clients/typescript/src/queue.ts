@@ -182,6 +182,7 @@ function wireJob(job: NewJob): object {
     weight: job.weight,
     delay_ms: job.delayMs,
     start_at_ms: job.startAtMs,
+    start_within_ms: job.startWithinMs,
     key: job.key,
     attempts_max: job.attemptsMax,
     backoff_ms: job.backoffMs,

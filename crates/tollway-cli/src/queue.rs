@@ -142,6 +142,9 @@ struct EnqueueArgs {
     /// How long to wait before the job may start, such as 90s
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
+    /// Until when the job must start, from now on, such as 10m
+    #[arg(long, value_name = "DURATION")]
+    start_within: Option<String>,
     /// Idempotency key: a repeated call enqueues no second job
     #[arg(long)]
     key: Option<String>,
@@ -218,18 +221,23 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
-    let delay = args.delay.as_deref().map(tollway_core::parse_duration).transpose();
-    let delay_ms = delay
-        .context("invalid --delay: expected a duration such as 90s or 2h")?
-        .map(|delay| delay.as_millis() as u64);
+    let ms = |flag: &str, text: &Option<String>| {
+        let duration = text.as_deref().map(tollway_core::parse_duration).transpose();
+        let told = format!("invalid {flag}: expected a duration such as 90s or 2h");
+        anyhow::Ok(duration.context(told)?.map(|duration| duration.as_millis() as u64))
+    };
+    let times = [
+        ("delay_ms", ms("--delay", &args.delay)?),
+        ("start_within_ms", ms("--start-within", &args.start_within)?),
+    ];
     let job = |payload: &str| {
         let mut job = Map::new();
         job.insert("group".to_owned(), args.group.as_str().into());
         job.insert("payload".to_owned(), payload.into());
         job.insert("priority".to_owned(), args.priority.into());
         job.insert("weight".to_owned(), args.weight.into());
-        if let Some(delay_ms) = delay_ms {
-            job.insert("delay_ms".to_owned(), delay_ms.into());
+        for (field, ms) in times {
+            job.extend(ms.map(|ms| (field.to_owned(), ms.into())));
         }
         if let Some(key) = &args.key {
             job.insert("key".to_owned(), key.as_str().into());

@@ -1,11 +1,12 @@
 //! A job: what is enqueued, what a worker is given, and what becomes of it.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tollway_core::Timestamp;
+use tollway_core::{Timestamp, named_enum};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::{Group, JobId};
 
 /// A job to be enqueued.
@@ -54,14 +55,28 @@ pub enum Deadline {
     At(Timestamp),
 }
 
-/// What becomes of a job that could not start before its deadline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MissedDeadline {
-    /// It becomes a dead letter, with that for a reason.
-    #[default]
-    DeadLetter,
-    /// It is forgotten.
-    Drop,
+named_enum! {
+    /// What becomes of a job that could not start before its deadline.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum MissedDeadline {
+        /// It becomes a dead letter, with that for a reason.
+        #[default]
+        DeadLetter = "dead-letter",
+        /// It is forgotten.
+        Drop = "drop",
+    }
+}
+
+impl FromStr for MissedDeadline {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let known = Self::ALL.into_iter().find(|it| it.name() == name);
+        known.ok_or_else(|| {
+            let message = format!("unknown missed_deadline {name:?}: expected dead-letter or drop");
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
 }
 
 /// When a job may start, its limit permitting.

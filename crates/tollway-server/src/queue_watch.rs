@@ -253,7 +253,7 @@ impl QueueWatch {
     }
 }
 
-fn events(totals: &Totals) -> [(&'static str, u64); 8] {
+fn events(totals: &Totals) -> [(&'static str, u64); 9] {
     [
         ("enqueued", totals.enqueued),
         ("leased", totals.leased),
@@ -263,6 +263,7 @@ fn events(totals: &Totals) -> [(&'static str, u64); 8] {
         ("expired", totals.expired),
         ("dead", totals.dead),
         ("cancelled", totals.cancelled),
+        ("missed", totals.missed),
     ]
 }
 

@@ -70,6 +70,8 @@ class NewJob:
     delay: Optional[float] = None
     start_at: Optional[float] = None
     """Seconds since the epoch, as ``time.time()`` has them."""
+    start_within: Optional[float] = None
+    """If it cannot start for so long, it is dead, or dropped if the queue says so."""
     key: Optional[str] = None
     """A second job with the same key is not enqueued: with one, a call can be repeated."""
     attempts_max: Optional[int] = None
@@ -83,6 +85,7 @@ class NewJob:
             "weight": self.weight,
             "delay_ms": _ms(self.delay),
             "start_at_ms": _ms(self.start_at),
+            "start_within_ms": _ms(self.start_within),
             "key": self.key,
             "attempts_max": self.attempts_max,
             "backoff_ms": _ms(self.backoff),

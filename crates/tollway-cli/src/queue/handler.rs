@@ -12,7 +12,6 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};

@@ -99,6 +99,27 @@ fn a_killed_service_has_lost_nothing_that_it_acknowledged() {
 }
 
 #[test]
+fn a_job_that_could_not_start_in_time_is_dead_and_says_why() {
+    let folder = Folder::new("queue-deadline");
+    let served = serve(&folder);
+    let at = served.http.to_string();
+    for payload in ["one", "two"] {
+        succeed(&["queue", "enqueue", "roles", payload, "--at", &at]);
+    }
+    assert_eq!(lease(&served).len(), 2, "both slots are taken for an hour");
+    succeed(&["queue", "enqueue", "roles", "late", "--start-within", "1ms", "--at", &at]);
+    let dead = || lease(&served).is_empty() && get(&served, "").1["dead"] == 1;
+    eventually(PATIENCE, dead);
+    assert_eq!(get(&served, "").1["totals"]["missed"], 1);
+    let (_, letters) = get(&served, "/dead");
+    assert!(letters.to_string().contains("deadline"), "{letters}");
+    let both = json!({"payload": 1, "start_within_ms": 1, "start_before_ms": 1});
+    let (status, problem) = post(&served, "jobs", &both);
+    let told = problem["detail"].as_str().unwrap_or_default();
+    assert!(status == 400 && told.contains("start_within_ms or start_before_ms"), "{problem}");
+}
+
+#[test]
 fn a_service_does_not_start_on_a_file_that_is_no_queue_and_leaves_it_alone() {
     let folder = Folder::new("queue-garbage");
     let store = folder.file("queue.redb", "this is somebody's letter\n");

@@ -119,6 +119,8 @@ fn read_settings(table: &Table<'_>, settings: &mut QueueSettings) {
     table.set("attempts", &mut settings.attempts_max, ConfigValue::number);
     table.set("backoff", &mut settings.backoff.first, ConfigValue::duration);
     table.set("backoff_max", &mut settings.backoff.max, ConfigValue::duration);
+    table.set("backoff_jitter", &mut settings.backoff_jitter, ConfigValue::number);
+    table.set("missed_deadline", &mut settings.missed_deadline, ConfigValue::parsed);
     table.set("response_max", &mut settings.response_max, ConfigValue::duration);
     table.set("key_window", &mut settings.key_window, ConfigValue::duration);
     table.set("keys_max", &mut settings.keys_max, ConfigValue::number);
@@ -167,6 +169,8 @@ pub(crate) fn settings_json(settings: &QueueSettings) -> serde_json::Value {
         "attempts": settings.attempts_max,
         "backoff": duration(settings.backoff.first),
         "backoff_max": duration(settings.backoff.max),
+        "backoff_jitter": settings.backoff_jitter,
+        "missed_deadline": settings.missed_deadline.name(),
         "response_max": duration(settings.response_max),
         "key_window": duration(settings.key_window),
         "keys_max": settings.keys_max,
@@ -225,7 +229,7 @@ fn calendar(place: &ConfigValue<'_>, zone: Option<&str>) -> Result<Rhythm, Confi
 #[cfg(test)]
 mod tests {
     use tollway_queue::push::{FieldText, Keep, PushBody, PushTarget, Secret};
-    use tollway_queue::{Backoff, Retention};
+    use tollway_queue::{Backoff, MissedDeadline, Retention};
 
     use super::*;
     use crate::config::{Config, Overrides};
@@ -252,6 +256,8 @@ mod tests {
         attempts = 6
         backoff = "2s"
         backoff_max = "3m"
+        backoff_jitter = 25
+        missed_deadline = "drop"
         response_max = "7s"
         key_window = "4h"
         keys_max = 11
@@ -306,6 +312,8 @@ mod tests {
             lease: Duration::from_secs(31),
             attempts_max: 6,
             backoff: Backoff { first: Duration::from_secs(2), max: Duration::from_secs(180) },
+            backoff_jitter: 25,
+            missed_deadline: MissedDeadline::Drop,
             response_max: Duration::from_secs(7),
             key_window: Duration::from_secs(4 * 3_600),
             keys_max: 11,

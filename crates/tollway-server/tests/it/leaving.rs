@@ -84,7 +84,8 @@ fn reset(stream: TcpStream) {
 fn a_worker_that_has_left_while_it_waits_is_given_no_job() {
     let (running, _runtime) = start();
     let mut http = Http::connect(running.http);
-    let leave: [(&str, fn(TcpStream)); 2] = [("closed", drop), ("reset", reset)];
+    type Leave = fn(TcpStream);
+    let leave: [(&str, Leave); 2] = [("closed", drop), ("reset", reset)];
     // Read by hand, and by hyper.
     for fields in ["", "connection: close\r\n"] {
         for (how, leave) in leave {

@@ -146,8 +146,9 @@ async fn answers_in_any_order_cost_no_refusal() {
 fn deletions(count: usize) -> Vec<Asked> {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let hour_ago = since_epoch.as_millis() as u64 - 1_420_070_400_000 - 3_600_000;
-    let id =
-        |number: usize| if number % 2 == 0 { (hour_ago << 22) + number as u64 } else { 1 << 22 };
+    let id = |number: usize| {
+        if number.is_multiple_of(2) { (hour_ago << 22) + number as u64 } else { 1 << 22 }
+    };
     let path = |number: usize| format!("/api/v10/channels/100/messages/{}", id(number));
     (0..count).map(|number| (reqwest::Method::DELETE, path(number), json!({}))).collect()
 }

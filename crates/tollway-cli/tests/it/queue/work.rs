@@ -54,8 +54,8 @@ impl Work {
 
     /// A worker, whose complaints are in the folder.
     fn start(&self, arguments: &[&str]) -> Child {
-        let errors = OpenOptions::new().create(true).append(true);
-        let errors = errors.clone().open(self.folder.0.join("errors")).unwrap();
+        let place = self.folder.0.join("errors");
+        let errors = OpenOptions::new().create(true).append(true).open(place).unwrap();
         self.command(arguments).stderr(errors).spawn().unwrap()
     }
 

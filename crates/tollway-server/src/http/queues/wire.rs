@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Backoff, Counts, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job, JobState, Lease,
-    LeaseToken, NewJob, Queue, Start, Stats,
+    Backoff, Counts, Deadline, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job,
+    JobState, Lease, LeaseToken, NewJob, Queue, Start, Stats,
 };
 
 use super::super::problem::Trouble;
@@ -35,6 +35,8 @@ pub(super) struct JobBody<'a> {
     weight: Option<u32>,
     delay_ms: Option<u64>,
     start_at_ms: Option<u64>,
+    start_within_ms: Option<u64>,
+    start_before_ms: Option<u64>,
     key: Option<String>,
     attempts_max: Option<u32>,
     backoff_ms: Option<u64>,
@@ -51,8 +53,16 @@ impl JobBody<'_> {
         job.start = match (self.delay_ms, self.start_at_ms) {
             (None, None) => Start::Now,
             (Some(delay), None) => Start::After(Duration::from_millis(delay)),
-            (None, Some(at)) => Start::At(moment(at)?),
+            (None, Some(at)) => Start::At(moment(at, "start_at_ms")?),
             (Some(_), Some(_)) => return Err(invalid("give delay_ms or start_at_ms, not both")),
+        };
+        job.deadline = match (self.start_within_ms, self.start_before_ms) {
+            (None, None) => None,
+            (Some(within), None) => Some(Deadline::After(Duration::from_millis(within))),
+            (None, Some(at)) => Some(Deadline::At(moment(at, "start_before_ms")?)),
+            (Some(_), Some(_)) => {
+                return Err(invalid("give start_within_ms or start_before_ms, not both"));
+            }
         };
         job.key = self.key;
         job.attempts_max = self.attempts_max;
@@ -140,8 +150,9 @@ pub(super) fn lost_lease(token: LeaseToken) -> Trouble {
 }
 
 /// A moment in milliseconds since the epoch.
-fn moment(ms: u64) -> Result<Timestamp, Error> {
-    let ns = ms.checked_mul(1_000_000).ok_or_else(|| invalid("start_at_ms is too far"))?;
+fn moment(ms: u64, field: &str) -> Result<Timestamp, Error> {
+    let too_far = || invalid(&format!("{field} is too far"));
+    let ns = ms.checked_mul(1_000_000).ok_or_else(too_far)?;
     Ok(Timestamp::from_nanos(ns))
 }
 
@@ -259,7 +270,7 @@ pub(super) fn stats(name: &str, stats: &Stats, now: Timestamp) -> Value {
         "totals": {
             "enqueued": totals.enqueued, "leased": totals.leased, "done": totals.done,
             "failed": totals.failed, "limited": totals.limited, "expired": totals.expired,
-            "dead": totals.dead, "cancelled": totals.cancelled,
+            "dead": totals.dead, "cancelled": totals.cancelled, "missed": totals.missed,
         },
     });
     if let (Value::Object(object), Value::Object(rest)) = (&mut value, rest) {
