@@ -81,7 +81,8 @@ enum Command {
         /// The queue
         queue: QueueName,
         /// How many to list
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        #[arg(long, default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
         max: u16,
     },
     /// Show the limits of a queue, or change them, or those of one group

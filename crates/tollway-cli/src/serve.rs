@@ -208,8 +208,8 @@ async fn serve(args: Args) -> Result<()> {
     ended.snapshot.context("the last snapshot")
 }
 
-/// The queues that are configured, their jobs being pushed. Without any there is room for those that
-/// a reload or a call makes.
+/// The queues that are configured, their jobs being pushed. Without any there is room for those
+/// that a reload or a call makes.
 pub(crate) async fn queues(plan: &QueuePlan, start_without: bool) -> Result<Queues> {
     // The URL may hold a password: it is not repeated.
     let backend =

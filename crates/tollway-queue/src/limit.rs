@@ -33,7 +33,8 @@ pub enum Limit {
     },
     /// `units` per window. Windows are aligned to the epoch until a refused call was told to wait:
     /// the end of its wait is an edge of the upstream's windows, and of the group's from then on. A
-    /// call that is in flight across an edge counts on both sides. For upstreams with fixed windows.
+    /// call that is in flight across an edge counts on both sides. For upstreams with fixed
+    /// windows.
     Window {
         /// How many.
         units: u32,

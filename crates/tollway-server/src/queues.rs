@@ -301,8 +301,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Offers the store what the files say; `is_edited` tells of which sections it is known that they
-    /// were edited.
+    /// Offers the store what the files say; `is_edited` tells of which sections it is known that
+    /// they were edited.
     async fn offer(
         &self,
         plan: &QueuePlan,

@@ -2,10 +2,11 @@
 //! likewise.
 //!
 //! Rules are reloaded (policies, descriptors, lists, shadow mode), and so are queues, limits that
-//! they share, where their jobs are pushed to, tokens, certificates and their keys. Where to listen, limits on connections, whether TLS is spoken at all and whether
-//! a token is needed no more belong to the process and need a restart; of these, what concerns TLS
-//! and tokens is told. States live in the store under their policy's identity, so a policy that is
-//! the same after a reload goes on where it was.
+//! they share, where their jobs are pushed to, tokens, certificates and their keys. Where to
+//! listen, limits on connections, whether TLS is spoken at all and whether a token is needed no
+//! more belong to the process and need a restart; of these, what concerns TLS and tokens is told.
+//! States live in the store under their policy's identity, so a policy that is the same after a
+//! reload goes on where it was.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;

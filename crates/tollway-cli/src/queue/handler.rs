@@ -178,8 +178,8 @@ fn pass_on(stream: &mut impl std::io::Write, bytes: &[u8]) {
 }
 
 impl Ended {
-    /// The path that tells the service what came of the job, and the body beside the token; `wait_ms`
-    /// is how long a group waits if no header field says it.
+    /// The path that tells the service what came of the job, and the body beside the token;
+    /// `wait_ms` is how long a group waits if no header field says it.
     pub(super) fn report(
         &self,
         keep_result: bool,

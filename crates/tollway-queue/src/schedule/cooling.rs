@@ -10,8 +10,9 @@
 //! before an edge is counted before it, and free at it. Where the edge lies is known as well as a
 //! refused call could tell: its wait ends at the edge, and began between dispatch and answer. So
 //! what was answered before `early` is free at `late`, and what was answered in between, or later,
-//! counts in the next window too. Waits that contradict each other come from no fixed windows: units
-//! are free a window after their answer then, which is safe for all that count so many per window.
+//! counts in the next window too. Waits that contradict each other come from no fixed windows:
+//! units are free a window after their answer then, which is safe for all that count so many per
+//! window.
 
 use std::time::Duration;
 

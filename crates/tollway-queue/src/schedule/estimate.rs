@@ -109,7 +109,8 @@ fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
     match (gate, limit) {
         (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, position),
         (Gate::Answered(state, in_flight), Limit::Answered(algorithm)) => {
-            // What is in flight may be counted first, and each round is charged when it is answered.
+            // What is in flight may be counted first, and each round is charged when it is
+            // answered.
             let ahead = position.ahead + in_flight.units();
             let wait = policy_wait(algorithm, state, &Position { ahead, ..*position });
             let rounds = 1 + ahead / capacity(algorithm).max(1);

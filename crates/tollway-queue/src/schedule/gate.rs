@@ -215,7 +215,8 @@ impl Gate {
 
     /// From when on this gate says nothing; `None` while something is in flight.
     pub(crate) fn vacant_at(&self, limit: &Limit) -> Option<Timestamp> {
-        // By the edge that was told, though it may be too old to count: it is remembered until then.
+        // By the edge that was told, though it may be too old to count: it is remembered until
+        // then.
         if let Some((slots, _, cooling)) = self.slots(limit, Timestamp::MIN) {
             let Self::Window(_, Some(edge)) = self else { return slots.vacant_at(cooling) };
             return Some(slots.vacant_at(cooling)?.max(edge.late.after(EDGE_KEPT)));

@@ -2,7 +2,8 @@
 //!
 //! Groups take turns. Before the job that is third in its group, the two before it start, and of
 //! every other group at most three: the sum over groups of `min(jobs, 3)`. How many groups have
-//! more than `n` jobs changes for one `n` when a job comes or goes, so the sums cost nothing to keep.
+//! more than `n` jobs changes for one `n` when a job comes or goes, so the sums cost nothing to
+//! keep.
 
 /// How many jobs the groups of a queue have, longest lines left out.
 #[derive(Debug, Default)]

@@ -85,7 +85,8 @@ fn shared_limit(place: &ConfigValue<'_>) -> Result<Option<PlannedLimit>, ConfigE
     Ok(name.zip(limit).map(|(name, limit)| PlannedLimit { name, limit, digest }))
 }
 
-/// Says nothing, and makes a section another text: so that one that was given before is taken again.
+/// Says nothing, and makes a section another text: so that one that was given before is taken
+/// again.
 const REVISION: &str = "revision";
 
 fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {

@@ -245,9 +245,9 @@ fn stream(events: dashboard::Events) -> http::Response<Body> {
     response
 }
 
-/// A stream of which some bytes have been read already. It is shared, never at the same moment, by
-/// hyper, which does not read while it waits for an answer, and by whoever looks meanwhile whether
-/// the client is still there.
+/// A stream of which some bytes have been read already. Hyper reads it, but not while it waits for
+/// an answer; meanwhile another part looks whether the client is still there. So the two share it,
+/// and never use it at the same moment.
 struct Rewound<S>(Rc<RefCell<Rewinding<S>>>);
 
 struct Rewinding<S> {

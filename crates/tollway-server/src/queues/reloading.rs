@@ -1,8 +1,9 @@
 //! Reloading: what the files say of queues now, put in force beside the jobs that run.
 //!
-//! Reading files takes no call of the store; what they say is offered to it by a task, once a second
-//! until it is taken, and what is not taken yet is told. A queue that is removed from the files stays
-//! with its jobs, as it does if the service starts without it: nobody must lose jobs by an edit.
+//! Reading files takes no call of the store; what they say is offered to it by a task, once a
+//! second until it is taken, and what is not taken yet is told. A queue that is removed from the
+//! files stays with its jobs, as it does if the service starts without it: nobody must lose jobs by
+//! an edit.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What workers ask: leases, heartbeats, progress, and what came of a job.
 //!
 //! A lease call waits for its first job for up to `wait_ms`, asleep until something may start, or
-//! until the service stops or the client leaves. What was granted to a client that has left is given
-//! back at once, uncharged; what it leaves with is free again when the lease expires.
+//! until the service stops or the client leaves. What was granted to a client that has left is
+//! given back at once, uncharged; what it leaves with is free again when the lease expires.
 
 use std::time::Duration;
 

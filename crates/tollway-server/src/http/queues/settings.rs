@@ -1,8 +1,8 @@
 //! Settings: queues and shared limits made, changed and removed while everything runs.
 //!
-//! Bodies are in the words of the file. `version` in a body, if it is there, is the one that is to be
-//! changed: who has read settings and writes them back overwrites nobody's. Each change is logged,
-//! and needs a token, whoever may ask otherwise.
+//! Bodies are in the words of the file. `version` in a body, if it is there, is the one that is to
+//! be changed: who has read settings and writes them back overwrites nobody's. Each change is
+//! logged, and needs a token, whoever may ask otherwise.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
