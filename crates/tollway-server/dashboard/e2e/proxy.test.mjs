@@ -20,7 +20,6 @@ after(async () => {
   await browser?.close();
   await upstream?.stop();
 });
-});
 
 const look = (options = {}) => open(browser, { url: `http://${upstream.admin}` }, { hash: "admin/", ...options });
 const row = (page, channel) => page.locator("#buckets tbody tr").filter({ hasText: `owned=1> ${channel}` });

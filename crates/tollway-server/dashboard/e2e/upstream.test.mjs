@@ -22,7 +22,6 @@ after(async () => {
   service?.dispose();
   await upstream?.stop();
 });
-});
 
 const row = (page, name) => page.locator("#bucket-list tbody tr").filter({ has: page.getByText(new RegExp(`${name}$`)) });
 
