@@ -80,7 +80,7 @@ test("an upstream that is gone is said, and a proxy that is gone too", async () 
   const { page } = await look();
   await isLive(page);
   await upstream.fake.stop();
-  const dead = await fetch(`http://127.0.0.1:${listen}/api/v10/gateway`, { headers: { "x-tollway-deadline": "0.2" } });
+  const dead = await fetch(`http://${upstream.listen}/api/v10/gateway`, { headers: { "x-tollway-deadline": "0.2" } });
   assert.ok(dead.status >= 500);
   await page.locator("#figures .alarm").filter({ hasText: "Upstream" }).waitFor();
   await hasText(page, "#changes", "upstream down");
