@@ -90,8 +90,9 @@ impl Budgets {
     pub(crate) fn write_group(&self, out: &mut Writer) {
         (self.event, self.ids).write(out);
         self.skew.write(out);
-        let names: Vec<(Box<str>, Box<str>)> =
-            self.names.iter().map(|(shape, hash)| (shape.into(), hash.into())).collect();
+        let names =
+            self.names.iter().map(|(shape, hash, since)| ((shape.into(), hash.into()), since));
+        let names: Vec<((Box<str>, Box<str>), u64)> = names.collect();
         names[names.len().saturating_sub(NAMES_MAX)..].to_vec().write(out);
         let slots: Vec<u32> = self.occupied().collect();
         slots.len().write(out);
@@ -124,8 +125,8 @@ impl Budgets {
     ) -> Option<()> {
         (self.event, self.ids) = Encoded::read(from)?;
         self.skew = Encoded::read(from)?;
-        for (shape, hash) in Vec::<(Box<str>, Box<str>)>::read(from)? {
-            self.names.learn(&shape, &hash);
+        for ((shape, hash), since) in Vec::<((Box<str>, Box<str>), u64)>::read(from)? {
+            self.names.learn(&shape, &hash, since);
         }
         for _ in 0..usize::read(from)? {
             self.table.put(Encoded::read(from)?)?;
@@ -237,7 +238,7 @@ impl Budgets {
     /// Remembers what the upstream calls the bucket of a route, if nothing is known yet.
     pub(crate) fn hint(&mut self, route: &Route, hash: &str) {
         if !self.names.knows(route) {
-            self.names.learn(route.shape(), hash);
+            self.names.learn(route.shape(), hash, 0);
         }
     }
 

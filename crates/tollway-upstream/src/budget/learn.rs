@@ -34,7 +34,7 @@ impl Budgets {
             self.flights.remove(&ticket.0);
             return;
         };
-        let slot = self.identify(&flight, observation, now).unwrap_or(claimed);
+        let slot = self.identify(ticket, &flight, observation, now).unwrap_or(claimed);
         let knew = self.knowledge(slot);
         // Moving to another bucket may have moved it to another sub-limit.
         let flight = self.flights.remove(&ticket.0).unwrap_or(flight);
@@ -89,6 +89,7 @@ impl Budgets {
     /// The bucket that counted the request, by the upstream's own name for it.
     fn identify(
         &mut self,
+        ticket: Ticket,
         flight: &InFlight,
         observation: &Observation,
         now: Timestamp,
@@ -100,8 +101,12 @@ impl Budgets {
             return Some(from);
         }
         let to = self.table.entry(&name, now)?;
-        self.names.learn(flight.route.shape(), hash);
-        self.move_route(from, to, &flight.route);
+        if self.names.is_outdated(&flight.route, hash, flight.event) {
+            self.move_flight(ticket.0, from, to);
+        } else {
+            self.names.learn(flight.route.shape(), hash, self.event);
+            self.move_route(from, to, &flight.route);
+        }
         Some(to)
     }
 

@@ -18,8 +18,15 @@ const ROUTES_MAX: usize = 16_384;
 /// The upstream's names of buckets, by route (the fleet's and this process's alike).
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    hashes: HashMap<Box<str>, Arc<str>>,
+    hashes: HashMap<Box<str>, Known>,
     share: Share,
+}
+
+/// A name, and the event at which it was learned.
+#[derive(Debug)]
+struct Known {
+    hash: Arc<str>,
+    since: u64,
 }
 
 impl Names {
@@ -31,7 +38,7 @@ impl Names {
     /// The name of the bucket that a request to `route` is counted in, as far as is known.
     pub(super) fn bucket<'a>(&'a self, route: &'a Route) -> Cow<'a, str> {
         match (self.hashes.get(route.shape()), route.class()) {
-            (Some(hash), _) => with_major(hash, route),
+            (Some(known), _) => with_major(&known.hash, route),
             (None, Some(class)) => with_major(class, route),
             (None, None) => with_major(route.name(), route),
         }
@@ -47,10 +54,19 @@ impl Names {
         self.hashes.contains_key(route.shape())
     }
 
-    /// All that are known, in order.
+    /// Whether another name than `hash` was learned after the request of that event had left. Then
+    /// nobody knows which of the two is newer, and going back to the old one would forget what the
+    /// new one's bucket has counted.
+    pub(super) fn is_outdated(&self, route: &Route, hash: &str, event: u64) -> bool {
+        let known = self.hashes.get(route.shape());
+        known.is_some_and(|known| *known.hash != *hash && event < known.since)
+    }
+
+    /// All that are known and when they were learned, in order.
     #[cfg(feature = "redis")]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut all: Vec<_> = self.hashes.iter().map(|(shape, hash)| (&**shape, &**hash)).collect();
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        let all = self.hashes.iter().map(|(shape, known)| (&**shape, &*known.hash, known.since));
+        let mut all: Vec<_> = all.collect();
         all.sort_unstable();
         all.into_iter()
     }
@@ -58,20 +74,21 @@ impl Names {
     /// The upstream's name of the bucket of the route of that shape.
     #[cfg(feature = "redis")]
     pub(crate) fn get(&self, shape: &str) -> Option<&Arc<str>> {
-        self.hashes.get(shape)
+        self.hashes.get(shape).map(|known| &known.hash)
     }
 
-    /// Remembers the upstream's name of a route's bucket; whether that is news.
-    pub(crate) fn learn(&mut self, shape: &str, hash: &str) -> bool {
+    /// Remembers the upstream's name of a route's bucket, learned at the event `since`; whether that
+    /// is news.
+    pub(crate) fn learn(&mut self, shape: &str, hash: &str, since: u64) -> bool {
         let known = self.hashes.get(shape);
         let is_full = known.is_none() && self.hashes.len() >= ROUTES_MAX;
-        if is_full || known.is_some_and(|known| **known == *hash) {
+        if is_full || known.is_some_and(|known| *known.hash == *hash) {
             return false;
         }
         if known.is_none() && !self.share.grow() {
             return false;
         }
-        self.hashes.insert(shape.into(), hash.into());
+        self.hashes.insert(shape.into(), Known { hash: hash.into(), since });
         true
     }
 }
@@ -85,8 +102,8 @@ pub(super) struct RoutesByName<'a>(HashMap<&'a str, BTreeSet<&'a str>>);
 impl Names {
     pub(super) fn by_name(&self) -> RoutesByName<'_> {
         let mut routes: HashMap<&str, BTreeSet<&str>> = HashMap::new();
-        for (shape, hash) in &self.hashes {
-            let known = routes.entry(hash).or_default();
+        for (shape, Known { hash, .. }) in &self.hashes {
+            let known = routes.entry(&**hash).or_default();
             known.insert(shape);
             if known.len() > SHOWN_MAX {
                 known.pop_last();

@@ -33,7 +33,7 @@ impl SharedNames {
 
     /// Remembers a name; whether it is news.
     pub(super) fn learn(&self, template: &str, name: &str) -> bool {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).learn(template, name)
+        self.0.write().unwrap_or_else(PoisonError::into_inner).learn(template, name, 0)
     }
 
     /// Tells the others, now and those who come later.

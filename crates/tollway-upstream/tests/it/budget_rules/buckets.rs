@@ -77,6 +77,31 @@ fn a_hash_that_changes_takes_the_route_with_it() {
 }
 
 #[test]
+fn a_late_answer_under_the_old_name_does_not_bring_the_route_back() {
+    let mut desk = Desk::discord();
+    let first = desk.go(MESSAGES);
+    desk.answer(first, 200, &fields("old", "5", "4", "0.100"));
+    desk.pass(102);
+    // The name changes while five are on their way: two are counted before it does.
+    let flying: Vec<_> = (0..5).map(|_| desk.go(MESSAGES)).collect();
+    let waiters: Vec<_> = (0..5).map(|_| desk.wait(MESSAGES)).collect();
+    let answers =
+        [("old", "4", 0), ("new", "2", 2), ("new", "1", 3), ("new", "0", 4), ("old", "3", 1)];
+    for (name, left, index) in answers {
+        desk.answer(flying[index], 200, &fields(name, "5", left, "1.000"));
+        assert!(desk.look().is_empty(), "{name} {left}: all five are spent");
+    }
+    desk.pass(1_002);
+    assert_eq!(desk.look(), waiters);
+    // An answer to a request that left since is newer for certain.
+    let again = desk.ticket_of(waiters[0]);
+    desk.answer(again, 200, &fields("old", "9", "8", "1.000"));
+    let view = desk.budgets.buckets(0, 10, desk.now);
+    let old = view.buckets.iter().find(|bucket| bucket.id == "old 1").expect("it is there");
+    assert_eq!(old.in_flight, 4, "the others have moved with the route");
+}
+
+#[test]
 fn an_unlocked_bucket_sends_a_probe() {
     let mut desk = Desk::discord();
     let probe = desk.go(MESSAGES);
