@@ -334,9 +334,11 @@ impl Client {
     /// Notes what an answer to a command that was sent at `began` says of the server.
     fn noted(&self, began: Instant, answer: Result<Value, Failure>) -> Result<Value, Failure> {
         match &answer {
-            Ok(_) => self.outage.answered(self.settings.answer_proves),
+            Ok(_) => self.outage.answered_to(began, self.settings.answer_proves),
             // It is there, and runs what it is sent.
-            Err(failure) if self.is_of_caller(failure) => self.outage.answered(Proof::Read),
+            Err(failure) if self.is_of_caller(failure) => {
+                self.outage.answered_to(began, Proof::Read);
+            }
             Err(failure) => {
                 self.outage.note_failure(began, failure);
                 self.settings.failures.fetch_add(1, Ordering::Relaxed);

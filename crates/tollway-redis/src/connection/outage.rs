@@ -32,8 +32,10 @@ pub struct OutageRecord(Mutex<Record>);
 struct Record {
     since: Option<Instant>,
     last: Option<Instant>,
-    /// When the server last decided something.
+    /// When the last attempt began that the server decided.
     decided: Option<Instant>,
+    /// When the last attempt that failed began.
+    failed_began: Option<Instant>,
     /// Whether the server answered, and refused to write.
     refuses_writes: bool,
     reason: Arc<str>,
@@ -91,6 +93,7 @@ impl OutageRecord {
         }
         record.since.get_or_insert(now);
         record.last = Some(now);
+        record.failed_began = record.failed_began.max(Some(began));
         record.refuses_writes |= refuses_writes;
         if let Some(reason) = reason
             && *record.reason != *shortened(reason)
@@ -101,14 +104,21 @@ impl OutageRecord {
 
     /// Notes an answer.
     pub fn answered(&self, proof: Proof) {
+        self.answered_to(Instant::now(), proof);
+    }
+
+    /// Notes the answer to an attempt that began at `began`. It says nothing against the failure of
+    /// an attempt that began later, although it may be noted after it.
+    pub(crate) fn answered_to(&self, began: Instant, proof: Proof) {
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_decided = match proof {
             Proof::Written => true,
             Proof::Read => !record.refuses_writes,
             Proof::Alive => false,
         };
+        let is_decided = is_decided && record.failed_began.is_none_or(|failed| failed <= began);
         if is_decided {
-            record.decided = Some(Instant::now());
+            record.decided = record.decided.max(Some(began));
         }
         let is_past = record.last.is_some_and(|at| at.elapsed() > APART);
         if record.since.is_some() && (is_decided || is_past) {
@@ -183,6 +193,26 @@ mod tests {
         pass(1).await;
         outage.answered(Proof::Alive);
         assert_eq!(outage.told(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_what_began_before_the_last_failure_ends_no_outage() {
+        let outage = OutageRecord::default();
+        let before = Instant::now();
+        pass(1).await;
+        outage.failed_by(Instant::now(), "it broke");
+        outage.answered_to(before, Proof::Written);
+        assert!(outage.told().is_some(), "noted late, it says what was true before");
+        outage.answered_to(Instant::now(), Proof::Written);
+        assert_eq!(outage.told(), None);
+        // Two are under way at once: the first is answered, and the second, sent later, fails.
+        let first = Instant::now();
+        pass(1).await;
+        let second = Instant::now();
+        pass(1).await;
+        outage.answered_to(first, Proof::Written);
+        outage.failed(second);
+        assert!(outage.told().is_some(), "it failed after what was answered had been sent");
     }
 
     #[tokio::test(start_paused = true)]

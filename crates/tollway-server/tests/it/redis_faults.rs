@@ -184,6 +184,8 @@ struct FaultyWay {
 struct Shared {
     fault: Mutex<Option<Fault>>,
     open: Mutex<Vec<TcpStream>>,
+    /// Whether the server at the end can say errors itself.
+    has_scripts: bool,
 }
 
 impl Shared {
@@ -193,10 +195,10 @@ impl Shared {
 }
 
 impl FaultyWay {
-    fn to(port: u16) -> Self {
+    fn to(port: u16, has_scripts: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { has_scripts, ..Shared::default() });
         let playing = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -236,10 +238,14 @@ fn pass_questions(client: TcpStream, mut server: TcpStream, shared: &Shared) {
     let mut answers = client.try_clone().unwrap();
     let mut reader = BufReader::new(client);
     while let Some((name, command)) = read_command(&mut reader) {
+        let mut say = |error: &str| match shared.has_scripts {
+            true => server.write_all(&script_that_says(error)),
+            false => answers.write_all(format!("-{error}\r\n").as_bytes()),
+        };
         let is_greeting = GREETINGS.contains(&&name[..]);
         let passed = match shared.fault() {
-            Fault::Say(error) if !is_greeting => say(&mut answers, error),
-            Fault::SayToHashes(error) if name == b"EVALSHA" => say(&mut answers, error),
+            Fault::Say(error) if !is_greeting => say(error),
+            Fault::SayToHashes(error) if name == b"EVALSHA" => say(error),
             _ => server.write_all(&command),
         };
         if passed.is_err() {
@@ -249,8 +255,12 @@ fn pass_questions(client: TcpStream, mut server: TcpStream, shared: &Shared) {
     let _ = server.shutdown(Shutdown::Both);
 }
 
-fn say(answers: &mut TcpStream, error: &str) -> std::io::Result<()> {
-    answers.write_all(format!("-{error}\r\n").as_bytes())
+/// A command that the server answers with this error, after what it was sent before: said by the
+/// way itself, the error would overtake those answers and be taken for one of them.
+fn script_that_says(error: &str) -> Vec<u8> {
+    let words = ["EVAL", "return redis.error_reply(ARGV[1])", "0", error];
+    let words = words.map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
 }
 
 fn pass_answers(mut server: TcpStream, mut client: TcpStream, shared: &Shared) {
@@ -307,7 +317,7 @@ impl Stage {
     async fn set(name: &'static str, engine: Engine) -> Self {
         let servers = (Server::start(engine, &[]), start(POLICIES));
         let port = if name == "remote" { servers.1.resp.port() } else { servers.0.port };
-        let way = FaultyWay::to(port);
+        let way = FaultyWay::to(port, name != "remote");
         let user = User::connect(name, way.port).await;
         let stage = Self { name, user, way, _servers: servers };
         assert_eq!(stage.once().await, Ended::Done, "{name}: before");

@@ -286,6 +286,7 @@ enum Next {
 
 /// Asks the store for everybody who waits, until nobody does.
 async fn drive(group: Arc<Group>, ledger: Arc<LedgerState>) {
+    let mut may_repeat = true;
     loop {
         if !ledger.client.is_up() {
             let mut changes = ledger.client.changes();
@@ -294,7 +295,7 @@ async fn drive(group: Arc<Group>, ledger: Arc<LedgerState>) {
             }
         }
         match group.next(&ledger) {
-            Next::Call(call) => ask(&group, &ledger, *call).await,
+            Next::Call(call) => may_repeat = ask(&group, &ledger, *call, may_repeat).await,
             Next::Rest(None) => group.wake_up.notified().await,
             Next::Rest(Some(until)) => {
                 let _ = tokio::time::timeout_at(until, group.wake_up.notified()).await;
@@ -304,18 +305,24 @@ async fn drive(group: Arc<Group>, ledger: Arc<LedgerState>) {
     }
 }
 
-async fn ask(group: &Arc<Group>, ledger: &Arc<LedgerState>, call: Call) {
+/// Asks once; whether the next call may be repeated at once if it fails. The second failure in a
+/// row turns everybody away: a server that is there and refuses (LOADING, READONLY) would otherwise
+/// be asked as fast as it answers.
+async fn ask(group: &Arc<Group>, ledger: &Arc<LedgerState>, call: Call, may_repeat: bool) -> bool {
     match ledger.commit(group, call).await {
         Ok(reply) => {
             if !group.settle(ledger, reply) {
                 turn_away(group, ledger).await;
             }
+            true
         }
         Err(failure) => {
             group.state().replica.lost();
-            if !(failure.is_transient() && ledger.is_back_soon().await) {
-                turn_away(group, ledger).await;
+            if may_repeat && failure.is_transient() && ledger.is_back_soon().await {
+                return false;
             }
+            turn_away(group, ledger).await;
+            true
         }
     }
 }

@@ -47,7 +47,8 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
-        if ledger.client.is_up() && ledger.is_quiet() {
+        // Beside old clients there is always something to mend.
+        if ledger.client.is_up() && ledger.is_quiet() && !ledger.has_old_clients() {
             // It has nothing to tell, after an outage neither.
             returning.come_home_quietly(&ledger);
             if *said_at.get_or_insert_with(some_time_ago) + QUIET_BEAT <= Instant::now() {
