@@ -15,15 +15,16 @@ fn scenario() -> Scenario {
         "length = '10m'\n[server]\nlimit = 600\nperiod = '10m'\nstart = 0\n\
          [[clients]]\nprocesses = 2\nthreads = 2\n",
     )
-    .unwrap()
+    .expect("it can be made")
 }
 
 /// Runs a shell script as the strategy.
 fn shell(name: &str, script: &str, patience: Duration) -> Result<Run, StrategyFailed> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join(format!("{}-{name}.sh", std::process::id()));
-    fs::write(&path, script).unwrap();
-    let program = Program::new(&format!("sh {}", path.display()), patience).unwrap();
+    fs::write(&path, script).expect("it can be made");
+    let program =
+        Program::new(&format!("sh {}", path.display()), patience).expect("it can be made");
     run_with_progress(&scenario(), &StrategyChoice::Program(Arc::new(program)), 1, |_| {})
 }
 

@@ -16,7 +16,7 @@ use tollway_core::Timestamp;
 
 use super::bucket::{Refused, cost_of};
 use super::budgets::{Budgets, InFlight, Waiting};
-use super::encoding::{Encoded, Reader, Writer};
+use super::encoding::{Encoded, Reader, Writer, encoded};
 use super::meter::{Meter, Sent};
 use super::{Claim, DimensionView, Knowledge, Priority, Refusal, Settings, Ticket, Waiter};
 use crate::fair_queue::Requester;
@@ -26,6 +26,16 @@ use crate::profile::{Costs, Dimension, Observation, Profile, Reach, Reading, Rou
 const BUCKETS_MAX: usize = 1_024;
 /// Names of buckets in one document; the others are hints that a claim brings along.
 const NAMES_MAX: usize = 1_024;
+
+/// What the upstream calls the bucket of a route, and the event at which that was learned.
+#[derive(Clone, Debug)]
+struct NamedRoute {
+    shape: Box<str>,
+    hash: Box<str>,
+    since: u64,
+}
+
+encoded!(NamedRoute { shape, hash, since });
 
 /// Old clients write so many, or more, where there is no limit.
 const UNLIMITED: i64 = 1_000_000;
@@ -90,10 +100,13 @@ impl Budgets {
     pub(crate) fn write_group(&self, out: &mut Writer) {
         (self.event, self.ids).write(out);
         self.skew.write(out);
-        let names =
-            self.names.iter().map(|(shape, hash, since)| ((shape.into(), hash.into()), since));
-        let names: Vec<((Box<str>, Box<str>), u64)> = names.collect();
-        names[names.len().saturating_sub(NAMES_MAX)..].to_vec().write(out);
+        let names = self.names.iter().map(|(shape, hash, since)| NamedRoute {
+            shape: shape.into(),
+            hash: hash.into(),
+            since,
+        });
+        let mut names: Vec<NamedRoute> = names.collect();
+        names.split_off(names.len().saturating_sub(NAMES_MAX)).write(out);
         let slots: Vec<u32> = self.occupied().collect();
         slots.len().write(out);
         slots.iter().filter_map(|slot| self.table.get(*slot)).for_each(|it| it.write(out));
@@ -125,7 +138,7 @@ impl Budgets {
     ) -> Option<()> {
         (self.event, self.ids) = Encoded::read(from)?;
         self.skew = Encoded::read(from)?;
-        for ((shape, hash), since) in Vec::<((Box<str>, Box<str>), u64)>::read(from)? {
+        for NamedRoute { shape, hash, since } in Vec::read(from)? {
             self.names.learn(&shape, &hash, since);
         }
         for _ in 0..usize::read(from)? {
