@@ -101,7 +101,9 @@ impl Budgets {
             return Some(from);
         }
         let to = self.table.entry(&name, now)?;
-        if self.names.is_outdated(&flight.route, hash, flight.event) {
+        // A name of which nothing is known but itself may be garbled.
+        let is_known = self.knowledge(from) == Knowledge::Known;
+        if is_known && self.names.is_outdated(&flight.route, hash, flight.event) {
             self.move_flight(ticket.0, from, to);
         } else {
             self.names.learn(flight.route.shape(), hash, self.event);

@@ -77,7 +77,7 @@ impl Names {
         self.hashes.get(shape).map(|known| &known.hash)
     }
 
-    /// Remembers the upstream's name of a route's bucket, learned at the event `since`; whether that
+    /// Remembers the upstream's name of a bucket, learned at the event `since`; whether that
     /// is news.
     pub(crate) fn learn(&mut self, shape: &str, hash: &str, since: u64) -> bool {
         let known = self.hashes.get(shape);
