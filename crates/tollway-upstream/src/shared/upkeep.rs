@@ -47,14 +47,18 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         }
         let Some(ledger) = ledger.upgrade() else { return };
         ledger.forget_idle();
-        // Beside old clients there is always something to mend.
-        if ledger.client.is_up() && ledger.is_quiet() && !ledger.has_old_clients() {
+        let mends = ledger.has_old_clients() && ledger.settings.mends;
+        if ledger.client.is_up() && ledger.is_quiet() {
             // It has nothing to tell, after an outage neither.
             returning.come_home_quietly(&ledger);
             if *said_at.get_or_insert_with(some_time_ago) + QUIET_BEAT <= Instant::now() {
                 said_at = Some(Instant::now());
                 ledger.rests.store(true, Ordering::Release);
                 beat_for(&ledger, QUIET_ALIVE).await;
+            }
+            // Old clients may be stuck while nobody waits here.
+            if mends {
+                cursor = mend(&ledger, cursor).await;
             }
             continue;
         }
@@ -69,7 +73,7 @@ pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
         returning.come_home(&ledger);
         // Messages may have been lost with a connection; nobody waits for longer than until now.
         ledger.wake_all();
-        if ledger.has_old_clients() && ledger.settings.mends {
+        if mends {
             cursor = mend(&ledger, cursor).await;
         }
     }
