@@ -124,12 +124,6 @@ impl Record {
         refused().filter(|call| call.at > first + 0.25).count()
     }
 
-    /// Refusals that count against us. In the quick run proxies share two cores with the rest of
-    /// the suite, so what was under way at the first refusal is excused there.
-    fn refused_against_us(&self) -> usize {
-        if full() { self.refused_all() } else { self.refused_knowingly() }
-    }
-
     fn figures(&self) -> Value {
         json!({
             "calls": self.0.len(), "served": self.served(), "refused": self.refused(),
@@ -153,7 +147,7 @@ impl Bound {
     fn judge(&self, what: &str, record: &Record) {
         let figures = record.figures();
         println!("| {what} | {figures} | least {:?} |", self.least);
-        assert!(record.refused_against_us() <= self.refused, "{what}: {figures}");
+        assert!(record.refused_all() <= self.refused, "{what}: {figures}");
         let slack = if full() { Duration::from_millis(405) } else { SLACK };
         let most = self.least.mul_f64(1.1) + self.rounding + slack;
         assert!(record.span() <= most, "{what}: at most {most:?}: {figures}");
