@@ -249,9 +249,9 @@ impl Budgets {
     }
 
     /// Remembers what the upstream calls the bucket of a route, if nothing is known yet.
-    pub(crate) fn hint(&mut self, route: &Route, hash: &str) {
+    pub(crate) fn hint(&mut self, route: &Route, hash: &str, now: Timestamp) {
         if !self.names.knows(route) {
-            self.names.learn(route.shape(), hash, 0);
+            self.rename(route, hash, 0, now);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an answer teaches: which bucket counted the request, what is left in it, whom a refusal
 //! concerns.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,16 +106,44 @@ impl Budgets {
         let is_known = self.knowledge(from) == Knowledge::Known;
         if is_known && self.names.is_outdated(&flight.route, hash, flight.event) {
             self.move_flight(ticket.0, from, to);
-        } else {
-            self.names.learn(flight.route.shape(), hash, self.event);
+        } else if !self.rename(&flight.route, hash, self.event, now) {
             self.move_route(from, to, &flight.route);
         }
         Some(to)
     }
 
+    /// Remembers what the upstream calls the buckets of a route, and moves everything of it there,
+    /// whatever its major parameter: what is under way is counted by these buckets. Whether the
+    /// name is news.
+    pub(super) fn rename(&mut self, route: &Route, hash: &str, since: u64, now: Timestamp) -> bool {
+        if !self.names.learn(route.shape(), hash, since) {
+            return false;
+        }
+        let is_its = |other: &Route| other.shape() == route.shape();
+        let flying = self.flights.values().filter(|flight| is_its(&flight.route));
+        let flying = flying.filter_map(|flight| Some((flight.slot?, flight.route.clone())));
+        let waiting = self.waiters.values().filter_map(|at| {
+            let waiting = self.busy(at.slot)?.sub_limits.get(at.sub_limit)?.queue.get(&at.key)?;
+            is_its(&waiting.route).then(|| (at.slot, waiting.route.clone()))
+        });
+        let mut moved: BTreeMap<u32, Route> = flying.collect();
+        moved.extend(waiting);
+        for (from, route) in moved {
+            let Some(to) = self.table.entry(&Names::hashed(hash, &route), now) else { continue };
+            if to != from {
+                self.move_route(from, to, &route);
+                self.look_at(from, now);
+                self.look_at(to, now);
+                self.forget_if_empty(from);
+            }
+        }
+        true
+    }
+
     /// Moves everything of a route, waiting or in flight, to the bucket that counts it.
     fn move_route(&mut self, from: u32, to: u32, route: &Route) {
-        let is_its = |other: &Route| other.shape() == route.shape();
+        let is_its =
+            |other: &Route| other.shape() == route.shape() && other.major() == route.major();
         let mut flying: Vec<u64> = self
             .flights
             .iter()

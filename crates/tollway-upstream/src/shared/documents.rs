@@ -238,7 +238,7 @@ impl Documents {
                     return;
                 }
                 if let Some(hint) = hint {
-                    self.budgets.hint(&claim.route, hint);
+                    self.budgets.hint(&claim.route, hint, now);
                 }
                 let stamp = self.budgets.place_in_line(*stamp, CLOCKS_APART_US);
                 match self.budgets.stand(claim, stamp, now) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollway_upstream::profile::Profile;
 
-use crate::world::{Alone, Limit, Outcomes, Plan, Shape, World};
+use crate::world::{Alone, Counted, Limit, Outcomes, Plan, Shape, World};
 
 pub(crate) fn profile(text: &str) -> Arc<Profile> {
     Arc::new(Profile::parse(text).expect("a valid profile"))
@@ -65,6 +65,21 @@ proptest! {
         prop_assert_eq!(outcomes.unanswered, 0);
         prop_assert_eq!(outcomes.sent.len(), plans.len());
         prop_assert!(sent_in_order_asked(&plans, &outcomes, 3));
+    }
+
+    /// The first answer names the buckets of all resources of a route, while requests to others of
+    /// them are under way.
+    #[test]
+    fn a_name_that_comes_with_the_first_answer_costs_no_refusal(
+        limits in prop::collection::vec(limit(1..12), 4),
+        plans in prop::collection::vec(plan(4), 1..60),
+    ) {
+        let limits: Vec<_> = limits.into_iter().map(|limit| vec![limit]).collect();
+        let world = World::new(Alone::new(profile(ONE)), limits).counting(Counted::Majors);
+        let outcomes = world.run(&plans, 100_000);
+        prop_assert_eq!(outcomes.refused, 0);
+        prop_assert_eq!(outcomes.unanswered, 0);
+        prop_assert!(sent_in_order_asked(&plans, &outcomes, 4));
     }
 
     #[test]

@@ -247,6 +247,22 @@ proptest! {
     }
 
     #[test]
+    fn a_name_that_comes_with_the_first_answer_costs_a_fleet_no_refusal(
+        limits in prop::collection::vec(limit(1..12), 4),
+        plans in prop::collection::vec(plan(4), 1..60),
+        processes in 1_usize..5,
+        seed in any::<u64>(),
+        is_rough in any::<bool>(),
+    ) {
+        let limits: Vec<_> = limits.into_iter().map(|limit| vec![limit]).collect();
+        let fleet = Fleet::new(&profile(ONE), processes, seed, is_rough);
+        let world = World::new(fleet, limits).counting(Counted::Majors);
+        let outcomes = world.run(&plans, 1_000_000);
+        prop_assert_eq!(outcomes.refused, 0);
+        prop_assert_eq!(outcomes.unanswered, 0);
+    }
+
+    #[test]
     fn several_dimensions_are_obeyed_by_a_fleet_at_once(
         requests in limit(1..12),
         tokens in limit(5..40),

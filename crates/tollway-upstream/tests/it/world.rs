@@ -57,6 +57,9 @@ pub(crate) enum Counted {
     /// One of two buckets for each two routes, which clients cannot tell apart: the answer names
     /// it.
     Named,
+    /// Resources of one route, each by a bucket of its own; every answer has the name of the route's
+    /// buckets.
+    Majors,
 }
 
 /// What happened.
@@ -217,19 +220,24 @@ impl<D: Desk> World<D> {
     fn step(&mut self, plans: &[Plan], event: Event, now: Timestamp) {
         match event {
             Event::Ask(index) => {
+                let number = plans[index].route;
                 let route = match self.counted {
-                    Counted::Named => plans[index].route / 2,
-                    Counted::Routes | Counted::Credential => plans[index].route,
+                    Counted::Named => Route::new("GET", &format!("/{}", number / 2), ""),
+                    Counted::Majors => Route::new("GET", "/:major", &format!("{number}")),
+                    Counted::Routes | Counted::Credential => {
+                        Route::new("GET", &format!("/{number}"), "")
+                    }
                 };
-                let route = Route::new("GET", &format!("/{route}"), "");
                 let claim = Claim::new(route).cost(0, 1).cost(1, plans[index].cost);
                 self.desk.claim(index, &claim, now);
             }
             Event::Arrive(index) => {
                 let mut observation = self.serve(&plans[index], now);
-                if self.counted == Counted::Named {
-                    observation.bucket = Some(format!("b{}", plans[index].route).into());
-                }
+                observation.bucket = match self.counted {
+                    Counted::Named => Some(format!("b{}", plans[index].route).into()),
+                    Counted::Majors => Some("b".into()),
+                    Counted::Routes | Counted::Credential => None,
+                };
                 if self.is_silent {
                     observation.readings.clear();
                 }
