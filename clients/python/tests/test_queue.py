@@ -90,6 +90,17 @@ class QueueTest(WithQueue):
         self.assertEqual(self.queue.lease(), [])
         lease.obey(200, {}), lease.obey(503, {})
 
+    def test_a_job_is_given_another_time_and_waited_for_no_longer_than_told(self) -> None:
+        later = self.queue.enqueue("a", "g", delay=3600)
+        with self.assertRaises(TimeoutError):
+            self.queue.result(later.id, 0.01)
+        self.assertTrue(self.queue.reschedule(later.id))
+        [lease] = self.queue.lease()
+        self.assertFalse(self.queue.reschedule(later.id, 60), "it runs already")
+        self.queue.ack(lease)
+        with self.assertRaises(Rejected):
+            self.queue.reschedule(later.id)
+
     def test_mistakes_and_absence_are_told_apart(self) -> None:
         with self.assertRaises(Rejected):
             self.open("nowhere").enqueue("x")
@@ -197,6 +208,10 @@ class AsyncQueueTest(WithQueue):
             work = asyncio.create_task(handle.run(signals=False))
             names = ["a", "unlucky"]
             jobs = await queue.enqueue_all([NewJob(name, name) for name in names])
+            later = await queue.enqueue("late", delay=3600)
+            self.assertTrue(await queue.reschedule(later.id, 7200))
+            with self.assertRaises(TimeoutError):
+                await queue.result(later.id, 0.01)
             results = [await queue.result(job.id, PATIENCE) for job in jobs]
             self.assertEqual(results, ['{"failures":0}', '{"failures":1}'])
             hopeless = await queue.enqueue("hopeless")

@@ -1,7 +1,7 @@
 // A queue of the service: jobs enqueued, leased, settled, and their results.
 
 import { Caller, type CallerOptions } from "./caller.js";
-import { JobFailed, RetryLater, type Enqueued, type Headers, type Job, type NewJob, type Payload } from "./jobs.js";
+import { JobFailed, LeaseLost, RetryLater, type Enqueued, type Headers, type Job, type NewJob, type Payload } from "./jobs.js";
 
 interface WireLease {
   id: number; group: string; payload?: string; payload_base64?: string; token: string;
@@ -80,7 +80,12 @@ export class Queue extends Caller {
 
   /** What is known about a job. */
   async job(id: number): Promise<Job> {
-    const fields = (await this.call(`${this.#path}/jobs/${id}`, { method: "GET" })) as Record<string, unknown>;
+    return this.#job(id, 0);
+  }
+
+  async #job(id: number, waitMs: number): Promise<Job> {
+    const path = `${this.#path}/jobs/${id}?wait_ms=${Math.round(waitMs)}`;
+    const fields = (await this.call(path, { method: "GET", waitMs })) as Record<string, unknown>;
     const text = (name: string): string | undefined => (typeof fields[name] === "string" ? (fields[name] as string) : undefined);
     return {
       id: fields["id"] as number,
@@ -104,12 +109,23 @@ export class Queue extends Caller {
   /** Waits until a job is done, and returns its result. Throws `JobFailed` if it becomes a dead letter. */
   async result(id: number, timeoutMs = 30_000): Promise<string | Uint8Array | null> {
     const deadline = Date.now() + timeoutMs;
-    for (let pauseMs = 20; ; pauseMs = Math.min(pauseMs * 2, 1_000)) {
-      const job = await this.job(id);
+    for (;;) {
+      const job = await this.#job(id, Math.min(Math.max(deadline - Date.now(), 0), 20_000));
       if (job.state === "done") return job.result;
       if (job.state !== "waiting" && job.state !== "running") throw new JobFailed(job);
-      if (Date.now() + pauseMs > deadline) throw new Error(`job ${id} is ${job.state} after ${timeoutMs} ms`);
-      await pause(pauseMs);
+      if (Date.now() >= deadline) throw new Error(`job ${id} is ${job.state} after ${timeoutMs} ms`);
+    }
+  }
+
+  /** Lets a job that waits start so many milliseconds from now; false if it runs already. */
+  async reschedule(id: number, delayMs = 0): Promise<boolean> {
+    try {
+      await this.#post(`jobs/${id}/reschedule`, { delay_ms: delayMs });
+      return true;
+    } catch (error) {
+      // What the service answers to what cannot be changed any more.
+      if (error instanceof LeaseLost) return false;
+      throw error;
     }
   }
 

@@ -37,6 +37,11 @@ test("a job is leased, settled, and its result is there", async () => {
   await queue.ack(lease, "sent");
   assert.equal(await queue.result(made.id), "sent");
   await assert.rejects(queue.fail(lease, "too late"), LeaseLost);
+  const later = await queue.enqueue("x", { delayMs: 3_600_000 });
+  await assert.rejects(queue.result(later.id, 1), /waiting after 1 ms/);
+  assert.equal(await queue.reschedule(later.id), true);
+  await queue.lease(1, PATIENCE);
+  assert.equal(await queue.reschedule(later.id, 60_000), false);
 });
 
 test("bytes stay bytes, cancelled jobs are gone, and refusals let the group wait", async () => {

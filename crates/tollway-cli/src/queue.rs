@@ -6,6 +6,7 @@ mod watch;
 mod work;
 
 use std::io::BufRead as _;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
@@ -73,6 +74,26 @@ enum Command {
         queue: QueueName,
         /// The job
         id: u64,
+    },
+    /// Wait for a job to end, and print its result; fails if the job does
+    Wait {
+        /// The queue
+        queue: QueueName,
+        /// The job
+        id: u64,
+        /// How long to wait at most, such as 10m [default: as long as it takes]
+        #[arg(long, value_name = "DURATION")]
+        timeout: Option<String>,
+    },
+    /// Let a job that waits start at another time
+    Reschedule {
+        /// The queue
+        queue: QueueName,
+        /// The job
+        id: u64,
+        /// How long from now, such as 90s [default: at once]
+        #[arg(long, value_name = "DURATION")]
+        delay: Option<String>,
     },
     /// List the next jobs of a group, in the order in which they start
     Peek(look::PeekArgs),
@@ -201,6 +222,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Work(args) => work::run(client.service, args),
         Command::Show { queue, id } => look::show(&client, &queue, id),
+        Command::Wait { queue, id, timeout } => {
+            let timeout = duration("--timeout", timeout.as_deref())?;
+            look::wait(&client, &queue, id, timeout)
+        }
+        Command::Reschedule { queue, id, delay } => {
+            let delay_ms = duration("--delay", delay.as_deref())?.unwrap_or_default().as_millis();
+            let path = format!("{queue}/jobs/{id}/reschedule");
+            let answer = client.post(&path, &json!({"delay_ms": delay_ms as u64}))?;
+            client.tell(&answer, |answer| starts(answer) + "\n")
+        }
         Command::Peek(args) => look::peek(&client, &args),
         Command::Dead { queue, max } => look::dead(&client, &queue, max),
         Command::Limits(args) => look::limits(&client, &args),
@@ -221,11 +252,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
+/// A duration that a flag tells.
+fn duration(flag: &str, text: Option<&str>) -> Result<Option<Duration>> {
+    let told = || format!("invalid {flag}: expected a duration such as 90s or 2h");
+    text.map(tollway_core::parse_duration).transpose().with_context(told)
+}
+
 fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     let ms = |flag: &str, text: &Option<String>| {
-        let duration = text.as_deref().map(tollway_core::parse_duration).transpose();
-        let told = format!("invalid {flag}: expected a duration such as 90s or 2h");
-        anyhow::Ok(duration.context(told)?.map(|duration| duration.as_millis() as u64))
+        let duration = duration(flag, text.as_deref())?;
+        anyhow::Ok(duration.map(|duration| duration.as_millis() as u64))
     };
     let times = [
         ("delay_ms", ms("--delay", &args.delay)?),
@@ -247,7 +283,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
     };
     if args.payload != "-" {
         let answer = client.post(&format!("{}/jobs", args.queue), &job(&args.payload))?;
-        return client.tell(&answer, |answer| enqueued(answer) + "\n");
+        return client.tell(&answer, |answer| starts(answer) + "\n");
     }
     if args.key.is_some() {
         bail!("--key names one job: lines of standard input cannot share it");
@@ -283,7 +319,8 @@ fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<us
     Ok(count)
 }
 
-fn enqueued(answer: &Value) -> String {
+/// Which job, and when it starts.
+fn starts(answer: &Value) -> String {
     let id = &answer["id"];
     let again = if answer["duplicate"] == true { ", as before" } else { "" };
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollway_core::{Outage, Timestamp};
 
 use crate::{
-    Author, Call, Changed, Command, Limit, Operation, QueueName, QueueSettings, Reply,
+    Author, Call, Changed, Command, EndWatch, Limit, Operation, QueueName, QueueSettings, Reply,
     SharedLimits, WaitingLine,
 };
 
@@ -27,6 +27,13 @@ pub trait Backend: Send + Sync {
     /// The line in which everybody stands who waits in this process for jobs of `queue`: one of
     /// them asks at a time. Without a line of its own everybody asks.
     fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
+        let _ = queue;
+        Arc::default()
+    }
+
+    /// Where those hear of it who wait in this process for jobs of `queue` to end. Without one of
+    /// its own everybody looks four times a second.
+    fn end_watch(&self, queue: &QueueName) -> Arc<EndWatch> {
         let _ = queue;
         Arc::default()
     }

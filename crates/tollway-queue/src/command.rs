@@ -12,9 +12,9 @@ use crate::backend::{BATCH_MAX, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::settings::check_limits;
 use crate::{
-    Author, Beat, Cancelled, Changed, Described, Enqueued, Group, Job, JobId, LeaseToken, Leased,
-    Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring, Settled, SharedLimits,
-    Stats,
+    Author, Beat, Cancelled, Changed, Described, EndMark, Ended, Enqueued, Group, Job, JobId,
+    LeaseToken, Leased, Limit, NewJob, Outcome, Progress, QueueName, QueueSettings, Recurring,
+    Settled, SharedLimits, Start, Stats,
 };
 
 /// What a backend is asked.
@@ -72,8 +72,12 @@ pub enum Operation {
     Hold(LeaseToken, Duration),
     /// Takes a job out of the queue, or asks its worker to stop.
     Cancel(JobId),
+    /// Has a job that waits or is delayed start at another time.
+    Reschedule { id: JobId, start: Start },
     /// What is known about a job.
     Job(JobId),
+    /// A page of jobs that ended after `after`; without it only where the order ends now.
+    Ended { after: Option<EndMark>, max: usize },
     /// The next jobs of a group in the order in which they start.
     Peek { group: Group, max: usize },
     /// The queue's figures and a page of groups whose names are after `after`.
@@ -116,9 +120,11 @@ impl Operation {
                 }
                 *max = BATCH_MAX.min(*max);
             }
-            Self::Peek { max, .. } | Self::Stats { max, .. } | Self::Dead { max, .. } => {
-                *max = BATCH_MAX.min(*max);
-            }
+            Self::Peek { max, .. }
+            | Self::Stats { max, .. }
+            | Self::Dead { max, .. }
+            | Self::Ended { max, .. } => *max = BATCH_MAX.min(*max),
+            Self::Reschedule { start, .. } => start.check(now)?,
             Self::Heartbeat(tokens) => check_batch("leases", tokens.len())?,
             Self::Settle(outcomes) => {
                 check_batch("outcomes", outcomes.len())?;
@@ -206,6 +212,8 @@ replies! {
     Job(Option<Job>);
     /// A page of jobs.
     Jobs(Vec<Job>);
+    /// Jobs that ended.
+    Ended(Ended);
     /// The queue's figures.
     Stats(Stats);
     /// Every recurring job.

@@ -24,11 +24,13 @@ use tollway_core::Timestamp;
 
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use crate::{Backend, Call, Command, Health, Operation, QueueName, Reply, WaitingLine, Wake};
+use crate::{
+    Backend, Call, Command, EndWatch, Health, Operation, QueueName, Reply, WaitingLine, Wake,
+};
 use memory::MemoryRows;
 use operations::Workspace;
 use row_store::RowStore as _;
-use wakes::{WaitingLines, Wakes};
+use wakes::{ByQueue, Wakes};
 
 #[cfg(feature = "redb")]
 pub use file::{FileOptions, Reserve};
@@ -57,7 +59,8 @@ pub use file::{FileOptions, Reserve};
 pub struct Embedded {
     runner: Runner,
     wakes: Arc<Wakes>,
-    lines: WaitingLines,
+    ends: Arc<ByQueue<EndWatch>>,
+    lines: ByQueue<WaitingLine>,
 }
 
 #[derive(Debug)]
@@ -72,7 +75,7 @@ impl Embedded {
     pub fn memory() -> Self {
         let state = (Schedule::new(), MemoryRows::default());
         let runner = Runner::Memory(Box::new(Mutex::new(state)));
-        Self { runner, wakes: Arc::default(), lines: WaitingLines::default() }
+        Self::with(runner, Arc::default(), Arc::default())
     }
 
     /// Queues in the file at `path`, which is made if need be.
@@ -93,9 +96,13 @@ impl Embedded {
     /// As [`Self::open`].
     #[cfg(feature = "redb")]
     pub fn open_with(options: FileOptions) -> Result<Self, Error> {
-        let wakes = Arc::new(Wakes::default());
-        let writer = file::Writer::start(options, wakes.clone())?;
-        Ok(Self { runner: Runner::File(writer), wakes, lines: WaitingLines::default() })
+        let (wakes, ends) = <(Arc<Wakes>, Arc<ByQueue<EndWatch>>)>::default();
+        let writer = file::Writer::start(options, wakes.clone(), ends.clone())?;
+        Ok(Self::with(Runner::File(writer), wakes, ends))
+    }
+
+    fn with(runner: Runner, wakes: Arc<Wakes>, ends: Arc<ByQueue<EndWatch>>) -> Self {
+        Self { runner, wakes, ends, lines: ByQueue::default() }
     }
 }
 
@@ -108,6 +115,7 @@ impl Backend for Embedded {
                 let result = Workspace { schedule, rows }.run(command, now);
                 let stored = rows.store(schedule);
                 self.wakes.publish(schedule.woken.drain(..));
+                self.ends.tell(schedule.ended.drain(..));
                 Call::ready(stored.and(result))
             }
             #[cfg(feature = "redb")]
@@ -131,7 +139,11 @@ impl Backend for Embedded {
     }
 
     fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
-        self.lines.of(queue)
+        self.lines.of(queue, WaitingLine::default)
+    }
+
+    fn end_watch(&self, queue: &QueueName) -> Arc<EndWatch> {
+        self.ends.of(queue, EndWatch::of_all)
     }
 
     fn health(&self) -> Health {

@@ -100,6 +100,27 @@ pub struct Backoff {
     pub max: Duration,
 }
 
+impl Start {
+    /// The moment that is meant, `now` being the moment of the call.
+    pub(crate) fn moment(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Now => now,
+            Self::After(delay) => now.after(delay),
+            Self::At(at) => at,
+        }
+    }
+
+    /// Whether it is within the bounds of every queue.
+    pub(crate) fn check(self, now: Timestamp) -> Result<(), Error> {
+        let delay = self.moment(now).since(now);
+        if delay > NewJob::DELAY_MAX {
+            let found = format_args!("a delay of {} s", delay.as_secs());
+            return Err(Error::outside("start", found, "at most ten years"));
+        }
+        Ok(())
+    }
+}
+
 impl Backoff {
     /// The same wait after every failure.
     pub const fn fixed(wait: Duration) -> Self {
@@ -220,15 +241,7 @@ impl NewJob {
         if self.attempts_max == Some(0) {
             return Err(Error::outside("attempts_max", 0, "at least 1"));
         }
-        let delay = match self.start {
-            Start::Now => Duration::ZERO,
-            Start::After(delay) => delay,
-            Start::At(at) => at.since(now),
-        };
-        if delay > Self::DELAY_MAX {
-            let found = format_args!("a delay of {} s", delay.as_secs());
-            return Err(Error::outside("start", found, "at most ten years"));
-        }
+        self.start.check(now)?;
         let within = match self.deadline {
             None => Duration::ZERO,
             Some(Deadline::After(within)) => within,

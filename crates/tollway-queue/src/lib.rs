@@ -15,6 +15,8 @@ mod call;
 mod command;
 mod cron;
 mod embedded;
+mod end_watch;
+mod ended;
 mod error;
 mod job;
 mod limit;
@@ -41,6 +43,8 @@ pub use cron::Cron;
 pub use embedded::Embedded;
 #[cfg(feature = "redb")]
 pub use embedded::{FileOptions, Reserve};
+pub use end_watch::EndWatch;
+pub use ended::{EndMark, Ended};
 pub use error::{Error, ErrorKind};
 pub use job::{
     Backoff, Beat, Cancelled, Deadline, Enqueued, Estimate, Job, JobState, Lease, LeaseToken,

@@ -8,10 +8,13 @@ use tollway_core::{Clock, Timestamp};
 
 use crate::waiting_line::{Turn, Waiter};
 use crate::{
-    Author, Backend, Beat, Call, Cancelled, Changed, Described, Enqueued, Error, ErrorKind, Group,
-    Job, JobId, Lease, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName,
-    QueueSettings, Recurring, Reply, Settled, Stats, Wake,
+    Author, Backend, Beat, Call, Cancelled, Changed, Described, EndMark, Ended, Enqueued, Error,
+    ErrorKind, Group, Job, JobId, Lease, LeaseToken, Leased, Limit, NewJob, Operation, Outcome,
+    Progress, QueueName, QueueSettings, Recurring, Reply, Settled, Start, Stats, Wake,
 };
+
+/// How often whoever waits for a job looks at it although nothing was told of it.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A queue by its name.
 ///
@@ -261,6 +264,76 @@ impl Queue {
     /// What is known about a job.
     pub fn job(&self, id: JobId) -> Call<Option<Job>> {
         self.call(Operation::Job(id))
+    }
+
+    /// Has a job that waits or is delayed start at another time; priority and deadline stay. The
+    /// job as it is then; `None` if there is no such job among those that are not over.
+    ///
+    /// The error is [`ErrorKind::Conflict`] if it runs already.
+    pub fn reschedule(&self, id: JobId, start: Start) -> Call<Option<Job>> {
+        self.call(Operation::Reschedule { id, start })
+    }
+
+    /// Waits for a job to end, for at most `patience`; the job as it is then. `None` if nothing is
+    /// known about it: it was cancelled, or is not kept ([`QueueSettings::retention`]).
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown, or the backend fails.
+    pub async fn wait_for_end(&self, id: JobId, patience: Duration) -> Result<Option<Job>, Error> {
+        self.wait_for_end_until(id, tokio::time::sleep(patience)).await
+    }
+
+    /// As [`Self::wait_for_end`], until `give_up` is ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wait_for_end`].
+    pub async fn wait_for_end_until(
+        &self,
+        id: JobId,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Option<Job>, Error> {
+        tokio::pin!(give_up);
+        let mut waiter = self.backend.end_watch(&self.name).enter(id);
+        let watch = Arc::clone(&waiter.watch);
+        loop {
+            let job = self.job(id).await?;
+            if job.as_ref().is_none_or(|job| job.end_mark().is_some()) {
+                return Ok(job);
+            }
+            tokio::select! {
+                () = waiter.told() => {}
+                error = watch.read(self) => return Err(error),
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = &mut give_up => return Ok(job),
+            }
+        }
+    }
+
+    /// A [page](crate::PAGE_BYTES) of at most `max` jobs (and at most [`crate::BATCH_MAX`]) that
+    /// ended after `after`, those first that ended first; without it none, and where to begin if
+    /// only what ends from now on is of interest. Known are those that are kept:
+    /// [`QueueSettings::retention`].
+    pub fn ended(&self, after: Option<EndMark>, max: usize) -> Call<Ended> {
+        self.call(Operation::Ended { after, max })
+    }
+
+    /// Waits until jobs have ended after `after`, and gives a page of them; see [`Self::ended`].
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown, or the backend fails.
+    pub async fn wait_for_ends(&self, after: EndMark, max: usize) -> Result<Ended, Error> {
+        let watch = self.backend.end_watch(&self.name);
+        let mut listener = watch.listen();
+        loop {
+            let ended = self.ended(Some(after), max).await?;
+            if !ended.jobs.is_empty() {
+                return Ok(ended);
+            }
+            listener.next().await;
+        }
     }
 
     /// The next jobs of a group (at most [`crate::BATCH_MAX`], and a [page](crate::PAGE_BYTES) at

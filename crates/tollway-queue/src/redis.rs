@@ -53,7 +53,12 @@ use self::encode::micros_at;
 use self::repeating_client::RepeatingClient;
 use self::watch::Watch;
 use crate::error::{Error, ErrorKind};
-use crate::{QueueName, QueueSettings, Reply, WaitingLine};
+use crate::{EndWatch, QueueName, QueueSettings, Reply, WaitingLine};
+
+/// How often it is looked whether other processes have ended jobs that somebody waits for here.
+const LOOK_FOR_ENDS: Duration = Duration::from_millis(250);
+/// How long jobs that end here are gathered before it is looked which they are.
+const GATHER_ENDS: Duration = Duration::from_millis(5);
 
 /// What a backend on Redis is told when it is made.
 #[derive(Clone, Debug)]
@@ -116,6 +121,7 @@ struct QueueContext {
     settle: ScriptBatcher<Reply>,
     watch: Arc<Watch>,
     line: Arc<WaitingLine>,
+    ends: Arc<EndWatch>,
     /// The longest result that it takes, as last read.
     result_max: AtomicU32,
     /// Its settings as last read, and their version.
@@ -193,6 +199,7 @@ impl Inner {
             base,
             watch,
             line: Arc::default(),
+            ends: Arc::new(EndWatch::shared(LOOK_FOR_ENDS, GATHER_ENDS)),
             result_max: AtomicU32::new(0),
             settings: Mutex::default(),
         });

@@ -40,6 +40,8 @@ pub(crate) use change::{Change, QueueChange};
 #[cfg(any(feature = "redb", feature = "redis"))]
 pub(crate) use cooling::Edge;
 #[cfg(feature = "redis")]
+pub(crate) use dispatch::runs_already;
+#[cfg(feature = "redis")]
 pub(crate) use estimate::{Bound, Position, served_before, wait_for_all};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redb")]
@@ -88,6 +90,8 @@ pub(crate) struct Schedule {
     pub(crate) changes: Vec<Change>,
     /// Queues whose next start has become earlier; `None` for those that are gone.
     pub(crate) woken: Vec<(QueueName, Option<Wake>)>,
+    /// Queues of which jobs have ended.
+    pub(crate) ended: Vec<QueueName>,
     /// What wakes are counted from: more than any that was told before a restart.
     pub(crate) seen: u64,
 }
@@ -270,6 +274,7 @@ impl Schedule {
         let number = self.number(name)?;
         let now = self.advance(now);
         let sharers = self.sharers(number);
+        let changes_before = self.changes.len();
         let queue = self.queues.get_mut(&number).ok_or_else(|| unknown(name))?;
         let mut scope = Scope {
             now,
@@ -286,6 +291,11 @@ impl Schedule {
         queue.tick(&mut scope);
         let result = operation(queue, &mut scope);
         let shared_touched = scope.shared_touched;
+        if self.changes[changes_before..].iter().any(Change::ends_job)
+            && self.ended.last() != Some(name)
+        {
+            self.ended.push(name.clone());
+        }
         self.look(name, number, now);
         if shared_touched {
             self.look_at_sharers(number, now);

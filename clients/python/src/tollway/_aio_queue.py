@@ -64,15 +64,21 @@ class AsyncQueue(AsyncCaller):
 
     async def result(self, id: int, timeout: float = 30.0) -> Union[str, bytes, None]:
         """Waits until a job is done, as :meth:`tollway.Queue.result`."""
-        deadline, pause = time.monotonic() + timeout, 0.02
+        deadline = time.monotonic() + timeout
         while True:
-            found = await self.job(id)
+            wait = words.wait_until(deadline)
+            path = f"{self._path}/jobs/{id}?wait_ms={round(wait * 1000)}"
+            found = words.job(words.checked(await self._call(path, method="GET", wait=wait)))
             if words.ended(found):
                 return found.result
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() >= deadline:
                 raise TimeoutError(f"job {id} is {found.state} after {timeout} s")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+
+    async def reschedule(self, id: int, delay: float = 0.0) -> bool:
+        """Lets a job that waits start ``delay`` seconds from now; false if it runs already."""
+        body = {"delay_ms": round(delay * 1000)}
+        answer = await self._call(f"{self._path}/jobs/{id}/reschedule", body)
+        return words.moved(answer)
 
     async def lease(self, max: int = 1, wait: float = 0.0, worker: str = "") -> list[Lease]:
         """Up to ``max`` jobs that may start; waits for the first, for at most a minute."""

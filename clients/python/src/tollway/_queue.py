@@ -57,15 +57,21 @@ class Queue(SyncCaller):
 
         Raises :class:`tollway.JobFailed` if it becomes a dead letter, and ``TimeoutError``.
         """
-        deadline, pause = time.monotonic() + timeout, 0.02
+        deadline = time.monotonic() + timeout
         while True:
-            found = self.job(id)
+            wait = words.wait_until(deadline)
+            path = f"{self._path}/jobs/{id}?wait_ms={round(wait * 1000)}"
+            found = words.job(words.checked(self._call(path, method="GET", wait=wait)))
             if words.ended(found):
                 return found.result
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() >= deadline:
                 raise TimeoutError(f"job {id} is {found.state} after {timeout} s")
-            time.sleep(pause)
-            pause = min(pause * 2, 1.0)
+
+    def reschedule(self, id: int, delay: float = 0.0) -> bool:
+        """Lets a job that waits start ``delay`` seconds from now; false if it runs already."""
+        body = {"delay_ms": round(delay * 1000)}
+        answer = self._call(f"{self._path}/jobs/{id}/reschedule", body)
+        return words.moved(answer)
 
     def lease(self, max: int = 1, wait: float = 0.0, worker: str = "") -> list[Lease]:
         """Up to ``max`` jobs that may start; waits for the first, for at most a minute."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any, Mapping, NoReturn, Optional, Union
 from urllib.parse import quote
@@ -250,6 +251,19 @@ def ended(found: Job) -> bool:
         return False
     if found.state != "done":
         _failed(found)
+    return True
+
+
+def wait_until(deadline: float) -> float:
+    """How long one call is to wait, of those that go on until ``deadline``; in seconds."""
+    return min(max(deadline - time.monotonic(), 0.0), 20.0)
+
+
+def moved(answer: Answer) -> bool:
+    """Whether a job was given another time: not if it runs already."""
+    if answer.status == 409:
+        return False
+    checked(answer)
     return True
 
 

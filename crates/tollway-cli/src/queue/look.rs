@@ -1,10 +1,16 @@
 //! Jobs, dead letters, limits and recurring jobs on the terminal.
 
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tollway_queue::QueueName;
 
 use super::{Client, escaped, word};
+
+/// How long one call waits, of those that wait for a job.
+const WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PeekArgs {
@@ -69,6 +75,35 @@ pub(super) fn show(client: &Client, queue: &QueueName, id: u64) -> Result<()> {
             lines.push(format!("  {name:<16} {}", shown(value)));
         }
         lines.join("\n") + "\n"
+    })
+}
+
+/// `wait QUEUE ID`.
+pub(super) fn wait(
+    client: &Client,
+    queue: &QueueName,
+    id: u64,
+    timeout: Option<Duration>,
+) -> Result<()> {
+    let end = timeout.map(|timeout| Instant::now() + timeout);
+    let job = loop {
+        let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()).min(WAIT));
+        let job = client.get(&format!("{queue}/jobs/{id}?wait_ms={}", left.as_millis()))?;
+        if matches!(job["state"].as_str(), Some("done" | "dead")) {
+            break job;
+        }
+        if left < WAIT && end.is_some_and(|end| end <= Instant::now()) {
+            bail!("{}: not over in time", line(&job));
+        }
+    };
+    if job["state"] == "dead" {
+        bail!("{}", line(&job));
+    }
+    client.tell(&job, |job| match &job["result"] {
+        Value::Null => format!("{}\n", line(job)),
+        // As it is for a program; a terminal is not for a worker to write on.
+        Value::String(result) if !std::io::stdout().is_terminal() => format!("{result}\n"),
+        result => format!("{}\n", shown(result)),
     })
 }
 

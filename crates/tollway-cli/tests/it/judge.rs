@@ -79,6 +79,7 @@ impl Judge {
 struct Judged {
     at: f64,
     answered: Option<f64>,
+    route: String,
     refused: Option<String>,
 }
 
@@ -124,6 +125,20 @@ impl Record {
         refused().filter(|call| call.at > first + 0.25).count()
     }
 
+    /// The calls of the routes that were refused, a few seconds around each refusal.
+    fn around_refusals(&self) -> String {
+        let refused: Vec<_> = self.0.iter().filter(|call| call.refused.is_some()).collect();
+        let is_near = |call: &&Judged| {
+            let near = |it: &&Judged| it.route == call.route && (it.at - call.at).abs() < 3.0;
+            refused.iter().any(near)
+        };
+        let line = |call: &Judged| {
+            let Judged { at, answered, route, refused } = call;
+            format!("{at:.3} to {:.3} {route} {refused:?}\n", answered.unwrap_or(f64::NAN))
+        };
+        self.0.iter().filter(is_near).map(line).collect()
+    }
+
     fn figures(&self) -> Value {
         json!({
             "calls": self.0.len(), "served": self.served(), "refused": self.refused(),
@@ -147,7 +162,8 @@ impl Bound {
     fn judge(&self, what: &str, record: &Record) {
         let figures = record.figures();
         println!("| {what} | {figures} | least {:?} |", self.least);
-        assert!(record.refused_all() <= self.refused, "{what}: {figures}");
+        let around = record.around_refusals();
+        assert!(record.refused_all() <= self.refused, "{what}: {figures}\n{around}");
         let slack = if full() { Duration::from_millis(405) } else { SLACK };
         let most = self.least.mul_f64(1.1) + self.rounding + slack;
         assert!(record.span() <= most, "{what}: at most {most:?}: {figures}");

@@ -51,8 +51,9 @@ const WORDS: [(&str, &str); 5] = [
 ];
 
 /// Tests that sleep, and why they may.
-const SLEEPING_TESTS: [(&str, &str); 7] = [
+const SLEEPING_TESTS: [(&str, &str); 8] = [
     ("crates/tollway-cli/tests/it/proxy/spectacles.rs", "how long the script says to wait"),
+    ("crates/tollway-queue/tests/it/ends.rs", "tokio's time is paused: nothing waits"),
     ("crates/tollway-queue/tests/it/waiting.rs", "tokio's time is paused: nothing waits"),
     ("crates/tollway-queue/tests/it/worker.rs", "tokio's time is paused: nothing waits"),
     ("crates/tollway-tower/tests/it/waiting.rs", "tokio's time is paused: nothing waits"),

@@ -30,10 +30,10 @@ use tollway_core::Timestamp;
 
 use super::operations::Workspace;
 use super::row_store::RowStore as _;
-use super::wakes::Wakes;
+use super::wakes::{ByQueue, Wakes};
 use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
-use crate::{Call, Command, Health, Reply};
+use crate::{Call, Command, EndWatch, Health, Reply};
 use commit::FileRows;
 use journal::Journal;
 pub use options::FileOptions;
@@ -93,7 +93,11 @@ struct SharedHealth {
 
 impl Writer {
     /// Opens the file, and starts the thread that writes it.
-    pub(super) fn start(mut options: FileOptions, wakes: Arc<Wakes>) -> Result<Self, Error> {
+    pub(super) fn start(
+        mut options: FileOptions,
+        wakes: Arc<Wakes>,
+        ends: Arc<ByQueue<EndWatch>>,
+    ) -> Result<Self, Error> {
         let mut space = Space::new(options.reserve.take());
         let open = options.load().or_else(|error| {
             // A process that was killed on a full disk has left its reserve: it is there for this.
@@ -113,6 +117,7 @@ impl Writer {
             health: Arc::clone(&health),
             seen: 0,
             wakes,
+            ends,
             inbox,
             waiting: Arc::clone(&waiting),
         };
@@ -178,6 +183,7 @@ struct Thread {
     /// The last wake that was told, so that none is told twice after a failure.
     seen: u64,
     wakes: Arc<Wakes>,
+    ends: Arc<ByQueue<EndWatch>>,
     inbox: mpsc::Receiver<Task>,
     waiting: Arc<AtomicUsize>,
 }
@@ -222,12 +228,14 @@ impl Thread {
             let woken = std::mem::take(&mut open.schedule.woken);
             let seen = woken.iter().flat_map(|(_, wake)| wake).map(|wake| wake.seen);
             self.seen = seen.fold(self.seen, u64::max);
-            outcome.map(|()| (open, woken))
+            let ended = std::mem::take(&mut open.schedule.ended);
+            outcome.map(|()| (open, woken, ended))
         });
         match outcome {
-            Ok((open, woken)) => {
+            Ok((open, woken, ended)) => {
                 self.open = Some(open);
                 self.wakes.publish(woken);
+                self.ends.tell(ended);
                 for (caller, result) in replies {
                     drop(caller.send(result));
                 }

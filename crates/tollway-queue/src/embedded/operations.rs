@@ -5,7 +5,7 @@ use tollway_core::Timestamp;
 use super::row_store::RowStore;
 use crate::error::Error;
 use crate::schedule::Schedule;
-use crate::{Command, Job, JobState, Leased, Operation, QueueName, Reply, Wake};
+use crate::{Command, Ended, Job, JobState, Leased, Operation, PAGE_BYTES, QueueName, Reply, Wake};
 
 /// What a command works on.
 pub(super) struct Workspace<'a> {
@@ -75,6 +75,7 @@ impl Workspace<'_> {
         let jobs: &mut [Job] = match &mut reply {
             Reply::Job(Some(job)) => std::slice::from_mut(job),
             Reply::Jobs(jobs) => jobs,
+            Reply::Ended(Ended { jobs, .. }) => jobs,
             _ => return Ok(reply),
         };
         let number = self.schedule.number(name)?;
@@ -86,6 +87,28 @@ impl Workspace<'_> {
                 _ => job.payload = self.rows.payload(number, job.id.0)?,
             }
         }
+        if let Reply::Ended(ended) = &mut reply {
+            cut_to_page(ended);
+        }
         Ok(reply)
+    }
+}
+
+/// Leaves as many jobs as fill a page with their results.
+fn cut_to_page(ended: &mut Ended) {
+    let mut left = PAGE_BYTES;
+    let fits = ended.jobs.iter().take_while(|job| {
+        let had_room = left > 0;
+        let result = match &job.state {
+            JobState::Done { result: Some(result), .. } => result.len(),
+            _ => job.payload.len(),
+        };
+        left = left.saturating_sub(result);
+        had_room
+    });
+    let many = fits.count();
+    ended.jobs.truncate(many);
+    if let Some(last) = ended.jobs.last().and_then(Job::end_mark) {
+        ended.mark = last;
     }
 }

@@ -5,23 +5,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::{QueueName, WaitingLine, Wake};
+use crate::{EndWatch, QueueName, Wake};
 
 /// Of more queues than this, those that nobody waits for are forgotten.
 const IDLE_MAX: usize = 64;
 
-/// The lines of those who wait, by queue.
-#[derive(Debug, Default)]
-pub(super) struct WaitingLines(Mutex<HashMap<QueueName, Arc<WaitingLine>>>);
+/// What there is one of for each queue that somebody waits for.
+#[derive(Debug)]
+pub(super) struct ByQueue<T>(Mutex<HashMap<QueueName, Arc<T>>>);
 
-impl WaitingLines {
-    /// The line of a queue.
-    pub(super) fn of(&self, name: &QueueName) -> Arc<WaitingLine> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() > IDLE_MAX {
-            lines.retain(|_, line| Arc::strong_count(line) > 1);
+impl<T> ByQueue<T> {
+    /// That of a queue, which `make` makes if need be.
+    pub(super) fn of(&self, name: &QueueName, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut known = self.lock();
+        if known.len() > IDLE_MAX {
+            known.retain(|_, one| Arc::strong_count(one) > 1);
         }
-        Arc::clone(lines.entry(name.clone()).or_default())
+        Arc::clone(known.entry(name.clone()).or_insert_with(|| Arc::new(make())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, Arc<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ByQueue<EndWatch> {
+    /// Tells those who wait for jobs of these queues to end.
+    pub(super) fn tell(&self, ended: impl IntoIterator<Item = QueueName>) {
+        let mut known = None;
+        for name in ended {
+            let known = known.get_or_insert_with(|| self.lock());
+            if let Some(watch) = known.get(&name) {
+                watch.tell();
+            }
+        }
+    }
+}
+
+impl<T> Default for ByQueue<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
     }
 }
 

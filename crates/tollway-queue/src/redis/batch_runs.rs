@@ -40,7 +40,7 @@ pub(super) fn runner(
             if is_enqueue {
                 enqueue(&inner, &context, calls, Timestamp::MIN).await
             } else {
-                settle(&inner, &context.base, calls, Timestamp::MIN).await
+                settle(&inner, &context, calls, Timestamp::MIN).await
             }
         })
     }
@@ -179,13 +179,15 @@ fn read_each(
 /// Settles the leases of several calls.
 pub(super) async fn settle(
     inner: &Arc<Inner>,
-    base: &[u8],
+    context: &QueueContext,
     calls: Vec<Vec<Vec<u8>>>,
     now: Timestamp,
 ) -> Replies {
     // Each lease takes two arguments.
     let lengths: Vec<usize> = calls.iter().map(|call| call.len() / 2).collect();
+    let base = &context.base[..];
     let answer = inner.change(&SETTLE, (base, now), calls.into_iter().flatten()).await?;
+    context.ends.tell();
     let mut all = settled(answer)?.into_iter();
     let mut take = |length| Ok(all.by_ref().take(length).collect::<Vec<_>>().into());
     Ok(lengths.into_iter().map(&mut take).collect())

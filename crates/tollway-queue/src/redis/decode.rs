@@ -9,7 +9,8 @@ use super::estimate::GroupTold;
 use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{
-    Beat, Counts, Group, GroupStats, Job, JobId, JobState, Lease, Progress, Settled, Stats, Totals,
+    Beat, Counts, EndMark, Ended, Group, GroupStats, Job, JobId, JobState, Lease, Progress,
+    Settled, Stats, Totals,
 };
 
 /// That an answer is not as the script writes it.
@@ -125,6 +126,19 @@ pub(super) fn over(id: u64, bytes: &[u8], is_dead: bool) -> Result<Job, Error> {
         JobState::Done { at, result: has_result.then(|| Bytes::copy_from_slice(note)) }
     };
     Ok(found.into_job(state))
+}
+
+/// Jobs that ended after `after`; without it, where they end.
+pub(super) fn ended(answer: &[Value], after: Option<EndMark>) -> Result<Ended, Error> {
+    let parts = answer.get(1..).ok_or_else(damaged)?;
+    let Some(after) = after else {
+        let [at, id] = parts else { return Err(damaged()) };
+        let mark = EndMark { at: moment(unsigned(at)?), id: JobId(unsigned(id)?) };
+        return Ok(Ended { jobs: Vec::new(), mark });
+    };
+    let read = |part: &[Value]| over(unsigned(&part[0])?, bytes(&part[2])?, number(&part[1])? == 1);
+    let jobs = parts.chunks_exact(3).map(read).collect::<Result<Vec<_>, _>>()?;
+    Ok(Ended { mark: jobs.last().and_then(Job::end_mark).unwrap_or(after), jobs })
 }
 
 fn read_over<'a>(read: &mut ByteReader<'a>) -> Option<(f64, bool, &'a [u8])> {

@@ -13,8 +13,8 @@ use tollway_core::{Algorithm, Quota, Timestamp};
 use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::{
-    Backoff, Deadline, LeaseToken, Limit, MissedDeadline, NewJob, Outcome, Progress, QueueName,
-    QueueSettings, Retention, Start,
+    Backoff, Deadline, EndMark, LeaseToken, Limit, MissedDeadline, NewJob, Outcome, Progress,
+    QueueName, QueueSettings, Retention, Start,
 };
 
 /// Whole microseconds, rounded up.
@@ -77,12 +77,28 @@ pub(super) fn calls(calls: Vec<Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
 /// What one start takes in the first argument of a call, if that is there.
 pub(super) const START_BYTES: usize = 18;
 
-fn put_start(out: &mut ByteWriter, job: &NewJob) {
-    let (start, when) = match job.start {
+/// Whether a start is at once, after a while or at a moment, and after or at which.
+fn kind_and_time(start: Start) -> (u8, f64) {
+    match start {
         Start::Now => (0, 0.0),
         Start::After(delay) => (1, micros(delay)),
         Start::At(at) => (2, micros_at(at) as f64),
-    };
+    }
+}
+
+/// Another start of a job, as control.lua reads it.
+pub(super) fn start(start: Start) -> [Vec<u8>; 2] {
+    let (kind, time) = kind_and_time(start);
+    [kind.to_string().into_bytes(), time.to_string().into_bytes()]
+}
+
+/// A place in the order in which jobs ended, as queries.lua reads it.
+pub(super) fn end_mark(mark: EndMark) -> [Vec<u8>; 2] {
+    [micros_at(mark.at).to_string().into_bytes(), mark.id.to_string().into_bytes()]
+}
+
+fn put_start(out: &mut ByteWriter, job: &NewJob) {
+    let (start, when) = kind_and_time(job.start);
     let (deadline, until) = match job.deadline {
         None => (0, 0.0),
         Some(Deadline::After(within)) => (1, micros(within)),

@@ -7,18 +7,19 @@ use redis::Value;
 use tollway_core::{Outage, Timestamp};
 
 use super::decode::{
-    beats, bytes, damaged, list, moment_of, number, over, running, stats, stored, text, unsigned,
-    waiting,
+    beats, bytes, damaged, ended, list, moment_of, number, over, running, stats, stored, text,
+    unsigned, waiting,
 };
 use super::encode::{self, moment};
 use super::estimate::{Frame, GroupTold};
 use super::script::{CONTROL, HEARTBEAT, LEASE, QUERY};
 use super::{Inner, QueueContext, RedisBackend, batch_runs, recurring};
 use crate::error::{Error, ErrorKind};
+use crate::schedule::runs_already;
 use crate::settings::longest_result;
 use crate::{
-    Backend, Beat, Call, Cancelled, Command, Health, Job, JobId, Lease, LeaseToken, Leased,
-    Operation, Outcome, PAGE_BYTES, QueueName, Reply, WaitingLine, Wake,
+    Backend, Beat, Call, Cancelled, Command, EndWatch, Health, Job, JobId, Lease, LeaseToken,
+    Leased, Operation, Outcome, PAGE_BYTES, QueueName, Reply, WaitingLine, Wake,
 };
 
 fn word(text: &str) -> Vec<u8> {
@@ -66,6 +67,10 @@ impl Backend for RedisBackend {
     fn waiting_line(&self, queue: &QueueName) -> Arc<WaitingLine> {
         // Who cannot be told of changes will be told why when it listens.
         self.inner.context(queue).map_or_else(|_| Arc::default(), |context| context.line.clone())
+    }
+
+    fn end_watch(&self, queue: &QueueName) -> Arc<EndWatch> {
+        self.inner.context(queue).map_or_else(|_| Arc::default(), |context| context.ends.clone())
     }
 
     fn health(&self) -> Health {
@@ -170,7 +175,7 @@ impl Inner {
                 if !self.settings.use_callers_time {
                     return context.settle.ask(packed).await;
                 }
-                let replies = batch_runs::settle(self, base, vec![packed], now).await?;
+                let replies = batch_runs::settle(self, context, vec![packed], now).await?;
                 replies.into_iter().next().ok_or_else(damaged)??
             }
             Operation::Progress(token, progress) => {
@@ -188,9 +193,25 @@ impl Inner {
                 2 => Cancelled::Requested.into(),
                 _ => Cancelled::NotFound.into(),
             },
+            Operation::Reschedule { id, start } => {
+                let [kind, time] = encode::start(start);
+                match control(&[b"reschedule", &decimal(id), &kind, &time]).await? {
+                    0 => Reply::Job(None),
+                    1 => {
+                        let answer = list(query(vec![word("job"), decimal(id)]).await?)?;
+                        self.read_job(context, id, answer).await?.into()
+                    }
+                    _ => return Err(runs_already(id)),
+                }
+            }
             Operation::Job(id) => {
                 let answer = list(query(vec![word("job"), decimal(id)]).await?)?;
                 self.read_job(context, id, answer).await?.into()
+            }
+            Operation::Ended { after, max } => {
+                let [at, id] = after.map(encode::end_mark).unwrap_or_default();
+                let arguments = vec![word("ended"), at, id, decimal(PAGE_BYTES), decimal(max)];
+                ended(&list(query(arguments).await?)?, after)?.into()
             }
             Operation::Peek { group, max } => {
                 let page = [decimal(max), decimal(PAGE_BYTES)];

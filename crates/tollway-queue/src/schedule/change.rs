@@ -18,6 +18,13 @@ pub(crate) enum Change {
     Queue(u32, QueueChange),
 }
 
+impl Change {
+    /// Whether somebody who waits for the end of a job may wait for this.
+    pub(crate) const fn ends_job(&self) -> bool {
+        matches!(self, Self::Queue(_, QueueChange::Gone(_) | QueueChange::Dead(_)))
+    }
+}
+
 /// What changed in one queue; jobs are named by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueChange {

@@ -12,8 +12,9 @@ use super::leases::Running;
 use super::page::Page;
 use super::queue::{Queue, Scope};
 use super::turns::Spot;
+use crate::error::{Error, ErrorKind};
 use crate::job::{Beat, Cancelled, LeaseToken, Progress};
-use crate::{JobId, Lease, Limit};
+use crate::{Job, JobId, Lease, Limit, Start};
 
 impl Queue {
     /// What time alone has done: leases that ended, calendars, what is too old to keep.
@@ -203,6 +204,31 @@ impl Queue {
         Cancelled::Removed
     }
 
+    /// Has a job start at another time; the job as it is then, if there is such a job.
+    pub(crate) fn reschedule(
+        &mut self,
+        id: JobId,
+        start: Start,
+        scope: &mut Scope<'_>,
+    ) -> Result<Option<Job>, Error> {
+        let (number, now) = match self.jobs.entries.get(&id.0) {
+            None => return Ok(None),
+            Some(entry) if entry.stage == Stage::Running => return Err(runs_already(id)),
+            Some(entry) => (entry.group, scope.now),
+        };
+        let due = start.moment(now);
+        self.jobs.withdraw(id.0, &mut self.groups);
+        if due > now {
+            self.jobs.delay(id.0, due.as_nanos(), &mut self.groups);
+        } else {
+            self.jobs.of_mut(id.0).due_ns = now.as_nanos();
+            self.jobs.wait(id.0, &mut self.groups);
+        }
+        scope.moved(id.0);
+        self.place_group(number, now);
+        Ok(self.job(id, scope))
+    }
+
     /// Forgets a cancelled job and its key, which may be used anew.
     pub(crate) fn remove(&mut self, id: u64, scope: &mut Scope<'_>) {
         self.totals.cancelled += 1;
@@ -231,4 +257,9 @@ impl Queue {
         self.admit(id, entry, scope.now);
         true
     }
+}
+
+/// That a job cannot be given another time to start.
+pub(crate) fn runs_already(id: JobId) -> Error {
+    Error::new(ErrorKind::Conflict, format!("job {id} runs already: it starts no more"))
 }

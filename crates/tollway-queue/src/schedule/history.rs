@@ -3,6 +3,7 @@
 //! Everything here has a bound in number and in age; beyond it the oldest is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use tollway_core::Timestamp;
@@ -12,7 +13,7 @@ use super::id_hash::IdHash;
 use super::jobs::Entry;
 use super::queue::{Queue, Scope};
 use crate::error::{Error, ErrorKind};
-use crate::{Group, Recurring, Start};
+use crate::{EndMark, Group, JobId, Recurring, Start};
 
 /// What a queue keeps beside its jobs.
 #[derive(Debug, Default)]
@@ -40,7 +41,33 @@ pub(crate) struct EndedJob {
     pub(crate) reason: String,
 }
 
+impl EndedJob {
+    /// What it adds to a page of dead letters.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entry.payload_len as usize + self.reason.len()
+    }
+}
+
 impl History {
+    /// Which jobs ended after `mark`, those first that ended first.
+    pub(crate) fn ended_after(&self, mark: EndMark) -> impl Iterator<Item = u64> + '_ {
+        let behind = (Bound::Excluded((mark.at, mark.id.0)), Bound::Unbounded);
+        let mut done = self.done_order.range(behind).peekable();
+        let mut dead = self.dead_order.range(behind).peekable();
+        let next = move || match (done.peek(), dead.peek()) {
+            (Some(one), Some(other)) if other < one => dead.next(),
+            (None, _) => dead.next(),
+            _ => done.next(),
+        };
+        std::iter::from_fn(next).map(|(_, id)| *id)
+    }
+
+    /// Where the order of jobs that ended is at its end.
+    pub(crate) fn last_end(&self) -> EndMark {
+        let last = self.done_order.last().max(self.dead_order.last());
+        last.map_or(EndMark::FIRST, |&(at, id)| EndMark { at, id: JobId(id) })
+    }
+
     /// The job that was enqueued with `key`, if that is still remembered.
     pub(crate) fn holder(&self, key: &str, now: Timestamp) -> Option<u64> {
         self.keys.get(key).filter(|(_, until)| *until > now).map(|(id, _)| *id)

@@ -30,7 +30,7 @@ use super::leases::Running;
 use super::response_times::ResponseTimes;
 use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
-use crate::job::{Deadline, NewJob, Start};
+use crate::job::{Deadline, NewJob};
 use crate::settings::longest_result;
 use crate::versions::VersionRecord;
 use crate::{
@@ -164,7 +164,9 @@ impl Queue {
             Operation::Progress(token, progress) => self.progress(token, progress).into(),
             Operation::Hold(token, wait) => self.hold(token, wait, scope).into(),
             Operation::Cancel(id) => self.cancel(id, scope).into(),
+            Operation::Reschedule { id, start } => self.reschedule(id, start, scope)?.into(),
             Operation::Job(id) => self.job(id, scope).into(),
+            Operation::Ended { after, max } => self.ended(after, max, scope).into(),
             Operation::Peek { group, max } => self.peek(&group, max, scope).into(),
             Operation::Stats { after, max } => self.stats(after.as_ref(), max, scope.now).into(),
             Operation::Pause { group, paused } => self.pause(group, paused, scope)?.into(),
@@ -297,11 +299,7 @@ impl Queue {
         let id = *scope.next_id;
         *scope.next_id += 1;
         let now = scope.now;
-        let due = match job.start {
-            Start::Now => now,
-            Start::After(delay) => now.after(delay),
-            Start::At(at) => at,
-        };
+        let due = job.start.moment(now);
         let stage = if due > now { Stage::Delayed } else { Stage::Waiting };
         let due = if due > now { due } else { scope.latest };
         let key = job.key.map(|key| self.remember_key(key, id, scope));

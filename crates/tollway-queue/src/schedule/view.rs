@@ -7,11 +7,12 @@ use tollway_core::Timestamp;
 use super::estimate::{Bound, Position, served_before, wait_for_all};
 use super::gate::Opens;
 use super::group::GroupState;
+use super::history::EndedJob;
 use super::jobs::{Entry, Stage};
 use super::page::Page;
 use super::queue::{Queue, Scope};
 use crate::job::{Estimate, Job, JobState};
-use crate::{Counts, Group, GroupStats, JobId, Limit, Stats};
+use crate::{Counts, EndMark, Ended, Group, GroupStats, JobId, Limit, Stats};
 
 impl Queue {
     /// When a job that waits will start; `None` if it does not wait or nobody can tell.
@@ -126,10 +127,27 @@ impl Queue {
             if !page.has_room() {
                 break;
             }
-            page.add(over.entry.payload_len as usize + over.reason.len());
+            page.add(over.bytes());
             jobs.extend(self.job(JobId(*id), scope));
         }
         jobs
+    }
+
+    /// Jobs that ended after `after`, those first that ended first.
+    pub(crate) fn ended(&self, after: Option<EndMark>, max: usize, scope: &Scope<'_>) -> Ended {
+        let Some(after) = after else {
+            return Ended { jobs: Vec::new(), mark: self.history.last_end() };
+        };
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for id in self.history.ended_after(after) {
+            if !page.has_room() {
+                break;
+            }
+            // Results are not here: whoever adds them looks at their bytes.
+            page.add(self.history.dead.get(&id).map_or(0, EndedJob::bytes));
+            jobs.extend(self.job(JobId(id), scope));
+        }
+        Ended { mark: jobs.last().and_then(Job::end_mark).unwrap_or(after), jobs }
     }
 
     /// The figures of the queue and of a page of its groups.

@@ -32,6 +32,9 @@ mod redis;
 // Many who wait for few jobs: how often the backend is asked.
 mod waiting;
 
+// Waiting for jobs to end.
+mod ends;
+
 // Workers: concurrency, exact sleeping, heartbeats, how they stop.
 mod worker;
 

@@ -6,6 +6,7 @@ mod bench;
 mod bounds;
 mod clocks;
 mod deadlines;
+mod ends;
 mod input;
 mod limits;
 mod pages;
@@ -26,6 +27,7 @@ use bench::{At, Bench};
 use bounds::*;
 use clocks::*;
 use deadlines::*;
+use ends::*;
 use input::*;
 use limits::*;
 use pages::*;
@@ -106,6 +108,9 @@ rules! {
     a_shared_limit_is_changed_by_what_is_new_and_kept_while_it_is_used
     a_queue_is_removed_only_without_jobs_and_dead_letters
     a_recurring_job_keeps_its_time_zone
+    jobs_are_listed_in_the_order_in_which_they_ended
+    a_page_of_jobs_that_ended_is_bounded_by_their_results
+    a_job_is_given_another_time_to_start
     ;
     // On Redis the server's clock counts, which is mended in another way, who waits for a queue is
     // told by a task, and a group without jobs is a key with a TTL; `redis` has its own tests of

@@ -14,7 +14,14 @@ use tollway_queue::{
 use crate::world::{START, job, queue};
 
 /// The clock of tokio's paused time.
-struct Paused(tokio::time::Instant);
+pub(crate) struct Paused(tokio::time::Instant);
+
+impl Paused {
+    /// It begins now.
+    pub(crate) fn new() -> Self {
+        Self(tokio::time::Instant::now())
+    }
+}
 
 impl Clock for Paused {
     fn now(&self) -> Timestamp {
@@ -67,7 +74,7 @@ pub(crate) fn wait_for_jobs(queue: &Queue, workers: usize, done: &Arc<AtomicUsiz
 async fn opened(limit: &str) -> (Arc<Counted>, Queue) {
     let counted = Counted { queues: Embedded::memory(), leases: AtomicUsize::new(0) };
     let counted = Arc::new(counted);
-    let clock = Arc::new(Paused(tokio::time::Instant::now()));
+    let clock = Arc::new(Paused::new());
     let queue = Queue::new(counted.clone(), clock, queue("work"));
     queue.put(QueueSettings::with_limit(limit.parse().unwrap())).await.unwrap();
     (counted, queue)

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Author, Backend, Beat, Call, Cancelled, Changed, Described, Enqueued, Error, ErrorKind, Group,
-    Job, JobId, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress, QueueName,
-    QueueSettings, Recurring, Reply, Settled, Stats,
+    Author, Backend, Beat, Call, Cancelled, Changed, Described, EndMark, Ended, Enqueued, Error,
+    ErrorKind, Group, Job, JobId, LeaseToken, Leased, Limit, NewJob, Operation, Outcome, Progress,
+    QueueName, QueueSettings, Recurring, Reply, Settled, Start, Stats,
 };
 
 macro_rules! operations {
@@ -147,6 +147,8 @@ pub(crate) trait AtMoment: Backend {
             SetLimits { group: group.clone(), limits };
         dead(after: Option<JobId>, max: usize) -> Vec<Job> = Dead { after, max };
         revive(id: JobId) -> bool = Revive(id);
+        reschedule(id: JobId, start: Start) -> Option<Job> = Reschedule { id, start };
+        ended(after: Option<EndMark>, max: usize) -> Ended = Ended { after, max };
         put_recurring(recurring: Recurring) -> () = PutRecurring(Box::new(recurring));
         remove_recurring(name: &str) -> bool = RemoveRecurring(name.to_owned());
     }

@@ -35,7 +35,7 @@ use crate::http::{Call, Trouble};
 use crate::queues::Queues;
 use crate::service::Service;
 
-pub(crate) use events::Events;
+pub(crate) use events::events;
 use history::History;
 pub use proxy::ProxyAdmin;
 pub(crate) use sample::sample;
@@ -48,7 +48,8 @@ pub(crate) const EVENTS: &str = "/dashboard/events";
 pub(crate) struct Dashboard {
     history: Mutex<History>,
     ticks: watch::Sender<sample::Tick>,
-    viewers: AtomicUsize,
+    /// Who watches, this page or the events of a queue.
+    pub(crate) viewers: AtomicUsize,
     proxy: Option<ProxyAdmin>,
 }
 
@@ -127,5 +128,5 @@ pub(crate) fn queue(call: Call<'_>) -> Result<(), Trouble> {
 
 /// A parameter of the query; empty as if it were left out.
 fn text(call: &Call<'_>, name: &str) -> Result<Option<String>, Trouble> {
-    Ok(call.query_text(name)?.filter(|text| !text.is_empty()))
+    Ok(call.request.query_text(name)?.filter(|text| !text.is_empty()))
 }

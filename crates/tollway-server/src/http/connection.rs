@@ -16,9 +16,8 @@ use super::presence::{Client, ReadAhead};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request, split_target};
-use super::routes::{admit, answer};
+use super::routes::{admit, answer, is_stream};
 use crate::client_stream::{ClientStream, Input, Received, WRITE_BYTES};
-use crate::dashboard;
 use crate::drain::Stop;
 use crate::metrics::Front;
 use crate::worker::Worker;
@@ -113,7 +112,7 @@ async fn answer_all<S: AsyncRead + Unpin>(
         let rest = &input.bytes()[used..];
         let (head, length) = match plain(rest, &mut headers, body_max) {
             // An answer without an end is hyper's to write.
-            Parsed::Plain(head, _) if head.target.starts_with(dashboard::EVENTS) => {
+            Parsed::Plain(head, _) if is_stream(split_target(head.target).0) => {
                 break Next::Fallback;
             }
             Parsed::Plain(head, length) => (head, length),

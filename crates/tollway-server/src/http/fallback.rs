@@ -25,13 +25,13 @@ use tokio::time::Instant;
 use tollway_http::WriteTimeout;
 
 use super::connection::HEAD_BYTES_MAX;
+use super::event_stream::EventStream;
 use super::presence::{Client, HeardElsewhere, poll_end};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request};
-use super::routes::{admit, answer, events};
+use super::routes::{admit, answer, events, is_stream};
 use crate::client_stream::{ClientStream, Input};
-use crate::dashboard;
 use crate::drain::Stop;
 use crate::http2::{self, Answered, Holder, Options, Unread, pass_writes};
 use crate::metrics::Front;
@@ -41,7 +41,7 @@ use crate::worker::Worker;
 const STREAMS_MAX: u32 = 256;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-type Body = Either<Full<Bytes>, dashboard::Events>;
+type Body = Either<Full<Bytes>, EventStream>;
 
 /// Serves the rest of a connection of which `input` has been read already.
 pub(super) async fn serve<S>(
@@ -180,7 +180,7 @@ async fn take(
     (peer, client): (Peer, &dyn Client),
     holder: &Holder,
     reply: &mut Reply,
-) -> Result<Option<dashboard::Events>, Trouble> {
+) -> Result<Option<EventStream>, Trouble> {
     let host = host(head)?;
     let request = Request {
         method: head.method.as_str(),
@@ -194,8 +194,8 @@ async fn take(
     };
     // Before the body is read: whoever may not ask does not make anything held.
     admit(worker, &request, !body.is_end_stream())?;
-    if request.path == dashboard::EVENTS {
-        return events(worker, &request).map(Some);
+    if is_stream(request.path) {
+        return events(worker, &request).await.map(Some);
     }
     let limits = &worker.service.settings().limits;
     let body = holder.collect(body, limits).await.map_err(|unread| match unread {
@@ -234,11 +234,11 @@ fn join_crumbs(fields: &mut HeaderMap) {
     }
 }
 
-fn stream(events: dashboard::Events) -> http::Response<Body> {
+fn stream(events: EventStream) -> http::Response<Body> {
     let mut response = http::Response::new(Either::Right(events));
     let fields = response.headers_mut();
     let text = HeaderValue::from_static;
-    fields.insert(CONTENT_TYPE, text(dashboard::Events::CONTENT_TYPE));
+    fields.insert(CONTENT_TYPE, text(EventStream::CONTENT_TYPE));
     fields.insert(http::header::CACHE_CONTROL, text("no-store"));
     // A proxy that gathers an answer before it passes it on would show nothing.
     fields.insert("x-accel-buffering", text("no"));

@@ -11,6 +11,7 @@
 
 mod compat;
 mod connection;
+mod event_stream;
 mod fallback;
 mod gate;
 mod operations;
@@ -25,6 +26,7 @@ mod routes;
 mod verdict;
 
 pub(crate) use connection::serve;
+pub(crate) use event_stream::{EventStream, Viewer};
 pub(crate) use operations::unaskable;
 pub(crate) use presence::HeardElsewhere;
 pub(crate) use problem::Trouble;

@@ -4,9 +4,11 @@
 //!   producer   POST {queue}/jobs, {queue}/jobs/batch
 //!   worker     POST {queue}/lease (waits), heartbeat, progress, ack, fail, retry-later, release;
 //!              GET  {queue}/groups
-//!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/dead, {queue}/jobs/{id}
+//!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/dead, {queue}/jobs/{id},
+//!              {queue}/events (as jobs end)
 //!   operator   PUT, PATCH, DELETE {queue}; GET, PUT, DELETE /v1/shared-limits;
-//!              POST {queue}/pause, resume, limits, dead/retry, recurring; DELETE {queue}/jobs/{id}
+//!              POST {queue}/pause, resume, limits, dead/retry, recurring;
+//!              POST {queue}/jobs/{id}/reschedule; DELETE {queue}/jobs/{id}
 //! ```
 //!
 //! Names are segments of the path, percent-encoded where need be; groups stand in bodies and in the
@@ -15,12 +17,14 @@
 //! groups.
 
 pub(super) mod control;
+mod events;
 pub(super) mod jobs;
 pub(super) mod leases;
 pub(super) mod look;
 pub(super) mod settings;
 mod wire;
 
+pub(super) use events::events;
 pub(super) use look::queues as list_queues;
 use tollway_queue::QueueName;
 
@@ -43,7 +47,7 @@ pub(super) async fn on_queue_with(
     parameters: &[&str],
     handler: impl AsyncFnOnce(Call<'_>, &SignedQueue) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    call.expect_query(parameters)?;
+    call.request.expect_query(parameters)?;
     let name = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?;
     let queues = call.service().queues().ok_or(Trouble::NotFound)?;
     let signer = queues.signer()?;
@@ -94,6 +98,6 @@ fn name_in(body: &[u8]) -> String {
 
 /// Whether payloads, results and names may be shown: to those who may work on them. Who only reads
 /// figures, as Prometheus does, has no business with what customers send, nor with who they are.
-fn shown_to(call: &Call<'_>) -> Shown {
-    if call.role() >= Some(Role::Check) { Shown::Whole } else { Shown::Figures }
+fn shown_to(role: Option<Role>) -> Shown {
+    if role >= Some(Role::Check) { Shown::Whole } else { Shown::Figures }
 }

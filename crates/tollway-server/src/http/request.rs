@@ -88,37 +88,6 @@ impl<'a> Call<'a> {
         self.service().auth().role_of_field(self.request.fields.field("authorization"))
     }
 
-    /// The value of a parameter of the query with its escapes decoded.
-    pub(crate) fn query_text(&self, name: &str) -> Result<Option<String>, Trouble> {
-        let Some(raw) = self.request.parameter(name) else { return Ok(None) };
-        let spaced = raw.replace('+', " ");
-        let wrong = || Trouble::bad(format!("{name} must be percent-encoded UTF-8"));
-        decoded(&spaced).map(|text| Some(text.into_owned())).ok_or_else(wrong)
-    }
-
-    /// Refuses a query with a parameter that is not among `known`, or that is there twice.
-    pub(crate) fn expect_query(&self, known: &[&str]) -> Result<(), Trouble> {
-        let pairs = self.request.query.unwrap_or_default().split('&');
-        let names = pairs.filter(|pair| !pair.is_empty());
-        let names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
-        let mut found: Vec<&str> = Vec::new();
-        for name in names {
-            if found.contains(&name) {
-                return Err(Trouble::bad(format!("the query has {name} more than once")));
-            }
-            if !known.contains(&name) {
-                let remedy = match (likely(known.iter().copied(), name), known) {
-                    (Some(likely), _) => format!("did you mean {likely}?"),
-                    (None, []) => "this path has none".to_owned(),
-                    (None, _) => format!("known are: {}", known.join(", ")),
-                };
-                return Err(Trouble::bad(format!("unknown query parameter {name}; {remedy}")));
-            }
-            found.push(name);
-        }
-        Ok(())
-    }
-
     /// A number in the query within `bounds`; `default` if it is not there.
     pub(crate) fn query_number(
         &self,
@@ -174,6 +143,37 @@ impl<'a> Request<'a> {
     pub(crate) fn parameter(&self, name: &str) -> Option<&'a str> {
         let pairs = self.query?.split('&');
         pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, v)| v)
+    }
+
+    /// The value of a parameter of the query with its escapes decoded.
+    pub(crate) fn query_text(&self, name: &str) -> Result<Option<String>, Trouble> {
+        let Some(raw) = self.parameter(name) else { return Ok(None) };
+        let spaced = raw.replace('+', " ");
+        let wrong = || Trouble::bad(format!("{name} must be percent-encoded UTF-8"));
+        decoded(&spaced).map(|text| Some(text.into_owned())).ok_or_else(wrong)
+    }
+
+    /// Refuses a query with a parameter that is not among `known`, or that is there twice.
+    pub(crate) fn expect_query(&self, known: &[&str]) -> Result<(), Trouble> {
+        let pairs = self.query.unwrap_or_default().split('&');
+        let names = pairs.filter(|pair| !pair.is_empty());
+        let names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+        let mut found: Vec<&str> = Vec::new();
+        for name in names {
+            if found.contains(&name) {
+                return Err(Trouble::bad(format!("the query has {name} more than once")));
+            }
+            if !known.contains(&name) {
+                let remedy = match (likely(known.iter().copied(), name), known) {
+                    (Some(likely), _) => format!("did you mean {likely}?"),
+                    (None, []) => "this path has none".to_owned(),
+                    (None, _) => format!("known are: {}", known.join(", ")),
+                };
+                return Err(Trouble::bad(format!("unknown query parameter {name}; {remedy}")));
+            }
+            found.push(name);
+        }
+        Ok(())
     }
 }
 

@@ -1,11 +1,13 @@
 //! Which path is answered by what, and who may ask: one table for routing, permissions, the names
 //! of spans and the test of the OpenAPI document.
 
+use super::event_stream::EventStream;
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
 use super::queues::leases::{self, Report, settle};
 use super::queues::{
-    control, jobs, list_queues, look, on_queue, on_queue_with, operate as operate_queue, settings,
+    self, control, jobs, list_queues, look, on_queue, on_queue_with, operate as operate_queue,
+    settings,
 };
 use super::reply::Reply;
 use super::request::{Call, Request};
@@ -90,9 +92,14 @@ routes! { call:
     Enqueue     "POST" "/v1/queues/{queue}/jobs", CHECK => on_queue(call, jobs::enqueue).await;
     EnqueueAll  "POST" "/v1/queues/{queue}/jobs/batch", CHECK =>
         on_queue(call, jobs::enqueue_batch).await;
-    Job         "GET"  "/v1/queues/{queue}/jobs/{id}", READ => on_queue(call, look::job).await;
+    Job         "GET"  "/v1/queues/{queue}/jobs/{id}", READ =>
+        on_queue_with(call, &["wait_ms"], look::job).await;
     CancelJob   "DELETE" "/v1/queues/{queue}/jobs/{id}", CHECK =>
         operate_queue(call, "cancel", jobs::cancel).await;
+    Reschedule  "POST" "/v1/queues/{queue}/jobs/{id}/reschedule", CHECK =>
+        operate_queue(call, "reschedule", jobs::reschedule).await;
+    // Answered by a stream, in `fallback`, before it comes here.
+    QueueEvents "GET"  "/v1/queues/{queue}/events", READ => Err(Trouble::NotFound);
     // Groups are named after customers: a list of them is one of keys.
     Groups      "GET"  "/v1/queues/{queue}/groups", CHECK =>
         on_queue_with(call, &["cursor", "max"], look::groups).await;
@@ -260,13 +267,23 @@ pub(super) fn admit(worker: &Worker, request: &Request<'_>, has_body: bool) -> R
     }
 }
 
+/// Whether a path is answered by events, without an end.
+pub(super) fn is_stream(path: &str) -> bool {
+    path == EVENTS || path.starts_with("/v1/queues/") && path.ends_with("/events")
+}
+
 /// Events for whoever may read them.
-pub(super) fn events(worker: &Worker, request: &Request<'_>) -> Result<dashboard::Events, Trouble> {
+pub(super) async fn events(worker: &Worker, request: &Request<'_>) -> Result<EventStream, Trouble> {
     pages::keep_out(worker, request, false)?;
-    let (routes, _) = find(EVENTS).ok_or(Trouble::NotFound)?;
-    permit(worker, request, routes)?;
+    let (routes, [queue, _]) = find(request.path).ok_or(Trouble::NotFound)?;
+    let page = permit(worker, request, routes)?.page;
     let role = worker.service.auth().role_of_field(request.fields.field("authorization"));
-    dashboard::Events::open(worker, role.unwrap_or(Role::Read))
+    let role = role.unwrap_or(Role::Read);
+    match page {
+        Page::Events => dashboard::events(worker, role),
+        Page::QueueEvents => queues::events(worker, request, queue, role).await,
+        _ => Err(Trouble::NotFound),
+    }
 }
 
 /// The one of the routes that has the request's method, if its token has the role that is needed.

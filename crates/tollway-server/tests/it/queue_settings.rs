@@ -9,16 +9,16 @@ use tollway_testkit::servers::{Engine, Server as RedisServer};
 
 use crate::harness::{Folder, Http, Running, running};
 
-const TOKEN: &str = "[[tokens]]\ntoken = \"t\"\nrole = \"admin\"\n";
-const ADMIN: &str = "authorization: Bearer t\r\n";
+pub(crate) const TOKEN: &str = "[[tokens]]\ntoken = \"t\"\nrole = \"admin\"\n";
+pub(crate) const ADMIN: &str = "authorization: Bearer t\r\n";
 
 /// A server on this file, and the runtime on which its queues live.
-struct Started {
-    running: Running,
+pub(crate) struct Started {
+    pub(crate) running: Running,
     _runtime: tokio::runtime::Runtime,
 }
 
-fn start(files: Vec<PathBuf>, store: Option<String>) -> Started {
+pub(crate) fn start(files: Vec<PathBuf>, store: Option<String>) -> Started {
     let any = || Some("127.0.0.1:0".to_owned());
     let overrides = Overrides {
         http: any(),
@@ -45,13 +45,13 @@ fn start(files: Vec<PathBuf>, store: Option<String>) -> Started {
 }
 
 impl Started {
-    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = Http::connect(self.running.http).send(method, path, ADMIN, &body);
         (answer.status, answer.json())
     }
 
-    fn get(&self, path: &str) -> (u16, Value) {
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
         self.ask("GET", path, &Value::Null)
     }
 
@@ -65,7 +65,7 @@ impl Started {
         assert_eq!(self.ask("POST", &path, &json!({"jobs": jobs})).0, 201);
     }
 
-    fn leased(&self, queue: &str) -> usize {
+    pub(crate) fn leased(&self, queue: &str) -> usize {
         let path = format!("/v1/queues/{queue}/lease");
         let (status, answer) = self.ask("POST", &path, &json!({"max": 100}));
         assert_eq!(status, 200, "{answer}");

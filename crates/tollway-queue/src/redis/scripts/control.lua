@@ -1,6 +1,8 @@
 -- Single changes.
 --
 --   ARGV[3]  'cancel'     ARGV[4] id: 0 not found, 1 removed, 2 requested
+--            'reschedule' ARGV[4] id, ARGV[5] when to start: '0' now, '1' after, '2' at ARGV[6]:
+--                         0 not found, 1 done, 2 it runs
 --            'pause'      ARGV[4] '1' pauses, '0' resumes; ARGV[5], if given, the group
 --            'limits'     ARGV[4] group, ARGV[5] limits or ''
 --            'revive'     ARGV[4] id: whether there was such a dead letter
@@ -49,14 +51,28 @@ if what == 'cancel' then
     return reply(2)
   end
   local j = job_read(text)
-  local g = group_load(j.group)
-  if line_remove(g, job_place(id, j)) then
-    extra_drop(g.name, j.weight - 1)
-  elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
-    delayed_count(g, -1)
-  end
+  withdraw(group_load(j.group), id, j)
   end_cancelled(id, j)
   ends_save()
+  place(j.group)
+  save()
+  return reply(1)
+elseif what == 'reschedule' then
+  local id = ARGV[4]
+  local text = call('HGET', P .. 'j', id)
+  if not text then return reply(0) end
+  if call('HEXISTS', P .. 'r', id) == 1 then return reply(2) end
+  local j, kind, time = job_read(text), ARGV[5], tonumber(ARGV[6])
+  local g = group_load(j.group)
+  withdraw(g, id, j)
+  j.due = max(now, kind == '2' and time or now + time)
+  job_save(id, j)
+  if j.due > now then
+    call('ZADD', delays_of(g), j.due, pack('>I7', id))
+    delayed_count(g, 1)
+  else
+    job_wait(g, id, j)
+  end
   place(j.group)
   save()
   return reply(1)

@@ -110,6 +110,18 @@ local function answered(g, l, at)
   all_change(g, l.taken, function(limit, state, units) limit_answer(limit, state, units, at) end)
 end
 
+-- Takes a job that waits or is delayed out of its group.
+local function withdraw(g, id, j)
+  if call('ZREM', odd_of(g.name), job_place(id, j)) == 1 then
+    g.odd = g.odd - 1
+  elseif call('LREM', came_of(g.name), 1, id) == 0 then
+    if call('ZREM', delays_of(g), pack('>I7', id)) == 1 then delayed_count(g, -1) end
+    return
+  end
+  g.waiting, g.dirty = g.waiting - 1, true
+  extra_drop(g.name, j.weight - 1)
+end
+
 -- A job that was cancelled while it ran is gone, and its key with it.
 local function end_cancelled(id, j)
   count('cancelled')
@@ -175,11 +187,7 @@ do
     if not text then return end
     local j = job_read(text)
     local g = group_load(j.group)
-    if line_remove(g, job_place(id, j)) then
-      extra_drop(g.name, j.weight - 1)
-    elseif call('ZREM', delays_of(g), pack('>I7', id)) == 1 then
-      delayed_count(g, -1)
-    end
+    withdraw(g, id, j)
     count('missed')
     if Q.drops == 1 then job_forget(id, j) else bury(id, j, 'its deadline passed before it could start') end
     group_place(g)

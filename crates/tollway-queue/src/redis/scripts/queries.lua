@@ -6,6 +6,9 @@
 --            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
 --            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
+--            'ended'      ARGV[4], ARGV[5] when a job ended and its id, ARGV[7] most: those that ended
+--                         after it, { id, 1 if it is dead, over ... }; see `page`. With both empty:
+--                         { when, id } of the last that ended
 --            'recurring'  { name, what ... }
 --
 -- With jobs that wait goes what an estimate needs: { name, state, units in all, paused, own limits }
@@ -126,6 +129,42 @@ elseif what == 'dead' then
     if page <= 0 then break end
     local id = format('%d', ids[n])
     answer[#answer + 1], answer[#answer + 2] = id, paged(call('HGET', P .. 'x', id))
+  end
+  return answer
+elseif what == 'ended' then
+  local at, id, most = ARGV[4], ARGV[5], tonumber(ARGV[7])
+  -- What ended at the same time stands in the order of the ids as texts.
+  local function after(z, age)
+    local from = call('ZCOUNT', z, '-inf', '(' .. at)
+    local upto = from + call('ZCOUNT', z, at, at)
+    while from < upto do
+      local middle = floor((from + upto) / 2)
+      if call('ZRANGE', z, middle, middle)[1] <= id then from = middle + 1 else upto = middle end
+    end
+    from = max(from, call('ZCOUNT', z, '-inf', format('%d', now - age)))
+    return call('ZRANGE', z, from, from + most - 1, 'WITHSCORES')
+  end
+  local function is_before(one, n, other, m)
+    local a, b = tonumber(one[n + 1] or STUCK), tonumber(other[m + 1] or STUCK)
+    return a < b or a == b and one[n] ~= nil and one[n] < other[m]
+  end
+  if at == '' then
+    local done = call('ZRANGE', P .. 'ez', -1, -1, 'WITHSCORES')
+    local dead = call('ZRANGE', P .. 'xz', -1, -1, 'WITHSCORES')
+    local last = (dead[1] and (not done[1] or is_before(done, 1, dead, 1))) and dead or done
+    return { frame, format('%d', last[2] or 0), last[1] or '0' }
+  end
+  local done, dead, n, m = after(P .. 'ez', Q.done_age), after(P .. 'xz', Q.dead_age), 1, 1
+  local answer = { frame }
+  for _ = 1, most do
+    local is_dead = is_before(dead, m, done, n)
+    local ended = is_dead and dead[m] or done[n]
+    if not ended or page <= 0 then break end
+    if is_dead then m = m + 2 else n = n + 2 end
+    local text = call('HGET', P .. (is_dead and 'x' or 'e'), ended)
+    if text then
+      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = ended, is_dead and 1 or 0, paged(text)
+    end
   end
   return answer
 end

@@ -68,14 +68,3 @@ local function line_rank(name, place)
   if call('LINDEX', came_of(name), before) ~= format('%d', id) then return nil end
   return before + call('ZLEXCOUNT', odd_of(name), '-', '(' .. place)
 end
-
--- Takes a job out of its line; whether it was there.
-local function line_remove(g, place)
-  if call('ZREM', odd_of(g.name), place) == 1 then
-    g.odd = g.odd - 1
-  elseif call('LREM', came_of(g.name), 1, format('%d', read('>I7', place, 9))) == 0 then
-    return false
-  end
-  g.waiting, g.dirty = g.waiting - 1, true
-  return true
-end

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Cancelled, Group, JobId, LeaseToken, Limit, NewJob, Outcome, QueueName, QueueSettings, Settled,
+    Cancelled, EndMark, ErrorKind, Group, Job, JobId, JobState, LeaseToken, Limit, NewJob, Outcome,
+    QueueName, QueueSettings, Settled, Start,
 };
 
 use super::reference::Reference;
 use super::{Jobs, Subject};
-use crate::world::{AtMoment as _, Random, START, get, group, queue};
+use crate::world::{AtMoment as _, Random, START, get, group, now_or_soon, queue};
+
+const FIRST: Option<EndMark> = Some(EndMark::FIRST);
 
 pub(super) struct Player<'a> {
     subject: &'a mut dyn Subject,
@@ -41,7 +44,8 @@ impl<'a> Player<'a> {
             0..55 => self.lease(),
             55..75 => self.settle(),
             75..78 => self.look(),
-            78..83 => self.cancel(),
+            78..81 => self.cancel(),
+            81..83 => self.reschedule(),
             83..85 => self.heartbeat(),
             85 => self.hold(),
             86..95 => self.pass_time(),
@@ -177,6 +181,25 @@ impl<'a> Player<'a> {
         assert_eq!(cancelled, self.reference.cancel(id), "{id}");
     }
 
+    fn reschedule(&mut self) {
+        let Some(id) = self.any_id() else { return };
+        let wait = Duration::from_millis(self.random.below(20_000));
+        let start = match self.random.below(3) {
+            0 => Start::Now,
+            1 => Start::After(wait),
+            _ => Start::At(self.now.after(wait).before(Duration::from_secs(5))),
+        };
+        let call = self.subject.backend().reschedule(&self.name, id, start, self.now);
+        let told = now_or_soon(call);
+        self.reference.tick(self.now);
+        let expected = self.reference.reschedule(id, start);
+        match expected {
+            Some(true) => assert_eq!(told.expect("it waits").map(|job| job.id), Some(id)),
+            Some(false) => assert_eq!(told.expect_err("it runs").kind(), ErrorKind::Conflict),
+            None => assert_eq!(told.expect("it is gone"), None),
+        }
+    }
+
     fn any_id(&mut self) -> Option<JobId> {
         let len = self.ids.len() as u64;
         (len > 0).then(|| self.ids[self.random.below(len.max(1)) as usize])
@@ -259,6 +282,12 @@ impl<'a> Player<'a> {
         let ids: BTreeSet<JobId> = dead.iter().map(|job| job.id).collect();
         // One page of them.
         assert_eq!(ids, self.reference.dead().into_iter().take(1_000).collect());
+        let ended = get(self.subject.backend().ended(&self.name, FIRST, 1_000, self.now)).jobs;
+        assert!(ended.is_sorted_by_key(|job| job.end_mark().expect("it is over").at));
+        let is_dead = |job: &&Job| matches!(job.state, JobState::Dead { .. });
+        let told: BTreeSet<JobId> = ended.iter().filter(is_dead).map(|job| job.id).collect();
+        assert!(told == ids || ended.len() == 1_000, "the dead among those that ended");
+        assert!(ended.iter().all(|job| self.reference.is_over(job.id)));
         if let Some(job) = dead.first() {
             assert!(get(self.subject.backend().revive(&self.name, job.id, self.now)));
             self.reference.revive(job.id);

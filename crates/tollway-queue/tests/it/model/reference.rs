@@ -229,11 +229,7 @@ impl Reference {
             let until = self.now.after(self.settings.key_window);
             self.keys.push((key.clone(), id, until));
         }
-        let due = match job.start {
-            Start::Now => self.now,
-            Start::After(delay) => self.now.after(delay),
-            Start::At(at) => at,
-        };
+        let due = moment(job.start, self.now);
         let waits = due <= self.now;
         let due = if waits { self.newest } else { due };
         self.groups.entry(job.group.clone()).or_default();
@@ -460,6 +456,22 @@ impl Reference {
         }
     }
 
+    /// Whether a job was given another time to start, or runs; `None` if there is no such job.
+    pub(crate) fn reschedule(&mut self, id: JobId, start: Start) -> Option<bool> {
+        let now = self.now;
+        let job = self.jobs.get_mut(&id)?;
+        if job.running.is_some() {
+            return Some(false);
+        }
+        job.due = moment(start, now).max(now);
+        job.waits = job.due <= now;
+        Some(true)
+    }
+
+    pub(crate) fn is_over(&self, id: JobId) -> bool {
+        self.done.contains_key(&id) || self.dead.contains_key(&id)
+    }
+
     pub(crate) fn heartbeat(&mut self, token: LeaseToken) -> Beat {
         if !self.holds(token) {
             return Beat::Lost;
@@ -547,6 +559,14 @@ impl Reference {
         let mut job = self.dead.remove(&id).expect("it is dead");
         (job.failures, job.due, job.waits) = (0, self.now, true);
         self.jobs.insert(id, job);
+    }
+}
+
+fn moment(start: Start, now: Timestamp) -> Timestamp {
+    match start {
+        Start::Now => now,
+        Start::After(delay) => now.after(delay),
+        Start::At(at) => at,
     }
 }
 

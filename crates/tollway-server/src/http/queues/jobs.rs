@@ -1,4 +1,4 @@
-//! Enqueueing and cancelling.
+//! Enqueueing, cancelling, and giving jobs another time to start.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -6,7 +6,8 @@ use tollway_queue::{BATCH_MAX, Cancelled, JobId, NewJob};
 
 use super::super::problem::Trouble;
 use super::super::request::Call;
-use super::wire::{JobBody, SignedQueue, enqueued, missing};
+use super::shown_to;
+use super::wire::{self, JobBody, SignedQueue, enqueued, missing};
 
 /// `POST {queue}/jobs`: 201, or 200 if an earlier job had the same key.
 pub(crate) async fn enqueue(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
@@ -48,4 +49,23 @@ pub(crate) async fn cancel(mut call: Call<'_>, queue: &SignedQueue) -> Result<()
         Cancelled::NotFound => return Err(missing(format!("no job {id} to cancel"))),
     };
     call.write(&json!({"id": id.0, "cancelled": cancelled}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RescheduleBody {
+    delay_ms: Option<u64>,
+    start_at_ms: Option<u64>,
+}
+
+/// `POST {queue}/jobs/{id}/reschedule`: another time to start, or with an empty body now; the job
+/// as it is then.
+pub(crate) async fn reschedule(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let id: JobId = call.parameters[1].parse()?;
+    let body: RescheduleBody = call.body_or_empty()?;
+    let start = wire::start(body.delay_ms, body.start_at_ms)?;
+    let Some(job) = queue.reschedule(id, start).await? else {
+        return Err(missing(format!("no job {id} waits or is delayed")));
+    };
+    call.write(&wire::job(&job, shown_to(call.role())))
 }

@@ -21,8 +21,8 @@ use super::super::request::Call;
 use super::wire::{SignedQueue, bytes, invalid, lost_lease, ms};
 use crate::lease_token::Shown;
 
-/// The longest that a lease call waits.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The longest that a call waits.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(60);
 const WORKER_LEN_MAX: usize = 128;
 
 #[derive(Deserialize)]
@@ -53,23 +53,25 @@ pub(crate) async fn lease(mut call: Call<'_>, queue: &SignedQueue) -> Result<(),
     let leases = if wait.is_zero() {
         queue.lease(body.max, &body.worker).await?.leases
     } else {
-        let (service, client) = (call.service(), call.request.client);
-        let give_up = async {
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = service.waits_over() => {}
-                () = left(client) => {}
-            }
-        };
+        let give_up = given_up(&call, wait);
         let leases = queue.wait_for_leases_until(body.max, &body.worker, give_up).await?;
         // It may have left in the moment in which they were granted.
-        if has_left(client).await { give_back(queue, leases).await? } else { leases }
+        if has_left(call.request.client).await { give_back(queue, leases).await? } else { leases }
     };
     if let Some(queues) = call.service().queues() {
         queues.watch().leased(queue.name().as_str(), &leases, queue.now());
     }
     let leases: Vec<Value> = leases.iter().map(|lease| queue.shown(lease)).collect();
     call.write(&json!({"leases": leases}))
+}
+
+/// Waits until the wait of a call is over: its time, the service, or the client's interest.
+pub(super) async fn given_up(call: &Call<'_>, wait: Duration) {
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = call.service().waits_over() => {}
+        () = left(call.request.client) => {}
+    }
 }
 
 /// Releases what was granted to nobody; what is left to answer.

@@ -1,10 +1,13 @@
 //! Looking: queues, groups, jobs, dead letters, recurring jobs. Nothing is changed.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tollway_queue::{BATCH_MAX, Cron, Group, JobId, Queue, Rhythm};
 
 use super::super::problem::Trouble;
 use super::super::request::Call;
+use super::leases::{WAIT_MAX, given_up};
 use super::settings::put_described;
 use super::shown_to;
 use super::wire::{self, Shown, SignedQueue};
@@ -13,7 +16,7 @@ const PAGE_DEFAULT: usize = 100;
 
 /// `GET /v1/queues`.
 pub(crate) async fn queues(mut call: Call<'_>) -> Result<(), Trouble> {
-    call.expect_query(&[])?;
+    call.request.expect_query(&[])?;
     let mut listed = Vec::new();
     if let Some(queues) = call.service().queues() {
         queues.signer()?;
@@ -43,7 +46,7 @@ async fn figures(queue: &Queue) -> Result<Value, Trouble> {
 
 /// `GET {queue}/groups?cursor=…&max=…`: by name; `cursor` of the answer is that of the next page.
 pub(crate) async fn groups(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    let after = call.query_text("cursor")?.map(|name| Group::new(&name)).transpose()?;
+    let after = call.request.query_text("cursor")?.map(|name| Group::new(&name)).transpose()?;
     let stats = queue.stats(after.as_ref(), page(&call)?).await?;
     let groups: Vec<Value> = stats.groups.iter().map(wire::group).collect();
     let cursor = stats.after.as_ref().map(Group::as_str);
@@ -55,8 +58,8 @@ pub(crate) async fn groups(mut call: Call<'_>, queue: &SignedQueue) -> Result<()
 
 /// `GET {queue}/peek?group=…&max=…`: the next jobs of a group, in the order in which they start.
 pub(crate) async fn peek(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    let group = Group::new(&call.query_text("group")?.unwrap_or_default())?;
-    let (shown, jobs) = (shown_to(&call), queue.peek(&group, page(&call)?).await?);
+    let group = Group::new(&call.request.query_text("group")?.unwrap_or_default())?;
+    let (shown, jobs) = (shown_to(call.role()), queue.peek(&group, page(&call)?).await?);
     let listed: Vec<Value> = jobs.iter().map(|job| wire::job(job, shown)).collect();
     call.write(&json!({"jobs": listed}))
 }
@@ -65,24 +68,32 @@ pub(crate) async fn peek(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), 
 /// missing in the last one, which is empty: a page may be short because its jobs are large.
 pub(crate) async fn dead(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
     let after: Option<JobId> = call.request.parameter("after").map(str::parse).transpose()?;
-    let (shown, jobs) = (shown_to(&call), queue.dead(after, page(&call)?).await?);
+    let (shown, jobs) = (shown_to(call.role()), queue.dead(after, page(&call)?).await?);
     let next = jobs.last().map(|job| job.id.0);
     let listed: Vec<Value> = jobs.iter().map(|job| wire::job(job, shown)).collect();
     call.write(&json!({"jobs": listed, "after": next}))
 }
 
-/// `GET {queue}/jobs/{id}`.
+/// `GET {queue}/jobs/{id}?wait_ms=…`: at once, or when the job has ended, or after so long.
 pub(crate) async fn job(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
     let id: JobId = call.parameters[1].parse()?;
-    let Some(job) = queue.job(id).await? else {
+    let wait_ms = call.query_number("wait_ms", 0, 0..=WAIT_MAX.as_millis() as usize)?;
+    let found = match wait_ms {
+        0 => queue.job(id).await?,
+        ms => {
+            let give_up = given_up(&call, Duration::from_millis(ms as u64));
+            queue.wait_for_end_until(id, give_up).await?
+        }
+    };
+    let Some(job) = found else {
         return Err(wire::missing(format!("nothing is known about a job {id}")));
     };
-    call.write(&wire::job(&job, shown_to(&call)))
+    call.write(&wire::job(&job, shown_to(call.role())))
 }
 
 /// `GET {queue}/recurring`.
 pub(crate) async fn recurring(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
-    let (shown, now) = (shown_to(&call), queue.now());
+    let (shown, now) = (shown_to(call.role()), queue.now());
     let recurring = queue.recurring().await?;
     let listed = recurring.iter().map(|recurring| {
         let (cron, every_ms) = match &recurring.rhythm {

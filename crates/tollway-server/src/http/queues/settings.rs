@@ -127,7 +127,7 @@ struct SharedLimitBody {
 
 /// The queues, and the shared limit that the path names.
 fn shared_limit<'a>(call: &Call<'a>) -> Result<(&'a Queues, QueueName), Trouble> {
-    call.expect_query(&[])?;
+    call.request.expect_query(&[])?;
     let queues = call.service().queues().ok_or(Trouble::NotFound)?;
     // Not before the store's place is known: it may be about to be made.
     queues.signer()?;
@@ -143,7 +143,7 @@ fn shown(name: &QueueName, limit: &SharedLimit) -> Value {
 
 /// `GET /v1/shared-limits`.
 pub(crate) async fn list_shared(mut call: Call<'_>) -> Result<(), Trouble> {
-    call.expect_query(&[])?;
+    call.request.expect_query(&[])?;
     let mut listed = Vec::new();
     if let Some(queues) = call.service().queues() {
         queues.signer()?;

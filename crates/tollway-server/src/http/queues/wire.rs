@@ -50,12 +50,7 @@ impl JobBody<'_> {
         let mut job = NewJob::new(Group::new(&self.group)?, payload.unwrap_or_default());
         job.priority = self.priority;
         job.weight = self.weight.unwrap_or(1);
-        job.start = match (self.delay_ms, self.start_at_ms) {
-            (None, None) => Start::Now,
-            (Some(delay), None) => Start::After(Duration::from_millis(delay)),
-            (None, Some(at)) => Start::At(moment(at, "start_at_ms")?),
-            (Some(_), Some(_)) => return Err(invalid("give delay_ms or start_at_ms, not both")),
-        };
+        job.start = start(self.delay_ms, self.start_at_ms)?;
         job.deadline = match (self.start_within_ms, self.start_before_ms) {
             (None, None) => None,
             (Some(within), None) => Some(Deadline::After(Duration::from_millis(within))),
@@ -73,6 +68,16 @@ impl JobBody<'_> {
         });
         Ok(job)
     }
+}
+
+/// When a job is to start.
+pub(super) fn start(delay_ms: Option<u64>, start_at_ms: Option<u64>) -> Result<Start, Error> {
+    Ok(match (delay_ms, start_at_ms) {
+        (None, None) => Start::Now,
+        (Some(delay), None) => Start::After(Duration::from_millis(delay)),
+        (None, Some(at)) => Start::At(moment(at, "start_at_ms")?),
+        (Some(_), Some(_)) => return Err(invalid("give delay_ms or start_at_ms, not both")),
+    })
 }
 
 /// A queue, and what reads and writes the tokens of its leases.

@@ -1,0 +1,101 @@
+//! Server-sent events: a body that goes on for as long as somebody watches.
+//!
+//! A viewer that stops reading is let go: what waits for it is one event, never a growing queue.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::problem::Trouble;
+use crate::auth::Auth;
+use crate::service::Service;
+use crate::worker::Worker;
+
+/// Viewers at once, of all streams.
+const VIEWERS_MAX: usize = 64;
+
+/// The events for one viewer.
+#[derive(Debug)]
+pub(crate) struct EventStream {
+    frames: mpsc::Receiver<Bytes>,
+}
+
+impl EventStream {
+    /// The media type.
+    pub(crate) const CONTENT_TYPE: &'static str = "text/event-stream";
+
+    /// Events that `feed` sends to the viewer, until it ends or the viewer leaves.
+    pub(crate) fn open<F: Future<Output = ()> + 'static>(
+        worker: &Worker,
+        feed: impl FnOnce(Viewer) -> F,
+    ) -> Result<Self, Trouble> {
+        let (sender, frames) = mpsc::channel(1);
+        let viewer = Viewer::enter(&worker.service, sender).ok_or(Trouble::TooMany)?;
+        tokio::task::spawn_local(feed(viewer));
+        Ok(Self { frames })
+    }
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.frames.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// Somebody who watches, counted for as long as they do.
+pub(crate) struct Viewer {
+    pub(crate) service: Arc<Service>,
+    frames: mpsc::Sender<Bytes>,
+    /// The tokens by which it was let in.
+    auth: Arc<Auth>,
+    patience: Duration,
+}
+
+impl Viewer {
+    fn enter(service: &Arc<Service>, frames: mpsc::Sender<Bytes>) -> Option<Self> {
+        let enter = |viewers| (viewers < VIEWERS_MAX).then_some(viewers + 1);
+        service.dashboard.viewers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).ok()?;
+        Some(Self {
+            service: Arc::clone(service),
+            frames,
+            auth: Arc::clone(&service.auth()),
+            patience: service.settings().limits.slow_client_after,
+        })
+    }
+
+    /// Sends `bytes`; whether the viewer took what was sent before, in time.
+    pub(crate) async fn send(&self, bytes: Bytes) -> bool {
+        matches!(timeout(self.patience, self.frames.send(bytes)).await, Ok(Ok(())))
+    }
+
+    /// Waits until the viewer has left.
+    pub(crate) async fn left(&self) {
+        self.frames.closed().await;
+    }
+
+    /// Whether nothing more is to be sent: the service stops, or has other tokens, by which nobody
+    /// knows what this viewer may see.
+    pub(crate) fn is_over(&self) -> bool {
+        self.service.is_draining() || !Arc::ptr_eq(&self.auth, &self.service.auth())
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.service.dashboard.viewers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
