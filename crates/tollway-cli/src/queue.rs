@@ -326,7 +326,8 @@ fn starts(answer: &Value) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ms = now.map_or(0, |now| now.as_millis() as u64);
     match answer["ready"]["latest_ms"].as_u64() {
-        Some(at_ms) if at_ms > now_ms => {
+        // Told in tenths of a second.
+        Some(at_ms) if at_ms >= now_ms + 50 => {
             let seconds = (at_ms - now_ms) as f64 / 1_000.0;
             format!("job {id}{again}, starts within {seconds:.1} s")
         }

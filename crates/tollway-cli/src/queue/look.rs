@@ -102,7 +102,9 @@ pub(super) fn wait(
     client.tell(&job, |job| match &job["result"] {
         Value::Null => format!("{}\n", line(job)),
         // As it is for a program; a terminal is not for a worker to write on.
-        Value::String(result) if !std::io::stdout().is_terminal() => format!("{result}\n"),
+        Value::String(result) if !std::io::stdout().is_terminal() => {
+            format!("{}\n", result.strip_suffix('\n').unwrap_or(result))
+        }
         result => format!("{}\n", shown(result)),
     })
 }
