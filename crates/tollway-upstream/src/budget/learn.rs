@@ -112,11 +112,15 @@ impl Budgets {
         Some(to)
     }
 
-    /// Remembers what the upstream calls the buckets of a route, and moves everything of it there,
-    /// whatever its major parameter: what is under way is counted by these buckets. Whether the
-    /// name is news.
+    /// Remembers what the upstream calls the buckets of a route. If they had no name, it moves
+    /// everything of the route there, whatever its major parameter: what is under way is counted by
+    /// these buckets. Whether it did.
+    ///
+    /// A bucket that had another name is left as it is until an answer of its own comes: what it
+    /// has counted holds until its window ends, and of the new one nothing is known.
     pub(super) fn rename(&mut self, route: &Route, hash: &str, since: u64, now: Timestamp) -> bool {
-        if !self.names.learn(route.shape(), hash, since) {
+        let had_none = !self.names.knows(route);
+        if !self.names.learn(route.shape(), hash, since) || !had_none {
             return false;
         }
         let is_its = |other: &Route| other.shape() == route.shape();
