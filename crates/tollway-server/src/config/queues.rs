@@ -52,7 +52,8 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
             place.note(problem);
         }
         for missing in queue.settings.shared.iter().filter(|name| !shared.contains(name)) {
-            let problem = format!("queue {} shares {missing}, which is no limit", queue.name);
+            let problem =
+                format!("queue {} shares {missing}, but no shared limit has this name", queue.name);
             place.note(problem);
         }
         plan.queues.push(queue);
