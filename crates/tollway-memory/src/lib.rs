@@ -1,7 +1,7 @@
 //! In-process store and system clock for Tollway: sync, infallible, bounded; no async runtime.
 //!
-//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`], on which it is built, has any
-//! number of policies, several charges in one request, batches, reservations, and a file that
+//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`], on which it is built, has
+//! any number of policies, several charges in one request, batches, reservations, and a file that
 //! survives a restart.
 //!
 //! Invariants: a call never waits for I/O, never allocates for a key that is known already (GCRA,

@@ -1,8 +1,8 @@
 //! Runs each program of a document and compares what it prints with the text that follows it.
 //!
 //! A program runs in a process of its own, which is this binary again with one test chosen. So no
-//! program sees another's working folder, and one that listens for ever can be ended. Documents name
-//! default ports, and every run gets free ones in their place.
+//! program sees another's working folder, and one that listens for ever can be ended. Documents
+//! name default ports, and every run gets free ones in their place.
 
 #![allow(clippy::print_stdout, reason = "programs of documents talk to a person")]
 

@@ -57,8 +57,8 @@ pub(crate) enum Counted {
     /// One of two buckets for each two routes, which clients cannot tell apart: the answer names
     /// it.
     Named,
-    /// Resources of one route, each by a bucket of its own; every answer has the name of the route's
-    /// buckets.
+    /// Resources of one route, each by a bucket of its own; every answer has the name of the
+    /// route's buckets.
     Majors,
 }
 
