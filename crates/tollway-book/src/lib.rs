@@ -1,5 +1,8 @@
 //! The programs of the documents, compiled and run as tests.
 //!
+//! Blocks of Rust with `file=NAME.rs` are whole programs: `build.rs` writes them to files, and
+//! `tests/it` runs them and compares what they print. All other blocks are doctests, below.
+//!
 //! A crate of its own, which is not published: the documents lie outside of every package, so a
 //! published crate cannot include them.
 
@@ -7,8 +10,6 @@
 
 #[cfg(doctest)]
 mod programs {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
     #[doc = include_str!("../../../docs/how-to/in-process.md")]
     struct InProcess;
     #[doc = include_str!("../../../docs/middleware.md")]

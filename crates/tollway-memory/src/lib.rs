@@ -1,12 +1,12 @@
 //! In-process store and system clock for Tollway: sync, infallible, bounded; no async runtime.
 //!
-//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`] is what it stands on: any
-//! number of policies, several charges in one request, batches, reservations, a file that survives
-//! a restart.
+//! [`Limiter`] is the short way: one policy, one line. [`MemoryStore`], on which it is built, has
+//! any number of policies, several charges in one request, batches, reservations, and a file that
+//! survives a restart.
 //!
 //! Invariants: a call never waits for I/O, never allocates for a key that is known already (GCRA,
-//! leaky bucket, fixed window), and never stops to sweep; memory stays under [`Capacity`] whatever
-//! keys come; under those three a denied charge writes nothing that another core reads.
+//! leaky bucket, fixed window), and never stops to sweep. Memory stays under [`Capacity`], whatever
+//! keys come. Under those three algorithms a denied charge writes nothing that another core reads.
 //!
 //! Deliberately absent: growth beyond the capacity, background threads, and the keys themselves (a
 //! seeded 64-bit fingerprint stands for each).

@@ -37,7 +37,7 @@ pub(super) fn admit<B>(
     }
     // A browser always names a host; what names none is no browser.
     if is_loopback && host.is_some_and(|host| !hosts.has(host)) {
-        return Err(Cause::CrossSite("a Host that is no name of this machine; --host adds one"));
+        return Err(Cause::CrossSite("the Host is not a name of this machine; --host adds one"));
     }
     Ok(())
 }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! **Invariants.** Bodies are never whole in memory. A request leaves only with a permit and within
-//! its deadline; one that cannot is told so at once, with the wait that would help. Credentials are
-//! hashed on arrival, and neither logged nor shown. Every table, queue and wait is bounded. Framing
-//! is hyper's on both sides: what a client frames oddly is reframed, never passed on.
+//! its deadline; one that cannot is refused at once, with the wait that would help. Credentials are
+//! hashed on arrival, and neither logged nor shown. Every table, queue and wait is bounded. hyper
+//! frames messages on both sides, so a client's unusual framing is never passed on.
 //!
 //! Deliberately absent: tunnels by CONNECT, upgrades to anything but WebSocket (the field ends
 //! here, as RFC 9110 lets it), caching, rewriting of bodies, and `X-Forwarded-For`: the upstream

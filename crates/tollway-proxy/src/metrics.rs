@@ -110,7 +110,7 @@ impl Metrics {
     pub(super) fn text(&self, state: &State) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut text = Exposition::default();
-        let help = "Heads of answers of the upstream.";
+        let help = "Responses of the upstream, counted at their heads.";
         text.family("tollway_proxy_responses_total", "counter", help);
         by(&mut text, "class", &CLASSES, &self.responses);
         let help = "Requests without an answer of the upstream.";
@@ -121,7 +121,7 @@ impl Metrics {
         by(&mut text, "scope", &SCOPES, &self.limited);
         let help = "Refused requests that were sent again.";
         text.counter("tollway_proxy_retries_total", help, count(&self.retries));
-        let help = "Fields of answers that made no sense.";
+        let help = "Header fields of responses that could not be understood.";
         text.counter("tollway_proxy_malformed_fields_total", help, count(&self.malformed));
         let help = "Answers that count towards a ban.";
         text.counter("tollway_proxy_invalid_total", help, count(&self.invalid));

@@ -83,11 +83,13 @@ impl Cause {
 
     const fn facts(self) -> Facts {
         const NO_PAGE: &str =
-            "no such page of the proxy; the admin token is not sent to the upstream";
+            "the proxy has no such page, and it does not send the admin token to the upstream";
         const NO_TUNNEL: &str =
-            "no tunnels by CONNECT; a WebSocket is asked for by HTTP/1.1's Upgrade";
-        let (soon, missing) =
-            (Some(Duration::from_secs(1)), "the upstream did not know this resource lately");
+            "CONNECT is not supported; open a WebSocket with Upgrade over HTTP/1.1";
+        let (soon, missing) = (
+            Some(Duration::from_secs(1)),
+            "the upstream answered in the last five minutes that this resource does not exist",
+        );
         match self {
             Self::BadRequest(what) => ("bad-request", 400, None, what),
             Self::CrossSite(what) => ("cross-site", 403, None, what),
@@ -108,9 +110,12 @@ impl Cause {
                 ("unauthorized", 401, Some(wait), "the upstream refused this credential lately")
             }
             Self::Missing(wait) => ("missing", 404, Some(wait), missing),
-            Self::Guarded(wait) => {
-                ("guarded", 503, Some(wait), "so many invalid requests that a ban is near")
-            }
+            Self::Guarded(wait) => (
+                "guarded",
+                503,
+                Some(wait),
+                "so many invalid requests that one more could cause a ban",
+            ),
             Self::NoConnection => ("no-connection", 502, None, "no connection to the upstream"),
             Self::Broken => ("broken", 502, None, "the upstream broke off before it answered"),
             Self::Late => ("late", 504, None, "the upstream did not answer in time"),

@@ -87,7 +87,7 @@ pub fn wait_of_spent_by_profile(
 pub(crate) fn profile(name: &str) -> Result<std::sync::Arc<Profile>, crate::Error> {
     Profile::builtin(name).ok_or_else(|| {
         let known = Profile::builtins().join(", ");
-        crate::Error::invalid(format!("there is no profile {name:?}; there are {known}"))
+        crate::Error::invalid(format!("no profile is called {name:?}; expected one of {known}"))
     })
 }
 

@@ -1,8 +1,8 @@
 //! Jobs that wait for their group's limit, and not one millisecond longer.
 //!
-//! A job belongs to a group ("this server", "this customer"); every group runs at its upstream's
-//! limit, exactly, whatever the others do. Nothing is lost, nothing runs over the limit, and every
-//! job is told when it will start.
+//! A job belongs to a group ("this server", "this customer"). Every group runs at its upstream's
+//! limit, exactly, whatever the others do. The queue loses no job, never exceeds a limit, and
+//! reports for every job when it will start.
 
 #![forbid(unsafe_code)]
 

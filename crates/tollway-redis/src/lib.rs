@@ -7,15 +7,15 @@
 //!   verdict <───────┴─────────────────┴── policies, if the store fails <── replay on the core
 //! ```
 //!
-//! **Exact.** Scripts only add, carry and compare integers below 2^53; what is left and when to
-//! come back is worked out by `tollway_core` from the values that the script found, so an answer
-//! cannot differ from the one in memory.
+//! **Exact.** Scripts only add, carry and compare integers below 2^53. From the values that the
+//! script found, `tollway_core` computes what is left and when to retry, so an answer cannot differ
+//! from the one in memory.
 //!
-//! **One round trip.** A request is one command, whatever the number of its charges. Requests of
-//! many callers that find the server busy go together in the next, as one run of one script.
+//! **One round trip.** A request is one command, whatever the number of its charges. While the
+//! server is busy, requests of many callers are gathered, and one run of one script decides them.
 //!
-//! **Honest.** After an error the outcome is known, or reported as unknown; each policy says what
-//! is answered then, and the answer says that it was. The bounds are in `docs/redis.md`.
+//! **Honest.** After an error the outcome is known, or reported as unknown. Each policy defines the
+//! answer in that case, and the answer is marked as degraded. The bounds are in `docs/redis.md`.
 //!
 //! # Deliberately absent
 //!

@@ -302,7 +302,7 @@ impl Inner {
 }
 
 fn strange_reply() -> StoreError {
-    unknown("the service answered something else than was asked")
+    unknown("the service gave an answer that does not fit the question")
 }
 
 impl std::fmt::Debug for RemoteStore {

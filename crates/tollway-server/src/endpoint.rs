@@ -70,7 +70,9 @@ impl FromStr for Endpoint {
             return socket.parse().map(Self::Unix);
         }
         let right = "expected 127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock";
-        text.parse().map(Self::Tcp).map_err(|_| format!("{text:?} is no place to listen; {right}"))
+        text.parse()
+            .map(Self::Tcp)
+            .map_err(|_| format!("{text:?} is not an address to listen on; {right}"))
     }
 }
 

@@ -7,9 +7,9 @@
 //!
 //! `ARCHITECTURE.md` walks `CL.THROTTLE` in memory and an Envoy call on Redis function by function.
 //!
-//! **Invariants.** Every front asks by `rules::Rules::ask` and `decide::Decider`, so lists, shadow
-//! mode, counts and failures are the same everywhere. Everything a client sends is bounded before
-//! it is kept. A malformed request is answered on its own and charges nothing.
+//! **Invariants.** Every front asks through `rules::Rules::ask` and `decide::Decider`, so lists,
+//! shadow mode, counts and failures are the same everywhere. Whatever a client sends is bounded
+//! before it is kept. A malformed request gets an answer of its own and charges nothing.
 //!
 //! Deliberately absent: algorithms and states (`tollway-core`, the stores), arguments of the
 //! command line (`tollway-cli`) and a thread that sweeps.

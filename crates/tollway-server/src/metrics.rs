@@ -208,7 +208,7 @@ impl Metrics {
             let labels = [("domain", &**domain), ("policy", policy)];
             text.sample(&labels, tally.near_limit.get() as f64);
         }
-        let help = "Made without the store, by what was answered.";
+        let help = "Decisions made without the store, by answer.";
         text.family("tollway_degraded_decisions_total", "counter", help);
         for ((domain, policy), tally) in &*tallies {
             for fallback in Fallback::ALL {

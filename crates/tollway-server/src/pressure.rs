@@ -129,7 +129,7 @@ pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Expositi
     text.gauge("tollway_keys", "Keys with a state in memory.", pressure.used as f64);
     let (forgotten, refused) = (pressure.forgotten, pressure.refused);
     text.counter("tollway_keys_forgotten_total", "Forgotten early: no room.", forgotten);
-    text.counter("tollway_keys_refused_total", "Newcomers refused: no room.", refused);
+    text.counter("tollway_keys_refused_total", "New keys refused for lack of memory.", refused);
     let help = "Keys of the snapshot for which there was no room at the start.";
     text.counter("tollway_snapshot_keys_dropped_total", help, memory.dropped());
     write_policies(memory, service, text);
@@ -139,7 +139,11 @@ pub(crate) fn write(memory: &MemoryStore, service: &Service, text: &mut Expositi
         ("wide_keys", fill.wide_keys),
         ("variable_bytes", fill.variable_bytes),
     ];
-    text.family("tollway_memory_fill_ratio", "gauge", "Share of the room for states taken.");
+    text.family(
+        "tollway_memory_fill_ratio",
+        "gauge",
+        "Share of the memory for states that is in use.",
+    );
     for (room, ratio) in rooms {
         text.sample(&[("room", room)], ratio);
     }

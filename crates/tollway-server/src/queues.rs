@@ -412,7 +412,7 @@ impl Queues {
         signer.ok_or_else(|| {
             let reason = self.backend.outage().map(|told| told.reason);
             let reason = reason.as_deref().unwrap_or("they are about to be made");
-            let message = format!("the queues are not there yet: {reason}");
+            let message = format!("the queues are not available yet: {reason}");
             Error::new(ErrorKind::Unavailable, message)
         })
     }

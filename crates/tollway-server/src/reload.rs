@@ -126,7 +126,7 @@ fn needing_restart(service: &Service, config: &Config) -> Vec<&'static str> {
         ),
         (
             tls.is_some() && service.certificates().is_none(),
-            "TLS is not spoken: to begin with it needs a restart",
+            "TLS is off: turning it on needs a restart",
         ),
         (splits_anew, "keys stay split as they are: to split them otherwise needs a restart"),
     ]

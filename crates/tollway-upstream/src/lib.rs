@@ -9,15 +9,15 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`profile`] | how an API speaks of its limits, as data: routes, fields, units, signals |
+//! | [`profile`] | how an API reports its limits, as data: routes, fields, units, signals |
 //! | [`budget`] | what an upstream has left: claim before a request, observe after it |
 //! | [`pace`] | one token shared fairly with clients that cannot be seen |
 //! | `shared` (feature `redis`) | budgets shared through Redis, key-compatible with Spectacles |
 //! | `client` (features `tower`, `reqwest`) | budgets around an HTTP client |
 //! | `message` (feature `http`) | messages of the `http` crate, as profiles read them |
 //!
-//! [`pace`] is for a token whose other users cannot be seen; [`budget`] for one that this process,
-//! or a fleet on one Redis, has to itself. Both are pure: time is an argument.
+//! Use [`pace`] for a token that others use whom this program cannot see, and [`budget`] for one
+//! that this process, or a fleet on one Redis, has to itself. Both are pure: time is an argument.
 
 #![forbid(unsafe_code)]
 

@@ -23,8 +23,8 @@
 //! | `queue` | `tollway::queue`: jobs that wait for limits |
 //! | `server` | `tollway::server`: the service inside a program |
 //!
-//! A feature adds names and changes none: `Limiter` is the one of this process under every set of
-//! them.
+//! A feature adds names and changes none: `Limiter` is the in-process limiter under every set of
+//! features. `examples/` has one short program for each job.
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 20] = [
+const BOOK: [&str; 26] = [
+    "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
@@ -16,12 +17,17 @@ const BOOK: [&str; 20] = [
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",
     "docs/how-to/guild-roles.md",
+    "docs/how-to/gateways.md",
+    "docs/how-to/plans.md",
+    "docs/how-to/testing.md",
+    "docs/how-to/web-frameworks.md",
     "docs/choosing.md",
     "docs/five-systems.md",
     "docs/migrating.md",
     "docs/operating.md",
     "docs/scaling.md",
     "docs/service.md",
+    "docs/troubleshooting.md",
     "docs/proxy.md",
     "docs/upstream.md",
     "docs/pacing.md",
@@ -80,15 +86,18 @@ fn every_feature_of_the_five_systems_has_a_command_that_shows_it() {
 /// A document that is not in the list would be read by nobody before its readers.
 #[test]
 fn every_block_in_a_document_is_run_or_cannot_be() {
-    let programs = root().join("crates/tollway-book/src/lib.rs");
-    let compiled = fs::read_to_string(programs).expect("the crate of the documents' programs");
+    let book = root().join("crates/tollway-book");
+    let read = |file: &str| fs::read_to_string(book.join(file)).expect("the documents' programs");
+    let (compiled, run) = (read("src/lib.rs"), read("build.rs"));
     for folder in ["docs", "docs/how-to", "clients", "clients/python", "clients/typescript"] {
         for document in markdown(&root().join(folder)) {
             let name = document.strip_prefix(root()).expect("ours").to_str().expect("text");
             let text = fs::read_to_string(&document).expect("a document");
             for (info, block) in blocks(&text) {
                 let is_run = match info.split([' ', ',']).next().unwrap_or_default() {
+                    "rust" if info.contains("file=") => run.contains(&format!("\"{name}\"")),
                     "rust" => compiled.contains(&format!("{name}\")")),
+                    "sh" if info.contains("of-program") => run.contains(&format!("\"{name}\"")),
                     "sh" if info.contains("not-run") => needs_more_than_a_test_has(block),
                     "text" => true,
                     "sh" | "python" | "js" | "ts" => BOOK.contains(&name),

@@ -129,7 +129,7 @@ fn a_service_does_not_start_on_a_file_that_is_no_queue_and_leaves_it_alone() {
     let place = format!("redb:{store}");
     let complaint =
         fail(&[&["serve", "--config", &config, "--queue-store", &place], &at[..]].concat());
-    assert!(complaint.contains("this is no queue file, or a damaged one"), "{complaint}");
+    assert!(complaint.contains("this is not a queue file, or it is damaged"), "{complaint}");
     assert_eq!(std::fs::read_to_string(store).unwrap(), "this is somebody's letter\n");
 }
 

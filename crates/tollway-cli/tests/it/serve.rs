@@ -367,7 +367,7 @@ fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
     assert_eq!(output.status.code(), Some(1), "{out}");
     for told in [
         "all.toml:1: store: memcached:// is not supported; expected memory, redis://host",
-        "all.toml:2: queue_store: names no store; expected memory, redb:PATH, redis://host",
+        "all.toml:2: queue_store: is not a store; expected memory, redb:PATH, redis://host",
         "cert.pem: no certificate in it",
         "all.toml:5: tls.key: /nowhere/key.pem: ",
         "all.toml:8: policies[0].quota: ",
@@ -397,10 +397,10 @@ fn validate_tells_every_mistake_of_a_list_and_what_the_machine_lacks() {
     let out = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(1), "{out}");
     for told in [
-        "more.toml:1: queue_store: there is no folder /nowhere",
+        "more.toml:1: queue_store: the folder /nowhere does not exist",
         "more.toml:2: trusted_proxies[1]: ",
         "more.toml:2: trusted_proxies[2]: ",
-        "more.toml:5: listen.grpc: 0.0.0.0:8099 is the place of listen.http, too",
+        "more.toml:5: listen.grpc: 0.0.0.0:8099 is also where listen.http listens",
         "more.toml:6: listen.resp: there is no group \"no-such-group\"",
         "more.toml:7: listen.hosts[0]: ",
         "more.toml:7: listen.hosts[1]: ",
@@ -412,14 +412,14 @@ fn validate_tells_every_mistake_of_a_list_and_what_the_machine_lacks() {
         "more.toml:18: policies[0].drip_interval: ",
         "more.toml:19: policies[0].unlimited[0]: ",
         "more.toml:19: policies[0].unlimited[1]: ",
-        "listen.grpc: 0.0.0.0:8099 is open to others",
+        "listen.grpc: 0.0.0.0:8099 can be reached from other machines",
     ] {
         assert!(out.contains(told), "{told}\n{out}");
     }
     assert!(fail(&["validate", &file]).contains("1 of 1 files wrong, mistakes: 16"), "{out}");
     assert!(
         fail(&["serve", "--http", "127.0.0.1:8099", "--grpc", "127.0.0.1:8099"])
-            .contains("settings: listen.grpc: 127.0.0.1:8099 is the place of listen.http, too")
+            .contains("settings: listen.grpc: 127.0.0.1:8099 is also where listen.http listens")
     );
 }
 

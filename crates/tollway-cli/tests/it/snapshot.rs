@@ -84,7 +84,7 @@ fn bad_files(scene: &Scene) -> Vec<(Vec<u8>, &'static str)> {
         (whole[..whole.len() - 8].to_vec(), "checksum does not hold"),
         (whole[..whole.len() / 2 - 3].to_vec(), "is cut short"),
         (changed, "checksum does not hold"),
-        (POLICY.as_bytes().repeat(8), "is no snapshot of Tollway"),
+        (POLICY.as_bytes().repeat(8), "is not a snapshot of Tollway"),
     ]
 }
 

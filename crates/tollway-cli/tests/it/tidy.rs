@@ -21,6 +21,10 @@ const FILE_LINES_MAX: usize = 500;
 
 const COLUMNS_MAX: usize = 100;
 
+/// As many lines as a reader takes in at once, and their width.
+const PARAGRAPH_LINES_MAX: usize = 6;
+const PARAGRAPH_COLUMNS_MAX: usize = 120;
+
 /// Files that are longer, and why.
 const LONG_FILES: [(&str, &str); 1] = [(
     "crates/tollway-core/src/algorithm.rs",
@@ -144,6 +148,39 @@ fn files_are_readable() {
         }
     }
     assert_none("files that are too long or too wide", &wrong);
+}
+
+#[test]
+fn paragraphs_in_documents_are_short() {
+    let mut wrong = Vec::new();
+    let names = files(&["md"]).into_iter().map(|path| shown(&path));
+    for name in names.filter(|name| name == "README.md" || name.starts_with("docs/")) {
+        let (mut is_code, mut lines) = (false, 0);
+        for (number, line) in read(&name).lines().enumerate() {
+            let is_fence = line.starts_with("```");
+            is_code ^= is_fence;
+            if is_code || is_fence || line.trim().is_empty() || line.starts_with(['#', '|', '!']) {
+                lines = 0;
+                continue;
+            }
+            lines = if begins_item(line) { 1 } else { lines + 1 };
+            if lines == PARAGRAPH_LINES_MAX + 1 {
+                wrong.push(format!("{name}:{}: line {lines} of a paragraph", number + 1));
+            }
+            let columns = line.chars().count();
+            if columns > PARAGRAPH_COLUMNS_MAX {
+                wrong.push(format!("{name}:{}: {columns} columns", number + 1));
+            }
+        }
+    }
+    assert_none("paragraphs that are too long or too wide", &wrong);
+}
+
+/// Whether a line of a document begins an item of a list.
+fn begins_item(line: &str) -> bool {
+    let (mark, rest) = line.trim_start().split_once(' ').unwrap_or_default();
+    let is_number = mark.ends_with('.') && mark.starts_with(|c: char| c.is_ascii_digit());
+    (matches!(mark, "-" | "*") || is_number) && !rest.is_empty()
 }
 
 /// Whether a line is one of a text over several lines: no code, no comment.

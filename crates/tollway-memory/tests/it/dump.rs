@@ -189,8 +189,8 @@ fn a_refusal_says_what_is_wrong_with_the_file() {
     assert_eq!((kind, said.as_str()), (DumpErrorKind::Io, "the snapshot file cannot be opened"));
     for (content, problem) in [
         (&b""[..], "is empty"),
-        (b"name = \"api\"", "is cut short or no snapshot at all"),
-        (&[b'x'; 64], "is no snapshot of Tollway"),
+        (b"name = \"api\"", "is cut short, or is not a snapshot"),
+        (&[b'x'; 64], "is not a snapshot of Tollway"),
     ] {
         fs::write(&file.0, content).unwrap();
         assert_eq!(refused(), (DumpErrorKind::Corrupt, format!("the snapshot file {problem}")));

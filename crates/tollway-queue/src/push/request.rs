@@ -104,7 +104,7 @@ impl Requests {
     }
 
     fn configured(&self, job: &JobValues<'_>) -> Result<Request<Full<Bytes>>, String> {
-        let (url, _) = self.url.as_ref().ok_or("the payload names no target")?;
+        let (url, _) = self.url.as_ref().ok_or("the payload does not name a target")?;
         let body = match &self.body {
             Body::Payload => job.lease.payload.clone(),
             Body::Nothing => Bytes::new(),

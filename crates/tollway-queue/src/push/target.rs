@@ -174,7 +174,7 @@ pub fn method(name: &str) -> Result<Method, Error> {
         "PATCH" => Ok(Method::PATCH),
         "DELETE" => Ok(Method::DELETE),
         _ => Err(Error::invalid(format!(
-            "{name:?} is no method for a push; expected GET, POST, PUT, PATCH or DELETE"
+            "{name:?} is not a method for a push; expected GET, POST, PUT, PATCH or DELETE"
         ))),
     }
 }
@@ -185,8 +185,9 @@ pub fn method(name: &str) -> Result<Method, Error> {
 ///
 /// If it is no name, or one that the connection, the queue or another setting decides.
 pub fn field_name(name: &str) -> Result<HeaderName, Error> {
-    let name: HeaderName =
-        name.parse().map_err(|_| Error::invalid(format!("{name:?} is no name of a field")))?;
+    let name: HeaderName = name
+        .parse()
+        .map_err(|_| Error::invalid(format!("{name:?} is not the name of a header field")))?;
     let text = name.as_str();
     if NOT_TO_SET.contains(&text) || text.starts_with("tollway-") {
         return Err(Error::invalid(format!("the field {text} cannot be set for a push")));
@@ -203,7 +204,7 @@ impl std::str::FromStr for PushBody {
             ("none", _) => Ok(Self::Nothing),
             (_, Some(path)) => FieldPath::parse(path).map(|_| Self::Field(path.to_owned())),
             _ => Err(Error::invalid(format!(
-                "{text:?} is no body; expected payload, none or payload.FIELD"
+                "{text:?} is not a body; expected payload, none or payload.FIELD"
             ))),
         }
     }

@@ -28,7 +28,9 @@ impl UrlTemplate {
         let end = url[at..].find(['/', '?', '#']).map_or(url.len(), |end| at + end);
         let (origin, rest) = url.split_at(end);
         if origin.contains('{') {
-            return Err(Error::invalid("a push target has no places in its scheme, host or port"));
+            return Err(Error::invalid(
+                "the scheme, host and port of a push target cannot be filled in from the job",
+            ));
         }
         if rest.contains('#') {
             return Err(Error::invalid("a push target has no fragment (#)"));
@@ -86,7 +88,8 @@ impl Origin {
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let read = uri(text)?;
         if read.path_and_query().is_some_and(|rest| rest.as_str() != "/") || text.ends_with('/') {
-            let message = format!("{text} is no origin; expected for example https://example.com");
+            let message =
+                format!("{text} is not an origin; expected for example https://example.com");
             return Err(Error::invalid(message));
         }
         Self::of(&read)
@@ -113,7 +116,7 @@ fn join(origin: &str, path: &str, query: Option<&str>) -> String {
 pub(super) fn uri(url: &str) -> Result<Uri, Error> {
     let uri: Uri = url
         .parse()
-        .map_err(|error| Error::invalid(format!("the push target is no URL: {error}")))?;
+        .map_err(|error| Error::invalid(format!("the push target is not a URL: {error}")))?;
     let is_http = ["http", "https"].contains(&uri.scheme_str().unwrap_or_default());
     if !is_http || uri.host().unwrap_or_default().is_empty() {
         return Err(Error::invalid("a push target is an http:// or https:// URL with a host"));

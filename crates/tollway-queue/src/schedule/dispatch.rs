@@ -261,5 +261,5 @@ impl Queue {
 
 /// That a job cannot be given another time to start.
 pub(crate) fn runs_already(id: JobId) -> Error {
-    Error::new(ErrorKind::Conflict, format!("job {id} runs already: it starts no more"))
+    Error::new(ErrorKind::Conflict, format!("job {id} is already running"))
 }

@@ -230,7 +230,7 @@ impl Queue {
     fn group_to_change(&mut self, name: &Group) -> Result<u32, Error> {
         let known = self.groups.find(name.as_str()).is_some();
         if !known && self.groups.len() >= self.settings.groups_max as usize {
-            return Err(Error::new(ErrorKind::Full, "the queue may have no more groups"));
+            return Err(Error::new(ErrorKind::Full, "the queue is full of groups"));
         }
         Ok(self.groups.number(name))
     }
@@ -249,8 +249,7 @@ impl Queue {
 
     fn check_room(&self, jobs: &[NewJob]) -> Result<(), Error> {
         if self.jobs.entries.len() as u64 + jobs.len() as u64 > self.settings.jobs_max {
-            let message =
-                format!("the queue holds {} jobs and may hold no more", self.jobs.entries.len());
+            let message = format!("the queue is full: it holds {} jobs", self.jobs.entries.len());
             return Err(Error::new(ErrorKind::Full, message));
         }
         let new_bytes: u64 = jobs.iter().map(|job| job.payload.len() as u64).sum();
@@ -268,8 +267,7 @@ impl Queue {
             .filter(|group| self.groups.find(group.as_str()).is_none())
             .collect();
         if self.groups.len() + new.len() > self.settings.groups_max as usize {
-            let message =
-                format!("the queue has {} groups and may have no more", self.groups.len());
+            let message = format!("the queue is full: it has {} groups", self.groups.len());
             return Err(Error::new(ErrorKind::Full, message));
         }
         Ok(())

@@ -70,7 +70,9 @@ pub(crate) async fn slots(
 ) -> Result<Vec<Range>, StoreError> {
     let answer = redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await;
     let answer: Vec<Vec<Value>> = answer.map_err(|error: RedisError| match error.code() {
-        Some("ERR") => misuse("the server is no cluster; name it redis://").caused_by(error),
+        Some("ERR") => {
+            misuse("the server is not a cluster; use redis:// in its URL").caused_by(error)
+        }
         _ => while_connecting(error),
     })?;
     let own_host = match asked.addr() {

@@ -186,7 +186,7 @@ async fn greet_service(connection: &mut MultiplexedConnection) -> Result<(), Sto
         Some(Value::Array(_)) => Ok(()),
         _ => Err(StoreError::new(
             ErrorKind::Refused,
-            "the server is no Tollway service: it does not know TOLL.CHECK",
+            "the server is not a Tollway service: it does not know TOLL.CHECK",
         )),
     }
 }

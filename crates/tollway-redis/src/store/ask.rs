@@ -126,5 +126,5 @@ impl Inner {
 }
 
 pub(super) fn strange_answer() -> StoreError {
-    unknown("the store answered something else than was asked")
+    unknown("the store gave an answer that does not fit the question")
 }

@@ -113,7 +113,7 @@ impl Reading<'_> {
             if let Some(place) = table.get(name)
                 && table.flag(name)
             {
-                let text = "has no effect: what clients send never labels a metric here";
+                let text = "has no effect: client input never becomes a metric label";
                 self.notes.borrow_mut().push(place.wrong(text));
             }
         }

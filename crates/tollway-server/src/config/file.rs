@@ -213,7 +213,7 @@ impl Draft {
         for place in table.each("policies") {
             let Some(rule) = policies::rule(&place, metrics, &mut self.splits) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
-                place.note(format!("a policy named {:?} stands above", rule.policy().name()));
+                place.note(format!("a policy named {:?} is defined above", rule.policy().name()));
             }
             self.rules.push(rule);
         }
@@ -236,7 +236,7 @@ impl Draft {
         table.finish();
         let Some(domain) = domain else { return };
         if !self.domain_names.add(domain.name()) {
-            table.note(format!("a domain named {:?} stands above", domain.name()));
+            table.note(format!("a domain named {:?} is defined above", domain.name()));
         }
         self.domains.push(domain);
     }

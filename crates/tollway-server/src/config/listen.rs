@@ -83,7 +83,7 @@ impl Listen {
                         let at = fronts.iter().position(|(name, _)| name == other_field);
                         (*other_field, *field, at.unwrap_or(index))
                     };
-                    let problem = format!("{endpoint} is the place of {other}, too");
+                    let problem = format!("{endpoint} is also where {other} listens");
                     finding.note(fields.wrong(field, from_flags[at], problem));
                 }
             }
@@ -130,8 +130,11 @@ impl Listen {
     pub(super) fn guard(&self, finding: &Finding) {
         for (field, endpoint) in self.fronts().into_iter().filter(|_| !self.public) {
             if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_local()) {
-                let remedy = "give a token (TOLLWAY_TOKEN or tokens) or say --listen-public";
-                finding.note(outside(field, format!("{endpoint} is open to others; {remedy}")));
+                let remedy = "set a token (TOLLWAY_TOKEN or tokens) or pass --listen-public";
+                finding.note(outside(
+                    field,
+                    format!("{endpoint} can be reached from other machines; {remedy}"),
+                ));
             }
         }
     }

@@ -124,7 +124,7 @@ impl Parameters for Table<'_> {
         let text = self.tell(place.text())?;
         let example = "expected for example 100/1m burst 20";
         self.tell(text.parse().map_err(|error: tollway_core::ParseQuotaError| {
-            place.wrong(format!("{text:?} is no quota, {error}; {example}"))
+            place.wrong(format!("{text:?} is not a quota: {error}; {example}"))
         }))
     }
 

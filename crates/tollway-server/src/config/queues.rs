@@ -48,11 +48,12 @@ pub(super) fn read(table: &Table<'_>, plan: &mut QueuePlan, names: &mut Names) {
     for place in table.each("queues") {
         let Some(queue) = place.tell(queue(&place)) else { continue };
         if !names.add(queue.name.as_str()) {
-            let problem = format!("a queue named {} stands above", queue.name);
+            let problem = format!("a queue named {} is defined above", queue.name);
             place.note(problem);
         }
         for missing in queue.settings.shared.iter().filter(|name| !shared.contains(name)) {
-            let problem = format!("queue {} shares {missing}, which is no limit", queue.name);
+            let problem =
+                format!("queue {} shares {missing}, but no shared limit has this name", queue.name);
             place.note(problem);
         }
         plan.queues.push(queue);
@@ -103,7 +104,7 @@ fn queue(place: &ConfigValue<'_>) -> Result<PlannedQueue, ConfigError> {
     table.finish();
     let mut names = Names::default();
     for twice in recurring.iter().filter(|recurring| !names.add(&recurring.name)) {
-        table.note(format!("a recurring job named {:?} stands above", twice.name));
+        table.note(format!("a recurring job named {:?} is defined above", twice.name));
     }
     table.tell(settings.validate().map_err(|error| table.wrong(error.to_string())));
     let name = name.unwrap_or_else(|| QueueName::new("unnamed").expect("a name"));
@@ -376,12 +377,12 @@ mod tests {
         let daily = format!("{queue}{daily_only}");
         let every = "[[queues.recurring]]\nname = \"r\"\nevery = \"1h\"\n";
         for (text, told) in [
-            (format!("{queue}{queue}"), "stands above"),
+            (format!("{queue}{queue}"), "is defined above"),
             (format!("{queue}shared = [\"nowhere\"]\n"), "nowhere"),
             (format!("{queue}lease = \"never\"\n"), "lease"),
             (format!("{queue}[[queues.recurring]]\nname = \"r\"\n"), "give cron or every"),
             (format!("{queue}[[queues.recurring]]\ncron = \"@daily\"\n"), "name is missing"),
-            (format!("{daily}{daily_only}"), "stands above"),
+            (format!("{daily}{daily_only}"), "is defined above"),
             (format!("{daily}zone = \"Europe/Nowhere\"\n"), "Europe/Nowhere"),
             (format!("{queue}{every}zone = \"UTC\"\n"), "a zone needs cron"),
             (format!("{queue}group_limits = [\"slots 0/1s\"]\n"), "group_limits"),

@@ -43,7 +43,7 @@ pub(super) fn check_queue_file(text: &str) -> Result<(), String> {
         _ => Path::new("."),
     };
     if !folder.is_dir() {
-        return Err(format!("there is no folder {}; make it", folder.display()));
+        return Err(format!("the folder {} does not exist; create it", folder.display()));
     }
     if path.is_dir() {
         return Err(format!("{} is a folder; expected a file in one", path.display()));
@@ -85,7 +85,7 @@ fn unsupported(url: &str, right: &str) -> String {
         |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
     match url.split_once("://").filter(|(scheme, _)| scheme.len() <= 32 && is_scheme(scheme)) {
         Some((scheme, _)) => format!("{scheme}:// is not supported; expected {right}"),
-        None => format!("names no store; expected {right}"),
+        None => format!("is not a store; expected {right}"),
     }
 }
 

@@ -93,7 +93,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "a.toml",
             "[[policies]]\nname = \"api\"\nquota = \"100/1x\"\n",
-            "a.toml:3: policies[0].quota: \"100/1x\" is no quota, at character 6: expected a unit: \
+            "a.toml:3: policies[0].quota: \"100/1x\" is not a quota: at character 6: expected a unit: \
              ns, us, ms, s, m, h, d or w; expected for example 100/1m burst 20",
         ),
         (
@@ -117,7 +117,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "a.toml",
             "log = \"text\"\n[listen]\nhttp = \"127.=.0.1:80\"\n",
-            "a.toml:3: listen.http: \"127.=.0.1:80\" is no place to listen; expected \
+            "a.toml:3: listen.http: \"127.=.0.1:80\" is not an address to listen on; expected \
              127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock",
         ),
         ("a.toml", "log = \"xml\"\n", "a.toml:1: log: expected text or json"),
@@ -130,7 +130,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
         (
             "a.toml",
             "[[policies]]\nname = \"a\"\nquota = \"1/s\"\n[[policies]]\nname = \"a\"\nquota = \"2/s\"\n",
-            "a.toml:4: policies[1]: a policy named \"a\" stands above",
+            "a.toml:4: policies[1]: a policy named \"a\" is defined above",
         ),
         (
             "e.yaml",
@@ -189,7 +189,7 @@ fn lists_of_several_files_add_up() {
 fn nothing_is_open_to_others_without_a_token_or_saying_so() {
     let open = Overrides { http: Some("0.0.0.0:8080".to_owned()), ..Overrides::default() };
     let refused = load_with("a.toml", "", &open).unwrap_err().to_string();
-    assert!(refused.contains("0.0.0.0:8080 is open to others"), "{refused}");
+    assert!(refused.contains("0.0.0.0:8080 can be reached from other machines"), "{refused}");
     let said = Overrides { listen_public: Some(true), ..open.clone() };
     assert!(load_with("a.toml", "", &said).is_ok());
     let token = Overrides { token: Some("t".to_owned()), ..open.clone() };

@@ -82,7 +82,11 @@ fn change(
 ) -> Result<(), Trouble> {
     let key = bytes_of(key_hex)?;
     Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
-    let no_room = |_| Trouble::bad("too many keys are amended: put some into the configuration");
+    let no_room = |_| {
+        Trouble::bad(
+            "too many keys have changes of their own: put some of them into the configuration",
+        )
+    };
     call.service().enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)
 }
 

@@ -41,7 +41,7 @@ impl UnixSocket {
     pub(crate) fn check(&self) -> Result<(), String> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return Err(format!("there is no folder {}", folder.display()));
+            return Err(format!("the folder {} does not exist", folder.display()));
         }
         match self.group.as_deref().map(|group| number_of(group, Path::new(GROUPS))) {
             Some(Err(error)) => Err(error.to_string()),

@@ -124,7 +124,7 @@ pub(super) fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Status> {
         return Err(Status::new(Code::Unimplemented, "compressed messages are not read"));
     }
     if u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
-        return Err(broken("the frame is not as long as it says"));
+        return Err(broken("the frame does not have the length that it states"));
     }
     M::decode(message).map_err(|error| broken(&error.to_string()))
 }

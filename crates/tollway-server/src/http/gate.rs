@@ -38,7 +38,7 @@ fn key(worker: &Worker, rule: &Rule, request: &Request<'_>) -> Result<Vec<u8>, T
             [] => Err(Trouble::bad(format!("the header field {name} is missing"))),
             // Which of them counts behind us is not known: a made-up one beside the real one would
             // be a new key per request.
-            _ => Err(Trouble::bad(format!("the header field {name} stands more than once"))),
+            _ => Err(Trouble::bad(format!("the header field {name} is present more than once"))),
         },
         GateKey::Address => {
             let settings = worker.service.settings();

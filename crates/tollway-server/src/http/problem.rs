@@ -147,7 +147,7 @@ impl Trouble {
             Self::UnknownHost(host) => (403, unknown_host(host)),
             Self::ForeignPage => (
                 403,
-                "a page of another site sent this: without a token such a page may not ask"
+                "a web page of another site sent this; without a token the service refuses such requests"
                     .to_owned(),
             ),
             Self::MediaType => (
@@ -175,7 +175,7 @@ impl Trouble {
 
 fn unknown_host(host: &str) -> String {
     format!(
-        "the Host {host:?} is not known here: ask by localhost or 127.0.0.1, name it with --host \
+        "the Host {host:?} is not known here: use localhost or 127.0.0.1, name it with --host \
          or listen.hosts, or serve with a token"
     )
 }

@@ -92,7 +92,7 @@ impl Queues {
             let wrong = Some(error.to_string());
             // Logged once, not once a second.
             if self.reloading.state.borrow().wrong != wrong {
-                error!(%error, "what the files say of queues is not in force yet");
+                error!(%error, "the queue settings in the files are not in force yet");
                 self.reloading.state.send_modify(|state| state.wrong = wrong);
             }
             tokio::time::sleep(MAKE_AGAIN).await;

@@ -149,7 +149,7 @@ fn a_limit_that_is_wrong_is_told_by_field_and_takes_nothing() {
     let mut connection = resp(&running);
     let wrong = redis::cmd("TOLL.CHECK").arg(r#"{"quota":"1/x"}"#).arg("k").to_owned();
     let told = wrong.query::<redis::Value>(&mut connection).unwrap_err().to_string();
-    assert!(told.contains("limit.quota: \"1/x\" is no quota"), "{told}");
+    assert!(told.contains("limit.quota: \"1/x\" is not a quota"), "{told}");
     // Within a transaction it is refused when it is sent.
     redis::cmd("MULTI").exec(&mut connection).unwrap();
     assert!(wrong.query::<redis::Value>(&mut connection).is_err());

@@ -158,7 +158,7 @@ fn the_gate_refuses_two_keys_in_one_request() {
     let mut ask = |fields: &str| http.send("GET", "/v1/gate/api", fields, "");
     let answer = ask("x-api-key: made-up\r\nX-Api-Key: real\r\n");
     assert_eq!(answer.status, 400);
-    assert!(answer.body.contains("x-api-key stands more than once"), "{}", answer.body);
+    assert!(answer.body.contains("x-api-key is present more than once"), "{}", answer.body);
     assert_eq!(ask("x-api-key: real\r\n").status, 200);
 }
 

@@ -32,41 +32,58 @@ fn spawn(mut command: Command, port: u16) -> Child {
     child
 }
 
+/// The file that the book shows, with the addresses of this run.
+fn nginx_file(listen: u16, application: SocketAddr, service: SocketAddr) -> String {
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/how-to/gateways.md");
+    let book = std::fs::read_to_string(book).unwrap();
+    let (_, rest) = book.split_once("```nginx file=nginx.conf\n").unwrap();
+    let (file, _) = rest.split_once("```").unwrap();
+    let shown = ["127.0.0.1:8000", "127.0.0.1:9000", "127.0.0.1:8080"];
+    let here = [format!("127.0.0.1:{listen}"), application.to_string(), service.to_string()];
+    let file = shown.iter().zip(&here).fold(file.to_owned(), |file, (shown, here)| {
+        assert!(file.contains(shown), "the book's file does not name {shown}");
+        file.replace(shown, here)
+    });
+    let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let paths: String = paths.iter().map(|path| format!("{path}_temp_path {path};")).collect();
+    file.replace("access_log off;", &format!("access_log off; {paths}"))
+}
+
 #[test]
-fn nginx_lets_through_what_the_gate_allows_and_answers_429_for_the_rest() {
+fn nginx_with_the_books_file_passes_the_limit_on_and_refuses_what_is_not_decided() {
     let Some(nginx) = tool("nginx") else { return };
     let toml = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\ngate_key = \"header:x-api-key\"\n";
     let running = start(toml);
-    let (port, upstream) = (free_port(), upstream());
+    let port = free_port();
     let folder = Folder::new("nginx");
-    let config = format!(
-        "daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n\
-         http {{ access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;\n\
-         fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;\n\
-         server {{ listen 127.0.0.1:{port};\n\
-         location / {{ auth_request /gate; auth_request_set $limit $upstream_http_ratelimit;\n\
-         auth_request_set $retry $upstream_http_retry_after; add_header RateLimit $limit always;\n\
-         error_page 403 = @limited; proxy_pass http://{upstream}; }}\n\
-         location = /gate {{ internal; proxy_pass_request_body off;\n\
-         proxy_set_header Content-Length \"\"; proxy_set_header X-Api-Key $http_x_api_key;\n\
-         proxy_pass http://{http}/v1/gate/api?deny_status=403; }}\n\
-         location @limited {{ add_header Retry-After $retry always; return 429; }} }} }}\n",
-        folder = folder.0.display(),
-        http = running.http,
-    );
-    let file = folder.file("nginx.conf", &config);
+    folder.file("nginx.conf", &nginx_file(port, upstream(), running.http));
     let mut command = Command::new(nginx);
-    command.arg("-p").arg(&folder.0).arg("-c").arg(file);
+    command.arg("-p").arg(&folder.0).args([
+        "-e",
+        "stderr",
+        "-c",
+        "nginx.conf",
+        "-g",
+        "daemon off;",
+    ]);
     let _nginx = spawn(command, port);
-    let ask = || {
+    let ask = |fields: &str| {
         let mut http = Http::connect(SocketAddr::from(([127, 0, 0, 1], port)));
-        http.send("GET", "/", "x-api-key: ada\r\nconnection: keep-alive\r\n", "")
+        http.send("GET", "/", &format!("{fields}connection: keep-alive\r\n"), "")
     };
-    let answers = [ask(), ask(), ask()];
+    let answers = [(); 3].map(|()| ask("x-api-key: ada\r\n"));
     let statuses = answers.each_ref().map(|answer| answer.status);
     assert_eq!(statuses, [200, 200, 429], "{answers:?}");
     assert_eq!(answers[0].field("ratelimit"), Some("\"api\";r=1;t=30"));
+    assert_eq!(answers[0].field("ratelimit-policy"), Some("\"api\";q=2;w=60"));
+    assert_eq!(answers[0].field("retry-after"), None);
+    assert_eq!(answers[2].field("ratelimit"), Some("\"api\";r=0;t=30"));
     assert_eq!(answers[2].field("retry-after"), Some("30"));
+    assert_eq!(ask("").status, 400, "a request without the key");
+    assert_eq!(ask("x-api-key: a\r\nx-api-key: b\r\n").status, 400, "one with two keys");
+
+    drop(running.server);
+    eventually("nobody decides", || ask("x-api-key: bob\r\n").status == 503);
 }
 
 const ENVOY_RULES: &str = r#"

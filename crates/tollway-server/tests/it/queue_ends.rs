@@ -224,7 +224,7 @@ fn a_job_is_given_another_time_over_http() {
     assert_eq!(started.ask("POST", &path, &Value::Null).0, 200, "now");
     assert_eq!(started.leased("mail"), 1);
     let (status, told) = started.ask("POST", &path, &Value::Null);
-    assert!(status == 409 && told["detail"].as_str().unwrap().contains("runs already"), "{told}");
+    assert!(status == 409 && told["detail"].as_str().unwrap().contains("is already running"), "{told}");
     for (path, body, status) in [
         ("/v1/queues/mail/jobs/99/reschedule", json!({}), 404),
         (&*path, json!({"delay_ms": 1, "start_at_ms": 1}), 400),

@@ -41,7 +41,7 @@ impl Reader {
         }
         let words = bytes / 8;
         if words < 2 + CHECKSUM_WORDS || bytes % 8 != 0 {
-            return Err(DumpError::corrupt("is cut short or no snapshot at all"));
+            return Err(DumpError::corrupt("is cut short, or is not a snapshot"));
         }
         let left = words - CHECKSUM_WORDS;
         check(&mut file, left)?;
@@ -128,14 +128,14 @@ fn check(file: &mut BufReader<File>, words: u64) -> Result<(), DumpError> {
     for index in 0..words {
         let word = next(file)?;
         if index == 0 && word != MAGIC {
-            return Err(DumpError::corrupt("is no snapshot of Tollway"));
+            return Err(DumpError::corrupt("is not a snapshot of Tollway"));
         }
         checksum.absorb(word);
     }
     if [next(file)?, next(file)?] == checksum.finish() {
         Ok(())
     } else {
-        Err(DumpError::corrupt("is cut short or damaged: its checksum does not hold"))
+        Err(DumpError::corrupt("is cut short or damaged: its checksum is wrong"))
     }
 }
 

@@ -33,14 +33,14 @@ pub(super) fn failed(error: impl Into<redb::Error>) -> Error {
             Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
                 (ErrorKind::NoSpace, "no space is left for the queue file")
             }
-            Io::InvalidData => (ErrorKind::Corrupt, "this is no queue file, or a damaged one"),
+            Io::InvalidData => (ErrorKind::Corrupt, "this is not a queue file, or it is damaged"),
             _ => (ErrorKind::Unavailable, "the queue file cannot be read or written"),
         },
         redb::Error::Corrupted(_)
         | redb::Error::RepairAborted
         | redb::Error::UpgradeRequired(_)
         | redb::Error::TableTypeMismatch { .. } => {
-            (ErrorKind::Corrupt, "this is no queue file, or a damaged one")
+            (ErrorKind::Corrupt, "this is not a queue file, or it is damaged")
         }
         redb::Error::DatabaseAlreadyOpen => {
             (ErrorKind::Unavailable, "the queue file is in use by another process")

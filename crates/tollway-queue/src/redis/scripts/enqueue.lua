@@ -28,7 +28,7 @@ end
 -- Why `many` jobs that begin at ARGV[from] cannot be taken, if they cannot.
 local function refusal(from, many)
   if jobs_now + many > Q.jobs_max then
-    return ('FULL the queue holds %d jobs and may hold no more'):format(jobs_now)
+    return ('FULL the queue is full: it holds %d jobs'):format(jobs_now)
   end
   local coming = 0
   for n = from + 1, from + 2 * many - 1, 2 do
@@ -57,7 +57,7 @@ local function refusal(from, many)
       seen[group] = true
     end
     if groups_now + new > Q.groups_max then
-      return ('FULL the queue has %d groups and may have no more'):format(groups_now)
+      return ('FULL the queue is full: it has %d groups'):format(groups_now)
     end
   end
   for n = from + 1, from + 2 * many - 1, 2 do

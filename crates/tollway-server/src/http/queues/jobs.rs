@@ -65,7 +65,7 @@ pub(crate) async fn reschedule(mut call: Call<'_>, queue: &SignedQueue) -> Resul
     let body: RescheduleBody = call.body_or_empty()?;
     let start = wire::start(body.delay_ms, body.start_at_ms)?;
     let Some(job) = queue.reschedule(id, start).await? else {
-        return Err(missing(format!("no job {id} waits or is delayed")));
+        return Err(missing(format!("no waiting or delayed job has the number {id}")));
     };
     call.write(&wire::job(&job, shown_to(call.role())))
 }

@@ -86,7 +86,7 @@ pub(crate) async fn job(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), T
         }
     };
     let Some(job) = found else {
-        return Err(wire::missing(format!("nothing is known about a job {id}")));
+        return Err(wire::missing(format!("there is no job {id}")));
     };
     call.write(&wire::job(&job, shown_to(call.role())))
 }
