@@ -78,7 +78,7 @@ pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
 pub use factor::{Factor, ParseFactorError};
 pub use given_limit::GivenLimit;
-pub use limiter::{ChargeError, Permit, StoreLimiter};
+pub use limiter::{ChargeError, Permit, StoreLimiter, UnknownPolicy};
 pub use policy::{OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use requests::{Held, decide_all};

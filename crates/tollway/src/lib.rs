@@ -33,7 +33,7 @@ pub use tollway_core::{
     Grant, Held, Key, KeyError, Mode, OnExpiry, OnStoreError, Outage, ParseQuotaError, Permit,
     Policy, PolicyError, Quota, QuotaError, Reservation, ReservationId, ReservationTerms, Reserved,
     Retry, SKEW, Settlement, Snapshot, State, SteadyClock, Store, StoreError, StoreLimiter,
-    Timestamp, Verdict, VirtualClock, decide_all, masked, parse_duration,
+    Timestamp, UnknownPolicy, Verdict, VirtualClock, decide_all, masked, parse_duration,
 };
 pub use tollway_core::{
     concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window, spelling,
