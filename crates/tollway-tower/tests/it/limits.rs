@@ -347,19 +347,19 @@ fn plans() -> (Builder, Arc<VirtualClock>) {
     let policies = [policy("free", "1/1m"), policy("pro", "2/1m"), policy("team", "3/1m")];
     let limit = Limit::choose(
         "free",
-        |head| head.extensions.get::<Plan>().map(|plan| plan.0),
+        |head| head.extensions.get::<OnPlan>().map(|plan| plan.0),
         Header::new("x-api-key").expect("a name"),
     );
     (RateLimitLayer::builder(limiter(policies, &clock)).limit(limit), clock)
 }
 
 #[derive(Clone, Copy)]
-struct Plan(&'static str);
+struct OnPlan(&'static str);
 
 fn on_plan(plan: Option<&'static str>, key: &str) -> Request<String> {
     let mut request = get("/");
     request.headers_mut().insert("x-api-key", key.parse().expect("a value"));
-    plan.map(|plan| request.extensions_mut().insert(Plan(plan)));
+    plan.map(|plan| request.extensions_mut().insert(OnPlan(plan)));
     request
 }
 
@@ -386,7 +386,7 @@ async fn whoever_has_no_plan_or_an_unknown_one_has_the_default() {
     }
     let bare = || {
         let mut request = get("/");
-        request.extensions_mut().insert(Plan("free"));
+        request.extensions_mut().insert(OnPlan("free"));
         request
     };
     assert_eq!(
@@ -412,7 +412,7 @@ async fn those_who_wait_for_other_plans_do_not_wait_in_one_line() {
     let policies = [policy("free", "1/1h"), policy("pro", "9/1m")];
     let limit = Limit::choose(
         "free",
-        |head| head.extensions.get::<Plan>().map(|plan| plan.0.to_owned()),
+        |head| head.extensions.get::<OnPlan>().map(|plan| plan.0.to_owned()),
         Everyone,
     );
     let builder = RateLimitLayer::builder(limiter(policies, &clock)).limit(limit);
