@@ -39,7 +39,7 @@ impl Timestamp {
     /// The latest moment.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The first moment that `Debug` shows as a date: 2001-09-09, a billion seconds after the epoch.
+    /// The first moment that `Debug` shows as a date: a billion seconds after the epoch.
     pub const DATES_FROM: Self = Self(1_000_000_000_000_000_000);
 
     /// The moment `nanos` nanoseconds after the Unix epoch.
