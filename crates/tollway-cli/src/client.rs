@@ -120,6 +120,12 @@ impl Client {
         serde_json::from_slice(&text).context("what answers there is no Tollway")
     }
 
+    /// The text at `path`.
+    pub(crate) async fn text(&self, path: &str) -> Result<String> {
+        let text = self.answer(Method::GET, path, Bytes::new()).await?;
+        String::from_utf8(text.into()).context("what answers there is no text")
+    }
+
     async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if !body.is_empty() {

@@ -17,6 +17,7 @@ mod queue;
 mod serve;
 mod simulate;
 mod snapshot;
+mod terminal_size;
 mod top;
 mod validate;
 

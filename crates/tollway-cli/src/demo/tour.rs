@@ -19,6 +19,7 @@ use super::traffic::{self, Seen};
 use crate::amounts::duration;
 use crate::misuse::misuse;
 use crate::say;
+use crate::terminal_size::terminal_size;
 
 const RULES: &str = include_str!("tour.toml");
 /// What the rules say of the token.
@@ -82,7 +83,8 @@ async fn tour(args: &Tour, seconds: u16) -> Result<()> {
     let seen = Arc::new(Seen::default());
     let traffic = tokio::spawn(traffic::run(url.clone(), Arc::clone(&seen)));
     let record = watch(&url, seconds, &seen).await?;
-    say(&format!("\n{}\n{}", record.bars(), record.sentence()))?;
+    let columns = terminal_size().map(|size| size.columns);
+    say(&format!("\n{}\n{}", record.bars(columns), record.sentence()))?;
     fs::write(&args.svg, record.svg()).with_context(|| cannot_write(&args.svg))?;
     say(&format!("The same over time: {}\n", args.svg.display()))?;
     if !args.exit {

@@ -45,3 +45,5 @@ mod book;
 mod pictures;
 // Rules for the tree itself.
 mod tidy;
+// `top` in a pipe and on terminals.
+mod top;
