@@ -8,13 +8,16 @@ use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tollway_core::{
     Algorithm, Charge, Clock as _, Cost, Decision, GivenLimit, Key, Policy, Retry, State,
-    Timestamp, Verdict, decide_all, parse_duration,
+    Timestamp, Verdict, decide_all,
 };
 use tollway_memory::SystemClock;
 
+use crate::amounts::duration;
+use crate::misuse::OrMisuse as _;
+use crate::output::output;
 use flags::LimitFlags;
 use requests::{Request, Requests};
 
@@ -27,34 +30,41 @@ pub(crate) struct Args {
     #[command(flatten)]
     limit: LimitFlags,
     /// The key to charge.
-    #[arg(long, default_value = "alice")]
+    #[arg(long, default_value = "alice", value_parser = key)]
     key: String,
     /// Units per request.
-    #[arg(long, default_value_t = 1)]
-    cost: u64,
+    #[arg(long, default_value = "1", value_parser = cost)]
+    cost: Cost,
     /// Number of requests.
     #[arg(long, default_value_t = 1, conflicts_with = "at")]
     repeat: u64,
     /// How long to wait between requests, such as 250ms.
-    #[arg(long, conflicts_with = "at")]
-    every: Option<String>,
+    #[arg(long, value_name = "TIME", conflicts_with = "at", value_parser = duration)]
+    every: Option<Duration>,
     /// Ask at the times in a file (- for standard input) instead of now: a line for each request,
     /// milliseconds, which a key and a cost may follow. Nothing waits.
     #[arg(long, value_name = "FILE")]
     at: Option<String>,
-    /// Exit with this code if a request was denied; mistakes exit with 1.
+    /// Exit with this code if a request was denied; a wrong command line exits with 2, any other
+    /// failure with 1.
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     denied_exit: u8,
 }
 
+fn key(text: &str) -> Result<String, String> {
+    Key::new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn cost(text: &str) -> Result<Cost, String> {
+    let cost = text.parse().ok().and_then(Cost::new);
+    cost.ok_or_else(|| "expected a whole number of at least 1".to_owned())
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let limit = args.limit.read()?;
-    let cost = Cost::new(args.cost).context("invalid --cost 0: expected at least 1")?;
-    Key::new(&args.key).context("invalid --key")?;
-    let mut check = Check::new(limit)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    let usual = Request { at: Timestamp::MIN, key: args.key.clone(), cost };
-    writeln!(out, "policy {}, key {:?}, cost {}", check.shown(), args.key, args.cost)?;
+    let mut check = Check::new(args.limit.read().or_misuse()?)?;
+    let mut out = BufWriter::new(output());
+    let usual = Request { at: Timestamp::MIN, key: args.key.clone(), cost: args.cost };
+    writeln!(out, "policy {}, key {:?}, cost {}", check.shown(), args.key, args.cost.get())?;
     match &args.at {
         Some(file) => check.at_times(Requests::open(file, usual)?, &mut out)?,
         None => check.now(&args, usual, &mut out)?,
@@ -95,11 +105,9 @@ impl Check {
     }
 
     fn now(&mut self, args: &Args, usual: Request, out: &mut impl Write) -> anyhow::Result<()> {
-        let every = args.every.as_deref().map(parse_duration).transpose();
-        let every = every.context("invalid --every: expected a duration such as 500ms or 2s")?;
         let clock = SystemClock::new();
         for number in 1..=args.repeat {
-            if let (Some(every), true) = (every, number > 1) {
+            if let (Some(every), true) = (args.every, number > 1) {
                 out.flush()?;
                 std::thread::sleep(every);
             }

@@ -11,6 +11,8 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use serde_json::Value;
 use tollway_http::connect::{self, Options, Pool, Versions};
 
+use crate::misuse::OrMisuse as _;
+
 /// How long a call may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest answer that is read: a page of jobs is the longest that there is.
@@ -69,7 +71,7 @@ impl Client {
     /// that of the environment.
     pub(crate) fn new(address: &str, trust: &Trust) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let Address { base, unix } = Address::parse(address, trust.ca.is_some())?;
+        let Address { base, unix } = Address::parse(address, trust.ca.is_some()).or_misuse()?;
         let roots = trust.ca.as_deref().map(read).transpose()?;
         let options = Options {
             versions: Versions::Http1,
@@ -113,6 +115,18 @@ impl Client {
     /// What the service says to a request, which may be one of several under way; [`Refused`] if it
     /// says that it will not.
     pub(crate) async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Value> {
+        let text = self.answer(method, path, body).await?;
+        // Whatever else answers there must not pass for a service with nothing to say.
+        serde_json::from_slice(&text).context("what answers there is no Tollway")
+    }
+
+    /// The text at `path`.
+    pub(crate) async fn text(&self, path: &str) -> Result<String> {
+        let text = self.answer(Method::GET, path, Bytes::new()).await?;
+        String::from_utf8(text.into()).context("what answers there is no text")
+    }
+
+    async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
@@ -127,8 +141,7 @@ impl Client {
         let (status, text) =
             called.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
         if status.is_success() {
-            // Whatever else answers there must not pass for a service with nothing to say.
-            return serde_json::from_slice(&text).context("what answers there is no Tollway");
+            return Ok(text);
         }
         let body: Value = serde_json::from_slice(&text).unwrap_or(Value::Null);
         Err(Refused { status, detail: body["detail"].as_str().map(str::to_owned) }.into())

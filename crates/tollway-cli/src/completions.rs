@@ -19,6 +19,6 @@ pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<()> {
     // Gathered first: the generator does not tell when whoever reads has left.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "tollway", &mut script);
-    std::io::stdout().write_all(&script)?;
+    crate::output::output().write_all(&script)?;
     Ok(())
 }

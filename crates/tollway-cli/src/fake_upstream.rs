@@ -1,12 +1,15 @@
 //! `tollway fake-upstream`: an API with limits, faults and a ban, to try clients and proxies on.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use tollway_core::spelling::unknown;
 use tollway_sim::fake_api::loopback::Loopback;
-use tollway_sim::fake_api::{Fault, Spec};
+use tollway_sim::fake_api::{Example, Fault, Spec};
+
+use crate::misuse::{OrMisuse as _, misuse};
+use crate::shell_word::shell_word;
 
 /// Serve a fake API that limits like a real one, on a loopback port.
 ///
@@ -40,7 +43,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     // A playground that answers anybody is nothing to offer to a network.
     if !args.listen.ip().is_loopback() {
-        bail!("invalid --listen {}: expected a loopback address", args.listen);
+        let told = format_args!("invalid --listen {}: expected a loopback address", args.listen);
+        return Err(misuse(told));
     }
     let spec = spec(&args)?.faster(args.faster);
     let faults: Vec<Fault> = args
@@ -50,7 +54,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
             serde_json::from_str(text)
                 .with_context(|| format!("invalid --fault {text:?}: expected a fault in JSON"))
         })
-        .collect::<Result<_>>()?;
+        .collect::<Result<_>>()
+        .or_misuse()?;
+    let example = spec.example();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Loopback::start(spec, args.listen)
@@ -58,22 +64,29 @@ pub(crate) fn run(args: Args) -> Result<()> {
             .with_context(|| format!("cannot listen on {}", args.listen))?;
         faults.into_iter().for_each(|fault| server.inject(fault));
         let address = server.address();
-        let mut out = std::io::stdout();
-        writeln!(out, "fake upstream  http://{address}")?;
-        writeln!(out, "  curl -i -X POST http://{address}/api/v10/channels/1/messages")?;
-        writeln!(out, "  curl http://{address}/_fake/counters")?;
-        out.flush()?;
+        crate::say(&format!(
+            "fake upstream  http://{address}\n  {example}\n  curl http://{address}/_fake/counters\n",
+            example = example.map_or_else(String::new, |example| curl(&example, address)),
+        ))?;
         tokio::signal::ctrl_c().await?;
         Ok(())
     })
 }
 
+/// The command that asks once.
+fn curl(example: &Example, address: SocketAddr) -> String {
+    let method = match example.method.as_str() {
+        "GET" => String::new(),
+        method => format!("-X {method} "),
+    };
+    format!("curl -i {method}{}", shell_word(&format!("http://{address}{}", example.path)))
+}
+
 fn spec(args: &Args) -> Result<Spec> {
     let Some(path) = &args.spec else {
-        return Spec::named(&args.profile).with_context(|| {
-            let names: Vec<_> = Spec::names().collect();
-            format!("--profile {}: none of {}", args.profile, names.join(", "))
-        });
+        let unknown = || unknown("profile", &args.profile, Spec::names().collect::<Vec<_>>());
+        return Spec::named(&args.profile)
+            .ok_or_else(|| misuse(format_args!("invalid --profile: {}", unknown())));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
     Spec::from_toml(&text).with_context(|| format!("{}", path.display()))

@@ -2,26 +2,33 @@
 
 #![forbid(unsafe_code)]
 
+mod amounts;
 mod check;
 mod client;
 mod completions;
+mod config_files;
 mod demo;
 mod fake_upstream;
 mod man;
+mod misuse;
+mod output;
 mod profile;
 mod proxy;
 mod queue;
 mod serve;
+mod shell_word;
 mod simulate;
 mod snapshot;
+mod terminal_size;
 mod top;
 mod validate;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{CommandFactory, Parser};
+
+use output::say;
 
 /// Enforce your own rate limits, and obey other people's.
 #[derive(Debug, Parser)]
@@ -50,19 +57,13 @@ enum Command {
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Whoever cannot even be told has closed the terminal.
             let _ = writeln!(std::io::stderr(), "error: {}", tollway_core::explained(&*error));
-            ExitCode::FAILURE
+            misuse::exit_code(&error)
         }
     }
-}
-
-/// Writes to standard output at once: whoever reads a pipe waits for it.
-fn say(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.context("cannot write to standard output")
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -1,4 +1,5 @@
-//! `tollway man FOLDER`: manual pages, one for the command and one for each of its verbs.
+//! `tollway man FOLDER`: manual pages, one for the command and one for each of its verbs, however
+//! deep.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,19 +15,20 @@ pub(crate) struct Args {
     folder: PathBuf,
 }
 
-/// Writes `tollway.1` and `tollway-VERB.1`.
+/// Writes `tollway.1`, `tollway-VERB.1`, `tollway-VERB-VERB.1` and so on.
 pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<()> {
     fs::create_dir_all(&args.folder).with_context(|| args.folder.display().to_string())?;
     // Building gives every verb its full name, which the page carries in its head.
     command.build();
-    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-        let name = format!("tollway-{}", verb.get_name());
-        write(&args.folder, verb.clone(), &name)?;
-    }
-    write(&args.folder, command, "tollway")
+    write_all(&args.folder, command, "tollway")
 }
 
-fn write(folder: &Path, command: clap::Command, name: &str) -> Result<()> {
+/// The page of a command, and those of its verbs.
+fn write_all(folder: &Path, command: clap::Command, name: &str) -> Result<()> {
+    let is_shown = |verb: &&clap::Command| verb.get_name() != "help" && !verb.is_hide_set();
+    for verb in command.get_subcommands().filter(is_shown) {
+        write_all(folder, verb.clone(), &format!("{name}-{}", verb.get_name()))?;
+    }
     let mut page = Vec::new();
     Man::new(command).render(&mut page)?;
     let path = folder.join(format!("{name}.1"));

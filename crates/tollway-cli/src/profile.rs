@@ -1,7 +1,7 @@
 //! `tollway profile`: the descriptions of how APIs speak of their limits.
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,6 +9,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use tollway_upstream::profile::{Profile, Recording};
+
+use crate::misuse::misuse;
+use crate::output::output;
 
 /// List, show and test profiles, which describe how APIs report their limits.
 #[derive(Debug, clap::Args)]
@@ -40,8 +43,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::List => list(),
         Command::Show { name } => {
-            let text = Profile::builtin_text(&name).ok_or_else(|| unknown(&name))?;
-            Ok(stdout().write_all(text.as_bytes())?)
+            let text = Profile::builtin_text(&name).ok_or_else(|| misuse(unknown(&name)))?;
+            crate::say(text)
         }
         Command::Test { profile, headers } => test(&profile, &headers),
     }
@@ -54,20 +57,19 @@ pub(crate) fn open(profile: &str) -> anyhow::Result<Arc<Profile>> {
     }
     let path = Path::new(profile);
     if !path.exists() {
-        return Err(unknown(profile));
+        return Err(misuse(format_args!("no such file, and {}", unknown(profile))));
     }
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {profile}"))?;
     let parsed = Profile::parse(&text).map_err(|error| anyhow!("{profile}: {error}"))?;
     Ok(Arc::new(parsed))
 }
 
-fn unknown(name: &str) -> anyhow::Error {
-    let told = tollway_core::spelling::unknown("profile", name, Profile::builtins());
-    anyhow!("no such file, and {told}")
+fn unknown(name: &str) -> String {
+    tollway_core::spelling::unknown("profile", name, Profile::builtins())
 }
 
 fn list() -> anyhow::Result<()> {
-    let mut out = stdout().lock();
+    let mut out = output();
     for name in Profile::builtins() {
         let about = Profile::builtin(name).map(|profile| profile.about().to_owned());
         writeln!(out, "{name:<14} {}", about.unwrap_or_default())?;
@@ -81,7 +83,7 @@ fn test(profile: &str, headers: &Path) -> anyhow::Result<()> {
     let text = fs::read_to_string(headers).with_context(|| format!("cannot read {shown}"))?;
     let recordings = Recording::parse(&text).map_err(|error| anyhow!("{shown}: {error}"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let mut out = stdout().lock();
+    let mut out = output();
     let mut learned = 0;
     for (index, recording) in recordings.iter().enumerate() {
         if index > 0 {

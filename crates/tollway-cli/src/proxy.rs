@@ -21,6 +21,9 @@ use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
 use tollway_upstream::profile::Profile;
 use tracing::info;
 
+use crate::amounts::{duration, size};
+use crate::misuse::{OrMisuse as _, misuse};
+use crate::output::output;
 use admin_place::AdminPlace;
 use invalid_requests::InvalidCounter;
 
@@ -110,7 +113,7 @@ pub(crate) struct Args {
 
     /// The largest body that is kept, to be sent again after a refusal (--requests-max and 256 MiB
     /// bound them together)
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = size)]
     resend_max: usize,
 
     /// How many WebSockets may be open
@@ -126,8 +129,8 @@ pub(crate) struct Args {
     requests_max: usize,
 
     /// Use only this version of HTTP to the upstream
-    #[arg(long, value_name = "1.1|2")]
-    http: Option<String>,
+    #[arg(long, value_enum, value_name = "VERSION")]
+    http: Option<VersionArg>,
 
     /// Trust the certificates in this PEM file instead of the system's
     #[arg(long, value_name = "FILE")]
@@ -140,6 +143,14 @@ pub(crate) struct Args {
     /// Worker threads [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     workers: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum VersionArg {
+    #[value(name = "1.1", alias = "1")]
+    Http1,
+    #[value(name = "2")]
+    Http2,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -160,7 +171,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 async fn serve(args: Args) -> Result<()> {
     tollway_server::logs::start(args.log_format == LogFormatArg::Json);
-    args.keys.check(&args.store)?;
+    args.keys.check(&args.store).or_misuse()?;
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
     let admin_address = match &args.admin {
         Some(AdminPlace::Address(address)) => Some(*address),
@@ -168,14 +179,18 @@ async fn serve(args: Args) -> Result<()> {
     };
     for address in [args.listen].into_iter().chain(admin_address) {
         if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
-            bail!("{address} can be reached by others: set {TOKEN}, or pass --listen-public");
+            return Err(misuse(format_args!(
+                "{address} can be reached by others: set {TOKEN}, or pass --listen-public"
+            )));
         }
     }
     let profile = crate::profile::open(&args.profile).context("--profile")?;
     let upstream = args.upstream.as_deref().or(profile.upstream());
-    let upstream = upstream.context("--upstream is missing, and the profile names none")?;
-    let upstream =
-        Upstream::parse(upstream).with_context(|| format!("invalid --upstream {upstream:?}"))?;
+    let missing = || misuse("--upstream is missing, and the profile names none");
+    let upstream = upstream.ok_or_else(missing)?;
+    let upstream = Upstream::parse(upstream)
+        .with_context(|| format!("invalid --upstream {upstream:?}"))
+        .or_misuse()?;
     // Before anything else is touched: a second process started by mistake ends here, and leaves
     // the first one's --state alone.
     let listener = bind(args.listen).await?;
@@ -188,7 +203,7 @@ async fn serve(args: Args) -> Result<()> {
         (quota, store) => InvalidCounter::in_store(quota, store, start_without).await?,
     };
     let (ledgers, fleet) = if args.pace {
-        (ledgers::paced(Arc::clone(&profile)).context("--pace")?, None)
+        (ledgers::paced(Arc::clone(&profile)).context("--pace").or_misuse()?, None)
     } else {
         ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
@@ -220,7 +235,7 @@ async fn serve(args: Args) -> Result<()> {
         admin = admin_address.map(tracing::field::display),
         "started"
     );
-    let mut out = std::io::stdout();
+    let mut out = output();
     let address = listener.local_addr()?;
     writeln!(out, "proxy  http://{address}")?;
     proxy.listen(listener);
@@ -244,15 +259,14 @@ async fn serve(args: Args) -> Result<()> {
 }
 
 fn settings(args: &Args, token: Option<String>, profile: &Profile) -> Result<Settings> {
-    let versions = match args.http.as_deref() {
+    let versions = match args.http {
         None => Versions::Negotiated,
-        Some("1.1" | "1") => Versions::Http1,
-        Some("2") => Versions::Http2,
-        Some(other) => bail!("invalid --http {other:?}: expected 1.1 or 2"),
+        Some(VersionArg::Http1) => Versions::Http1,
+        Some(VersionArg::Http2) => Versions::Http2,
     };
     let mut hosts = Hosts::default();
     for name in &args.host {
-        hosts.add(name).with_context(|| format!("--host {name}"))?;
+        hosts.add(name).with_context(|| format!("--host {name}")).or_misuse()?;
     }
     let of_profile = Settings::for_profile(profile);
     Ok(Settings {
@@ -300,11 +314,6 @@ fn without_password(store: &str) -> String {
     let Some((scheme, rest)) = store.split_once("://") else { return store.to_owned() };
     let place = rest.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    tollway_core::parse_duration(text)
-        .map_err(|_| "expected a duration such as 500ms, 30s or 2m".to_owned())
 }
 
 fn weight(text: &str) -> Result<(String, u32), String> {

@@ -8,11 +8,13 @@ mod work;
 use std::io::BufRead as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 use tollway_queue::QueueName;
 
+use crate::amounts::duration;
 use crate::client::{self, Trust};
+use crate::misuse::misuse;
 use crate::say;
 
 /// Jobs per call of a batch.
@@ -82,8 +84,8 @@ enum Command {
         /// The job
         id: u64,
         /// How long to wait at most, such as 10m [default: as long as it takes]
-        #[arg(long, value_name = "DURATION")]
-        timeout: Option<String>,
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        timeout: Option<Duration>,
     },
     /// Let a job that waits start at another time
     Reschedule {
@@ -92,8 +94,8 @@ enum Command {
         /// The job
         id: u64,
         /// How long from now, such as 90s [default: at once]
-        #[arg(long, value_name = "DURATION")]
-        delay: Option<String>,
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        delay: Option<Duration>,
     },
     /// List the next jobs of a group, in the order in which they start
     Peek(look::PeekArgs),
@@ -162,11 +164,11 @@ struct EnqueueArgs {
     #[arg(long, default_value_t = 1)]
     weight: u32,
     /// How long to wait before the job may start, such as 90s
-    #[arg(long, value_name = "DURATION")]
-    delay: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    delay: Option<Duration>,
     /// Until when the job must start, from now on, such as 10m
-    #[arg(long, value_name = "DURATION")]
-    start_within: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    start_within: Option<Duration>,
     /// Idempotency key: a repeated call enqueues no second job
     #[arg(long)]
     key: Option<String>,
@@ -222,12 +224,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Work(args) => work::run(client.service, args),
         Command::Show { queue, id } => look::show(&client, &queue, id),
-        Command::Wait { queue, id, timeout } => {
-            let timeout = duration("--timeout", timeout.as_deref())?;
-            look::wait(&client, &queue, id, timeout)
-        }
+        Command::Wait { queue, id, timeout } => look::wait(&client, &queue, id, timeout),
         Command::Reschedule { queue, id, delay } => {
-            let delay_ms = duration("--delay", delay.as_deref())?.unwrap_or_default().as_millis();
+            let delay_ms = delay.unwrap_or_default().as_millis();
             let path = format!("{queue}/jobs/{id}/reschedule");
             let answer = client.post(&path, &json!({"delay_ms": delay_ms as u64}))?;
             client.tell(&answer, |answer| starts(answer) + "\n")
@@ -252,21 +251,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// A duration that a flag tells.
-fn duration(flag: &str, text: Option<&str>) -> Result<Option<Duration>> {
-    let told = || format!("invalid {flag}: expected a duration such as 90s or 2h");
-    text.map(tollway_core::parse_duration).transpose().with_context(told)
-}
-
 fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
-    let ms = |flag: &str, text: &Option<String>| {
-        let duration = duration(flag, text.as_deref())?;
-        anyhow::Ok(duration.map(|duration| duration.as_millis() as u64))
-    };
-    let times = [
-        ("delay_ms", ms("--delay", &args.delay)?),
-        ("start_within_ms", ms("--start-within", &args.start_within)?),
-    ];
+    let ms = |duration: Option<Duration>| duration.map(|duration| duration.as_millis() as u64);
+    let times = [("delay_ms", ms(args.delay)), ("start_within_ms", ms(args.start_within))];
     let job = |payload: &str| {
         let mut job = Map::new();
         job.insert("group".to_owned(), args.group.as_str().into());
@@ -286,7 +273,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
         return client.tell(&answer, |answer| starts(answer) + "\n");
     }
     if args.key.is_some() {
-        bail!("--key names one job: lines of standard input cannot share it");
+        return Err(misuse("--key names one job: lines of standard input cannot share it"));
     }
     let (mut count, mut bytes) = (0, 0);
     let mut batch = Vec::new();

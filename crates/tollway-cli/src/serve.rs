@@ -2,16 +2,14 @@
 
 mod hints;
 
-use std::io::Write as _;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_queue::QueueName;
 use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
-use tollway_server::config::{Config, LogFormat, Overrides};
+use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
 use tollway_server::{
     Backing, Bound, Front, Metrics, Origin, ProxyAdmin, QueuePlan, Queues, Server, Service,
     Sighting, open_queue_store, until_told,
@@ -20,14 +18,19 @@ use tollway_server::{
 use tollway_server::{Collector, Traces};
 use tracing::warn;
 
+use crate::amounts::bytes;
+use crate::config_files;
+use crate::misuse::{OrMisuse as _, misuse};
 use crate::snapshot::{self, Refused, Snapshot};
 
-use hints::Hints;
+use hints::{Example, Hints};
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
 /// A flag overrides the environment (TOLLWAY_HTTP, TOLLWAY_STORE, ...), which overrides the files.
-/// Tokens come from TOLLWAY_TOKEN or from a file, never from a flag.
+/// Tokens come from TOLLWAY_TOKEN or from a file, never from a flag. Without --config the first of
+/// these counts: the files in TOLLWAY_CONFIG (with colons between them), ./tollway.toml,
+/// $XDG_CONFIG_HOME/tollway/tollway.toml, /etc/tollway/tollway.toml.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; may be given repeatedly
@@ -65,8 +68,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHERE")]
     queue_store: Option<String>,
 
-    /// Memory for states, in bytes [default: 268435456]
-    #[arg(long, value_name = "BYTES")]
+    /// Memory for states, such as 512MiB, or a number of bytes [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     memory_bytes: Option<usize>,
 
     /// What to do with a new key when memory is full of exhausted keys: deny it, or forget the one
@@ -138,7 +141,7 @@ impl Args {
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
         };
-        Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok())?))
+        Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok()).or_misuse()?))
     }
 
     fn proxy_admin(&self) -> Option<ProxyAdmin> {
@@ -154,7 +157,7 @@ impl Args {
     fn traces(&self) -> Result<Option<Traces>> {
         let variable = || std::env::var("TOLLWAY_OTLP").ok().filter(|value| !value.is_empty());
         let Some(url) = self.otlp.clone().or_else(variable) else { return Ok(None) };
-        let collector = Collector::parse(&url).map_err(anyhow::Error::msg)?;
+        let collector = Collector::parse(&url).map_err(anyhow::Error::msg).or_misuse()?;
         Ok(Some(Traces::start(collector, self.otlp_every)))
     }
 }
@@ -170,8 +173,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
 async fn serve(args: Args) -> Result<()> {
     let overrides = args.overrides()?;
     let metrics = Metrics::default();
-    let seen = Some(Sighting::of(&args.config));
-    let config = Config::load(&args.config, &overrides, &metrics)?;
+    let found = config_files::find(args.config.clone())?;
+    crate::say(&format!("config  {found}\n"))?;
+    let files = found.files;
+    let seen = Some(Sighting::of(&files));
+    let config = load(&files, &overrides, &metrics)?;
     tollway_server::logs::start(config.log == LogFormat::Json);
     tollway_server::logs::note(&config.notes);
     // Before anything else is touched: a second process started by mistake ends here, and leaves
@@ -181,12 +187,11 @@ async fn serve(args: Args) -> Result<()> {
     let clock = clock(&backing);
     let queues = queues(&config.queues, !args.store_required).await?;
     let Config { rules, settings, tls, workers, drain, .. } = config;
-    let example = rules.rules().first().map(|rule| rule.policy().name().to_owned());
-    let example_queue = config.queues.queues.first().map(|queue| queue.name.clone());
+    let example = Example::of(&rules, &config.queues);
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
-    let origin = Origin { files: args.config, overrides, seen };
+    let origin = Origin { files, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
@@ -195,17 +200,30 @@ async fn serve(args: Args) -> Result<()> {
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
     let server = bound.serve(service, tls.as_ref(), workers)?;
-    let hints = Hints {
-        policy: example.as_deref().unwrap_or("POLICY"),
-        // Whoever has queues alone cannot try a policy.
-        queue: example_queue.as_ref().filter(|_| example.is_none()).map(QueueName::as_str),
-        has_tls: tls.is_some(),
-        has_token: !server.service().auth().is_open(),
-    };
-    announce(&server, hints)?;
+    let has_token = !server.service().auth().is_open();
+    announce(&server, &Hints { example, tls, has_token })?;
     let ended = until_told(server, drain, args.snapshot).await?;
     queues.stop_pushing().await;
     ended.snapshot.context("the last snapshot")
+}
+
+/// The configuration. What no file but a flag or the environment makes wrong is a misuse, and so is
+/// a service that listens nowhere.
+fn load(files: &[PathBuf], overrides: &Overrides, metrics: &Metrics) -> Result<Config> {
+    let config = match Config::load(files, overrides, metrics) {
+        Ok(config) => config,
+        Err(wrong) if wrong.told().iter().all(ConfigError::is_outside_of_files) => {
+            return Err(wrong).or_misuse();
+        }
+        Err(wrong) => return Err(wrong.into()),
+    };
+    if config.listen.is_nowhere() {
+        return Err(misuse(
+            "there is nothing to serve: HTTP, gRPC and RESP are all off (--http, --grpc, --resp, \
+             their variables, or [listen] in the configuration)",
+        ));
+    }
+    Ok(config)
 }
 
 /// The queues that are configured, their jobs being pushed. Without any there is room for those
@@ -274,13 +292,12 @@ fn clock(backing: &Backing) -> SystemClock {
     }
 }
 
-fn announce(server: &Server, hints: Hints<'_>) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+fn announce(server: &Server, hints: &Hints) -> Result<()> {
+    let mut told = hints.about_tokens();
     for front in [Front::Http, Front::Grpc, Front::Resp] {
         if let Some(endpoint) = server.endpoint(front) {
-            write!(out, "{}", hints.of(front, endpoint))?;
+            told += &hints.of(front, endpoint);
         }
     }
-    out.flush()?;
-    Ok(())
+    crate::say(&told)
 }

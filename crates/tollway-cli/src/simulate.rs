@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tollway_core::parse_duration;
 use tollway_sim::chart::sheet;
 use tollway_sim::measure::{Run, run_with_progress};
 use tollway_sim::report::{Row, html, text};
 use tollway_sim::strategy::{Program, StrategyFailed, Table};
 use tollway_sim::{Kind, Scenario, StrategyChoice};
+
+use crate::amounts::duration;
+use crate::misuse::{OrMisuse as _, misuse};
 
 /// More seeds than this are a mistake.
 const SEEDS_MAX: u64 = 10_000;
@@ -32,9 +34,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "ticket")]
     strategy: Vec<String>,
 
-    /// Simulated hours, instead of the scenario's own length
-    #[arg(long)]
-    hours: Option<f64>,
+    /// How long to simulate, such as 48h, instead of the scenario's own length
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    length: Option<Duration>,
+
+    /// The same as a number of hours, as it was written once
+    #[arg(long, hide = true, conflicts_with = "length", value_parser = hours)]
+    hours: Option<Duration>,
 
     /// The first seed: the same seed gives the same result on every machine
     #[arg(long, default_value_t = 1)]
@@ -42,11 +48,12 @@ pub(crate) struct Args {
 
     /// How many seeds to run, counting up from the first
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
 
     /// How long to wait for an answer of a program, in real time
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    program_timeout: String,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    program_timeout: Duration,
 
     /// Print the figures as JSON instead of a table
     #[arg(long)]
@@ -65,9 +72,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let scenario = scenario(&args)?;
     let strategies = strategies(&args)?;
-    if args.seeds == 0 || args.seeds > SEEDS_MAX {
-        bail!("invalid --seeds {}: expected 1 to {SEEDS_MAX}", args.seeds);
-    }
     let start = Instant::now();
     let rows = simulate(&scenario, &strategies, args.seed, args.seeds)?;
     let took = start.elapsed();
@@ -91,31 +95,31 @@ fn scenario(args: &Args) -> Result<Scenario> {
         Scenario::from_toml(&text)
             .with_context(|| format!("{} is not a scenario", path.display()))?
     } else {
-        Scenario::named(&args.scenario)?
+        Scenario::named(&args.scenario).context("invalid --scenario").or_misuse()?
     };
-    let Some(hours) = args.hours else { return Ok(scenario) };
-    let length =
-        Duration::try_from_secs_f64(hours * 3_600.0).ok().with_context(|| invalid_hours(hours))?;
-    scenario.lasting(length).checked().with_context(|| invalid_hours(hours))
+    let Some(length) = args.length.or(args.hours) else { return Ok(scenario) };
+    let wrong = || format!("invalid --length {length:?}: expected more than 0s and at most 366d");
+    scenario.lasting(length).checked().with_context(wrong).or_misuse()
 }
 
-fn invalid_hours(hours: f64) -> String {
-    format!("invalid --hours {hours}: expected more than 0 and at most 8784")
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours: Option<f64> = text.parse().ok();
+    let length = hours.and_then(|hours| Duration::try_from_secs_f64(hours * 3_600.0).ok());
+    length.ok_or_else(|| "expected a number of hours; better write --length 48h".to_owned())
 }
 
 fn strategies(args: &Args) -> Result<Vec<StrategyChoice>> {
     if args.strategy.iter().any(|name| name == "all") {
         return Ok(Kind::ALL.into_iter().map(StrategyChoice::from).collect());
     }
-    args.strategy.iter().map(|name| strategy(name, &args.program_timeout)).collect()
+    args.strategy.iter().map(|name| strategy(name, args.program_timeout)).collect()
 }
 
-fn strategy(name: &str, program_timeout: &str) -> Result<StrategyChoice> {
+fn strategy(name: &str, program_timeout: Duration) -> Result<StrategyChoice> {
     if let Some(command) = name.strip_prefix("program:") {
-        let patience = parse_duration(program_timeout)
-            .context("invalid --program-timeout: expected a duration such as 10s")?;
-        let program = Program::new(command, patience);
-        let program = program.context("invalid --strategy program: expected program:COMMAND")?;
+        let program = Program::new(command, program_timeout);
+        let wrong = || misuse("invalid --strategy program: expected program:COMMAND");
+        let program = program.ok_or_else(wrong)?;
         return Ok(StrategyChoice::Program(Arc::new(program)));
     }
     if let Some(path) = name.strip_prefix("table:") {
@@ -124,7 +128,8 @@ fn strategy(name: &str, program_timeout: &str) -> Result<StrategyChoice> {
         let table = table.with_context(|| format!("{path} is not a table of pauses"))?;
         return Ok(StrategyChoice::Table(Arc::new(table)));
     }
-    Ok(name.parse::<Kind>()?.into())
+    let kind: Kind = name.parse().context("invalid --strategy").or_misuse()?;
+    Ok(kind.into())
 }
 
 fn simulate(
@@ -204,10 +209,11 @@ mod tests {
         Args {
             scenario: scenario.to_owned(),
             strategy: vec!["ticket".to_owned()],
+            length: None,
             hours: None,
             seed: 1,
             seeds: 1,
-            program_timeout: "10s".to_owned(),
+            program_timeout: Duration::from_secs(10),
             json: false,
             svg: None,
             html: None,
@@ -215,23 +221,30 @@ mod tests {
     }
 
     #[test]
-    fn hours_that_are_no_length_are_refused() {
-        for hours in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-            let args = Args { hours: Some(hours), ..args("lone") };
-            assert!(scenario(&args).is_err(), "{hours}");
+    fn a_length_that_no_simulation_has_is_refused() {
+        for length in [Duration::ZERO, Duration::from_secs(400 * 86_400)] {
+            let args = Args { length: Some(length), ..args("lone") };
+            assert!(scenario(&args).is_err(), "{length:?}");
         }
+        for text in ["-1", "NaN", "inf", "1e99", "1h"] {
+            assert!(hours(text).is_err(), "{text}");
+        }
+        assert_eq!(hours("0.5"), Ok(Duration::from_secs(1_800)));
     }
 
     #[test]
     fn unknown_names_are_answered_with_the_known_ones() {
-        let wrong = |name: &str| strategy(name, "10s").unwrap_err().to_string();
+        let second = Duration::from_secs(1);
+        let wrong = |name: &str| format!("{:#}", strategy(name, second).unwrap_err());
         assert!(wrong("tickets").contains("did you mean \"ticket\"?"), "{}", wrong("tickets"));
         assert!(
             wrong("fast").contains("expected one of ticket, proxied, aimd"),
             "{}",
             wrong("fast")
         );
-        assert!(scenario(&args("five")).unwrap_err().to_string().contains("five-by-five"));
+        let wrong = |name: &str| format!("{:#}", scenario(&args(name)).unwrap_err());
+        assert!(wrong("five").contains("lone, five-by-five, "), "{}", wrong("five"));
+        assert!(wrong("flapy").contains("did you mean \"flappy\"?"), "{}", wrong("flapy"));
         assert!(scenario(&args("absent.toml")).unwrap_err().to_string().contains("absent.toml"));
     }
 

@@ -7,20 +7,34 @@ use anyhow::{Result, anyhow, bail};
 use tollway_server::Metrics;
 use tollway_server::config::{Config, ConfigError, Mistakes, Overrides};
 
+use crate::config_files;
+use crate::misuse::misuse;
+use crate::output::output;
+
 /// Check configuration files without serving them: each separately, then all of them together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files in TOML or YAML, or envoyproxy/ratelimit's YAML, as for `serve --config`
-    #[arg(required = true, value_name = "FILE")]
+    /// Files in TOML or YAML, or envoyproxy/ratelimit's YAML, as for `serve --config` [default: the
+    /// file that `serve` would use]
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
 /// Says what the files hold, and everything that is wrong with them, by file, line and field; each
 /// mistake is told up to a bound. All files are looked at before the command fails.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output();
+    let is_searched = args.files.is_empty();
+    let found = config_files::find(args.files)?;
+    if is_searched {
+        writeln!(out, "config  {found}")?;
+    }
+    let files = &found.files;
+    if files.is_empty() {
+        return Err(misuse("there is no configuration to check: name a file"));
+    }
     let (mut wrong, mut mistakes) = (0, 0);
-    for file in &args.files {
+    for file in files {
         match load(std::slice::from_ref(file)) {
             Ok((holds, notes)) => {
                 notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
@@ -34,10 +48,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     if wrong > 0 {
-        bail!("{wrong} of {} files wrong, mistakes: {mistakes}", args.files.len());
+        bail!("{wrong} of {} files wrong, mistakes: {mistakes}", files.len());
     }
-    if args.files.len() > 1 {
-        let together = load(&args.files).inspect_err(|error| drop(writeln!(out, "{error}")));
+    if files.len() > 1 {
+        let together = load(files).inspect_err(|error| drop(writeln!(out, "{error}")));
         let (holds, _) =
             together.map_err(|_| anyhow!("the files are valid alone, not together"))?;
         writeln!(out, "together: valid: {holds}")?;

@@ -26,7 +26,7 @@ use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
 /// How many units may be in flight, and for how long each may be held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Concurrency {
     limit: u64,
     lease_ns: u64,
@@ -272,6 +272,15 @@ impl Apply for Concurrency {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         self.forget_expired(it, now);
+    }
+}
+
+impl fmt::Debug for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Concurrency")
+            .field("limit", &self.limit)
+            .field("lease", &self.lease())
+            .finish()
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a store answers: allow or deny, what is left, and when to come back.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use crate::{ErrorKind, Timestamp};
 
 /// What is reported about one key under one policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
@@ -61,6 +62,17 @@ impl Snapshot {
             next_after_ns: told(self.next_after_ns),
             ..self
         }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("reset_after", &self.reset_after())
+            .field("next_after", &self.next_after())
+            .finish()
     }
 }
 

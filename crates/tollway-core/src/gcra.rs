@@ -42,7 +42,7 @@ use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
 /// GCRA for one quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gcra {
     quota: Quota,
     /// Units per period, reduced: the scale that turns nanoseconds into ticks.
@@ -242,6 +242,12 @@ impl Apply for Gcra {
 
     fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {
         *it = Self::refund(self, *it, units, now);
+    }
+}
+
+impl fmt::Debug for Gcra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gcra({self})")
     }
 }
 

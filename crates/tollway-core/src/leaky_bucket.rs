@@ -27,7 +27,7 @@ use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
 /// A leaky bucket's size and drips.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeakyBucket {
     size: u64,
     drip_size: u64,
@@ -295,6 +295,16 @@ impl Apply for LeakyBucket {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         *it = self.drip(*it, now);
+    }
+}
+
+impl fmt::Debug for LeakyBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeakyBucket")
+            .field("size", &self.size)
+            .field("drip_size", &self.drip_size)
+            .field("interval", &self.interval())
+            .finish()
     }
 }
 

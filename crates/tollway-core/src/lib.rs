@@ -69,6 +69,7 @@ mod named_enum;
 mod policy;
 mod quota;
 mod requests;
+mod size;
 mod store;
 mod time;
 
@@ -78,10 +79,11 @@ pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};
 pub use factor::{Factor, ParseFactorError};
 pub use given_limit::GivenLimit;
-pub use limiter::{ChargeError, Permit, StoreLimiter};
+pub use limiter::{ChargeError, Permit, StoreLimiter, UnknownPolicy};
 pub use policy::{OnExpiry, OnStoreError, Policy, PolicyError, ReservationTerms};
 pub use quota::{ParseQuotaError, Quota, QuotaError, parse_duration};
 pub use requests::{Held, decide_all};
+pub use size::{ParseSizeError, parse_size};
 pub use store::{
     Answer, ErrorKind, Grant, Outage, Reservation, ReservationId, Reserved, Settlement, Store,
     StoreError, explained,

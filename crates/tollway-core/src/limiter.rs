@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use crate::charge::{Key, KeyError};
+use crate::spelling::unknown;
 use crate::store::{Answer, Grant, ReservationId, Reserved, Settlement, Store, StoreError};
 use crate::{Charge, Clock, Policy, Snapshot, Verdict};
 
@@ -51,8 +52,14 @@ impl StoreLimiter {
     where
         B: AsRef<[u8]> + ?Sized,
     {
-        let policy = self.policy(policy).ok_or(ChargeError::UnknownPolicy)?;
+        let policy = self.policies.get(policy).ok_or_else(|| self.unknown(policy))?;
         Ok(Charge::new(policy, Key::new(key).map_err(ChargeError::Key)?))
+    }
+
+    #[cold]
+    fn unknown(&self, asked: &str) -> ChargeError {
+        let policies = Arc::clone(&self.policies);
+        ChargeError::UnknownPolicy(UnknownPolicy { asked: String::from(asked), policies })
     }
 
     /// Takes every charge if all are allowed, or none.
@@ -164,11 +171,11 @@ impl fmt::Debug for Permit {
 }
 
 /// Why a name and bytes do not make a charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChargeError {
     /// No policy has this name.
-    UnknownPolicy,
+    UnknownPolicy(UnknownPolicy),
     /// The bytes are no key.
     Key(KeyError),
 }
@@ -176,7 +183,7 @@ pub enum ChargeError {
 impl fmt::Display for ChargeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownPolicy => f.write_str("no policy has this name"),
+            Self::UnknownPolicy(unknown) => unknown.fmt(f),
             Self::Key(error) => error.fmt(f),
         }
     }
@@ -185,8 +192,48 @@ impl fmt::Display for ChargeError {
 impl core::error::Error for ChargeError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::UnknownPolicy => None,
+            Self::UnknownPolicy(_) => None,
             Self::Key(error) => Some(error),
         }
+    }
+}
+
+/// The name that was asked for, and the names of the policies that there are.
+#[derive(Clone)]
+pub struct UnknownPolicy {
+    asked: String,
+    /// Shared with the limiter: an error in a loop copies one name, not thousands.
+    policies: Arc<BTreeMap<String, Policy>>,
+}
+
+impl UnknownPolicy {
+    /// The name that was asked for.
+    pub fn asked(&self) -> &str {
+        &self.asked
+    }
+
+    /// The names of the policies that the limiter has, in order.
+    pub fn known(&self) -> impl Iterator<Item = &str> + Clone {
+        self.policies.keys().map(String::as_str)
+    }
+}
+
+impl PartialEq for UnknownPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.asked == other.asked && self.known().eq(other.known())
+    }
+}
+
+impl Eq for UnknownPolicy {}
+
+impl fmt::Debug for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnknownPolicy({self})")
+    }
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&unknown("policy", &self.asked, self.known()))
     }
 }

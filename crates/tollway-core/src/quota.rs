@@ -20,7 +20,7 @@ pub use text::{ParseQuotaError, parse_duration};
 /// assert_eq!(quota.to_string(), "10/1s burst 50");
 /// # Ok::<(), tollway_core::ParseQuotaError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     units: u64,
     period_ns: u64,
@@ -83,6 +83,12 @@ impl Quota {
 
     pub(crate) const fn period_ns(self) -> u64 {
         self.period_ns
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Quota({self})")
     }
 }
 

@@ -39,7 +39,7 @@ use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
 /// A sliding window's limit, length and resolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlidingWindow {
     limit: u64,
     period_ns: u64,
@@ -404,6 +404,16 @@ impl Apply for SlidingWindow {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         self.drop_dead(it, now);
+    }
+}
+
+impl fmt::Debug for SlidingWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlidingWindow")
+            .field("limit", &self.limit)
+            .field("period", &self.period())
+            .field("buckets", &self.buckets)
+            .finish()
     }
 }
 

@@ -4,8 +4,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
-/// Says that `found` is no `what`: with the known name that was most likely meant, or else with all
-/// of them.
+/// More names than this are not listed: nobody reads on.
+const LISTED_MAX: usize = 40;
+
+/// Says that `found` is no `what`: with the known name that was most likely meant, or else with
+/// those that there are.
 ///
 /// ```
 /// use tollway_core::spelling::unknown;
@@ -24,8 +27,17 @@ pub fn unknown<'a>(
     match likely(known.clone(), found) {
         Some(likely) => format!("unknown {what} {found:?}; did you mean {likely:?}?"),
         None => {
-            let known: Vec<&str> = known.into_iter().collect();
-            format!("unknown {what} {found:?}; expected one of {}", known.join(", "))
+            let listed: Vec<&str> = known.clone().into_iter().take(LISTED_MAX).collect();
+            let listed = match listed[..] {
+                [] => return format!("unknown {what} {found:?}; there is none"),
+                [only] => return format!("unknown {what} {found:?}; expected {only}"),
+                _ => listed.join(", "),
+            };
+            let more = match known.into_iter().count().saturating_sub(LISTED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("unknown {what} {found:?}; expected one of {listed}{more}")
         }
     }
 }
@@ -67,6 +79,18 @@ fn slips(from: &[u8], to: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_list_of_names_is_cut_and_a_short_one_reads_well() {
+        let names: Vec<String> = (0..45).map(|number| format!("policy-{number}-of-many")).collect();
+        let told = unknown("policy", "x", names.iter().map(String::as_str));
+        assert!(
+            told.contains(", policy-39-of-many and 5 more") && !told.contains("-40-"),
+            "{told}"
+        );
+        assert_eq!(unknown("policy", "x", ["api"]), "unknown policy \"x\"; expected api");
+        assert_eq!(unknown("policy", "x", []), "unknown policy \"x\"; there is none");
+    }
 
     #[test]
     fn slips_of_the_finger_are_recognised_and_other_words_are_not() {

@@ -6,9 +6,12 @@
 #[cfg(target_has_atomic = "64")]
 mod steady;
 
+use core::fmt;
 #[cfg(target_has_atomic = "64")]
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+
+use crate::fields::calendar;
 
 #[cfg(target_has_atomic = "64")]
 pub use steady::SteadyClock;
@@ -16,7 +19,18 @@ pub use steady::SteadyClock;
 /// A point in time: nanoseconds since the Unix epoch, good until the year 2554.
 ///
 /// Arithmetic saturates: a moment past the end of time is the end of time, never a panic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// `Debug` shows a date in UTC. A moment before [`Self::DATES_FROM`] counts from a zero of its own,
+/// as in tests and simulations, and is shown as how long after it.
+///
+/// ```
+/// use tollway_core::Timestamp;
+///
+/// let moment = Timestamp::from_millis(1_700_000_000_250);
+/// assert_eq!(format!("{moment:?}"), "2023-11-14T22:13:20.25Z");
+/// assert_eq!(format!("{:?}", Timestamp::from_millis(1_500)), "0+1.5s");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -24,6 +38,9 @@ impl Timestamp {
     pub const MIN: Self = Self(0);
     /// The latest moment.
     pub const MAX: Self = Self(u64::MAX);
+
+    /// The first moment that `Debug` shows as a date: a billion seconds after the epoch.
+    pub const DATES_FROM: Self = Self(1_000_000_000_000_000_000);
 
     /// The moment `nanos` nanoseconds after the Unix epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
@@ -55,6 +72,16 @@ impl Timestamp {
     /// How long after `earlier` this is; zero if it is not after it.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since_zero = Duration::from_nanos(self.0);
+        if *self < Self::DATES_FROM {
+            return write!(f, "0+{since_zero:?}");
+        }
+        f.write_str(&calendar::print_exactly(since_zero))
     }
 }
 
@@ -95,7 +122,7 @@ pub trait Clock: Send + Sync {
 /// assert_eq!(clock.now(), Timestamp::from_millis(1_500));
 /// ```
 #[cfg(target_has_atomic = "64")]
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct VirtualClock(AtomicU64);
 
 #[cfg(target_has_atomic = "64")]
@@ -121,5 +148,43 @@ impl VirtualClock {
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(target_has_atomic = "64")]
+impl fmt::Debug for VirtualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("VirtualClock").field(&self.now()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+
+    #[test]
+    fn a_moment_is_shown_as_a_date_if_it_counts_from_the_epoch() {
+        let shown = |nanos| format!("{:?}", Timestamp::from_nanos(nanos));
+        assert_eq!(shown(1_794_805_232_076_573_467), "2026-11-16T05:00:32.076573467Z");
+        assert_eq!(shown(951_782_400_000_000_000), "0+951782400s", "a simulation of thirty years");
+        assert_eq!(shown(1_000_000_000_000_000_000), "2001-09-09T01:46:40Z");
+        assert_eq!(shown(u64::MAX), "2554-07-21T23:34:33.709551615Z");
+        assert_eq!((shown(0), shown(1_500_000)), ("0+0ns".into(), "0+1.5ms".into()));
+    }
+
+    #[test]
+    fn what_holds_durations_shows_them_with_their_units() {
+        let second = Duration::from_secs(1);
+        let snapshot = crate::Snapshot::new(5, 3, 2 * second, second / 4);
+        let shown = "Snapshot { limit: 5, remaining: 3, reset_after: 2s, next_after: 250ms }";
+        assert_eq!(format!("{snapshot:?}"), shown);
+        let quota: crate::Quota = "100/1m burst 20".parse().unwrap();
+        assert_eq!(format!("{quota:?}"), "Quota(100/1m burst 20)");
+        let lease = crate::concurrency::Concurrency::new(2, 30 * second).unwrap();
+        assert_eq!(format!("{lease:?}"), "Concurrency { limit: 2, lease: 30s }");
+        let clock = VirtualClock::at(Timestamp::from_millis(1_700_000_000_000));
+        assert_eq!(format!("{clock:?}"), "VirtualClock(2023-11-14T22:13:20Z)");
     }
 }

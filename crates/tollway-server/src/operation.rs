@@ -12,15 +12,14 @@
 use std::rc::Rc;
 
 use tollway_core::{
-    ChargeError, Cost, Grant, Key, Mode, ReservationId, Reserved, Settlement, Snapshot, StoreError,
-    Verdict,
+    Cost, Grant, Key, Mode, ReservationId, Reserved, Settlement, Snapshot, StoreError, Verdict,
 };
 
 use crate::adhoc::CallLimit;
 use crate::auth::Role;
 use crate::decide::Decider;
 use crate::metrics::Tally;
-use crate::rules::{Ask, Rules};
+use crate::rules::{Ask, Rules, Unaskable};
 use crate::settings::Limits;
 
 /// What is to be done.
@@ -112,11 +111,11 @@ impl ChargeAsked<'_> {
         &'a self,
         rules: &'a Rules,
         tally: &'a Tally,
-    ) -> Result<Ask<'a>, ChargeError> {
+    ) -> Result<Ask<'a>, Unaskable> {
         let mut ask = match &self.limit {
             LimitAsked::Named(name) => rules.ask_named(name, self.key, self.cost)?,
             LimitAsked::Given(limit) => {
-                let key = Key::new(self.key).map_err(ChargeError::Key)?;
+                let key = Key::new(self.key).map_err(Unaskable::Key)?;
                 rules.ask(limit.source(tally), key, self.cost)
             }
         };

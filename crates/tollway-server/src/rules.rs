@@ -13,12 +13,13 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::{
-    Charge, ChargeError, Cost, Decision, Key, Mode, Policy, PolicyError, Retry, Snapshot,
+    Charge, Cost, Decision, Key, KeyError, Mode, Policy, PolicyError, Retry, Snapshot,
 };
 
 use crate::descriptors::{Domain, Limit};
@@ -134,6 +135,25 @@ pub(crate) enum Treatment {
     Ban,
 }
 
+/// Why a name and bytes cannot be asked. Without the name: whoever answers has it, and clients that
+/// repeat a wrong one must cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unaskable {
+    /// No policy has this name.
+    UnknownPolicy,
+    /// The bytes are no key.
+    Key(KeyError),
+}
+
+impl fmt::Display for Unaskable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPolicy => f.write_str("no policy has this name"),
+            Self::Key(error) => error.fmt(f),
+        }
+    }
+}
+
 /// One charge with how its key is treated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
@@ -216,10 +236,10 @@ impl Rules {
         policy: &[u8],
         key: &'a [u8],
         cost: Cost,
-    ) -> Result<Ask<'a>, ChargeError> {
-        let name = std::str::from_utf8(policy).map_err(|_| ChargeError::UnknownPolicy)?;
-        let rule = self.rule(name).ok_or(ChargeError::UnknownPolicy)?;
-        let key = Key::new(key).map_err(ChargeError::Key)?;
+    ) -> Result<Ask<'a>, Unaskable> {
+        let name = std::str::from_utf8(policy).map_err(|_| Unaskable::UnknownPolicy)?;
+        let rule = self.rule(name).ok_or(Unaskable::UnknownPolicy)?;
+        let key = Key::new(key).map_err(Unaskable::Key)?;
         Ok(self.ask(Source::rule(rule), key, cost))
     }
 
@@ -385,7 +405,6 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
-    use tollway_core::KeyError;
 
     use super::*;
 
@@ -454,9 +473,9 @@ mod tests {
         let rules = rules(RuleOptions::default(), Lists::default(), false);
         let refused =
             |policy: &[u8], key: &[u8]| rules.ask_named(policy, key, Cost::ONE).unwrap_err();
-        assert_eq!(refused(b"web", b"k"), ChargeError::UnknownPolicy);
-        assert_eq!(refused(b"\xff", b"k"), ChargeError::UnknownPolicy);
-        assert_eq!(refused(b"api", b""), ChargeError::Key(KeyError::Empty));
-        assert_eq!(refused(b"api", &[0; 65_537]), ChargeError::Key(KeyError::TooLong));
+        assert_eq!(refused(b"web", b"k"), Unaskable::UnknownPolicy);
+        assert_eq!(refused(b"\xff", b"k"), Unaskable::UnknownPolicy);
+        assert_eq!(refused(b"api", b""), Unaskable::Key(KeyError::Empty));
+        assert_eq!(refused(b"api", &[0; 65_537]), Unaskable::Key(KeyError::TooLong));
     }
 }

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Tls;
@@ -86,6 +87,29 @@ pub(crate) fn mistakes(tls: &Tls) -> Vec<(&'static str, String)> {
         mistakes.push(("client_authority", error.to_string()));
     }
     mistakes
+}
+
+/// The first of `hosts` that the certificate is good for, or else a name that it is good for.
+pub(crate) fn name_for(tls: &Tls, hosts: &[&str]) -> Option<String> {
+    let chain = certificates(&tls.certificate).ok()?;
+    let leaf = ParsedCertificate::try_from(chain.first()?).ok()?;
+    let mut names = Vec::new();
+    for host in hosts {
+        let name = ServerName::try_from(*host).ok()?;
+        match verify_server_name(&leaf, &name) {
+            Ok(()) => return Some((*host).to_owned()),
+            Err(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+                presented,
+                ..
+            })) => names = presented,
+            Err(_) => return None,
+        }
+    }
+    let of_dns = |name: &String| {
+        Some(name.strip_prefix("DnsName(\"")?.strip_suffix("\")")?.replace('*', "tollway"))
+    };
+    // Of a wildcard any name will do.
+    names.iter().find_map(of_dns)
 }
 
 /// Named, not the process's default: another library in the binary may have installed its own.

@@ -43,7 +43,7 @@ use meter::Meter;
 pub use meter::{LimitSpec, Standing, Window};
 use route::Match;
 use say::Saying;
-pub use spec::{BanSpec, BucketSpec, RouteSpec, Scope, Spec, SpecError, SubLimitSpec};
+pub use spec::{BanSpec, BucketSpec, Example, RouteSpec, Scope, Spec, SpecError, SubLimitSpec};
 
 /// Counted buckets; a client that names more is answered 503.
 const METERS_MAX: usize = 1_000_000;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tollway_core::spelling::unknown;
 use tollway_core::{Cost, Quota};
 
 pub use builtin::NAMES;
@@ -282,8 +283,9 @@ impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownName(name) => {
-                let names = NAMES.join(", ");
-                write!(f, "unknown scenario {name:?}; expected a TOML file or one of {names}")
+                let told = unknown("scenario", name, NAMES);
+                let file = if told.ends_with('?') { "" } else { ", or a file that ends in .toml" };
+                write!(f, "{told}{file}")
             }
             Self::Syntax(message) => f.write_str(message),
             Self::Field { field, right } => write!(f, "`{field}`: {right}"),

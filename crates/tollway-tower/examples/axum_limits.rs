@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use http::HeaderName;
 use tollway_core::{Policy, StoreLimiter};
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_tower::keys::{ClientAddress, Everyone, Header, KeySource};
+use tollway_tower::keys::{ClientAddress, Everyone, Header};
 use tollway_tower::{Limit, RateLimitLayer};
 
 use client::{Error, send, serve};
@@ -30,7 +29,7 @@ pub(crate) async fn run() -> Result<(), Error> {
     let limiter = StoreLimiter::new(policies, store, Arc::new(SystemClock::new()));
 
     // Who sends no API key is limited by address.
-    let user = Header::new(HeaderName::from_static("x-api-key")).or(ClientAddress::peer());
+    let user = Header::new("x-api-key")?.or(ClientAddress::peer());
     let layer = RateLimitLayer::builder(limiter)
         .limit(Limit::new("user", user))
         .limit(Limit::new("everybody", Everyone))

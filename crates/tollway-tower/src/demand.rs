@@ -1,4 +1,4 @@
-//! What one request asks of a layer's limits: a key and a cost for each limit that applies.
+//! What one request asks of a layer's limits: policy, key and cost for each limit that applies.
 
 use tollway_core::{Charge, Cost, Key, Policy};
 
@@ -14,22 +14,56 @@ pub(crate) const LIMITS_MAX: usize = 8;
 /// No header field can carry this byte, so no client can choose the key of those without one.
 const SHARED_KEY: &[u8] = b"\0no key";
 
-/// A limit with the policy its name stands for.
+/// A limit with the policies that it may apply.
 pub(crate) struct Gated {
+    /// The one that holds unless another is chosen.
     pub(crate) policy: Policy,
+    /// Those that may be chosen, in the order of their names.
+    pub(crate) others: Box<[Policy]>,
     pub(crate) limit: Limit,
 }
 
-/// Which of a layer's limits take part, one bit each, in order.
+/// The policy that a limit applies to a request: 0 for the usual one, `n` for the nth other.
+type Choice = u32;
+
+impl Gated {
+    fn chosen(&self, choice: Choice) -> &Policy {
+        let other = (choice as usize).checked_sub(1).and_then(|index| self.others.get(index));
+        other.unwrap_or(&self.policy)
+    }
+
+    /// What the limit's function chooses for `head`.
+    #[inline]
+    fn choice(&self, head: &Head<'_>) -> Result<Choice, Reason> {
+        let Some(chooser) = &self.limit.chooser else { return Ok(0) };
+        let mut choice = 0;
+        let mut find = |name: &str| {
+            let found = self.others.binary_search_by(|policy| policy.name().cmp(name));
+            choice = found.map_or(0, |index| index as Choice + 1);
+        };
+        guarded(|| chooser(head, &mut find)).map_err(|_| Reason::Panicked)?;
+        Ok(choice)
+    }
+}
+
+/// Which of a layer's limits take part, one bit each, in order, and by which policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct LimitSet(u8);
+pub(crate) struct LimitSet {
+    bits: u8,
+    choices: [Choice; LIMITS_MAX],
+}
 
 impl LimitSet {
     /// The first limit alone.
-    pub(crate) const FIRST: Self = Self(1);
+    pub(crate) const FIRST: Self = Self { bits: 1, choices: [0; LIMITS_MAX] };
 
     pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
-        (0..LIMITS_MAX).filter(move |index| self.0 & (1 << index) != 0)
+        (0..LIMITS_MAX).filter(move |index| self.bits & (1 << index) != 0)
+    }
+
+    /// The policies that apply, in the order of their limits.
+    pub(crate) fn policies(self, limits: &[Gated]) -> impl Iterator<Item = &Policy> {
+        self.indices().map(move |index| limits[index].chosen(self.choices[index]))
     }
 }
 
@@ -43,6 +77,7 @@ pub(crate) struct Demand {
 #[derive(Clone, Copy)]
 struct Entry {
     limit: u8,
+    choice: Choice,
     /// Eight keys of [`KEY_BYTES_MAX`] fit easily.
     key_end: u32,
     cost: Cost,
@@ -52,7 +87,7 @@ impl Demand {
     /// A demand for nothing.
     #[inline]
     pub(crate) const fn new() -> Self {
-        let vacant = Entry { limit: 0, key_end: 0, cost: Cost::ONE };
+        let vacant = Entry { limit: 0, choice: 0, key_end: 0, cost: Cost::ONE };
         Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 }
     }
 
@@ -69,6 +104,7 @@ impl Demand {
         let mut name = self.keys.bytes().to_vec();
         for entry in self.entries() {
             name.push(entry.limit);
+            name.extend_from_slice(&entry.choice.to_be_bytes());
             name.extend_from_slice(&entry.key_end.to_be_bytes());
         }
         name
@@ -78,9 +114,10 @@ impl Demand {
     pub(crate) fn fill(&mut self, limits: &[Gated], head: &Head<'_>) -> Result<(), Reason> {
         for (index, gated) in limits.iter().enumerate() {
             let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
+            let choice = gated.choice(head)?;
             if write_key(&gated.limit, head, &mut self.keys)? {
                 let key_end = self.keys.len() as u32;
-                self.entries[self.len] = Entry { limit: index as u8, key_end, cost };
+                self.entries[self.len] = Entry { limit: index as u8, choice, key_end, cost };
                 self.len += 1;
             }
         }
@@ -92,7 +129,12 @@ impl Demand {
     }
 
     pub(crate) fn limits(&self) -> LimitSet {
-        LimitSet(self.entries().iter().fold(0, |set, entry| set | 1 << entry.limit))
+        let mut set = LimitSet::default();
+        for entry in self.entries() {
+            set.bits |= 1 << entry.limit;
+            set.choices[usize::from(entry.limit)] = entry.choice;
+        }
+        set
     }
 
     /// The costs asked, in order.
@@ -128,7 +170,8 @@ impl Demand {
     #[inline]
     fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
         let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
-        Charge::new(&limits[usize::from(entry.limit)].policy, charged(bytes)).cost(entry.cost)
+        let policy = limits[usize::from(entry.limit)].chosen(entry.choice);
+        Charge::new(policy, charged(bytes)).cost(entry.cost)
     }
 }
 

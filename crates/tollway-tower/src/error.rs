@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use tollway_core::spelling::unknown;
+
 /// A mistake in the configuration of a layer; says what would be right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerError {
     kind: LayerErrorKind,
-    policy: String,
+    text: String,
 }
 
 /// The kinds of [`LayerError`].
@@ -23,11 +25,32 @@ pub enum LayerErrorKind {
     MixedKinds,
     /// A concurrency policy with a cost to settle: its units come back when the response ends.
     SettledConcurrency,
+    /// A name that no header field can have.
+    InvalidHeader,
 }
 
 impl LayerError {
-    pub(crate) fn new(kind: LayerErrorKind, policy: &str) -> Self {
-        Self { kind, policy: policy.to_owned() }
+    /// A mistake in the limit that names `policy`.
+    pub(crate) fn in_limit(kind: LayerErrorKind, policy: &str, problem: &str) -> Self {
+        Self { kind, text: format!("limit {policy:?}: {problem}") }
+    }
+
+    /// `policy` is none of the limiter's, which are `known`.
+    pub(crate) fn unknown_policy<'a>(
+        policy: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> Self {
+        Self::in_limit(LayerErrorKind::UnknownPolicy, policy, &unknown("policy", policy, known))
+    }
+
+    pub(crate) fn no_limits() -> Self {
+        let text = "a layer needs at least one limit".to_owned();
+        Self { kind: LayerErrorKind::NoLimits, text }
+    }
+
+    pub(crate) fn invalid_header(name: &str) -> Self {
+        let text = format!("header {name:?}: expected the name of a field, such as x-api-key");
+        Self { kind: LayerErrorKind::InvalidHeader, text }
     }
 
     /// What is wrong.
@@ -43,23 +66,7 @@ impl LayerError {
 
 impl fmt::Display for LayerError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policy = &self.policy;
-        match self.kind {
-            LayerErrorKind::UnknownPolicy => {
-                write!(out, "limit \"{policy}\": the limiter has no policy of that name")
-            }
-            LayerErrorKind::NoLimits => out.write_str("a layer needs at least one limit"),
-            LayerErrorKind::TooManyLimits => {
-                write!(out, "limit \"{policy}\": a layer takes 8 limits; stack a second layer")
-            }
-            LayerErrorKind::MixedKinds => write!(
-                out,
-                "limit \"{policy}\": a layer holds either concurrency or other policies; stack two"
-            ),
-            LayerErrorKind::SettledConcurrency => {
-                write!(out, "limit \"{policy}\": a concurrency policy has no cost to settle")
-            }
-        }
+        out.write_str(&self.text)
     }
 }
 

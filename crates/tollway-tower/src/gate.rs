@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 use tollway_core::fields::{Denied, Report, Standing};
 use tollway_core::{
-    Answer, Charge, Decision, ErrorKind, OnStoreError, ReservationId, Reserved, StoreError,
+    Answer, Charge, Decision, ErrorKind, OnStoreError, Policy, ReservationId, Reserved, StoreError,
     StoreLimiter, Verdict,
 };
 
@@ -315,11 +315,10 @@ impl Gate {
     /// Why a verdict denies: a quota is spent, be it this process's share, or a policy denies
     /// without its store.
     fn reason(&self, limits: LimitSet, verdict: &Verdict) -> Reason {
-        let denier = verdict.denied_by().and_then(|by| limits.indices().nth(by));
-        let is_share = denier.is_some_and(|index| {
-            let on_store_error = self.limits[index].policy.store_error();
+        let denier = verdict.denied_by().and_then(|by| limits.policies(&self.limits).nth(by));
+        let is_share = denier.is_some_and(|policy| {
             matches!(
-                on_store_error,
+                policy.store_error(),
                 OnStoreError::Local { .. } | OnStoreError::AllowThenLocal { .. }
             )
         });
@@ -328,8 +327,8 @@ impl Gate {
 
     fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {
         let Some(observer) = &self.observer else { return };
-        for (index, &decision) in set.indices().zip(verdict.decisions()) {
-            let policy = limits[index].policy.name();
+        for (policy, &decision) in set.policies(limits).zip(verdict.decisions()) {
+            let policy = policy.name();
             let degraded = verdict.is_degraded();
             let observation = Observation { policy, decision, shadow, degraded };
             // An observer that panics misses an observation; the request is not its business.
@@ -350,11 +349,10 @@ impl Gate {
     fn judge_outage(&self, limits: LimitSet, error: &StoreError) -> Passed {
         let now = self.limiter.clock().now();
         let lasted = now.since(self.outage.began(now));
-        let allows = |index: usize| {
-            let policy = &self.limits[index].policy;
+        let allows = |policy: &Policy| {
             matches!(policy.store_error().once_gone_for(lasted), OnStoreError::Allow { .. })
         };
-        if error.kind() != ErrorKind::Misuse && limits.indices().all(allows) {
+        if error.kind() != ErrorKind::Misuse && limits.policies(&self.limits).all(allows) {
             return Ok(None);
         }
         Err(Refused { reason: Reason::Store, limits, verdict: None })
@@ -419,13 +417,13 @@ impl Gate {
     /// The policies that denied, each once, the one to wait for longest first.
     fn violated(&self, refused: &Refused) -> Vec<&str> {
         let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
-        let decided = refused.limits.indices().zip(decisions);
-        let denied = decided.filter_map(|(index, decision)| Some((decision.retry()?, index)));
+        let decided = refused.limits.policies(&self.limits).zip(decisions);
+        let denied =
+            decided.filter_map(|(policy, decision)| Some((decision.retry()?, policy.name())));
         let mut denied: Vec<_> = denied.collect();
         denied.sort_by_key(|&(retry, _)| Reverse(retry));
         let mut names = Vec::new();
-        for (_, index) in denied {
-            let name = self.limits[index].policy.name();
+        for (_, name) in denied {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -449,10 +447,9 @@ impl Gate {
             true => Duration::from_nanos(self.limiter.clock().now().as_nanos()),
             false => Duration::ZERO,
         };
-        let standing = |(index, decision): (usize, &Decision)| {
-            Standing::new(&self.limits[index].policy, decision.snapshot())
-        };
-        let mut standings = set.indices().zip(decisions).map(standing);
+        let decided = set.policies(&self.limits).zip(decisions);
+        let mut standings =
+            decided.map(|(policy, decision)| Standing::new(policy, decision.snapshot()));
         // Most requests are one charge, which needs no list.
         if decisions.len() == 1 {
             let only = standings.next();

@@ -15,7 +15,7 @@ pub use address::{ClientAddress, PeerAddr};
 pub use tollway_core::fields::ForwardedBy;
 pub use tollway_core::{Cidr, CidrError};
 
-use crate::Head;
+use crate::{Head, LayerError};
 
 /// Longer keys count as missing: nobody needs them, and a store must keep every one.
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -47,6 +47,39 @@ pub trait KeySource: Send + Sync + 'static {
         Or(self, other)
     }
 }
+
+/// Gives a key `and` and `or` without an import of [`KeySource`].
+macro_rules! combined {
+    ($($name:ty $(, $generic:ident)*;)*) => {$(
+        impl<$($generic),*> $name
+        where
+            Self: KeySource,
+        {
+            /// Limits by this key and `other` together: [`KeySource::and`].
+            pub fn and<Other: KeySource>(self, other: Other) -> And<Self, Other> {
+                KeySource::and(self, other)
+            }
+
+            /// Limits by this key, or by `other` where a request has none of the first kind:
+            /// [`KeySource::or`].
+            pub fn or<Other: KeySource>(self, other: Other) -> Or<Self, Other> {
+                KeySource::or(self, other)
+            }
+        }
+    )*};
+}
+
+combined! {
+    ClientAddress;
+    Everyone;
+    Header;
+    FromFn<F>, F;
+    And<A, B>, A, B;
+    Or<A, B>, A, B;
+}
+
+#[cfg(feature = "axum")]
+combined! { Route; }
 
 /// Why a request has no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,8 +194,27 @@ impl KeySource for Everyone {
 pub struct Header(HeaderName);
 
 impl Header {
-    /// The field of that name.
-    pub fn new(name: HeaderName) -> Self {
+    /// The field of that name: text, which is checked here, or a [`HeaderName`].
+    ///
+    /// ```
+    /// use tollway_tower::keys::{ClientAddress, Header};
+    ///
+    /// let key = Header::new("x-api-key")?.or(ClientAddress::peer());
+    /// # let _ = key;
+    /// # Ok::<(), tollway_tower::LayerError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If no field can have this name: it is empty, or has a space or a colon in it.
+    pub fn new<N: AsRef<str> + TryInto<HeaderName>>(name: N) -> Result<Self, LayerError> {
+        let invalid = LayerError::invalid_header(name.as_ref());
+        name.try_into().map(Self).map_err(|_| invalid)
+    }
+}
+
+impl From<HeaderName> for Header {
+    fn from(name: HeaderName) -> Self {
         Self(name)
     }
 }

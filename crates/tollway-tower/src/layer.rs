@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tollway_core::fields::Dialect;
-use tollway_core::{Algorithm, StoreLimiter};
+use tollway_core::{Algorithm, Policy, StoreLimiter};
 use tower_layer::Layer;
 
 #[cfg(feature = "axum")]
@@ -189,7 +189,9 @@ impl Builder {
     pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
         let (limits, shadows) = self.gated()?;
         let charging = charging(&limits)?;
-        let is_bare = |gated: &Gated| gated.limit.only_if.is_none() && gated.limit.cost.is_none();
+        let is_bare = |Gated { limit, .. }: &Gated| {
+            limit.only_if.is_none() && limit.cost.is_none() && limit.chooser.is_none()
+        };
         let looked_at = self.observer.is_some() || !self.exempt.is_empty() || !shadows.is_empty();
         let is_plain = charging == Charging::Check
             && limits.len() == 1
@@ -216,18 +218,22 @@ impl Builder {
     /// Enforced and shadow limits, with the policies their names stand for.
     fn gated(&mut self) -> Result<(Vec<Gated>, Vec<Gated>), LayerError> {
         if self.limits.is_empty() {
-            return Err(LayerError::new(LayerErrorKind::NoLimits, ""));
+            return Err(LayerError::no_limits());
         }
         let (mut limits, mut shadows) = (Vec::new(), Vec::new());
         for limit in self.limits.drain(..) {
             let Some(policy) = self.limiter.policy(&limit.policy).cloned() else {
-                return Err(LayerError::new(LayerErrorKind::UnknownPolicy, &limit.policy));
+                let names: Vec<&str> = self.limiter.policies().map(Policy::name).collect();
+                return Err(LayerError::unknown_policy(&limit.policy, names.iter().copied()));
             };
             let kind = if limit.shadow || self.shadow { &mut shadows } else { &mut limits };
             if kind.len() == LIMITS_MAX {
-                return Err(LayerError::new(LayerErrorKind::TooManyLimits, &limit.policy));
+                let problem = "a layer takes 8 limits; stack a second layer";
+                let kind = LayerErrorKind::TooManyLimits;
+                return Err(LayerError::in_limit(kind, &limit.policy, problem));
             }
-            kind.push(Gated { policy, limit });
+            let others = choosable(&self.limiter, &policy, &limit);
+            kind.push(Gated { policy, others, limit });
         }
         Ok((limits, shadows))
     }
@@ -239,18 +245,36 @@ impl fmt::Debug for Builder {
     }
 }
 
+/// The policies that `limit` may apply instead of `usual`, by name. A layer holds permits or takes
+/// units, never both: policies of the other kind are none of them.
+fn choosable(limiter: &StoreLimiter, usual: &Policy, limit: &Limit) -> Box<[Policy]> {
+    if limit.chooser.is_none() {
+        return Box::default();
+    }
+    limiter.policies().filter(|policy| holds(policy) == holds(usual)).cloned().collect()
+}
+
+/// Whether units are held until the response ends, and then given back.
+fn holds(policy: &Policy) -> bool {
+    matches!(policy.algorithm(), Algorithm::Concurrency(_))
+}
+
 /// How a layer with these limits takes units.
 fn charging(limits: &[Gated]) -> Result<Charging, LayerError> {
-    let holds = |gated: &Gated| matches!(gated.policy.algorithm(), Algorithm::Concurrency(_));
+    let holds = |gated: &Gated| holds(&gated.policy);
     let mut charging = Charging::Check;
     for gated in limits {
-        let fail = |kind| Err(LayerError::new(kind, gated.policy.name()));
+        let fail = |kind, problem| Err(LayerError::in_limit(kind, gated.policy.name(), problem));
         if holds(gated) != holds(&limits[0]) {
-            return fail(LayerErrorKind::MixedKinds);
+            let problem = "a layer holds either concurrency or other policies; stack two";
+            return fail(LayerErrorKind::MixedKinds, problem);
         }
         charging = match (&gated.limit.settle, charging) {
             (None, _) if holds(gated) => Charging::Hold,
-            (Some(_), _) if holds(gated) => return fail(LayerErrorKind::SettledConcurrency),
+            (Some(_), _) if holds(gated) => {
+                let problem = "a concurrency policy has no cost to settle";
+                return fail(LayerErrorKind::SettledConcurrency, problem);
+            }
             (None, charging) => charging,
             (Some(Settle::Head(_)), Charging::Check) => Charging::SettleAtHead,
             (Some(Settle::Head(_)), charging) => charging,

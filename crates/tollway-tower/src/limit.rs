@@ -8,6 +8,8 @@ use crate::keys::KeySource;
 use crate::{Head, ResponseHead};
 
 pub(crate) type Predicate = Box<dyn Fn(&Head<'_>) -> bool + Send + Sync>;
+/// Hands the name of the chosen policy on, if it chooses one.
+pub(crate) type Chooser = Box<dyn Fn(&Head<'_>, &mut dyn FnMut(&str)) + Send + Sync>;
 pub(crate) type CostOf = Box<dyn Fn(&Head<'_>) -> u64 + Send + Sync>;
 pub(crate) type RealCost = Box<dyn Fn(&ResponseHead<'_>, u64) -> u64 + Send + Sync>;
 
@@ -29,17 +31,18 @@ pub enum MissingKey {
 ///
 /// ```
 /// use tollway_tower::{Limit, MissingKey, keys::Header};
-/// use http::HeaderName;
 ///
-/// let limit = Limit::new("tenant", Header::new(HeaderName::from_static("x-api-key")))
+/// let limit = Limit::new("tenant", Header::new("x-api-key")?)
 ///     .missing_key(MissingKey::Deny)
 ///     .only_if(|head| head.uri.path().starts_with("/search"))
 ///     .cost(|head| if head.method == http::Method::GET { 1 } else { 5 });
 /// # let _ = limit;
+/// # Ok::<(), tollway_tower::LayerError>(())
 /// ```
 #[must_use]
 pub struct Limit {
     pub(crate) policy: String,
+    pub(crate) chooser: Option<Chooser>,
     pub(crate) key: Box<dyn KeySource>,
     pub(crate) missing: MissingKey,
     pub(crate) only_if: Option<Predicate>,
@@ -63,6 +66,7 @@ impl Limit {
     pub fn new(policy: impl Into<String>, key: impl KeySource) -> Self {
         Self {
             policy: policy.into(),
+            chooser: None,
             key: Box::new(key),
             missing: MissingKey::default(),
             only_if: None,
@@ -70,6 +74,45 @@ impl Limit {
             settle: None,
             shadow: false,
         }
+    }
+
+    /// The policy that `choose` names for each request, for the key that `key` draws: plans of
+    /// tenants, tiers of accounts.
+    ///
+    /// `default` holds for every other request: where `choose` names no policy, or a name that the
+    /// layer's limiter does not have, or a concurrency policy where `default` is none (or the other
+    /// way round). So nobody is free because nobody knows the plan. Choose the strictest policy as
+    /// the default.
+    ///
+    /// Each policy counts a key for itself: who changes the plan starts with the full quota of the
+    /// new one. If `choose` panics the request is refused with status 500.
+    ///
+    /// ```
+    /// use tollway_tower::{Limit, keys::Header};
+    ///
+    /// /// Inserted into the request by the layer that knows the accounts.
+    /// #[derive(Clone)]
+    /// struct Account { plan: &'static str }
+    ///
+    /// let limit = Limit::choose(
+    ///     "free",
+    ///     |head| head.extensions.get::<Account>().map(|account| account.plan),
+    ///     Header::new("x-api-key")?,
+    /// );
+    /// # let _ = limit;
+    /// # Ok::<(), tollway_tower::LayerError>(())
+    /// ```
+    pub fn choose<P: AsRef<str>>(
+        default: impl Into<String>,
+        choose: impl Fn(&Head<'_>) -> Option<P> + Send + Sync + 'static,
+        key: impl KeySource,
+    ) -> Self {
+        let chooser: Chooser = Box::new(move |head, found| {
+            if let Some(name) = choose(head) {
+                found(name.as_ref());
+            }
+        });
+        Self { chooser: Some(chooser), ..Self::new(default, key) }
     }
 
     /// What to do with requests that have no key.

@@ -24,7 +24,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) dialect: Dialect,
-    /// `RateLimit-Policy` for requests that all limits apply to: the same bytes every time.
+    /// `RateLimit-Policy` for requests that all limits apply to: the same bytes every time, unless
+    /// a limit chooses its policy.
     policies: Option<HeaderValue>,
 }
 
@@ -35,6 +36,9 @@ impl Reply {
             limits.iter().map(|gated| Standing::new(&gated.policy, fresh)).collect();
         let report = Report { standings: &standings, denied: None, epoch: Duration::ZERO };
         let mut policies = None;
+        if limits.iter().any(|gated| gated.limit.chooser.is_some()) {
+            return Self { dialect, policies };
+        }
         dialect.emit_policies(&report, &mut String::new(), |_, text| {
             policies = HeaderValue::from_str(text).ok();
         });

@@ -30,10 +30,11 @@
 
 pub use tollway_core::{
     Algorithm, Answer, Charge, ChargeError, Cidr, CidrError, Clock, Cost, Decision, ErrorKind,
-    Grant, Held, Key, KeyError, Mode, OnExpiry, OnStoreError, Outage, ParseQuotaError, Permit,
-    Policy, PolicyError, Quota, QuotaError, Reservation, ReservationId, ReservationTerms, Reserved,
-    Retry, SKEW, Settlement, Snapshot, State, SteadyClock, Store, StoreError, StoreLimiter,
-    Timestamp, Verdict, VirtualClock, decide_all, masked, parse_duration,
+    Grant, Held, Key, KeyError, Mode, OnExpiry, OnStoreError, Outage, ParseQuotaError,
+    ParseSizeError, Permit, Policy, PolicyError, Quota, QuotaError, Reservation, ReservationId,
+    ReservationTerms, Reserved, Retry, SKEW, Settlement, Snapshot, State, SteadyClock, Store,
+    StoreError, StoreLimiter, Timestamp, UnknownPolicy, Verdict, VirtualClock, decide_all, masked,
+    parse_duration, parse_size,
 };
 pub use tollway_core::{
     concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window, spelling,

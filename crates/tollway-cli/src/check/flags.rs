@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tollway_core::spelling::unknown;
-use tollway_core::{
-    Algorithm, Factor, GivenLimit, Parameters, ParseQuotaError, Quota, parse_duration,
-};
+use tollway_core::{Algorithm, Factor, GivenLimit, Parameters, ParseQuotaError, Quota};
+
+use crate::amounts::duration;
 
 /// What `tollway check` tries without a limit of one's own.
 const EXAMPLE: &str = "100/1m burst 20";
@@ -161,8 +161,7 @@ impl Parameters for Reading<'_> {
 
     fn duration(&self, name: &'static str) -> Option<Duration> {
         let text = self.needed(name)?;
-        let right = "expected a duration such as 500ms or 2s";
-        self.tell(name, parse_duration(text).map_err(|error| format!("{error}; {right}")))
+        self.tell(name, duration(text))
     }
 
     fn has(&self, name: &'static str) -> bool {
@@ -182,8 +181,8 @@ impl Parameters for Reading<'_> {
         self.ask(name);
         let Some(text) = self.flags.text(name) else { return 0 };
         let found = words.iter().position(|word| *word == text);
-        self.tell(name, found.ok_or_else(|| format!("expected {}", words.join(" or "))))
-            .unwrap_or(0)
+        let wrong = || unknown("choice", text, words.iter().copied());
+        self.tell(name, found.ok_or_else(wrong)).unwrap_or(0)
     }
 
     fn refuse(&self, name: &'static str, why: String) {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tokio::net::TcpListener;
 use tollway_core::Quota;
 
 use super::fleet::{Fleet, Orders};
 use super::server::Server;
 use super::tally::Tally;
+use crate::amounts::duration;
+use crate::misuse::{OrMisuse as _, misuse};
 use crate::say;
 
 /// The quota of the Heroku API: 4,500 per hour.
@@ -26,18 +28,24 @@ pub(crate) struct Args {
     /// Threads in each; also TOLLWAY_THREADS
     #[arg(long)]
     threads: Option<u32>,
-    /// Simulated minutes to run
-    #[arg(long, default_value_t = 30.0)]
-    minutes: f64,
+    /// Simulated time to run
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
+    length: Duration,
+    /// The same as a number of minutes, as it was written once
+    #[arg(long, hide = true, conflicts_with = "length", value_parser = minutes)]
+    minutes: Option<Duration>,
     /// Simulated seconds per real second: at 60 the quota is 4,500 per minute
     #[arg(long, default_value_t = 60.0)]
     scale: f64,
     /// Units in the bucket at the start
     #[arg(long, default_value_t = 0)]
     start: u64,
-    /// Real milliseconds that the server takes to answer
-    #[arg(long, default_value_t = 5)]
-    delay_ms: u64,
+    /// How long the server takes to answer, in real time
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
+    delay: Duration,
+    /// The same as a number of milliseconds, as it was written once
+    #[arg(long, hide = true, conflicts_with = "delay")]
+    delay_ms: Option<u64>,
     /// Print only the summary
     #[arg(long)]
     quiet: bool,
@@ -59,23 +67,29 @@ pub(super) fn run(args: Args) -> Result<()> {
 
 /// What the clients of the server at `url` are to do, if the arguments are within their bounds.
 fn orders(args: &Args, url: String) -> Result<Orders> {
-    let Args { scale, start, minutes, .. } = *args;
+    let Args { scale, start, .. } = *args;
+    let simulated = args.minutes.unwrap_or(args.length);
     let processes = count(args.processes, "--processes", "TOLLWAY_PROCESSES", 2, PROCESSES_MAX)?;
     let threads = count(args.threads, "--threads", "TOLLWAY_THREADS", 5, THREADS_MAX)?;
     if !(1.0..=10_000.0).contains(&scale) {
-        bail!("invalid --scale {scale}: expected 1 to 10000");
+        return Err(misuse(format_args!("invalid --scale {scale}: expected 1 to 10000")));
     }
     if start > UNITS {
-        bail!("invalid --start {start}: expected at most {UNITS}");
+        return Err(misuse(format_args!("invalid --start {start}: expected at most {UNITS}")));
     }
-    let length = Duration::try_from_secs_f64(minutes * 60.0 / scale)
-        .ok()
-        .filter(|length| (1..=86_400_000).contains(&length.as_millis()))
-        .with_context(|| {
-            format!("invalid --minutes {minutes}: expected more than 0 and at most a real day")
-        })?;
+    let length = simulated.div_f64(scale);
+    if !(1..=86_400_000).contains(&length.as_millis()) {
+        let told = "expected more than 0s and at most a day of real time";
+        return Err(misuse(format_args!("invalid --length {simulated:?}: {told}")));
+    }
     let quota = Quota::new(UNITS, PERIOD.div_f64(scale))?;
     Ok(Orders { url, processes, threads, quota, scale, length })
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: Option<f64> = text.parse().ok();
+    let length = minutes.and_then(|minutes| Duration::try_from_secs_f64(minutes * 60.0).ok());
+    length.ok_or_else(|| "expected a number of minutes; better write --length 30m".to_owned())
 }
 
 /// The number from the command line, else from the environment, else the usual one.
@@ -84,12 +98,12 @@ fn count(given: Option<u32>, flag: &str, variable: &str, usual: u32, most: u32) 
         (Some(number), _) => (number, flag),
         (None, Ok(text)) => {
             let invalid = || format!("invalid {variable}={text:?}: expected 1 to {most}");
-            (text.parse().with_context(invalid)?, variable)
+            (text.parse().with_context(invalid).or_misuse()?, variable)
         }
         (None, Err(_)) => (usual, flag),
     };
     if number == 0 || number > most {
-        bail!("invalid {source} {number}: expected 1 to {most}");
+        return Err(misuse(format_args!("invalid {source} {number}: expected 1 to {most}")));
     }
     Ok(number)
 }
@@ -99,7 +113,7 @@ async fn demo(args: &Args) -> Result<(Orders, Tally)> {
     let orders = orders(args, format!("http://{}/", listener.local_addr()?))?;
     let fleet = Fleet::start(&orders).await?;
     // The bucket starts to fill when the clients are ready, not while they are being started.
-    let delay = Duration::from_millis(args.delay_ms);
+    let delay = args.delay_ms.map_or(args.delay, Duration::from_millis);
     tokio::spawn(Server::new(orders.quota, args.start, delay)?.serve(listener));
     let mut voices = fleet.begin();
     let mut tally = Tally::default();

@@ -9,7 +9,9 @@ use tollway_sim::chart::{Chart, Curve, columns_of};
 
 use super::tally::{RequestReport, Tally};
 
+/// The longest bar, and what stands on both sides of it.
 const BAR_CHARS: u64 = 40;
+const BESIDE_BAR: u64 = 12;
 /// A client sends a few times a second: bare counts per second would be a comb.
 const SMOOTH_S: usize = 3;
 
@@ -51,8 +53,10 @@ impl Record {
         format!("{} clients: {accepted:3} accepted, {limited:2} refused", self.accepted.len())
     }
 
-    /// A bar for each client.
-    pub(super) fn bars(&self) -> String {
+    /// A bar for each client, in lines of at most `columns`.
+    pub(super) fn bars(&self, columns: Option<usize>) -> String {
+        let room = columns.map_or(BAR_CHARS, |columns| (columns as u64).saturating_sub(BESIDE_BAR));
+        let bar_chars = room.clamp(1, BAR_CHARS);
         let totals: Vec<((u32, u32), u64)> =
             self.accepted.iter().map(|(client, counts)| (*client, counts.iter().sum())).collect();
         let most = totals.iter().map(|(_, total)| *total).max().unwrap_or(0).max(1);
@@ -60,7 +64,7 @@ impl Record {
         let mut text = String::from("requests accepted, by client (process.thread)\n");
         for ((process, task), total) in totals {
             let number = processes.keys().position(|known| *known == process).unwrap_or(0) + 1;
-            let bar = "█".repeat((total * BAR_CHARS / most) as usize);
+            let bar = "█".repeat((total * bar_chars / most) as usize);
             let _ = writeln!(text, "  {number}.{} {bar} {total}", task + 1);
         }
         text
@@ -145,10 +149,12 @@ mod tests {
 
     #[test]
     fn every_client_has_a_bar_under_its_process() {
-        let bars = record().bars();
+        let bars = record().bars(None);
         for name in ["1.1", "1.2", "2.1"] {
             assert!(bars.contains(&format!("  {name} █")), "{bars}");
         }
+        let narrow = record().bars(Some(30));
+        assert!(narrow.lines().skip(1).all(|line| line.chars().count() <= 30), "{narrow}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tollway_core::Quota;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
@@ -16,11 +16,16 @@ use tollway_server::{Backing, Front, Metrics, Server, Service, until_told};
 use super::fleet::{Fleet, Orders};
 use super::record::Record;
 use super::traffic::{self, Seen};
+use crate::amounts::duration;
+use crate::misuse::misuse;
 use crate::say;
+use crate::terminal_size::terminal_size;
 
 const RULES: &str = include_str!("tour.toml");
 /// What the rules say of the token.
 const QUOTA: &str = "75/1s burst 150";
+/// How long it may go on until the chart.
+const LENGTH_S: std::ops::RangeInclusive<u16> = 3..=3_600;
 const PROCESSES: u32 = 5;
 const THREADS: u32 = 5;
 /// Room for keys: there are a few dozen.
@@ -33,9 +38,13 @@ pub(crate) struct Tour {
     #[arg(long, value_name = "WHERE")]
     http: Option<String>,
 
-    /// Seconds until the chart
-    #[arg(long, default_value_t = 30)]
-    seconds: u16,
+    /// How long until the chart
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = length)]
+    length: Duration,
+
+    /// The same as a number of seconds, as it was written once
+    #[arg(long, hide = true, conflicts_with = "length")]
+    seconds: Option<u64>,
 
     /// Where to write the chart
     #[arg(long, value_name = "FILE", default_value = "tollway-demo.svg")]
@@ -48,23 +57,34 @@ pub(crate) struct Tour {
 
 /// Shows a limit enforced, a page in motion and a chart of 25 clients.
 pub(super) fn run(args: &Tour) -> Result<()> {
-    if !(3..=3_600).contains(&args.seconds) {
-        bail!("invalid --seconds {}: expected 3 to 3600", args.seconds);
-    }
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(tour(args))
+    let seconds = args.seconds.unwrap_or(args.length.as_secs());
+    let seconds = u16::try_from(seconds).ok().filter(|seconds| LENGTH_S.contains(seconds));
+    let seconds = seconds.ok_or_else(|| misuse("invalid --length: expected 3s to 1h"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(tour(args, seconds))
 }
 
-async fn tour(args: &Tour) -> Result<()> {
+fn length(text: &str) -> Result<Duration, String> {
+    let length = duration(text)?;
+    match length.subsec_nanos() {
+        0 => Ok(length),
+        _ => Err("expected whole seconds".to_owned()),
+    }
+}
+
+async fn tour(args: &Tour, seconds: u16) -> Result<()> {
     let http = args.http.clone().or_else(|| std::env::var("TOLLWAY_HTTP").ok());
     let server = start(http).await?;
-    let endpoint = server.endpoint(Front::Http).context("--http off leaves nothing to see")?;
+    let endpoint = server.endpoint(Front::Http);
+    let endpoint = endpoint.ok_or_else(|| misuse("--http off leaves nothing to see"))?;
     let url = format!("http://{endpoint}");
     try_file(&args.svg).with_context(|| cannot_write(&args.svg))?;
-    introduce(&url, args.seconds)?;
+    introduce(&url, seconds)?;
     let seen = Arc::new(Seen::default());
     let traffic = tokio::spawn(traffic::run(url.clone(), Arc::clone(&seen)));
-    let record = watch(&url, args.seconds, &seen).await?;
-    say(&format!("\n{}\n{}", record.bars(), record.sentence()))?;
+    let record = watch(&url, seconds, &seen).await?;
+    let columns = terminal_size().map(|size| size.columns);
+    say(&format!("\n{}\n{}", record.bars(columns), record.sentence()))?;
     fs::write(&args.svg, record.svg()).with_context(|| cannot_write(&args.svg))?;
     say(&format!("The same over time: {}\n", args.svg.display()))?;
     if !args.exit {

@@ -13,6 +13,7 @@ use tollway_proxy::Guard;
 use tollway_redis::RedisStore;
 use tracing::{info, warn};
 
+use crate::misuse::OrMisuse as _;
 use crate::snapshot::{self, Refused, Snapshot};
 
 /// The name of the policy, part of its key in a shared store.
@@ -114,8 +115,8 @@ impl File {
 
 fn policy(quota: &str) -> Result<Policy> {
     let invalid = || format!("invalid --invalid {quota:?}: expected off, or for example 10000/10m");
-    let quota: Quota = quota.parse().with_context(invalid)?;
-    let window = SlidingWindow::new(quota, PARTS).with_context(invalid)?;
+    let quota: Quota = quota.parse().with_context(invalid).or_misuse()?;
+    let window = SlidingWindow::new(quota, PARTS).with_context(invalid).or_misuse()?;
     Policy::new(POLICY, window).with_context(invalid)
 }
 

@@ -3,11 +3,13 @@
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use tollway_queue::QueueName;
 
 use super::{Client, escaped, word};
+use crate::amounts::duration;
+use crate::misuse::misuse;
 
 /// How long one call waits, of those that wait for a job.
 const WAIT: Duration = Duration::from_secs(5);
@@ -51,8 +53,9 @@ pub(super) struct RecurringArgs {
     #[arg(long, requires = "cron")]
     zone: Option<String>,
     /// When, as an interval such as 15m
-    #[arg(long, requires = "name", conflicts_with = "remove")]
-    every: Option<String>,
+    #[arg(long, value_name = "TIME", requires = "name", conflicts_with = "remove")]
+    #[arg(value_parser = duration)]
+    every: Option<Duration>,
     /// End it
     #[arg(long, requires = "name")]
     remove: bool,
@@ -155,7 +158,7 @@ pub(super) fn limits(client: &Client, args: &LimitsArgs) -> Result<()> {
         None if limits.is_empty() => client.get(queue.as_str())?,
         None => client.patch(queue.as_str(), &json!({"group_limits": limits}))?,
         Some(_) if limits.is_empty() && !reset => {
-            bail!("give limits for the group, or --reset");
+            return Err(misuse("give limits for the group, or --reset"));
         }
         Some(group) => {
             let limits = if *reset { Value::Null } else { json!(limits) };
@@ -211,11 +214,9 @@ pub(super) fn recurring(client: &Client, args: &RecurringArgs) -> Result<()> {
             }
         }
         (None, Some(every)) => {
-            let every = tollway_core::parse_duration(every)
-                .context("invalid --every: expected a duration such as 15m")?;
             body["every_ms"] = (every.as_millis() as u64).into();
         }
-        (None, None) => bail!("give --cron, --every or --remove"),
+        (None, None) => return Err(misuse("give --cron, --every or --remove")),
     }
     let answer = client.post(&path, &body)?;
     client.tell(&answer, |_| format!("{queue}: {name:?} is set\n"))

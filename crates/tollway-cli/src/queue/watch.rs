@@ -12,32 +12,19 @@ use serde_json::Value;
 use tollway_queue::QueueName;
 
 use super::Client;
-
-/// A look costs the service a call; more of them show nothing that an eye could see.
-const EVERY_MIN: Duration = Duration::from_millis(10);
+use crate::amounts::{duration, interval};
+use crate::output::marked;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The queue
     queue: QueueName,
-    /// Seconds between updates
-    #[arg(long, default_value = "0.5", value_name = "SECONDS", value_parser = interval)]
+    /// The time between updates
+    #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = interval)]
     every: Duration,
-    /// Give up after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Give up after this time, such as 10m
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-}
-
-fn seconds(text: &str) -> Result<Duration> {
-    Ok(Duration::try_from_secs_f64(text.parse()?)?)
-}
-
-fn interval(text: &str) -> Result<Duration> {
-    let every = seconds(text)?;
-    if every < EVERY_MIN {
-        bail!("{text} s is too often; expected at least {} s", EVERY_MIN.as_secs_f64());
-    }
-    Ok(every)
 }
 
 /// Shows how far the queue is until it is empty.
@@ -53,19 +40,23 @@ pub(super) fn watch(client: &Client, args: &Args) -> Result<()> {
 
 /// Waits, silently, until the queue is empty.
 pub(super) fn drain(client: &Client, args: &Args) -> Result<()> {
-    follow(client, args, |_, _| {})?;
+    follow(client, args, |_, _| Ok(()))?;
     let told = serde_json::json!({"queue": args.queue.as_str(), "left": 0});
     client.tell(&told, |_| format!("{}: nothing is left\n", args.queue))
 }
 
-fn follow(client: &Client, args: &Args, mut show: impl FnMut(&Course, &Value)) -> Result<Course> {
+fn follow(
+    client: &Client,
+    args: &Args,
+    mut show: impl FnMut(&Course, &Value) -> Result<()>,
+) -> Result<Course> {
     let begun = Instant::now();
     let mut course = None;
     loop {
         let (look, figures) = Look::take(client, &args.queue)?;
         let course = course.get_or_insert_with(|| Course::from(look));
         course.note(look);
-        show(course, &figures);
+        show(course, &figures)?;
         if course.left == 0 {
             return Ok(*course);
         }
@@ -170,11 +161,13 @@ impl Screen {
             return Self::Lines { queue: queue.clone(), percent: None };
         }
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{bar:40} {pos}/{len}  {msg}");
-        Self::Bar(bar.with_style(style.expect("the template is well-formed")))
+        // The bar takes what room there is: on a narrow terminal the figures come first.
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}  {msg}");
+        let style = style.expect("the template is well-formed");
+        Self::Bar(bar.with_style(style).with_prefix(queue.to_string()))
     }
 
-    fn show(&mut self, course: &Course, figures: &Value) {
+    fn show(&mut self, course: &Course, figures: &Value) -> Result<()> {
         let (over, all) = (course.over, course.all());
         match self {
             Self::Bar(bar) => {
@@ -186,12 +179,13 @@ impl Screen {
                 let reached = over.saturating_mul(100).checked_div(all);
                 if reached.is_some() && reached != *percent {
                     let message = course.message(figures);
-                    // Whoever cannot be told has closed the other end.
-                    let _ = writeln!(std::io::stderr(), "{queue}: {over}/{all}  {message}");
+                    writeln!(std::io::stderr(), "{queue}: {over}/{all}  {message}")
+                        .map_err(marked)?;
                     *percent = reached;
                 }
             }
         }
+        Ok(())
     }
 
     fn clear(&self) {

@@ -27,6 +27,7 @@ use tollway_queue::QueueName;
 
 use super::below;
 use super::handler::{Handler, Process};
+use crate::amounts::duration;
 use crate::client::{Client, Refused};
 
 /// How long a lease call waits at the service.
@@ -61,10 +62,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// How long a group waits after exit code 75 without header fields
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     wait: Duration,
     /// How long programs may go on after the worker was told to stop
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     grace: Duration,
     /// Stop when no job is waiting, delayed or running
     #[arg(long)]
@@ -72,10 +73,6 @@ pub(super) struct Args {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| format!("{error}; expected for example 30s"))
 }
 
 /// Whether to go on.

@@ -2,7 +2,7 @@ use serde_json::Value;
 use tollway_sim::measure::run;
 use tollway_sim::{Kind, Scenario};
 
-use crate::tool::{fail, succeed, tollway};
+use crate::tool::{fail, misuse, succeed, tollway};
 
 /// Twelve simulated minutes at 180 times the speed: 4 s of five processes with five tasks each.
 const ARGUMENTS: [&str; 12] = [
@@ -12,8 +12,8 @@ const ARGUMENTS: [&str; 12] = [
     "5",
     "--threads",
     "5",
-    "--minutes",
-    "12",
+    "--length",
+    "12m",
     "--scale",
     "180",
     "--start",
@@ -48,7 +48,7 @@ fn five_processes_over_real_http_agree_with_the_simulator() {
 fn the_demo_denies_a_crawler_and_draws_25_clients_that_share_fairly() {
     let svg = std::env::temp_dir().join(format!("tollway-demo-{}.svg", std::process::id()));
     let file = svg.to_str().unwrap();
-    let arguments = ["demo", "--exit", "--seconds", "8", "--http", "127.0.0.1:0", "--svg", file];
+    let arguments = ["demo", "--exit", "--length", "8s", "--http", "127.0.0.1:0", "--svg", file];
     let told = succeed(&arguments);
     let bars = (1..=5).flat_map(|process| (1..=5).map(move |task| format!("  {process}.{task} █")));
     for bar in bars {
@@ -84,8 +84,8 @@ fn the_demo_says_where_it_can_be_seen_and_what_is_in_the_way() {
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert!(complaint.contains("/nonexistent/chart.svg (--svg)"), "{complaint}");
     assert!(output.stdout.is_empty(), "it says so before the show begins");
-    for wrong in [["--seconds", "1"], ["--seconds", "9999"], ["--http", "off"]] {
-        let complaint = fail(&["demo", wrong[0], wrong[1]]);
+    for wrong in [["--length", "1s"], ["--length", "2h"], ["--length", "30"], ["--http", "off"]] {
+        let complaint = misuse(&["demo", wrong[0], wrong[1]]);
         assert!(complaint.contains(wrong[0]), "{complaint}");
     }
 }
@@ -99,8 +99,8 @@ fn the_live_lines_are_like_the_seeds() {
         "2",
         "--threads",
         "1",
-        "--minutes",
-        "2",
+        "--length",
+        "2m",
         "--scale",
         "600",
         "--start",
@@ -117,10 +117,11 @@ fn numbers_out_of_range_are_refused_before_anything_starts() {
         ("--processes", "0"),
         ("--threads", "100000"),
         ("--scale", "0"),
-        ("--minutes", "-1"),
+        ("--length", "-1m"),
+        ("--length", "0s"),
         ("--start", "4501"),
     ] {
-        let complaint = fail(&["demo", "gcra", &format!("{option}={value}")]);
+        let complaint = misuse(&["demo", "gcra", &format!("{option}={value}")]);
         assert!(!complaint.is_empty(), "{option} {value}");
     }
 }

@@ -5,8 +5,14 @@
 
 // Limits of every algorithm tried at given times.
 mod check;
+// What all commands have in common: exit codes, units, names, broken pipes, manual pages.
+mod command_line;
+// Which configuration is used when none is named.
+mod config_files;
 // The demos over real HTTP with real processes.
 mod demo;
+// Every command that a starting process prints is run as it stands there.
+mod hints;
 // An upstream that is not ours judges real proxies.
 mod judge;
 // Profiles shown, listed and tried out.
@@ -45,3 +51,5 @@ mod book;
 mod pictures;
 // Rules for the tree itself.
 mod tidy;
+// `top` in a pipe and on terminals.
+mod top;

@@ -239,7 +239,7 @@ fn operators_pause_resume_retry_and_drain_from_the_terminal() {
     assert_eq!(again, [leased[0].id]);
     let ended = json!({"token": again[0].token});
     assert_eq!(post(&served, "ack", &ended).0, 200);
-    queue(&["drain", "roles", "--timeout", "30"]);
+    queue(&["drain", "roles", "--timeout", "30s"]);
     assert!(queue(&["stats", "roles"]).contains("roles"));
     assert!(fail(&["queue", "--at", &at, "stats", "nobody"]).contains("nobody"));
 }

@@ -475,7 +475,7 @@ fn top_and_queue_speak_tls_and_unix_sockets() {
     let config = folder.file("tls.toml", &format!("{tls}{POLICY}{queue}"));
     let served = Served::start(&["--config", &config]);
     let at = format!("https://{}", served.http);
-    assert!(succeed(&["top", "--once", &at, "--ca", &ca]).contains("denied/m"));
+    assert!(succeed(&["top", "--once", &at, "--ca", &ca]).contains("DENIED/s"));
     assert!(succeed(&["queue", "--at", &at, "--ca", &ca, "stats"]).contains("mail: 0 waiting"));
     let stranger = fail(&["top", "--once", &at]);
     assert!(stranger.contains("certificate"), "{stranger}");
@@ -483,7 +483,7 @@ fn top_and_queue_speak_tls_and_unix_sockets() {
     let place = format!("unix:{}", socket.display());
     let config = folder.file("plain.toml", &format!("{POLICY}{queue}"));
     let _served = Served::start_on(&place, &["--config", &config]);
-    assert!(succeed(&["top", "--once", &place]).contains("denied/m"));
+    assert!(succeed(&["top", "--once", &place]).contains("DENIED/s"));
     assert!(succeed(&["queue", "--at", &place, "stats"]).contains("mail: 0 waiting"));
     let wrong = fail(&["top", "--once", "ftp://localhost"]);
     assert!(wrong.contains("expected host:port"), "{wrong}");

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::tool::{fail, succeed};
+use crate::tool::{fail, misuse, succeed};
 
 /// A file of this test run's own.
 fn scratch(name: &str) -> PathBuf {
@@ -13,7 +13,7 @@ fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn the_table_names_every_strategy() {
-    let table = succeed(&["simulate", "--strategy", "all", "--hours", "1"]);
+    let table = succeed(&["simulate", "--strategy", "all", "--length", "1h"]);
     for name in [
         "ticket",
         "aimd",
@@ -34,8 +34,8 @@ fn the_same_seed_prints_the_same_json() {
         "simulate",
         "--scenario",
         "latency",
-        "--hours",
-        "2",
+        "--length",
+        "2h",
         "--seed",
         "9",
         "--seeds",
@@ -74,9 +74,14 @@ fn a_scenario_file_is_simulated_drawn_and_reported() {
 
 #[test]
 fn mistakes_are_answered_with_what_would_be_right() {
-    assert!(fail(&["simulate", "--scenario", "nowhere"]).contains("five-by-five"));
-    assert!(fail(&["simulate", "--strategy", "hope"]).contains("ticket"));
-    assert!(fail(&["simulate", "--hours", "0"]).contains("--hours"));
-    assert!(fail(&["simulate", "--seeds", "0"]).contains("--seeds"));
+    let wrong = |flag: &str, value: &str| misuse(&["simulate", flag, value]);
+    assert!(wrong("--scenario", "nowhere").contains("five-by-five"));
+    assert!(wrong("--scenario", "five-by-fiv").contains("did you mean \"five-by-five\"?"));
+    assert!(wrong("--strategy", "hope").contains("ticket"));
+    assert!(wrong("--strategy", "tiket").contains("did you mean \"ticket\"?"));
+    assert!(wrong("--length", "0s").contains("--length"));
+    assert!(wrong("--length", "2").contains("for 2 seconds write 2s"));
+    assert!(wrong("--hours", "x").contains("--length 48h"));
+    assert!(wrong("--seeds", "0").contains("--seeds"));
     assert!(fail(&["simulate", "--scenario", "absent.toml"]).contains("absent.toml"));
 }

@@ -37,3 +37,11 @@ pub(crate) fn fail(arguments: &[&str]) -> String {
     assert!(!output.status.success(), "{arguments:?} succeeded");
     String::from_utf8(output.stderr).expect("text")
 }
+
+/// The complaint of a run whose command line is wrong.
+pub(crate) fn misuse(arguments: &[&str]) -> String {
+    let output = tollway(arguments);
+    let told = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
+    told
+}

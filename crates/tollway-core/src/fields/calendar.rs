@@ -34,9 +34,21 @@ pub fn print_http_date(epoch: Duration) -> String {
 
 /// Prints RFC 3339, `1994-11-06T08:49:38Z`, rounded up: a reset must not be told too early.
 pub fn print_rfc3339(epoch: Duration) -> String {
-    let seconds = super::seconds_up(epoch);
+    date_and_time(super::seconds_up(epoch)) + "Z"
+}
+
+/// Prints RFC 3339 to the nanosecond, without zeros at the end: `1994-11-06T08:49:37.25Z`.
+pub(crate) fn print_exactly(epoch: Duration) -> String {
+    let whole = date_and_time(epoch.as_secs());
+    match epoch.subsec_nanos() {
+        0 => whole + "Z",
+        nanos => format!("{whole}.{}Z", format!("{nanos:09}").trim_end_matches('0')),
+    }
+}
+
+fn date_and_time(seconds: u64) -> String {
     let (year, month, day) = civil(seconds / 86_400);
-    format!("{year}-{month:02}-{day:02}T{}Z", time_of_day(seconds))
+    format!("{year}-{month:02}-{day:02}T{}", time_of_day(seconds))
 }
 
 /// Year, month and day, both from 1, of a day counted from 1970-01-01.

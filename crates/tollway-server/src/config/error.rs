@@ -32,6 +32,13 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    /// Whether it is said outside of files: by a flag or the environment.
+    pub fn is_outside_of_files(&self) -> bool {
+        self.source == super::OUTSIDE || self.source == super::ENVIRONMENT
+    }
+}
+
 /// Everything that is wrong with a configuration, in the order in which it stands there; never
 /// empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollway_core::Policy;
+use tollway_core::spelling::unknown;
 use tollway_memory::WhenFull;
 
 use super::error::{ConfigError, Finding, Mistakes};
@@ -59,6 +60,14 @@ pub struct Tls {
     pub key: PathBuf,
     /// The authority that clients must be certified by, if they must.
     pub client_authority: Option<PathBuf>,
+}
+
+impl Tls {
+    /// What a client must ask for: the first of `hosts` that the certificate is good for, or else
+    /// another name that it is good for; `None` if that cannot be told.
+    pub fn name_for(&self, hosts: &[&str]) -> Option<String> {
+        crate::tls::name_for(self, hosts)
+    }
 }
 
 /// How to stop.
@@ -256,7 +265,7 @@ impl Draft {
         table.set("store", &mut self.overrides.store, place_of(check_store));
         let number = |place: &ConfigValue<'_>| place.number().map(Some);
         table.set("memory_bytes", &mut self.overrides.memory_bytes, |place| {
-            let bytes = place.number()?;
+            let bytes = place.bytes()?;
             check_memory(bytes).map_err(|problem| place.wrong(problem))?;
             Ok(Some(bytes))
         });
@@ -300,11 +309,11 @@ impl Draft {
         let Some(inner) = inner(table, "limits") else { return };
         let limits = &mut self.settings.limits;
         inner.set("connections", &mut limits.connections_max, ConfigValue::number);
-        inner.set("frame_bytes", &mut limits.frame_bytes_max, ConfigValue::number);
+        inner.set("frame_bytes", &mut limits.frame_bytes_max, ConfigValue::bytes);
         inner.set("pipeline", &mut limits.pipeline_max, ConfigValue::number);
-        inner.set("body_bytes", &mut limits.body_bytes_max, ConfigValue::number);
+        inner.set("body_bytes", &mut limits.body_bytes_max, ConfigValue::bytes);
         inner.set("charges", &mut limits.charges_max, ConfigValue::number);
-        inner.set("held_bytes", &mut limits.held_bytes_max, ConfigValue::number);
+        inner.set("held_bytes", &mut limits.held_bytes_max, ConfigValue::bytes);
         inner.set("first_request", &mut limits.first_request_after, ConfigValue::duration);
         inner.set("slow_client", &mut limits.slow_client_after, ConfigValue::duration);
         inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some));
@@ -445,7 +454,7 @@ fn when_full(text: Option<&str>) -> Result<WhenFull, ConfigError> {
     match text {
         None | Some("deny") => Ok(WhenFull::Deny),
         Some("forget") => Ok(WhenFull::Forget),
-        Some(_) => Err(outside("when_full", "expected deny or forget".to_owned())),
+        Some(other) => Err(outside("when_full", unknown("choice", other, ["deny", "forget"]))),
     }
 }
 
@@ -453,6 +462,6 @@ fn log_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     match text {
         None | Some("text") => Ok(LogFormat::Text),
         Some("json") => Ok(LogFormat::Json),
-        Some(_) => Err(outside("log", "expected text or json".to_owned())),
+        Some(other) => Err(outside("log", unknown("log format", other, ["text", "json"]))),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tollway_core::parse_size;
+
 use super::error::ConfigError;
 
 /// Declares the settings: each with its variable, how that reads, and what is expected of it.
@@ -53,7 +55,7 @@ overrides! {
     /// A token with the role `read`.
     read_token: String = "TOLLWAY_READ_TOKEN" parsed "text";
     /// Memory for states in this process, in bytes.
-    memory_bytes: usize = "TOLLWAY_MEMORY_BYTES" parsed "a number of bytes";
+    memory_bytes: usize = "TOLLWAY_MEMORY_BYTES" sized "a size such as 256MiB, or a number of bytes";
     /// What happens to a new key when memory is full: `deny` or `forget`.
     when_full: String = "TOLLWAY_WHEN_FULL" parsed "text";
     /// Threads that serve.
@@ -79,6 +81,10 @@ fn listed(names: &str) -> Option<Vec<String>> {
     Some(names.split(',').map(|name| name.trim().to_owned()).collect())
 }
 
+fn sized(text: &str) -> Option<usize> {
+    text.parse().ok().or_else(|| parse_size(text).ok()?.try_into().ok())
+}
+
 fn parsed<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
@@ -86,7 +92,7 @@ fn parsed<T: std::str::FromStr>(text: &str) -> Option<T> {
 /// An error about a variable. Its value is not repeated: a misplaced secret must not reach a log.
 fn wrong(variable: &str, expected: &str) -> ConfigError {
     ConfigError {
-        source: "environment".to_owned(),
+        source: super::ENVIRONMENT.to_owned(),
         line: 0,
         field: variable.to_owned(),
         problem: format!("expected {expected}"),
@@ -96,6 +102,19 @@ fn wrong(variable: &str, expected: &str) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_a_size_or_a_number_of_bytes() {
+        let read = |text: &str| {
+            Overrides::from_env(|name| (name == "TOLLWAY_MEMORY_BYTES").then(|| text.to_owned()))
+        };
+        for text in ["268435456", "256MiB", "262144 KiB"] {
+            assert_eq!(read(text).map(|read| read.memory_bytes), Ok(Some(256 << 20)), "{text}");
+        }
+        let wrong = read("256M").map(drop).unwrap_err().to_string();
+        let told = "environment: TOLLWAY_MEMORY_BYTES: expected a size such as 256MiB, or a number of bytes";
+        assert_eq!(wrong, told);
+    }
 
     #[test]
     fn secrets_are_never_printed() {

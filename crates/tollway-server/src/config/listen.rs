@@ -106,6 +106,11 @@ impl Listen {
         fronts.filter_map(look).collect()
     }
 
+    /// Whether nothing listens: whoever serves like that serves nobody.
+    pub const fn is_nowhere(&self) -> bool {
+        self.http.is_none() && self.grpc.is_none() && self.resp.is_none()
+    }
+
     fn fronts(&self) -> [(&'static str, Option<Endpoint>); 3] {
         let Self { http, grpc, resp, .. } = self;
         [
@@ -164,5 +169,5 @@ pub(super) fn host_names(place: &ConfigValue<'_>) -> Result<Option<Vec<String>>,
 
 /// An error about what environment, flags and files came to together.
 pub(super) fn outside(field: &str, problem: String) -> ConfigError {
-    ConfigError { source: "settings".to_owned(), line: 0, field: field.to_owned(), problem }
+    ConfigError { source: super::OUTSIDE.to_owned(), line: 0, field: field.to_owned(), problem }
 }

@@ -32,5 +32,10 @@ pub use file::{Config, Drain, LogFormat, Tls};
 pub use layers::Overrides;
 pub use listen::Listen;
 
+/// Where a mistake is that no file makes: a flag does, or a variable that beats the files.
+const OUTSIDE: &str = "settings";
+/// Where a mistake in a variable is that cannot be read.
+const ENVIRONMENT: &str = "environment";
+
 #[cfg(test)]
 mod tests;

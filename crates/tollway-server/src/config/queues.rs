@@ -126,9 +126,9 @@ fn read_settings(table: &Table<'_>, settings: &mut QueueSettings) {
     table.set("response_max", &mut settings.response_max, ConfigValue::duration);
     table.set("key_window", &mut settings.key_window, ConfigValue::duration);
     table.set("keys_max", &mut settings.keys_max, ConfigValue::number);
-    table.set("payload_bytes", &mut settings.payload_max, ConfigValue::number);
+    table.set("payload_bytes", &mut settings.payload_max, ConfigValue::bytes);
     table.set("jobs_max", &mut settings.jobs_max, ConfigValue::number);
-    table.set("bytes_max", &mut settings.bytes_max, ConfigValue::number);
+    table.set("bytes_max", &mut settings.bytes_max, ConfigValue::bytes);
     table.set("groups_max", &mut settings.groups_max, ConfigValue::number);
     let retention = &mut settings.retention;
     table.set("keep_done", &mut retention.done_age, ConfigValue::duration);

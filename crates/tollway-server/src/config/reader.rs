@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollway_core::parse_duration;
 use tollway_core::spelling::{is_slip, likely};
+use tollway_core::{parse_duration, parse_size};
 
 use super::error::{ConfigError, Finding};
 use super::tree::{Node, Value};
@@ -102,6 +102,16 @@ impl<'a> ConfigValue<'a> {
             }
             _ => Err(self.expected("a whole number")),
         }
+    }
+
+    /// A number of bytes: `268435456` where the field says that it counts bytes, or `256MiB`.
+    pub(super) fn bytes<N: TryFrom<i128>>(&self) -> Result<N, ConfigError> {
+        if matches!(self.node.value, Value::Integer(_)) {
+            return self.number();
+        }
+        let text = self.text()?;
+        let size = parse_size(&text).map_err(|error| self.wrong(error.to_string()))?;
+        N::try_from(size.into()).map_err(|_| self.wrong(format!("{text} is out of range")))
     }
 
     /// A duration: `10s`, `1h30m`.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tollway_core::{ChargeError, Cost, Decision, Mode, Verdict};
+use tollway_core::{Cost, Decision, Mode, Verdict};
 
 use super::problem::Trouble;
 use super::reply::Reply;
@@ -15,7 +15,7 @@ use crate::decide::{Decided, Decider};
 use crate::operation::{
     ChargeAsked, LimitAsked, Operation, Outcome, Verb, reservation_name, with_spacings,
 };
-use crate::rules::{Ask, Rules};
+use crate::rules::{Ask, Rules, Unaskable};
 use crate::wait::millis_up;
 use crate::worker::Worker;
 
@@ -145,9 +145,9 @@ fn asks<'a>(
 }
 
 /// Why a policy and a key cannot be asked.
-pub(crate) fn unaskable(policy: &str, error: ChargeError) -> Trouble {
+pub(crate) fn unaskable(policy: &str, error: Unaskable) -> Trouble {
     match error {
-        ChargeError::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
+        Unaskable::UnknownPolicy => Trouble::UnknownPolicy(policy.to_owned()),
         error => Trouble::bad(format!("key: {error}")),
     }
 }

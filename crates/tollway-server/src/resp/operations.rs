@@ -30,12 +30,12 @@
 //! policy is followed by a key. A take grants as many of `n` units as there are, none if there are
 //! none; the charge beside it is the decision on what was granted, or on one unit if nothing was.
 
-use tollway_core::{ChargeError, Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};
+use tollway_core::{Cost, Decision, Mode, Retry, Snapshot, StoreError, Verdict};
 
 use super::encode::Encoder;
 use super::parse::unsigned;
 use crate::operation::{ChargeAsked, LimitAsked, Operation, Outcome, Verb, reservation_name};
-use crate::rules::{Ask, Rules};
+use crate::rules::{Ask, Rules, Unaskable};
 use crate::wait::Unit;
 use crate::worker::Worker;
 
@@ -177,9 +177,9 @@ fn mode<'a, 'b>(args: &'b [&'a [u8]]) -> (Mode, &'b [&'a [u8]]) {
 
 /// Why a name and a key cannot be asked. An unknown policy has a code of its own: a client of
 /// ours tells a mistake in configuration from a failure by it.
-fn refusal(error: &ChargeError) -> String {
+fn refusal(error: &Unaskable) -> String {
     match error {
-        ChargeError::UnknownPolicy => format!("NOPOLICY {error}"),
+        Unaskable::UnknownPolicy => format!("NOPOLICY {error}"),
         _ => format!("ERR {error}"),
     }
 }

@@ -38,6 +38,10 @@ const PROFILES: [(&str, &str, &str); 10] = [
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Spec {
+    /// A request to try it with, such as `GET /user`; by default one on the first route that has a
+    /// limit.
+    #[serde(default)]
+    pub example: Option<String>,
     /// One limit over all routes that are not exempt, by credential.
     #[serde(default)]
     pub global: Option<LimitSpec>,
@@ -80,6 +84,15 @@ pub struct Spec {
     /// What goes wrong, and when.
     #[serde(default)]
     pub faults: Vec<Scheduled>,
+}
+
+/// A request to try an upstream with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Example {
+    /// Its method.
+    pub method: String,
+    /// Its path.
+    pub path: String,
 }
 
 /// A limit with a name.
@@ -202,11 +215,29 @@ impl Spec {
             let found = &answer.request;
             return Err(SpecError(format!("`{found}`: expected a request like `GET /path`")));
         }
+        if let Some(found) = spec.example.as_ref().filter(|example| !is_request(example)) {
+            return Err(SpecError(format!("`{found}`: expected a request like `GET /path`")));
+        }
         let mut limits = spec.buckets.values().map(BucketSpec::limit).chain(spec.global);
         if limits.any(|limit| limit.limit == 0 || limit.per.is_zero()) {
             return Err(SpecError("a limit and its period must be at least one".to_owned()));
         }
         Ok(spec)
+    }
+
+    /// A request that a limit counts; none if nothing is limited by route.
+    #[must_use]
+    pub fn example(&self) -> Option<Example> {
+        if let Some((method, path)) = self.example.as_deref().and_then(|text| text.split_once(' '))
+        {
+            return Some(Example { method: method.to_owned(), path: path.to_owned() });
+        }
+        let route = self.routes.iter().find(|route| route.bucket.is_some())?;
+        let segment =
+            |part: &str| if part.contains(['{', '*']) { "1".to_owned() } else { part.to_owned() };
+        let path: Vec<String> = route.path.split('/').map(segment).collect();
+        let method = route.method.clone().unwrap_or_else(|| "GET".to_owned());
+        Some(Example { method, path: path.join("/") })
     }
 
     /// The same with every period divided by `factor`, so that tests need not wait for minutes.

@@ -29,6 +29,31 @@ fn every_profile_reads_and_answers() {
 }
 
 #[test]
+fn the_example_of_every_profile_is_served_and_counted() {
+    for name in Spec::names() {
+        let spec = Spec::named(name).unwrap();
+        let Example { method, path } = spec.example().unwrap();
+        let mut upstream = Upstream::new(spec);
+        let answer = ask(&mut upstream, &method, &path, 0);
+        assert_eq!(answer.status, 200, "{name}: {}", answer.body);
+        let counted: u64 = upstream.counters(START).buckets.values().map(|it| it.requests).sum();
+        assert_eq!(counted, 1, "{name}: {method} {path}");
+    }
+}
+
+#[test]
+fn an_upstream_of_ones_own_has_an_example_without_saying_so() {
+    let spec = Spec::from_toml(
+        "[buckets.b]\nlimit = 1\nper = '1s'\n[[routes]]\npath = '/free'\n\
+         [[routes]]\nmethod = 'PUT'\npath = '/a/{+id}/*'\nbucket = 'b'\n",
+    );
+    let example = Example { method: "PUT".into(), path: "/a/1/1".into() };
+    assert_eq!(spec.unwrap().example(), Some(example));
+    assert_eq!(Spec::from_toml("").unwrap().example(), None);
+    assert!(Spec::from_toml("example = 'x'").is_err());
+}
+
+#[test]
 fn a_fixed_window_gives_all_back_at_once() {
     let mut upstream = discord();
     let path = "/api/v10/channels/1/messages";

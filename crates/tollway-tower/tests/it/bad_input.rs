@@ -1,4 +1,4 @@
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response};
 use tollway_tower::keys::{
     ClientAddress, Everyone, Header, KeyBuf, KeySource, NoKey, Route, from_fn,
 };
@@ -7,7 +7,7 @@ use tollway_tower::{Dialect, Head, Limit, MissingKey};
 use crate::world::{call, get, header, ok, one, raw, serve, statuses};
 
 fn api_key() -> Header {
-    Header::new(HeaderName::from_static("x-api-key"))
+    Header::new("x-api-key").expect("a field's name")
 }
 
 fn with_key(value: &[u8]) -> Request<String> {

@@ -10,6 +10,9 @@ mod failed_logins;
 #[path = "../../examples/llm_tokens.rs"]
 mod llm_tokens;
 #[allow(dead_code, reason = "an example's `main` is called when it runs as a program")]
+#[path = "../../examples/plans.rs"]
+mod plans;
+#[allow(dead_code, reason = "an example's `main` is called when it runs as a program")]
 #[path = "../../examples/tonic.rs"]
 mod tonic_calls;
 
@@ -26,6 +29,11 @@ async fn failed_logins_does_what_it_says() {
 #[tokio::test]
 async fn llm_tokens_does_what_it_says() {
     llm_tokens::run().await.expect("it runs");
+}
+
+#[tokio::test]
+async fn plans_does_what_it_says() {
+    plans::run().await.expect("it runs");
 }
 
 #[tokio::test]

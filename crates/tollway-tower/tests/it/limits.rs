@@ -4,10 +4,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get as route;
 use http::{HeaderName, Method, Request, Response, StatusCode};
-use tollway_core::Policy;
+use tollway_core::concurrency::Concurrency;
 use tollway_core::sliding_window::SlidingWindow;
-use tollway_tower::keys::{ClientAddress, Everyone, Header, KeySource, Route, from_fn};
-use tollway_tower::{Dialect, Head, LayerErrorKind, Limit, RateLimitLayer, Reason};
+use tollway_core::{ChargeError, Policy, VirtualClock};
+use tollway_tower::keys::{ClientAddress, Everyone, Header, Route, from_fn};
+use tollway_tower::{Builder, Dialect, Head, LayerErrorKind, Limit, RateLimitLayer, Reason};
 
 use crate::world::{
     call, clock, from, get, header, limiter, ok, one, policy, raw, serve, statuses,
@@ -271,8 +272,8 @@ async fn claims_make_a_key_by_a_function() {
 
 #[tokio::test]
 async fn combined_keys_do_not_run_into_each_other() {
-    let first = Header::new(HeaderName::from_static("a"));
-    let second = Header::new(HeaderName::from_static("b"));
+    let first = Header::from(HeaderName::from_static("a"));
+    let second = Header::from(HeaderName::from_static("b"));
     let (builder, _clock) = one("1/1m", Limit::new("api", first.and(second)));
     let service = ok(builder);
     let with = |a: &str, b: &str| {
@@ -285,7 +286,7 @@ async fn combined_keys_do_not_run_into_each_other() {
 
 #[tokio::test]
 async fn an_api_key_that_reads_like_an_address_is_another_key() {
-    let key = Header::new(HeaderName::from_static("x-api-key")).or(ClientAddress::peer());
+    let key = Header::new("x-api-key").expect("a name").or(ClientAddress::peer());
     let (builder, _clock) = one("1/1m", Limit::new("api", key));
     let service = ok(builder);
     let mut forged = from("198.51.100.9", "/");
@@ -321,7 +322,11 @@ fn mistakes_in_a_layer_are_named() {
     let nine = (0..9).map(|_| Limit::new("api", Everyone)).collect();
     assert_eq!(kind(nine), LayerErrorKind::TooManyLimits);
     let error = build(vec![Limit::new("apo", Everyone)]).expect_err("a mistake");
-    assert_eq!(error.to_string(), "limit \"apo\": the limiter has no policy of that name");
+    let told = "limit \"apo\": unknown policy \"apo\"; did you mean \"api\"?";
+    assert_eq!(error.to_string(), told);
+    let error = Header::new("x api key").expect_err("no name of a field");
+    assert_eq!(error.kind(), LayerErrorKind::InvalidHeader);
+    assert!(error.to_string().starts_with("header \"x api key\": expected"), "{error}");
 }
 
 #[tokio::test]
@@ -334,4 +339,113 @@ async fn every_reason_has_a_body_and_a_status() {
     call(&service, get("/")).await;
     let denied = call(&service, get("/")).await;
     assert_eq!((denied.status().as_u16(), denied.body().as_str()), (200, "custom"));
+}
+
+/// Three plans, and who has which: what an authenticating layer leaves in the request.
+fn plans() -> (Builder, Arc<VirtualClock>) {
+    let clock = clock();
+    let policies = [policy("free", "1/1m"), policy("pro", "2/1m"), policy("team", "3/1m")];
+    let limit = Limit::choose(
+        "free",
+        |head| head.extensions.get::<OnPlan>().map(|plan| plan.0),
+        Header::new("x-api-key").expect("a name"),
+    );
+    (RateLimitLayer::builder(limiter(policies, &clock)).limit(limit), clock)
+}
+
+#[derive(Clone, Copy)]
+struct OnPlan(&'static str);
+
+fn on_plan(plan: Option<&'static str>, key: &str) -> Request<String> {
+    let mut request = get("/");
+    request.headers_mut().insert("x-api-key", key.parse().expect("a value"));
+    plan.map(|plan| request.extensions_mut().insert(OnPlan(plan)));
+    request
+}
+
+#[tokio::test]
+async fn a_limit_may_choose_its_policy_by_the_request() {
+    let (builder, _clock) = plans();
+    let service = ok(builder);
+    let statuses = async |plan, key| statuses(&service, 4, || on_plan(plan, key)).await;
+    assert_eq!(statuses(Some("team"), "ada").await, [200, 200, 200, 429]);
+    assert_eq!(statuses(Some("pro"), "bob").await, [200, 200, 429, 429]);
+    let told = call(&service, on_plan(Some("pro"), "eve")).await;
+    assert_eq!(header(&told, "ratelimit-policy"), "\"pro\";q=2;w=60");
+    assert_eq!(header(&told, "ratelimit"), "\"pro\";r=1;t=30");
+    let denied = call(&service, on_plan(Some("team"), "ada")).await;
+    assert!(denied.body().contains("[\"team\"]"), "{}", denied.body());
+}
+
+#[tokio::test]
+async fn whoever_has_no_plan_or_an_unknown_one_has_the_default() {
+    let (builder, _clock) = plans();
+    let service = ok(builder);
+    for (plan, key) in [(None, "a"), (Some("gold"), "b"), (Some(""), "c")] {
+        assert_eq!(statuses(&service, 2, || on_plan(plan, key)).await, [200, 429], "{plan:?}");
+    }
+    let bare = || {
+        let mut request = get("/");
+        request.extensions_mut().insert(OnPlan("free"));
+        request
+    };
+    assert_eq!(
+        statuses(&service, 2, bare).await,
+        [200, 429],
+        "nor is a request without a key free"
+    );
+}
+
+#[tokio::test]
+async fn a_plan_never_changes_how_a_layer_takes_units() {
+    let clock = clock();
+    let slots = Concurrency::new(9, Duration::from_secs(60)).expect("a limit");
+    let policies = [policy("free", "1/1m"), Policy::new("slots", slots).expect("a policy")];
+    let limit = Limit::choose("free", |_| Some("slots"), Everyone);
+    let service = ok(RateLimitLayer::builder(limiter(policies, &clock)).limit(limit));
+    assert_eq!(statuses(&service, 2, || get("/")).await, [200, 429]);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_other_plans_do_not_wait_in_one_line() {
+    let clock = clock();
+    let policies = [policy("free", "1/1h"), policy("pro", "9/1m")];
+    let limit = Limit::choose(
+        "free",
+        |head| head.extensions.get::<OnPlan>().map(|plan| plan.0.to_owned()),
+        Everyone,
+    );
+    let builder = RateLimitLayer::builder(limiter(policies, &clock)).limit(limit);
+    let service = ok(builder.wait(Duration::from_secs(36_000), 4));
+    assert_eq!(call(&service, on_plan(None, "k")).await.status(), 200);
+    let late = tokio::spawn({
+        let service = service.clone();
+        async move { call(&service, on_plan(None, "k")).await.status() }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(call(&service, on_plan(Some("pro"), "k")).await.status(), 200);
+    assert!(!late.is_finished(), "it waits for an hour");
+    late.abort();
+}
+
+#[tokio::test]
+async fn a_choice_that_panics_is_refused() {
+    let (builder, _clock) =
+        one("9/1m", Limit::choose("api", |_| -> Option<&str> { panic!() }, Everyone));
+    assert_eq!(call(&ok(builder), get("/")).await.status(), 500);
+}
+
+#[test]
+fn an_unknown_policy_is_named_with_those_that_there_are() {
+    let limiter = limiter([policy("search", "1/1m"), policy("upload", "1/1m")], &clock());
+    let error = limiter.charge("serch", "ada").expect_err("no such policy");
+    assert_eq!(error.to_string(), "unknown policy \"serch\"; did you mean \"search\"?");
+    let ChargeError::UnknownPolicy(unknown) = limiter.charge("x", "ada").expect_err("no policy")
+    else {
+        panic!("another error");
+    };
+    assert_eq!(unknown.asked(), "x");
+    assert_eq!(unknown.known().collect::<Vec<_>>(), ["search", "upload"]);
+    assert_eq!(unknown.to_string(), "unknown policy \"x\"; expected one of search, upload");
+    assert!(matches!(limiter.charge("search", ""), Err(ChargeError::Key(_))));
 }

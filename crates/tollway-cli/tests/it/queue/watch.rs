@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Held, enqueue, lease, post};
 use crate::serve::{Folder, Served};
-use crate::tool::{fail, tollway};
+use crate::tool::{fail, misuse, tollway};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ impl Watching {
     fn piped(served: &Served) -> Self {
         let at = served.http.to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
-        command.args(["queue", "watch", "roles", "--every", "0.02", "--at", &at]);
+        command.args(["queue", "watch", "roles", "--every", "20ms", "--at", &at]);
         let mut process = spawn(&mut command);
         let shown = process.stderr.take().expect("piped");
         Self::new(process, shown)
@@ -48,7 +48,7 @@ impl Watching {
     /// Watches on a terminal, whose every byte is shown.
     fn on_a_terminal(served: &Served) -> Self {
         let binary = env!("CARGO_BIN_EXE_tollway");
-        let line = format!("{binary} queue watch roles --every 0.02 --at {}", served.http);
+        let line = format!("{binary} queue watch roles --every 20ms --at {}", served.http);
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
         let mut process = spawn(command.env("TERM", "xterm"));
@@ -152,6 +152,7 @@ fn a_queue_that_drains_is_shown_as_a_bar_on_a_terminal() {
     drain_before(&served, &mut watching);
     let (code, shown, _) = watching.end();
     assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("roles "), "the bar names its queue: {shown}");
     assert!(shown.contains('█') && shown.contains('░'), "a bar: {shown}");
     let last = shown.lines().last().expect("the end");
     assert!(last.ends_with(OVER), "the bar is gone: {last:?}");
@@ -210,11 +211,11 @@ fn whoever_has_waited_long_enough_is_told_what_is_left() {
     let at = served.http.to_string();
     for verb in ["watch", "drain"] {
         // An hour between two looks does not make it late.
-        let patience = ["--timeout", "0.05", "--every", "3600"];
+        let patience = ["--timeout", "50ms", "--every", "1h"];
         let complaint = fail(&[&["queue", verb, "roles", "--at", &at], &patience[..]].concat());
         assert!(complaint.contains("4 jobs are left"), "{complaint}");
-        for wrong in ["0", "-1", "NaN", "x"] {
-            fail(&["queue", verb, "roles", "--at", &at, &format!("--every={wrong}")]);
+        for wrong in ["0s", "5ms", "1", "-1", "NaN", "x"] {
+            misuse(&["queue", verb, "roles", "--at", &at, &format!("--every={wrong}")]);
         }
     }
 }
