@@ -41,8 +41,8 @@ pub(crate) struct Args {
     /// How long to wait between requests, such as 250ms.
     #[arg(long, value_name = "TIME", conflicts_with = "at", value_parser = duration)]
     every: Option<Duration>,
-    /// Ask at the times in a file (- for standard input) instead of now: a line for each request,
-    /// milliseconds, which a key and a cost may follow. Nothing waits.
+    /// Take the times of requests from a file (- for standard input): one request a line, its time
+    /// in milliseconds, then optionally a key and a cost. Nothing waits.
     #[arg(long, value_name = "FILE")]
     at: Option<String>,
     /// Exit with this code if a request was denied; a wrong command line exits with 2, any other

@@ -90,7 +90,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
 
-    /// How long a body may stand still, in either direction [default: the profile's, or 60s]
+    /// How long a body may make no progress, in either direction [default: the profile's, or 60s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     idle: Option<Duration>,
 
@@ -98,8 +98,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT/TIME", default_value = "10000/10m")]
     invalid: String,
 
-    /// Keep the count of invalid requests over a restart (with --store memory); an unusable file is
-    /// set aside
+    /// Keep the count of invalid requests across restarts (with --store memory); an unusable file
+    /// is set aside
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
@@ -120,7 +120,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1_024)]
     tunnels_max: usize,
 
-    /// How long a WebSocket may stand still
+    /// How long a WebSocket may be idle
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     tunnel_idle: Duration,
 

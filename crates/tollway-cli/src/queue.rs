@@ -51,7 +51,7 @@ enum Command {
     Enqueue(EnqueueArgs),
     /// Show progress, rate and expected end until the queue is empty
     Watch(watch::Args),
-    /// Put one dead letter, or all, back into their groups
+    /// Try one dead letter again, or all of them
     Retry {
         /// The queue
         queue: QueueName,
@@ -87,7 +87,7 @@ enum Command {
         #[arg(long, value_name = "TIME", value_parser = duration)]
         timeout: Option<Duration>,
     },
-    /// Let a job that waits start at another time
+    /// Change when a waiting job starts
     Reschedule {
         /// The queue
         queue: QueueName,
@@ -110,9 +110,9 @@ enum Command {
     },
     /// Show the limits of a queue, or change them, or those of one group
     Limits(look::LimitsArgs),
-    /// List recurring jobs, or make, replace or end one
+    /// List recurring jobs, or create, replace or end one
     Recurring(look::RecurringArgs),
-    /// Cancel every job of a group, or of the whole queue, that waits or is delayed
+    /// Cancel all waiting and delayed jobs of a group, or of the whole queue
     Purge {
         /// The queue
         queue: QueueName,

@@ -24,37 +24,37 @@ pub(super) struct LimitFlags {
     /// Units that an idle key may take at once; overrides the burst of --quota.
     #[arg(long)]
     burst: Option<u64>,
-    /// Of a sliding window: how many parts the period is counted in; exact without.
+    /// Sliding window: the number of parts that the period is counted in; exact if left out.
     #[arg(long)]
     buckets: Option<u64>,
-    /// Of a fixed window: where it begins, epoch or first-request.
+    /// Fixed window: where it begins, epoch or first-request.
     #[arg(long)]
     anchor: Option<String>,
-    /// Of a leaky bucket: the units it holds.
+    /// Leaky bucket: the units that it holds.
     #[arg(long)]
     size: Option<u64>,
-    /// Of a leaky bucket: the units that leave with each drip [default: 1].
+    /// Leaky bucket: the units that leave with each drip [default: 1].
     #[arg(long)]
     drip_size: Option<u64>,
-    /// Of a leaky bucket: the time between drips, such as 1s.
+    /// Leaky bucket: the time between drips, such as 1s.
     #[arg(long)]
     drip_interval: Option<String>,
-    /// Of concurrency: the units in flight at once.
+    /// Concurrency: the units that may be in flight at once.
     #[arg(long)]
     limit: Option<u64>,
-    /// Of concurrency: how long a unit is in flight at most.
+    /// Concurrency: the longest time that a unit is in flight.
     #[arg(long)]
     lease: Option<String>,
-    /// Of a legacy limit: calls per --duration.
+    /// Legacy limit: calls per --duration.
     #[arg(long)]
     max: Option<u64>,
-    /// Of a legacy limit: the time for --max.
+    /// Legacy limit: the time for --max.
     #[arg(long)]
     duration: Option<String>,
-    /// Of a legacy limit: the shortest time between two calls.
+    /// Legacy limit: the shortest time between two calls.
     #[arg(long)]
     min_interval: Option<String>,
-    /// Of a leaky bucket or a legacy limit: above 1 stricter, below 1 laxer.
+    /// Leaky bucket or legacy limit: stricter above 1, laxer below 1.
     #[arg(long)]
     factor: Option<String>,
 }

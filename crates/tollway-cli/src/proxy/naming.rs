@@ -16,7 +16,7 @@ pub(super) struct Keys {
     #[arg(long, value_enum, value_name = "NAMING", default_value_t)]
     naming: NamingArg,
 
-    /// What keys in the store begin with, as the other clients of this credential have it (without
+    /// The prefix of keys in the store, the same as that of the credential's other clients (without
     /// the colon); all requests through this proxy then share one set of budgets. In a cluster it
     /// needs a hash tag, such as {bot1} [default: nothing with --naming spectacles, otherwise a
     /// hash of each credential]

@@ -64,7 +64,7 @@ pub(super) struct Args {
     /// How long a group waits after exit code 75 without header fields
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     wait: Duration,
-    /// How long programs may go on after the worker was told to stop
+    /// How long programs may continue after the worker has been asked to stop
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     grace: Duration,
     /// Stop when no job is waiting, delayed or running
