@@ -298,6 +298,7 @@ impl Documents {
                 let ticket = known.or_else(|| self.budgets.adopt(claim, left, false, now));
                 if let Some(ticket) = ticket {
                     self.budgets.observe(ticket, observation, *at);
+                    self.count_old_clients(left, now);
                 }
             }
             (End::Abandoned, Some(ticket)) => self.budgets.abandon(ticket, now),
