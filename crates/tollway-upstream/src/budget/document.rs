@@ -419,8 +419,8 @@ impl Budgets {
             part: meter.part,
             limit: Some(meter.limit),
             remaining: Some(meter.available(now)),
-            reset_after: Some(match meter.resets_at(now) {
-                Some(resets) => resets.since(now),
+            reset_after: Some(match meter.all_back_at(now) {
+                Some(back) => back.since(now),
                 None => Duration::from_nanos(meter.window_ns),
             }),
             told_after: true,
@@ -450,5 +450,38 @@ impl Budgets {
 
     fn occupied(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.table.slots() as u32).filter(|slot| self.table.get(*slot).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Granted;
+
+    /// A store that goes away in the middle of a burst has seen the first answers only.
+    #[test]
+    fn what_is_told_of_a_sliding_limit_counts_what_is_under_way() {
+        let text = "name = 'a'\n[[dimensions]]\nname = 'requests'\nwindow = 'sliding'\n\
+            remaining = 'r'\n";
+        let profile = Arc::new(Profile::parse(text).expect("a valid profile"));
+        let mut budgets = Budgets::new(Arc::clone(&profile), Settings::default());
+        let (claim, now) = (Claim::new(profile.route("GET", "/a")), Timestamp::from_millis(1_000));
+        let Ok(Granted::Now(first)) = budgets.claim(&claim, now) else { panic!("it is a probe") };
+        let reading = |remaining, after_ms| Reading {
+            limit: Some(20),
+            remaining: Some(remaining),
+            reset_after: Some(Duration::from_millis(after_ms)),
+            told_after: true,
+            ..Reading::default()
+        };
+        let readings = vec![reading(19, 250)];
+        let observation = Observation { readings, ..Observation::default() };
+        budgets.observe(first, &observation, now);
+        for _ in 0..19 {
+            assert!(matches!(budgets.claim(&claim, now), Ok(Granted::Now(_))));
+        }
+        let told = budgets.told(&claim.route, now).expect("the limit is known").readings[0].clone();
+        assert_eq!(told.remaining, Some(0));
+        assert_eq!(told.reset_after, Some(Duration::from_secs(5)), "a quarter of a second each");
     }
 }
