@@ -329,6 +329,15 @@ impl Budgets {
         self.flights.get(&ticket.0).map_or(Timestamp::MIN, |flight| flight.at)
     }
 
+    /// The process that sent a request is gone, and its connections with it: what the upstream has
+    /// not counted within `linger` after it left it never will.
+    pub(crate) fn bury(&mut self, ticket: Ticket, now: Timestamp) {
+        let linger = self.left_at(ticket).after(self.settings.linger).since(now);
+        self.forget_flight(ticket, now, |meter, sent, settings| {
+            meter.miss(sent, linger, settings.lease, now);
+        });
+    }
+
     /// What a bucket's first limit is to say to clients that know one number only.
     pub(crate) fn counter(&self, name: &str, now: Timestamp) -> CounterView {
         let mut view = CounterView::default();
@@ -457,6 +466,37 @@ impl Budgets {
 mod tests {
     use super::*;
     use crate::budget::Granted;
+
+    /// It is believed to be alive for 2.4 seconds, which is longer than `linger`.
+    #[test]
+    fn what_the_dead_have_sent_is_waited_for_until_its_window_ends_and_no_longer() {
+        let text = "name = 'a'\n[[dimensions]]\nname = 'requests'\nwindow = 'fixed'\n\
+            remaining = 'r'\n";
+        let profile = Arc::new(Profile::parse(text).expect("a valid profile"));
+        let mut budgets = Budgets::new(Arc::clone(&profile), Settings::default());
+        let claim = Claim::new(profile.route("GET", "/a"));
+        let at = |ms| Timestamp::from_millis(ms);
+        let Ok(Granted::Now(first)) = budgets.claim(&claim, at(1_000)) else { panic!("a probe") };
+        let reading = Reading {
+            limit: Some(3),
+            remaining: Some(2),
+            reset_after: Some(Duration::from_secs(1)),
+            told_after: true,
+            ..Reading::default()
+        };
+        let observation = Observation { readings: vec![reading], ..Observation::default() };
+        budgets.observe(first, &observation, at(1_000));
+        // The next window is taken whole, by a process that dies.
+        let taken: Vec<Ticket> = (0..3)
+            .map(|_| match budgets.claim(&claim, at(2_100)) {
+                Ok(Granted::Now(ticket)) => ticket,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        taken.into_iter().for_each(|ticket| budgets.bury(ticket, at(4_800)));
+        let Ok(Granted::Later(_)) = budgets.claim(&claim, at(4_800)) else { panic!("not yet") };
+        assert!(budgets.next(at(5_801)).is_some(), "one window later");
+    }
 
     /// A store that goes away in the middle of a burst has seen the first answers only.
     #[test]

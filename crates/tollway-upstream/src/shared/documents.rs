@@ -263,7 +263,7 @@ impl Documents {
                     let owner = Owner { process: *process, number };
                     match self.remove(owner, false) {
                         Some(Standing::Waits(waiter)) => self.budgets.leave(waiter, now),
-                        Some(Standing::Flies(ticket)) => self.budgets.abandon(ticket, now),
+                        Some(Standing::Flies(ticket)) => self.budgets.bury(ticket, now),
                         None => {}
                     }
                 }
