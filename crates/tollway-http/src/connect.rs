@@ -62,6 +62,14 @@ pub fn was_not_sent(error: &Error) -> bool {
     error.is_connect() || cause.is_some_and(hyper::Error::is_canceled)
 }
 
+/// Why there was no connection: the last of the error's causes, which names what the system or TLS
+/// said.
+pub fn reason_of(error: &Error) -> String {
+    let error: &dyn std::error::Error = error;
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.last().unwrap_or(error).to_string()
+}
+
 /// A pool of connections.
 ///
 /// # Errors

@@ -54,6 +54,7 @@ const CAUSES = {
   "credential-spent": "a limit of the credential is spent",
   "credential-probe": "an answer is awaited that tells what the credential has left",
   "credential-blocked": "the credential was refused",
+  "slot": "the next slot has not come",
   "concurrency": "as many are under way as the upstream serves at once",
   "local-share": "the store is gone: this proxy keeps to its part",
   "turn": "it goes next",

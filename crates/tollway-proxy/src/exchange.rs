@@ -19,7 +19,7 @@ use crate::guard::Suspect;
 use crate::refusal::Cause;
 use crate::upload::LentBody;
 use crate::usage::UsageBody;
-use tollway_http::connect::was_not_sent;
+use tollway_http::connect::{reason_of, was_not_sent};
 use tollway_upstream::budget::{Correction, Permit};
 use tollway_upstream::message;
 use tollway_upstream::profile::{Observation, Usage};
@@ -109,7 +109,7 @@ impl ForwardedRequest {
                     // One that was kept and closed meanwhile says nothing about the upstream.
                     if error.is_connect() {
                         self.state.reachability.failed();
-                        self.state.events.upstream_failed("no connection");
+                        self.state.events.upstream_failed(&reason_of(&error));
                     }
                     return Err(Cause::NoConnection);
                 }

@@ -108,6 +108,7 @@ pub struct Profile {
     global: Option<GlobalLimit>,
     concurrency: Option<u32>,
     first_burst: u32,
+    opens_up_to: u32,
     bucket: Option<dimension::FieldName>,
     dimensions: Vec<Dimension>,
     retry: signal::Retry,
@@ -202,6 +203,13 @@ impl Profile {
     #[must_use]
     pub fn first_burst(&self) -> u32 {
         self.first_burst
+    }
+
+    /// Requests of one route or lane that may be in flight at once where nothing tells its limit,
+    /// until a refusal has.
+    #[must_use]
+    pub fn opens_up_to(&self) -> u32 {
+        self.opens_up_to
     }
 
     /// What is counted.

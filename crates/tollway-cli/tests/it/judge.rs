@@ -117,12 +117,25 @@ impl Record {
         Duration::from_secs_f64(pairs.fold(0.0, f64::max))
     }
 
-    /// Refusals that came although one had been answered before: nobody had to send them. What was
-    /// on its way within a quarter of a second of that answer is excused.
+    /// Refusals that came although one of the same route had been answered before: nobody had to
+    /// send them. What was on its way within a quarter of a second of that answer is excused.
     fn refused_knowingly(&self) -> usize {
+        let mut first: BTreeMap<&str, f64> = BTreeMap::new();
         let refused = || self.0.iter().filter(|call| call.refused.is_some());
-        let first = refused().filter_map(|call| call.answered).fold(f64::INFINITY, f64::min);
-        refused().filter(|call| call.at > first + 0.25).count()
+        for call in refused() {
+            let at = first.entry(&call.route).or_insert(f64::INFINITY);
+            *at = call.answered.map_or(*at, |answered| at.min(answered));
+        }
+        refused().filter(|call| call.at > first[&*call.route] + 0.25).count()
+    }
+
+    /// The most refusals that any route had.
+    fn refused_most(&self) -> usize {
+        let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
+        for call in self.0.iter().filter(|call| call.refused.is_some()) {
+            *refused.entry(&call.route).or_default() += 1;
+        }
+        refused.into_values().max().unwrap_or(0)
     }
 
     /// The calls of the routes that were refused, a few seconds around each refusal.
@@ -142,7 +155,8 @@ impl Record {
     fn figures(&self) -> Value {
         json!({
             "calls": self.0.len(), "served": self.served(), "refused": self.refused(),
-            "refused knowingly": self.refused_knowingly(), "seconds": self.span().as_secs_f64(),
+            "refused knowingly": self.refused_knowingly(),
+            "of one route at most": self.refused_most(), "seconds": self.span().as_secs_f64(),
             "longest gap": self.longest_gap().as_secs_f64(),
         })
     }

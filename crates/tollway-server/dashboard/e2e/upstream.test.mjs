@@ -59,6 +59,22 @@ test("buckets show what remains and who waits, page by page, and do nothing else
   assert.deepEqual(complaints, []);
 });
 
+test("refusals, the last changes and the upstream's state are those of the proxy's own page", async () => {
+  const { page, complaints } = await open(browser, service, { hash: "#upstream" });
+  await hasText(page, "#proxy-facts", `up${upstream.fake.url}`);
+  await hasText(page, "#proxy-facts", "Profilediscord");
+  await hasText(page, "#proxy-facts", "Storein memory");
+  await hasText(page, "#proxy-changes", "bucket learned");
+  await hasText(page, "#proxy-changes", "5 requests in");
+  const refused = await fetch(`http://${upstream.listen}/api/v10/channels/1/messages`,
+    { headers: { authorization: "Bot secret", "x-tollway-deadline": "0" } });
+  assert.equal(refused.status, 429);
+  await hasText(page, "#proxy-facts", "deadline 1");
+  assert.equal(await page.evaluate(() => window.owned), undefined);
+  assert.ok(!(await page.locator("main").textContent()).includes("secret"), "credentials are not shown");
+  assert.deepEqual(complaints, []);
+});
+
 test("a proxy that is gone is said, and its return is noticed", async () => {
   const { page } = await open(browser, service, { hash: "#upstream" });
   await page.locator("#bucket-list tbody tr").first().waitFor();

@@ -1,8 +1,10 @@
-// Upstream buckets: what a proxy of this project believes that others still allow, and who waits.
+// Upstream buckets: what a proxy of this project believes that others still allow, and who waits;
+// and what the proxy says of itself.
 
 import { ApiError, call, type Tick } from "./api";
 import { h, replace, table, type Child } from "./dom";
 import { count, duration, visible } from "./format";
+import { ProxyState, type ProxyStatus } from "./proxystate";
 import { CursorPager, Notice, type View } from "./view";
 
 interface Dimension { name: string; limit: number | null; remaining: number | null; resets_in: number | null }
@@ -30,6 +32,7 @@ export class Upstream implements View {
   readonly element = h("section", { "aria-labelledby": "upstream-title" });
   readonly #notice = new Notice();
   readonly #list = h("div", { id: "bucket-list" });
+  readonly #state = new ProxyState();
   readonly #pager = new CursorPager(50, () => void this.#load());
   #asked = 0;
   /** There is no proxy to ask. One that does not answer is asked again. */
@@ -38,7 +41,7 @@ export class Upstream implements View {
   constructor() {
     this.#pager.element.hidden = true;
     replace(this.element, h("div", { class: "card" },
-      h("div", { class: "bar" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#pager.element), this.#notice.element, this.#list));
+      h("div", { class: "bar" }, h("h2", { id: "upstream-title" }, "Upstream buckets"), this.#pager.element), this.#notice.element, this.#list), this.#state.element);
   }
 
   show(): void {
@@ -58,7 +61,9 @@ export class Upstream implements View {
 
   async #load(): Promise<void> {
     try {
-      const page = await call<Page>(`/dashboard/upstream?${this.#pager.query}`);
+      const [page, status] = await Promise.all([
+        call<Page>(`/dashboard/upstream?${this.#pager.query}`), call<ProxyStatus>("/dashboard/upstream/status")]);
+      this.#state.showing(status);
       this.#notice.tell("");
       this.#pager.element.hidden = false;
       this.#pager.showing(page.next, page.buckets.length);
@@ -74,6 +79,7 @@ export class Upstream implements View {
       ], page.buckets, "No bucket yet."));
     } catch (error) {
       replace(this.#list);
+      this.#state.hide();
       this.#pager.element.hidden = true;
       this.#pager.restart();
       this.#isAbsent = error instanceof ApiError && error.status === 404;
@@ -99,6 +105,7 @@ const CAUSES: Record<string, string> = {
   "credential-spent": "credential's limit spent",
   "credential-probe": "credential: an answer is awaited",
   "credential-blocked": "credential refused",
+  "slot": "the next slot has not come",
   "concurrency": "as many under way as are served at once",
   "local-share": "without the store",
   "turn": "goes next",

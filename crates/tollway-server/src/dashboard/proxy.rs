@@ -1,7 +1,7 @@
-//! The upstream buckets of a proxy, fetched from its administration port.
+//! The upstream buckets and the state of a proxy, fetched from its administration port.
 //!
 //! The page may only ask its own origin, so the service asks for it: one address, given by the
-//! operator, one path, a bound on time and on bytes.
+//! operator, two paths, a bound on time and on bytes.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,9 +44,19 @@ impl fmt::Debug for ProxyAdmin {
 
 /// `GET /dashboard/upstream`: what the proxy says of its buckets, its paging passed on.
 pub(crate) async fn buckets(call: Call<'_>) -> Result<(), Trouble> {
-    let proxy = call.service().dashboard.proxy.as_ref().ok_or(Trouble::NotFound)?;
     let query = call.request.query.map_or(String::new(), |query| format!("?{query}"));
-    match timeout(PATIENCE, fetch(proxy, &format!("/admin/buckets{query}"))).await {
+    pass_on(call, &format!("/admin/buckets{query}")).await
+}
+
+/// `GET /dashboard/upstream/status`: refusals, the last changes, and whether upstream and store
+/// answer the proxy.
+pub(crate) async fn status(call: Call<'_>) -> Result<(), Trouble> {
+    pass_on(call, "/admin/status").await
+}
+
+async fn pass_on(call: Call<'_>, target: &str) -> Result<(), Trouble> {
+    let proxy = call.service().dashboard.proxy.as_ref().ok_or(Trouble::NotFound)?;
+    match timeout(PATIENCE, fetch(proxy, target)).await {
         Ok(Ok(answer)) => reply(call, &answer),
         // Why is the operator's business and in the log; the page says that it is gone.
         Ok(Err(error)) => {

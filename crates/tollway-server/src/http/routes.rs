@@ -155,6 +155,7 @@ routes! { call:
     QueuePast   "GET"  "/dashboard/queue", READ => dashboard::queue(call);
     Policies    "GET"  "/dashboard/policies", READ => policies::list(call);
     Upstream    "GET"  "/dashboard/upstream", READ => proxy::buckets(call).await;
+    ProxyState  "GET"  "/dashboard/upstream/status", READ => proxy::status(call).await;
     Key         "POST" "/dashboard/key", READ => keys::look_up(call).await;
     ResetKey    "POST" "/dashboard/reset", ADMIN => changes::reset(call).await;
     Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call);

@@ -257,5 +257,7 @@ fn lists_are_paged_and_bounded_by_the_service() {
         assert_eq!(http.get(&format!("/dashboard/policies?{wrong}")).status, 400, "{wrong}");
     }
     assert_eq!(http.get("/dashboard/history?policy=p999").status, 404);
-    assert_eq!(http.get("/dashboard/upstream").status, 404, "no proxy is configured");
+    for path in ["/dashboard/upstream", "/dashboard/upstream/status"] {
+        assert_eq!(http.get(path).status, 404, "no proxy is configured");
+    }
 }

@@ -32,8 +32,12 @@ fn had(log: &Log, paced: usize, strangers: usize, from: u64, to: u64) -> (f64, f
 
 /// At least a twentieth of an equal share, at most so many refused, and tickets again afterwards.
 fn does_not_starve(paced: usize, strangers: usize, strategy: &str, refused_most: f64) {
+    keeps_its_floor(Kind::Ticket, paced, strangers, strategy, refused_most);
+}
+
+fn keeps_its_floor(kind: Kind, paced: usize, strangers: usize, strategy: &str, refused_most: f64) {
     for seed in HELD_OUT.take(5) {
-        let log = Log::of(&day(paced, strangers, strategy), Kind::Ticket, seed);
+        let log = Log::of(&day(paced, strangers, strategy), kind, seed);
         let (share, refused) = had(&log, paced, strangers, 3, 12);
         let told = format!("{paced} beside {strangers} {strategy}, seed {seed}: {share} {refused}");
         assert!(share >= 0.05 && refused <= refused_most, "{told}");
@@ -49,6 +53,15 @@ fn exponential_backoff_leaves_a_pacing_client_its_floor() {
     for paced in [1, 5, 12] {
         does_not_starve(paced, 1, "backoff", 0.5);
     }
+}
+
+/// The proxy keeps requests back after a refusal, besides what the pacer does.
+#[test]
+fn proxies_that_pace_have_the_same_floor() {
+    for paced in [1, 5] {
+        keeps_its_floor(Kind::Proxied, paced, 1, "backoff", 0.5);
+    }
+    keeps_its_floor(Kind::Proxied, 1, 1, "cubic", 0.35);
 }
 
 #[test]

@@ -329,6 +329,15 @@ impl Budgets {
         self.flights.get(&ticket.0).map_or(Timestamp::MIN, |flight| flight.at)
     }
 
+    /// The process that sent a request is gone, and its connections with it: what the upstream has
+    /// not counted within `linger` after it left it never will.
+    pub(crate) fn bury(&mut self, ticket: Ticket, now: Timestamp) {
+        let linger = self.left_at(ticket).after(self.settings.linger).since(now);
+        self.forget_flight(ticket, now, |meter, sent, settings| {
+            meter.miss(sent, linger, settings.lease, now);
+        });
+    }
+
     /// What a bucket's first limit is to say to clients that know one number only.
     pub(crate) fn counter(&self, name: &str, now: Timestamp) -> CounterView {
         let mut view = CounterView::default();
@@ -419,8 +428,8 @@ impl Budgets {
             part: meter.part,
             limit: Some(meter.limit),
             remaining: Some(meter.available(now)),
-            reset_after: Some(match meter.resets_at(now) {
-                Some(resets) => resets.since(now),
+            reset_after: Some(match meter.all_back_at(now) {
+                Some(back) => back.since(now),
                 None => Duration::from_nanos(meter.window_ns),
             }),
             told_after: true,
@@ -450,5 +459,69 @@ impl Budgets {
 
     fn occupied(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.table.slots() as u32).filter(|slot| self.table.get(*slot).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Granted;
+
+    /// It is believed to be alive for 2.4 seconds, which is longer than `linger`.
+    #[test]
+    fn what_the_dead_have_sent_is_waited_for_until_its_window_ends_and_no_longer() {
+        let text = "name = 'a'\n[[dimensions]]\nname = 'requests'\nwindow = 'fixed'\n\
+            remaining = 'r'\n";
+        let profile = Arc::new(Profile::parse(text).expect("a valid profile"));
+        let mut budgets = Budgets::new(Arc::clone(&profile), Settings::default());
+        let claim = Claim::new(profile.route("GET", "/a"));
+        let at = |ms| Timestamp::from_millis(ms);
+        let Ok(Granted::Now(first)) = budgets.claim(&claim, at(1_000)) else { panic!("a probe") };
+        let reading = Reading {
+            limit: Some(3),
+            remaining: Some(2),
+            reset_after: Some(Duration::from_secs(1)),
+            told_after: true,
+            ..Reading::default()
+        };
+        let observation = Observation { readings: vec![reading], ..Observation::default() };
+        budgets.observe(first, &observation, at(1_000));
+        // The next window is taken whole, by a process that dies.
+        let taken: Vec<Ticket> = (0..3)
+            .map(|_| match budgets.claim(&claim, at(2_100)) {
+                Ok(Granted::Now(ticket)) => ticket,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        taken.into_iter().for_each(|ticket| budgets.bury(ticket, at(4_800)));
+        let Ok(Granted::Later(_)) = budgets.claim(&claim, at(4_800)) else { panic!("not yet") };
+        assert!(budgets.next(at(5_801)).is_some(), "one window later");
+    }
+
+    /// A store that goes away in the middle of a burst has seen the first answers only.
+    #[test]
+    fn what_is_told_of_a_sliding_limit_counts_what_is_under_way() {
+        let text = "name = 'a'\n[[dimensions]]\nname = 'requests'\nwindow = 'sliding'\n\
+            remaining = 'r'\n";
+        let profile = Arc::new(Profile::parse(text).expect("a valid profile"));
+        let mut budgets = Budgets::new(Arc::clone(&profile), Settings::default());
+        let (claim, now) = (Claim::new(profile.route("GET", "/a")), Timestamp::from_millis(1_000));
+        let Ok(Granted::Now(first)) = budgets.claim(&claim, now) else { panic!("it is a probe") };
+        let reading = |remaining, after_ms| Reading {
+            limit: Some(20),
+            remaining: Some(remaining),
+            reset_after: Some(Duration::from_millis(after_ms)),
+            told_after: true,
+            ..Reading::default()
+        };
+        let readings = vec![reading(19, 250)];
+        let observation = Observation { readings, ..Observation::default() };
+        budgets.observe(first, &observation, now);
+        for _ in 0..19 {
+            assert!(matches!(budgets.claim(&claim, now), Ok(Granted::Now(_))));
+        }
+        let told = budgets.told(&claim.route, now).expect("the limit is known").readings[0].clone();
+        assert_eq!(told.remaining, Some(0));
+        assert_eq!(told.reset_after, Some(Duration::from_secs(5)), "a quarter of a second each");
     }
 }

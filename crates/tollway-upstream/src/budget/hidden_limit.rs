@@ -54,8 +54,6 @@ const WAIT_MIN: Duration = Duration::from_millis(50);
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
-/// Requests in flight at which opening up ends.
-const OPEN_MAX: u32 = 256;
 
 /// A refusal, until a request that left after its wait is accepted.
 #[derive(Clone, Copy, Debug)]
@@ -221,11 +219,12 @@ impl HiddenLimit {
         }
     }
 
-    /// A request that left at `left` was accepted.
-    pub(super) fn accept(&mut self, id: u64, left: Timestamp, now: Timestamp) {
+    /// A request that left at `left` was accepted. Until the belief is seen to hold at most `most`
+    /// are in flight: that many are refused at once if they are too many.
+    pub(super) fn accept(&mut self, id: u64, left: Timestamp, most: u32, now: Timestamp) {
         self.touched = now;
         self.accepted.add(now, self.kept_ns());
-        self.open = self.open.saturating_add(1).min(OPEN_MAX);
+        self.open = self.open.saturating_add(1).min(most.max(1));
         if let Some(refusal) = self.refusal {
             if left >= self.blocked_until {
                 self.refusal = None;

@@ -236,10 +236,10 @@ impl Budgets {
         if let Some(refused) = bucket.refusal.as_deref_mut() {
             refused.in_a_row = 0;
         }
-        let is_silent = bucket.is_silent();
+        let (is_silent, most) = (bucket.is_silent(), self.profile.opens_up_to());
         let sub_limit = bucket.busy.as_mut().and_then(|it| it.sub_limits.get_mut(flight.sub_limit));
-        if let Some(sub_limit) = sub_limit {
-            sub_limit.accept(ticket.0, flight.at, is_silent, now);
+        if let Some(sub_limit) = sub_limit.filter(|it| is_silent || it.is_watched()) {
+            sub_limit.accept(ticket.0, flight.at, most, now);
         }
     }
 

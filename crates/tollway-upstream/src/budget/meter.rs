@@ -234,6 +234,20 @@ impl Meter {
         }
     }
 
+    /// The same with what is under way counted as taken now: its answers are still to come.
+    #[cfg(feature = "redis")]
+    pub(super) fn all_back_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let told = self.resets_at(now)?;
+        let used = |witness: &Witness| self.limit.saturating_sub(witness.remaining);
+        // The more a reset is about, the less its rounding matters.
+        let witness = self.live(now).max_by_key(|witness| used(witness));
+        let Some(witness) = witness.filter(|_| self.kind.is_sliding()) else { return Some(told) };
+        let unit_ns = (witness.resets_ns - witness.at_ns).div_ceil(used(witness).max(1));
+        let taken = self.limit.saturating_sub(self.available(now));
+        let back = now.after(Duration::from_nanos(unit_ns.saturating_mul(taken)));
+        Some(told.max(back))
+    }
+
     /// When `units` could have gone one after the other, if nobody else takes any; an estimate.
     pub(super) fn estimate(&self, units: u64, now: Timestamp) -> Duration {
         let Some(short) = units.checked_sub(self.available(now)).filter(|short| *short > 0) else {

@@ -15,6 +15,9 @@ use super::hidden_limit::{HiddenLimit, Refused};
 use super::meter::When;
 use crate::fair_queue::FairQueue;
 
+/// Requests in flight that a sub-limit which the profile names may refuse at once.
+const NAMED_OPENS_UP_TO: u32 = 2;
+
 /// A sub-limit of a bucket.
 #[derive(Debug, Default)]
 pub(super) struct SubLimit {
@@ -39,7 +42,7 @@ impl SubLimit {
     /// When its next request may go, as far as the sub-limit is concerned; `is_silent` says that
     /// the upstream announces no limit of the bucket.
     pub(super) fn ready(&self, is_silent: bool, now: Timestamp) -> When {
-        match self.is_watched(is_silent) {
+        match is_silent || self.is_watched() {
             true => self.hidden.ready(self.in_flight, now),
             false => When::Now,
         }
@@ -47,7 +50,7 @@ impl SubLimit {
 
     /// A request leaves.
     pub(super) fn send(&mut self, id: u64, is_silent: bool, now: Timestamp) {
-        if self.is_watched(is_silent) {
+        if is_silent || self.is_watched() {
             self.hidden.sent(id, self.in_flight, now);
         }
         self.in_flight += 1;
@@ -57,10 +60,11 @@ impl SubLimit {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    pub(super) fn accept(&mut self, id: u64, left: Timestamp, is_silent: bool, now: Timestamp) {
-        if self.is_watched(is_silent) {
-            self.hidden.accept(id, left, now);
-        }
+    /// It was accepted; `most` may be in flight as long as nothing is known, and fewer where the
+    /// profile expects a limit.
+    pub(super) fn accept(&mut self, id: u64, left: Timestamp, most: u32, now: Timestamp) {
+        let most = if self.is_named { most.min(NAMED_OPENS_UP_TO) } else { most };
+        self.hidden.accept(id, left, most, now);
     }
 
     /// It was refused; how long to wait.
@@ -108,7 +112,8 @@ impl SubLimit {
         self.queue.is_empty() && self.in_flight == 0 && self.hidden.can_be_forgotten(now)
     }
 
-    fn is_watched(&self, is_silent: bool) -> bool {
-        is_silent || self.is_named || self.hidden.was_refused()
+    /// Whether there is, or may be, a limit besides the one that the upstream announces.
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_named || self.hidden.was_refused()
     }
 }

@@ -31,6 +31,7 @@ pub(super) fn build(text: &str) -> Result<Profile> {
         global: file.global,
         concurrency: file.concurrency,
         first_burst: file.first_burst,
+        opens_up_to: file.opens_up_to,
         bucket: file.bucket,
         retry: file.retry,
         signals: file.signals,

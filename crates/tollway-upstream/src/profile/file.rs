@@ -18,8 +18,8 @@ use super::signal::{Invalid, Retry, Signal};
 use super::usage::UsageField;
 use super::{GlobalLimit, ProfileError, Timeouts};
 
-/// More requests than this never go before an answer has told anything.
-const FIRST_BURST_MAX: u32 = 256;
+/// More requests than this are never in flight where no answer has told of a limit.
+const IN_FLIGHT_MAX: u32 = 256;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,8 +40,10 @@ pub(super) struct File {
     pub(super) rules: Vec<Rule>,
     pub(super) global: Option<GlobalLimit>,
     pub(super) concurrency: Option<u32>,
-    #[serde(default = "one", deserialize_with = "first_burst")]
+    #[serde(default = "one", deserialize_with = "in_flight")]
     pub(super) first_burst: u32,
+    #[serde(default = "in_flight_max", deserialize_with = "in_flight")]
+    pub(super) opens_up_to: u32,
     pub(super) bucket: Option<FieldName>,
     #[serde(default)]
     pub(super) dimensions: Vec<Dimension>,
@@ -161,13 +163,18 @@ fn one() -> u32 {
     1
 }
 
-/// Requests before the first answer: at least one, and not so many that nothing is learned.
-fn first_burst<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+fn in_flight_max() -> u32 {
+    IN_FLIGHT_MAX
+}
+
+/// Requests in flight while a limit is not known: at least one, and not so many that nothing is
+/// learned.
+fn in_flight<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     let count = u32::deserialize(from)?;
-    if (1..=FIRST_BURST_MAX).contains(&count) {
+    if (1..=IN_FLIGHT_MAX).contains(&count) {
         return Ok(count);
     }
-    Err(D::Error::custom(format!("{count} is not a number from 1 to {FIRST_BURST_MAX}")))
+    Err(D::Error::custom(format!("{count} is not a number from 1 to {IN_FLIGHT_MAX}")))
 }
 
 pub(super) fn quota<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {

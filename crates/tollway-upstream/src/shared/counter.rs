@@ -7,6 +7,9 @@
 //! After each transition the counter says what the documents say. What it says less before the
 //! next one was taken by old clients. What it says more, or not at all, is a wrong write, or the
 //! end of a window: it never makes us take more than the documents have, and is put right.
+//!
+//! Whoever learns of a window sooner knows of its end sooner, by the time for which answers travel.
+//! So old clients may open the next window while the documents still wait for the end of this one.
 
 use std::time::Duration;
 
@@ -14,13 +17,16 @@ use tollway_core::Timestamp;
 
 use crate::budget::encoding::encoded;
 
+/// What two believe of the end of one window differs by so much at most.
+pub(super) const ENDS_APART: Duration = Duration::from_millis(500);
+
 /// What the store says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// Requests left.
     pub left: Option<i64>,
-    /// Time until the counter is gone.
-    pub ends: Option<Duration>,
+    /// When the counter is gone, by the server's clock.
+    pub until: Option<Timestamp>,
     /// Requests per window.
     pub limit: Option<i64>,
 }
@@ -43,9 +49,9 @@ pub struct CounterCall {
 }
 
 impl Counter {
-    /// The same, from `now` on.
-    pub(super) fn mirror(&self, now: Timestamp) -> Mirror {
-        Mirror { left: self.left, until: self.ends.map(|ends| now.after(ends)), limit: self.limit }
+    pub(super) fn mirror(&self) -> Mirror {
+        let Self { left, until, limit } = *self;
+        Mirror { left, until, limit }
     }
 }
 
@@ -58,10 +64,24 @@ impl Mirror {
         }
     }
 
+    /// What is left of it beside what the store says now: nothing if that is of the next window,
+    /// which old clients have opened.
+    pub(super) fn beside(self, counter: &Counter, now: Timestamp) -> Self {
+        let known = self.at(now);
+        let Some(until) = known.until.filter(|_| counter.left.is_some()) else { return known };
+        let is_soon_over = until <= now.after(ENDS_APART);
+        // None ends later than this one but a counter that was made anew.
+        let is_anew = counter.until.is_none_or(|at| at > until.after(ENDS_APART));
+        match is_soon_over && is_anew {
+            true => Self { left: None, until: None, limit: known.limit },
+            false => known,
+        }
+    }
+
     /// Whether the store says something else now.
     pub(super) fn differs(self, counter: &Counter, now: Timestamp) -> bool {
         let known = self.at(now);
-        (known.left, known.until.is_some()) != (counter.left, counter.ends.is_some())
+        (known.left, known.until.is_some()) != (counter.left, counter.until.is_some())
             || (self.limit != counter.limit && counter.limit.is_some())
     }
 }

@@ -263,7 +263,7 @@ impl Documents {
                     let owner = Owner { process: *process, number };
                     match self.remove(owner, false) {
                         Some(Standing::Waits(waiter)) => self.budgets.leave(waiter, now),
-                        Some(Standing::Flies(ticket)) => self.budgets.abandon(ticket, now),
+                        Some(Standing::Flies(ticket)) => self.budgets.bury(ticket, now),
                         None => {}
                     }
                 }
@@ -298,6 +298,7 @@ impl Documents {
                 let ticket = known.or_else(|| self.budgets.adopt(claim, left, false, now));
                 if let Some(ticket) = ticket {
                     self.budgets.observe(ticket, observation, *at);
+                    self.count_old_clients(left, now);
                 }
             }
             (End::Abandoned, Some(ticket)) => self.budgets.abandon(ticket, now),

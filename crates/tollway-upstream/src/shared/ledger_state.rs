@@ -9,6 +9,7 @@ use redis::{FromRedisValue as _, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tollway_core::Timestamp;
 use tollway_redis::connection::{Client, Failure};
 
 use super::claim_queue::ClaimResult;
@@ -319,7 +320,9 @@ fn read_reply(value: &Value) -> Option<(u64, Reply)> {
         blocked: millis(*blocked_ms),
         counter: Counter {
             left: whole(counter),
-            ends: (*ends_ms >= 0).then(|| millis(*ends_ms)),
+            // From when the script ran: a reply that is slow makes no window longer.
+            until: (*ends_ms >= 0)
+                .then(|| Timestamp::from_millis(server_us / 1_000).after(millis(*ends_ms))),
             limit: whole(limit),
         },
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use super::counter::{Counter, CounterCall, Mirror};
+use super::counter::{Counter, CounterCall, ENDS_APART, Mirror};
 use super::documents::{Documents, Owner, Standing};
 use crate::budget::Claim;
 use crate::profile::{Costs, Observation, Reading, Route, RouteFields};
@@ -19,8 +19,12 @@ fn old_clients_route(bucket: &str) -> Route {
 }
 
 /// Whether a counter is about to be gone.
-fn is_ending(counter: &Counter) -> bool {
-    counter.ends.is_some_and(|ends| ends <= Duration::from_millis(2))
+fn is_ending(counter: &Counter, now: Timestamp) -> bool {
+    counter.until.is_some_and(|at| at <= now.after(Duration::from_millis(2)))
+}
+
+fn ends_soon(until: Option<Timestamp>, now: Timestamp) -> bool {
+    until.is_some_and(|at| at <= now.after(ENDS_APART))
 }
 
 impl Documents {
@@ -47,7 +51,11 @@ impl Documents {
             Mirror { limit: Some(unlimited), ..kept }
         } else {
             let (left, limit) = (said.left.map(whole), said.limit.map(whole));
-            Mirror { left, until: said.until, limit: limit.or(expected.limit) }
+            // Old clients that have opened the next window wait for its answers, not for the end of
+            // this one.
+            let is_over = self.awaits_old_client() && ends_soon(said.until, now);
+            let until = said.until.filter(|_| !is_over);
+            Mirror { left, until, limit: limit.or(expected.limit) }
         };
         self.mirror = wanted;
         CounterCall { expected, written: (wanted != expected).then_some(wanted) }
@@ -56,7 +64,7 @@ impl Documents {
     /// Learns from what old clients have written.
     pub(super) fn beside(&mut self, counter: &Counter, now: Timestamp) {
         let Some(bucket) = self.bucket.clone() else { return };
-        let known = self.mirror.at(now);
+        let known = self.mirror.beside(counter, now);
         if let Some(limit) = counter.limit {
             self.budgets.hint_limit(&bucket, limit, now);
         }
@@ -67,7 +75,7 @@ impl Documents {
         let taken = match (known.left, left) {
             (Some(known), Some(left)) => known - left,
             // In its last millisecond a key is there and not there.
-            (None, Some(left)) if self.mirror.left == Some(left) && is_ending(counter) => 0,
+            (None, Some(left)) if self.mirror.left == Some(left) && is_ending(counter, now) => 0,
             (None, Some(left)) => limit - left,
             // It had no end, and is gone: nobody knows what was taken of it before.
             (Some(known), None) if self.mirror.until.is_none() => known,
@@ -76,16 +84,18 @@ impl Documents {
         if let Ok(units @ 1..) = u32::try_from(taken)
             && !said.is_silent
         {
-            if said.until.is_some() {
+            // Units of the next window must not be forgotten with this one.
+            let is_of_next = known.until.is_none() && ends_soon(said.until, now);
+            if said.until.is_some() && !is_of_next {
                 self.budgets.take_unseen(&bucket, units, now);
             } else {
                 self.await_old_client(&bucket, units, now);
             }
         }
-        if let (Some(ends), Some(left), None) = (counter.ends, left, known.until) {
-            self.hear_of_window(limit, left, ends, now);
+        if let (Some(until), Some(left), None) = (counter.until, left, known.until) {
+            self.hear_of_window(&bucket, [limit, left], until.since(now), now);
         }
-        self.mirror = counter.mirror(now);
+        self.mirror = counter.mirror();
     }
 
     /// An old client's request is under way, and will tell of the window.
@@ -99,24 +109,54 @@ impl Documents {
         }
     }
 
-    /// The counter has got an end: an old client's answer has told of the window.
-    fn hear_of_window(&mut self, limit: i64, left: i64, ends: Duration, now: Timestamp) {
-        let ours = self.budgets.units_in_flight(self.terms.main_dimension());
+    /// The counter has got an end: an old client's answer has told of the window. Of which request
+    /// nobody knows, so the others may be on their way still, and an answer to ours may tell of more
+    /// than is left when they have arrived.
+    fn hear_of_window(
+        &mut self,
+        bucket: &str,
+        [limit, left]: [i64; 2],
+        ends: Duration,
+        now: Timestamp,
+    ) {
+        let dimension = self.terms.main_dimension();
+        let under_way = self.budgets.units_in_flight(dimension);
         let whole = |number: i64| u64::try_from(number).unwrap_or(0);
+        let reading = Reading {
+            dimension: dimension as u8,
+            limit: Some(whole(limit)),
+            remaining: Some(whole(left) + under_way),
+            reset_after: Some(ends),
+            told_after: true,
+            ..Reading::default()
+        };
+        let observation = Observation { readings: vec![reading], ..Observation::default() };
+        let mut theirs = 0;
         for (number, _) in self.of_process(OLD_CLIENTS) {
             let owner = Owner { process: OLD_CLIENTS, number };
             let Some(Standing::Flies(ticket)) = self.remove(owner, false) else { continue };
-            let units = self.budgets.cost_of(ticket, self.terms.main_dimension());
-            let reading = Reading {
-                dimension: self.terms.main_dimension() as u8,
-                limit: Some(whole(limit)),
-                remaining: Some(whole(left) + ours.saturating_sub(units)),
-                reset_after: Some(ends),
-                told_after: true,
-                ..Reading::default()
-            };
-            let observation = Observation { readings: vec![reading], ..Observation::default() };
+            theirs += self.budgets.cost_of(ticket, dimension);
             self.budgets.observe(ticket, &observation, now);
+        }
+        self.budgets.take_unseen(bucket, u32::try_from(theirs).unwrap_or(u32::MAX), now);
+    }
+
+    /// An answer to a request that left at `left` has told of the window. What old clients sent
+    /// before is counted in it, or was in the last one: nobody waits for more of them.
+    pub(super) fn count_old_clients(&mut self, left: Timestamp, now: Timestamp) {
+        let Some(bucket) = self.bucket.clone() else { return };
+        if self.budgets.counter(&bucket, now).until.is_none() {
+            return;
+        }
+        for (number, _) in self.of_process(OLD_CLIENTS) {
+            let owner = Owner { process: OLD_CLIENTS, number };
+            if self.left_at(owner) <= left
+                && let Some(Standing::Flies(ticket)) = self.remove(owner, false)
+            {
+                let units = self.budgets.cost_of(ticket, self.terms.main_dimension());
+                self.budgets.cancel(ticket, now);
+                self.budgets.take_unseen(&bucket, u32::try_from(units).unwrap_or(u32::MAX), now);
+            }
         }
     }
 

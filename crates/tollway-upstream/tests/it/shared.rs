@@ -23,6 +23,8 @@ mod meters;
 mod mixed;
 /// The order of service, with and without a store.
 mod priorities;
+/// Random histories of a fleet, beside one process with all the requests.
+mod random;
 /// The fleet of real Spectacles clients and ours.
 mod spectacles;
 /// Ledgers, raw keys and a truthful upstream, as the tests need them.

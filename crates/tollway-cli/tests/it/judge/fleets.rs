@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::future::{join_all, join3};
+use futures_util::future::{join, join_all, join3};
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tollway_testkit::servers::{Engine, Server};
+use tollway_testkit::servers::{Engine, Server, full};
 
-use super::{Bound, Judge, PATIENCE, source};
+use super::rules::engines;
+use super::{Bound, Judge, PATIENCE, pass, source};
 use crate::face::peers;
 
 /// What clients do, and against which limits.
@@ -63,6 +64,30 @@ impl Scene {
         (name, judge.record().await)
     }
 
+    /// Three proxies, whose store is killed for five seconds when a fifth is served.
+    async fn play_through_an_outage(&self, engine: Engine) {
+        let Some(place) = peers() else { return };
+        let mut options = self.limits.clone();
+        options["latency"] = json!([5, 100]);
+        let judge = Judge::start(self.api, &options);
+        let mut store = Server::start(engine, &[]);
+        let proxies: Vec<_> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
+        let share = self.calls / proxies.len();
+        let clients = proxies.iter().map(|proxy| self.client(&place, share, &proxy.url));
+        let outage = async {
+            judge.until_served(self.calls / 5).await;
+            store.kill();
+            pass(seconds(5.0)).await;
+            store.restart();
+        };
+        let (said, ()) = join(join_all(clients), outage).await;
+        let record = judge.record().await;
+        let (what, figures) = (self.what, record.figures());
+        println!("| {what}, {engine:?} killed for 5 s | {figures} | |");
+        assert!(said.iter().all(|said| said["served"] == share), "{what}: {said:?}");
+        assert!(record.refused_all() <= 2, "{what}: {figures}\n{}", record.around_refusals());
+    }
+
     /// Runs one client to its end; what it printed last.
     async fn client(&self, place: &Path, calls: usize, url: &str) -> Value {
         let mut command = if self.what.starts_with("octokit") {
@@ -91,40 +116,70 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-#[tokio::test]
-async fn anthropic_is_refused_nothing_by_token_buckets() {
+fn anthropic(calls: usize) -> Scene {
     let bound = Bound { least: seconds(5.5), rounding: seconds(1.0), refused: 0 };
     let wide = [100_000, 5];
     let limits = json!({"requests": [20, 5.0], "input-tokens": wide, "output-tokens": wide});
-    Scene { api: "anthropic", what: "anthropic.messages", calls: 42, limits, bound }.play().await;
+    Scene { api: "anthropic", what: "anthropic.messages", calls, limits, bound }
 }
 
-#[tokio::test]
-async fn openai_is_refused_nothing_by_token_buckets() {
+fn openai(calls: usize) -> Scene {
     let bound = Bound { least: seconds(7.0), rounding: seconds(0.5), refused: 0 };
     let limits = json!({"requests": [20, 5.0], "tokens": [100_000, 5]});
-    Scene { api: "openai", what: "openai.chat", calls: 48, limits, bound }.play().await;
+    Scene { api: "openai", what: "openai.chat", calls, limits, bound }
 }
 
-#[tokio::test]
-async fn github_is_refused_nothing_by_its_counted_window() {
+fn github(calls: usize) -> Scene {
     let bound = Bound { least: seconds(6.0), rounding: seconds(4.0), refused: 0 };
     let limits = json!({"core": [30, 2.5]});
-    Scene { api: "github", what: "octokit.repo", calls: 75, limits, bound }.play().await;
+    Scene { api: "github", what: "octokit.repo", calls, limits, bound }
 }
 
-#[tokio::test]
-async fn discord_is_refused_nothing_by_its_buckets() {
+fn discord(calls: usize) -> Scene {
     // Three processes of the library take a window more, through one proxy in memory just as well:
     // each has a limiter of its own, which waits before the proxy is asked.
     let bound = Bound { least: seconds(4.0), rounding: seconds(3.0), refused: 0 };
     let limits = json!({"send": [5, 2.0], "global": [50, 1.0]});
-    Scene { api: "discord", what: "discord.send", calls: 45, limits, bound }.play().await;
+    Scene { api: "discord", what: "discord.send", calls, limits, bound }
+}
+
+fn stripe(calls: usize) -> Scene {
+    let bound = Bound { least: seconds(3.0), rounding: seconds(0.4), refused: 0 };
+    let limits = json!({"global-rate": [100, 1.0], "endpoint-rate": [25, 1.0]});
+    Scene { api: "stripe", what: "stripe.customers", calls, limits, bound }
+}
+
+#[tokio::test]
+async fn anthropic_is_refused_nothing_by_token_buckets() {
+    anthropic(42).play().await;
+}
+
+#[tokio::test]
+async fn openai_is_refused_nothing_by_token_buckets() {
+    openai(48).play().await;
+}
+
+#[tokio::test]
+async fn github_is_refused_nothing_by_its_counted_window() {
+    github(75).play().await;
+}
+
+#[tokio::test]
+async fn discord_is_refused_nothing_by_its_buckets() {
+    discord(45).play().await;
 }
 
 #[tokio::test]
 async fn stripe_is_refused_nothing_by_its_documented_limits() {
-    let bound = Bound { least: seconds(3.0), rounding: seconds(0.4), refused: 0 };
-    let limits = json!({"global-rate": [100, 1.0], "endpoint-rate": [25, 1.0]});
-    Scene { api: "stripe", what: "stripe.customers", calls: 78, limits, bound }.play().await;
+    stripe(78).play().await;
+}
+
+/// So many calls that half of them are made when the store is back.
+#[tokio::test]
+async fn an_outage_of_the_store_costs_real_clients_two_refusals_at_most() {
+    let every = vec![openai(75), anthropic(75), github(180), discord(150), stripe(300)];
+    for engine in engines() {
+        let scenes = &every[..if full() { every.len() } else { 1 }];
+        join_all(scenes.iter().map(|scene| scene.play_through_an_outage(engine))).await;
+    }
 }

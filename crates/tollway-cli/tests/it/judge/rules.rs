@@ -85,9 +85,11 @@ pub(super) async fn through(
 async fn a_store_that_comes_back_brings_no_flood() {
     let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [5, 100]});
     let asked = || messages(if full() { 360 } else { 150 }, 3);
-    let killed = outage("discord", &limits, asked(), Outage::Killed);
-    let stopped = outage("discord", &limits, asked(), Outage::Stopped);
-    futures_util::future::join(killed, stopped).await;
+    for engine in engines() {
+        let killed = outage(engine, "discord", &limits, asked(), Outage::Killed);
+        let stopped = outage(engine, "discord", &limits, asked(), Outage::Stopped);
+        futures_util::future::join(killed, stopped).await;
+    }
 }
 
 /// The same with a limit that comes back bit by bit.
@@ -95,9 +97,16 @@ async fn a_store_that_comes_back_brings_no_flood() {
 async fn a_store_that_comes_back_brings_no_flood_to_sliding_limits() {
     let limits = json!({"requests": [20, 4.0], "tokens": [1_000_000, 5.0], "latency": [5, 100]});
     let asked = || chats(if full() { 240 } else { 120 });
-    let killed = outage("openai", &limits, asked(), Outage::Killed);
-    let stopped = outage("openai", &limits, asked(), Outage::Stopped);
-    futures_util::future::join(killed, stopped).await;
+    for engine in engines() {
+        let killed = outage(engine, "openai", &limits, asked(), Outage::Killed);
+        let stopped = outage(engine, "openai", &limits, asked(), Outage::Stopped);
+        futures_util::future::join(killed, stopped).await;
+    }
+}
+
+/// What takes long is tried on both engines at full size only.
+pub(super) fn engines() -> Vec<Engine> {
+    if full() { Engine::available() } else { vec![Engine::Redis] }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +116,15 @@ enum Outage {
 }
 
 /// Sends everything through three proxies whose store goes away when a fifth is served.
-async fn outage(api: &'static str, limits: &serde_json::Value, asked: Vec<Asked>, how: Outage) {
+async fn outage(
+    engine: Engine,
+    api: &'static str,
+    limits: &serde_json::Value,
+    asked: Vec<Asked>,
+    how: Outage,
+) {
     let judge = Judge::start(api, limits);
-    let mut store = Server::start(Engine::Redis, &[]);
+    let mut store = Server::start(engine, &[]);
     let proxies: Vec<Running> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
     let calls = asked.len();
     let sending = sending(&proxies, asked);
@@ -126,20 +141,23 @@ async fn outage(api: &'static str, limits: &serde_json::Value, asked: Vec<Asked>
     let statuses = sending.await.expect("it ends");
     let record = judge.record().await;
     let figures = record.figures();
-    println!("| {api}, store {how:?} for 5 s | {figures} {statuses:?} | |");
-    assert_eq!(statuses, BTreeMap::from([("200".to_owned(), calls)]), "{api} {how:?}");
-    assert!(record.refused_all() <= 2, "{api} {how:?}: {figures}");
+    let what = format!("{api}, {engine:?} {how:?} for 5 s");
+    println!("| {what} | {figures} {statuses:?} | |");
+    assert_eq!(statuses, BTreeMap::from([("200".to_owned(), calls)]), "{what}");
+    assert!(record.refused_all() <= 2, "{what}: {figures}\n{}", record.around_refusals());
 }
 
 /// Row 8: answers overtake each other.
 #[tokio::test]
 async fn answers_in_any_order_cost_no_refusal() {
     let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [5, 405]});
-    let judge = Judge::start("discord", &limits);
-    let record = through(&judge, Some(Engine::Redis), 3, 90, messages(90, 3)).await;
-    let bound =
-        Bound { least: Duration::from_secs(5), rounding: Duration::from_secs(3), refused: 0 };
-    bound.judge("answers of 5 to 405 ms", &record);
+    for engine in engines() {
+        let judge = Judge::start("discord", &limits);
+        let record = through(&judge, Some(engine), 3, 90, messages(90, 3)).await;
+        let bound =
+            Bound { least: Duration::from_secs(5), rounding: Duration::from_secs(3), refused: 0 };
+        bound.judge(&format!("answers of 5 to 405 ms, {engine:?}"), &record);
+    }
 }
 
 /// Deletions in one channel, every other one of an old message, which is counted by another bucket.
@@ -207,9 +225,15 @@ async fn a_sliding_limit_on_a_store_is_not_exceeded() {
 /// Row 9: what a proxy held that is killed is free again after about three seconds.
 #[tokio::test]
 async fn a_proxy_that_is_killed_does_not_stop_the_others() {
+    for engine in engines() {
+        a_proxy_is_killed(engine).await;
+    }
+}
+
+async fn a_proxy_is_killed(engine: Engine) {
     let limits = json!({"send": [5, 1.0], "global": [50, 1.0], "latency": [50, 300]});
     let judge = Judge::start("discord", &limits);
-    let store = Server::start(Engine::Redis, &[]);
+    let store = Server::start(engine, &[]);
     let mut proxies: Vec<Running> = (0..3).map(|_| judge.proxy(Some(&store))).collect();
     let sending = sending(&proxies, messages(45, 1));
     judge.until_served(12).await;
@@ -217,7 +241,7 @@ async fn a_proxy_that_is_killed_does_not_stop_the_others() {
     proxies[2].child.kill().expect("it runs");
     let statuses = sending.await.expect("it ends");
     let record = judge.record().await;
-    println!("| a proxy killed | {} {statuses:?} | |", record.figures());
+    println!("| a proxy killed, {engine:?} | {} {statuses:?} | |", record.figures());
     assert_eq!(statuses, BTreeMap::from([("200".to_owned(), 45)]));
     assert!(record.refused_all() <= 1, "{}", record.figures());
     // Three seconds and the window of one second that may have just begun.

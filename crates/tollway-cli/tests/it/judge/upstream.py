@@ -38,7 +38,8 @@ class Upstream:
             self.started = now
         decision = self.api.decide(call, now)
         entry = {"at": now - self.started, "answered": None, "refused": decision.refused}
-        entry["route"] = f"{call.method} {call.path}"
+        # With what an API may limit by beside the path, so that limits are told apart.
+        entry["route"] = " ".join([call.method, call.path, *by_field(call)])
         self.record.append(entry)
         await asyncio.sleep(self.chance.uniform(self.low, self.high) / 1000)
         entry["answered"] = time.monotonic() - self.started
@@ -83,6 +84,11 @@ class Upstream:
             case "body" if name in call.fields:
                 return json.dumps(call.fields[name])
         return otherwise or "null"
+
+
+def by_field(call):
+    """Slack's channel."""
+    return [call.fields["channel"]] if "channel" in call.fields else []
 
 
 def fit(path, parts):

@@ -104,7 +104,8 @@ async fn each_change_is_a_line_and_none_tells_a_secret() {
     let dead = client.get(format!("{}/api/v10/gateway", logged.proxy.url));
     let dead = dead.header("x-tollway-deadline", "0.2").send().await.unwrap();
     assert!(dead.status().is_server_error(), "{dead:?}");
-    logged.until("upstream down");
+    let down = logged.until("upstream down");
+    assert!(down.contains("reason=\"Connection refused"), "{down}");
     let status = logged.status().await;
     assert_eq!(status["upstream"]["up"], false, "{status}");
     let _again = Running::start(&upstream, None);

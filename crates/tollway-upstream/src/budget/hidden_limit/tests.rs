@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 const MS: u64 = 1_000_000;
+const OPENS_UP_TO: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -173,7 +174,7 @@ impl World {
                 let left = Timestamp::from_nanos(left_ns);
                 let Some(wait_ns) = refused_for_ns else {
                     self.served_ns.push(now_ns);
-                    return self.learner.accept(id, left, now);
+                    return self.learner.accept(id, left, OPENS_UP_TO, now);
                 };
                 let told = (self.told != Told::Not).then(|| Duration::from_nanos(wait_ns));
                 let unsaid = self.unsaid;
@@ -337,7 +338,7 @@ fn answers_of_one_burst_teach_the_limit_in_any_order() {
             let now = start.after(Duration::from_millis(20 + 10 * turn as u64));
             // The first two are served.
             if id < 2 {
-                learner.accept(id, start, now);
+                learner.accept(id, start, OPENS_UP_TO, now);
             } else {
                 let (told, unsaid) = (Some(Duration::from_millis(590)), Duration::from_secs(1));
                 let refused = Refused { id, left: start, told, unsaid, is_wide: false };
@@ -372,7 +373,7 @@ fn the_others_wait_for_the_one_that_goes_first() {
     learner.end(3);
     assert_eq!(learner.ready(0, at(2_030)), When::Now, "nobody heard of it");
     learner.sent(4, 0, at(2_030));
-    learner.accept(4, at(2_030), at(2_040));
+    learner.accept(4, at(2_030), OPENS_UP_TO, at(2_040));
     assert_eq!(learner.ready(0, at(2_040)), When::Now);
 }
 
@@ -417,7 +418,7 @@ fn what_is_remembered_is_bounded() {
     for id in 0..10_000_u64 {
         let now = Timestamp::from_millis(1_000 + id * (id % 7));
         learner.sent(id, 0, now);
-        learner.accept(id, now, now);
+        learner.accept(id, now, OPENS_UP_TO, now);
     }
     #[cfg(feature = "redis")]
     {

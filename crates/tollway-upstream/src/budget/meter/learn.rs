@@ -78,7 +78,10 @@ impl Meter {
         self.divergence = self.diverges(sent, remaining, now);
         self.land(sent);
         let witness = self.witness(sent, remaining, reading, reset, event, now);
-        self.compare(&witness, now);
+        // Of a request that others let go nobody knows when it left.
+        if sent.event > 0 {
+            self.compare(&witness, now);
+        }
         self.witnesses.retain(|old| old.event > sent.event && old.resets_ns > now.as_nanos());
         if self.unseen.settled_ns < sent.at.as_nanos() {
             self.unseen = Unseen::default();

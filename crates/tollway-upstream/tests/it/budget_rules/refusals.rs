@@ -230,6 +230,38 @@ fn a_profile_says_how_many_may_go_before_the_first_answer() {
 }
 
 #[test]
+fn a_profile_says_how_many_may_be_refused_at_once_by_a_limit_that_nothing_tells() {
+    let text = |opens_up_to: u32| format!("name = 'hidden'\nopens_up_to = {opens_up_to}\n");
+    let mut desk = Desk::of(Arc::new(Profile::parse(&text(2)).expect("a valid profile")));
+    let mut under_way = vec![desk.go("/a")];
+    for _ in 0..20 {
+        desk.wait("/a");
+    }
+    for served in 0..8 {
+        desk.answer(under_way.remove(0), 200, &[]);
+        under_way.extend(desk.look().iter().map(|waiter| desk.ticket_of(*waiter)));
+        assert_eq!(under_way.len(), 2, "after {served}");
+    }
+    // And of a lane no more than two.
+    let lane = "name = 'lane'\n[[rules]]\nmatch = 'GET /a'\nlane = { name = 'a' }\n";
+    let mut desk = Desk::of(Arc::new(Profile::parse(lane).expect("a valid profile")));
+    let first = desk.go("/a");
+    for _ in 0..20 {
+        desk.wait("/a");
+    }
+    desk.answer(first, 200, &[]);
+    let gone = desk.look();
+    assert_eq!(gone.len(), 2);
+    for waiter in gone {
+        let ticket = desk.ticket_of(waiter);
+        desk.answer(ticket, 200, &[]);
+    }
+    assert_eq!(desk.look().len(), 2);
+    let error = Profile::parse(&text(0)).expect_err("none may go");
+    assert!(error.to_string().contains("opens_up_to: 0 is not a number from 1"), "{error}");
+}
+
+#[test]
 fn lies_and_nonsense_end_in_waits_with_a_bound() {
     let mut desk = Desk::discord();
     let probe = desk.go(MESSAGES);

@@ -223,22 +223,34 @@ pub(crate) struct World {
 impl World {
     /// One bucket for messages with this limit, which speaks as Discord does.
     pub(crate) fn new(limit: &str) -> Arc<Self> {
-        let spec = Spec::from_toml(&spec(limit)).unwrap();
+        Self::of(&spec(limit))
+    }
+
+    /// An upstream by this description.
+    pub(crate) fn of(spec: &str) -> Arc<Self> {
+        let spec = Spec::from_toml(spec).unwrap();
         let upstream = Mutex::new(Upstream::new(spec));
         Arc::new(Self { upstream, profile: profile(), start: Instant::now() })
     }
 
     pub(crate) fn route(&self) -> Route {
-        self.profile.route("POST", ROUTE)
+        self.route_to(ROUTE)
+    }
+
+    pub(crate) fn route_to(&self, target: &str) -> Route {
+        self.profile.route("POST", target)
     }
 
     /// A request arrives; what its answer says, after as long as it takes.
     pub(crate) async fn send(&self) -> Observation {
+        self.send_to(ROUTE).await
+    }
+
+    pub(crate) async fn send_to(&self, target: &str) -> Observation {
         let (response, now) = {
             let mut upstream = self.upstream.lock().unwrap();
             let now = self.now();
-            let request =
-                Request { method: "POST", target: ROUTE, credential: Some("Bot t"), body: b"" };
+            let request = Request { method: "POST", target, credential: Some("Bot t"), body: b"" };
             (upstream.answer(&request, Timestamp::MIN.after(now)), now)
         };
         if !response.delay.is_zero() {
