@@ -312,6 +312,7 @@ impl Queue {
             backoff: job.backoff,
             key,
             deadline_ns: deadline.map(Timestamp::as_nanos),
+            past: Vec::new(),
         };
         let entry = Entry {
             group: self.groups.number(&job.group),

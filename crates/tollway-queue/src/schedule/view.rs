@@ -91,6 +91,7 @@ impl Queue {
         match self.leases.running.get(&id) {
             Some(running) => JobState::Running {
                 worker: running.worker.to_string(),
+                leased_at: running.leased_at,
                 expires_at: running.expires_at,
                 progress: running.progress,
                 cancelled: running.cancelled,
@@ -214,6 +215,7 @@ fn job(id: u64, entry: &Entry, group: &Group, state: JobState) -> Job {
         enqueued_at: entry.enqueued_at,
         attempt: entry.attempt,
         failures: entry.failures,
+        past: entry.past().to_vec(),
         state,
     }
 }

@@ -2,8 +2,10 @@
 --
 -- Answers begin with the frame (layout.lua), but for 'recurring'.
 --
---   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group, units ahead }
---            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead ... }; see `page`
+--   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group, units ahead,
+--                         past attempts }
+--            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead, past attempts
+--                         ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
 --            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
 --            'ended'      ARGV[4], ARGV[5] when a job ended and its id, ARGV[7] most: those that ended
@@ -67,7 +69,8 @@ if what == 'job' then
   if text then
     local j, lease = job_read(text), call('HGET', P .. 'r', id)
     local told, extra = group_told(j.group)
-    return { frame, 'live', text, lease or '', told, ahead(group_load(j.group), id, job_place(id, j), extra) }
+    local before = ahead(group_load(j.group), id, job_place(id, j), extra)
+    return { frame, 'live', text, lease or '', told, before, Q.past_of(id) }
   end
   text = call('HGET', P .. 'e', id)
   if text and read('<d', text) + Q.done_age > now then return { frame, 'done', text } end
@@ -80,13 +83,14 @@ elseif what == 'peek' then
   local answer = { frame, told }
   local function put(id, rank)
     local text = paged(call('HGET', P .. 'j', id))
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, text, rank
+    local k = #answer
+    answer[k + 1], answer[k + 2], answer[k + 3], answer[k + 4] = id, text, rank, Q.past_of(id)
   end
   for n, id in ipairs((line_read(group_load(name), most))) do
     if page <= 0 then break end
     put(id, n - 1 + extra)
   end
-  local left = most - (#answer - 2) / 3
+  local left = most - (#answer - 2) / 4
   if left > 0 then
     local g = group_load(name)
     for n, id in ipairs(call('ZRANGE', delays_of(g), 0, left - 1)) do

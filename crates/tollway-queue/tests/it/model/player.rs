@@ -165,6 +165,7 @@ impl<'a> Player<'a> {
         self.reference.tick(self.now);
         let seen_ids: Vec<JobId> = seen.iter().map(|job| job.id).collect();
         assert_eq!(seen_ids, self.reference.line_and_delayed(&of), "{of}");
+        seen.iter().for_each(|job| self.reference.assert_past(job));
         let stats = get(self.subject.backend().stats(&self.name, None, 10, self.now));
         assert_eq!(stats.queue, self.reference.counts());
         if !seen.is_empty() {
@@ -288,6 +289,7 @@ impl<'a> Player<'a> {
         let told: BTreeSet<JobId> = ended.iter().filter(is_dead).map(|job| job.id).collect();
         assert!(told == ids || ended.len() == 1_000, "the dead among those that ended");
         assert!(ended.iter().all(|job| self.reference.is_over(job.id)));
+        ended.iter().for_each(|job| self.reference.assert_past(job));
         if let Some(job) = dead.first() {
             assert!(get(self.subject.backend().revive(&self.name, job.id, self.now)));
             self.reference.revive(job.id);
