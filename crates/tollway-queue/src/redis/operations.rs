@@ -245,6 +245,17 @@ impl Inner {
                 let pairs = answer.get(1..).unwrap_or_default().chunks_exact(2);
                 pairs.map(read).collect::<Result<Vec<Job>, _>>()?.into()
             }
+            Operation::Running { after, max } => {
+                let after = decimal(after.map_or(0, |id| id.0));
+                let arguments = vec![word("running"), after, decimal(max), decimal(PAGE_BYTES)];
+                let answer = list(query(arguments).await?)?;
+                let read = |part: &[Value]| {
+                    let job = running(unsigned(&part[0])?, bytes(&part[1])?, bytes(&part[2])?)?;
+                    Ok::<_, Error>(Job { past: past(bytes(&part[3])?)?, ..job })
+                };
+                let parts = answer.get(1..).unwrap_or_default().chunks_exact(4);
+                parts.map(read).collect::<Result<Vec<Job>, _>>()?.into()
+            }
             Operation::Revive(id) => (control(&[b"revive", &decimal(id)]).await? == 1).into(),
             Operation::PutRecurring(new) => {
                 context.check_bytes(self, "payload", new.job.payload.len()).await?;

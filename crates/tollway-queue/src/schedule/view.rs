@@ -134,6 +134,22 @@ impl Queue {
         jobs
     }
 
+    /// Jobs that run, in the order of their ids.
+    pub(crate) fn running(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
+        let from = after.map_or(0, |id| id.0.saturating_add(1));
+        let mut ids: Vec<u64> = self.leases.ids().filter(|id| *id >= from).collect();
+        ids.sort_unstable();
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for id in ids {
+            if !page.has_room() {
+                break;
+            }
+            page.add(self.jobs.of(id).payload_len as usize);
+            jobs.extend(self.job(JobId(id), scope));
+        }
+        jobs
+    }
+
     /// Jobs that ended after `after`, those first that ended first.
     pub(crate) fn ended(&self, after: Option<EndMark>, max: usize, scope: &Scope<'_>) -> Ended {
         let Some(after) = after else {

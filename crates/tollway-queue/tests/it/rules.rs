@@ -81,6 +81,7 @@ rules! {
     progress_and_results_can_be_seen
     a_job_tells_how_each_attempt_ended_that_did_not_get_it_done
     a_dead_letter_tells_of_its_attempts_and_still_does_when_it_lives_again
+    jobs_that_run_are_listed_with_their_workers_page_by_page
     of_many_attempts_the_last_are_told_and_long_reasons_are_cut
     groups_are_listed_page_by_page_in_order
     a_page_of_jobs_ends_with_the_one_that_fills_it

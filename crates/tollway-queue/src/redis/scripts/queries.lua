@@ -8,6 +8,8 @@
 --                         ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
 --            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
+--            'running'    ARGV[4] id to begin after, ARGV[5] most: { id, job, lease, past attempts ... };
+--                         see `page`
 --            'ended'      ARGV[4], ARGV[5] when a job ended and its id, ARGV[7] most: those that ended
 --                         after it, { id, 1 if it is dead, over ... }; see `page`. With both empty:
 --                         { when, id } of the last that ended
@@ -133,6 +135,20 @@ elseif what == 'dead' then
     if page <= 0 then break end
     local id = format('%d', ids[n])
     answer[#answer + 1], answer[#answer + 2] = id, paged(call('HGET', P .. 'x', id))
+  end
+  return answer
+elseif what == 'running' then
+  local after, most, ids = tonumber(ARGV[4]), tonumber(ARGV[5]), {}
+  for _, id in ipairs(call('HKEYS', P .. 'r')) do
+    if tonumber(id) > after then ids[#ids + 1] = tonumber(id) end
+  end
+  table.sort(ids)
+  local answer = { frame }
+  for n = 1, min(most, #ids) do
+    if page <= 0 then break end
+    local id, k = format('%d', ids[n]), #answer
+    answer[k + 1], answer[k + 2] = id, paged(call('HGET', P .. 'j', id))
+    answer[k + 3], answer[k + 4] = call('HGET', P .. 'r', id), Q.past_of(id)
   end
   return answer
 elseif what == 'ended' then

@@ -168,6 +168,10 @@ impl<'a> Player<'a> {
         seen.iter().for_each(|job| self.reference.assert_past(job));
         let stats = get(self.subject.backend().stats(&self.name, None, 10, self.now));
         assert_eq!(stats.queue, self.reference.counts());
+        let running = get(self.subject.backend().running(&self.name, None, 1_000, self.now));
+        let ids: Vec<JobId> = running.iter().map(|job| job.id).collect();
+        assert_eq!(ids, self.reference.running().into_iter().take(1_000).collect::<Vec<_>>());
+        running.iter().for_each(|job| self.reference.assert_past(job));
         if !seen.is_empty() {
             let one = &seen[self.random.below(seen.len() as u64) as usize];
             let alone = get(self.subject.backend().job(&self.name, one.id, self.now));

@@ -274,6 +274,12 @@ impl Reference {
         assert!(told.past.iter().all(is_of_worker), "{told:?}");
     }
 
+    /// The jobs that run.
+    pub(crate) fn running(&self) -> Vec<JobId> {
+        let runs = |(id, job): (&JobId, &RefJob)| job.running.is_some().then_some(*id);
+        self.jobs.iter().filter_map(runs).collect()
+    }
+
     /// How many jobs wait, are delayed and run.
     pub(crate) fn counts(&self) -> Counts {
         let count =

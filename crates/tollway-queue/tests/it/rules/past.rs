@@ -107,3 +107,28 @@ pub(super) fn of_many_attempts_the_last_are_told_and_long_reasons_are_cut(at: At
     let expected = AttemptEnd::Failed { reason: format!("x{}", "é".repeat(127)) };
     assert!(told.iter().all(|past| past.end == expected), "{told:?}");
 }
+
+pub(super) fn jobs_that_run_are_listed_with_their_workers_page_by_page(at: At) {
+    let bench = bench(at, 9);
+    let ids: Vec<u64> = (0..5).map(|_| bench.put(job("g"), START)).collect();
+    assert_eq!(get(bench.queues().running(&bench.name, None, 9, START)), []);
+    attempt(&bench, "ada", 0.0, Outcome::Released, 1.0);
+    for worker in ["ada", "bob", "eve", "ada"] {
+        get(bench.queues().lease(&bench.name, 1, worker, after(2.0)));
+    }
+    let first = get(bench.queues().running(&bench.name, None, 3, after(3.0)));
+    let told: Vec<u64> = first.iter().map(|job| job.id.0).collect();
+    assert_eq!(told, ids[..3]);
+    assert_eq!((first[0].past.len(), first[0].attempt), (1, 2));
+    assert_eq!(first[1].payload, job("g").payload);
+    let JobState::Running { worker, leased_at, expires_at, .. } = &first[1].state else {
+        panic!("{first:?}")
+    };
+    assert_eq!((worker.as_str(), *leased_at, *expires_at), ("bob", after(2.0), after(12.0)));
+    assert_eq!(first[0], look(&bench, ids[0], after(3.0)), "as if it was looked up");
+    let last = first.last().map(|job| job.id);
+    let second = get(bench.queues().running(&bench.name, last, 3, after(3.0)));
+    assert_eq!(second.iter().map(|job| job.id.0).collect::<Vec<_>>(), ids[3..4]);
+    // Nobody was heard of for a lease.
+    assert_eq!(get(bench.queues().running(&bench.name, None, 9, after(12.0))), []);
+}
