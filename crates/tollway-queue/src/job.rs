@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tollway_core::{Timestamp, named_enum};
 
 use crate::error::{Error, ErrorKind};
-use crate::{Group, JobId, PastAttempt};
+use crate::past_attempt::{PastAttempt, cut_text};
+use crate::{Group, JobId};
 
 /// A job to be enqueued.
 ///
@@ -382,15 +383,6 @@ impl Outcome {
             Self::Done { .. } | Self::Released => {}
         }
     }
-}
-
-/// Cuts a text to at most so many bytes, and no letter in two.
-pub(crate) fn cut_text(text: &mut String, bytes_max: usize) {
-    let mut end = text.len().min(bytes_max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
 }
 
 /// What became of a lease that was settled.

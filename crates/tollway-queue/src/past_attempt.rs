@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollway_core::Timestamp;
 
-use crate::job::{Outcome, cut_text};
+use crate::Outcome;
 
 /// An attempt at a job that did not get it done.
 ///
@@ -63,4 +63,13 @@ impl AttemptEnd {
             Outcome::Released => Some(Self::Released),
         }
     }
+}
+
+/// Cuts a text to at most so many bytes, and no letter in two.
+pub(crate) fn cut_text(text: &mut String, bytes_max: usize) {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
 }

@@ -83,7 +83,7 @@ pub(super) fn show(client: &Client, queue: &QueueName, id: u64) -> Result<()> {
 fn past_line(past: &Value) -> String {
     let moment = |field: &str| past[field].as_u64().unwrap_or(0);
     let took_ms = moment("ended_at_ms").saturating_sub(moment("leased_at_ms"));
-    let mut line = format!("  attempt {:<8} {} after ", past["attempt"], word(past, "outcome"));
+    let mut line = format!("  attempt {} {} after ", past["attempt"], word(past, "outcome"));
     line += &format!("{:.1} s", took_ms as f64 / 1_000.0);
     if past["worker"].as_str().is_some_and(|name| !name.is_empty()) {
         line += &format!(" by {}", word(past, "worker"));

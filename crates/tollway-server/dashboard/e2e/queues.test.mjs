@@ -159,7 +159,7 @@ test("a queue shows its limits, who changed them and its recurring jobs, and the
   await hasText(page, "#queue-settings", "2, by a call");
   await hasText(page, "#queue-settings", "this service's file says something else");
   assert.deepEqual((await ask(service, "GET", "roles")).settings.group_limits, ["slots 5/10s", "concurrent 2"]);
-  await decide(page, page.getByRole("button", { name: "End nightly" }), ["the queue roles"], "End it");
+  await decide(page, page.getByRole("button", { name: "End nightly" }), ["The queue roles"], "End it");
   await hasText(page, "main", "Ended: the recurring job nightly.");
   assert.deepEqual((await ask(service, "GET", "roles/recurring")).recurring, []);
   assert.deepEqual(complaints, []);

@@ -109,7 +109,7 @@ function facts({ settings, version, changed_by, changed_at_ms, file_differs }: T
     ["The queue as a whole", listed(settings.queue_limits)],
     ["Shared with other queues", listed(settings.shared)],
     ["Lease", settings.lease],
-    ["Attempts", `${count(settings.attempts)}, after ${settings.backoff} and up to ${settings.backoff_max}`],
+    ["Attempts", `${count(settings.attempts)}; a job that failed waits ${settings.backoff}, doubled each time up to ${settings.backoff_max}`],
     ["Version", `${count(version)}, by ${by}${when}`],
   ];
   if (file_differs) told.push(["File", h("span", { class: "badge" }, "this service's file says something else")]);

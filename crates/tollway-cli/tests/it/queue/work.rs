@@ -196,7 +196,7 @@ fn everything_about_a_queue_is_said_in_words_and_in_json() {
     let shown = run(&["show", "roles", &id.to_string()]);
     assert!(shown.contains("payload          never"), "{shown}");
     let past = shown.lines().last().unwrap();
-    assert!(past.starts_with("  attempt 1        failed after "), "{shown}");
+    assert!(past.starts_with("  attempt 1 failed after "), "{shown}");
     assert!(past.ends_with(": exit code 65") && past.contains(" s by process "), "{shown}");
     assert_eq!(parse(run(&["retry", "roles", "--json"]))["revived"], 1);
     let next = run(&["peek", "roles", "--group", "guild 1"]);

@@ -45,6 +45,16 @@ local function paged(text)
   return text
 end
 
+-- Of these ids those after `after`, in order.
+local function ids_after(after, ids)
+  local behind = {}
+  for _, id in ipairs(ids) do
+    if tonumber(id) > after then behind[#behind + 1] = tonumber(id) end
+  end
+  table.sort(behind)
+  return behind
+end
+
 -- When the oldest job was enqueued among the first ones of the groups whose turn comes next; below 0
 -- if there is none.
 local OLDEST_AMONG = 128
@@ -124,13 +134,8 @@ elseif what == 'stats' then
   return answer
 elseif what == 'dead' then
   -- By id, bounded by dead_max; what is too old is left out and forgotten at the next burial.
-  local after, most = tonumber(ARGV[4]), tonumber(ARGV[5])
-  local ids = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'xz', '(' .. now - Q.dead_age, '+inf')) do
-    if tonumber(id) > after then ids[#ids + 1] = tonumber(id) end
-  end
-  table.sort(ids)
-  local answer = { frame }
+  local most, all = tonumber(ARGV[5]), call('ZRANGEBYSCORE', P .. 'xz', '(' .. now - Q.dead_age, '+inf')
+  local ids, answer = ids_after(tonumber(ARGV[4]), all), { frame }
   for n = 1, min(most, #ids) do
     if page <= 0 then break end
     local id = format('%d', ids[n])
@@ -138,11 +143,7 @@ elseif what == 'dead' then
   end
   return answer
 elseif what == 'running' then
-  local after, most, ids = tonumber(ARGV[4]), tonumber(ARGV[5]), {}
-  for _, id in ipairs(call('HKEYS', P .. 'r')) do
-    if tonumber(id) > after then ids[#ids + 1] = tonumber(id) end
-  end
-  table.sort(ids)
+  local most, ids = tonumber(ARGV[5]), ids_after(tonumber(ARGV[4]), call('HKEYS', P .. 'r'))
   local answer = { frame }
   for n = 1, min(most, #ids) do
     if page <= 0 then break end
