@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 from unittest import mock
 
 from service import Service, closed_port
@@ -186,8 +186,18 @@ class WorkerTest(WithQueue):
         job = self.queue.enqueue("x")
         self.assertEqual(self.queue.result(job.id, PATIENCE), "prolonged")
 
-    def test_a_short_lease_is_prolonged_in_time_without_being_told(self) -> None:
-        queue = self.open("short")
+    def test_a_short_lease_is_prolonged_in_time_though_heartbeats_are_not_heard(self) -> None:
+        unheard = [0, 1]
+
+        class Away(Queue):
+            def heartbeat(self, leases: Sequence[Lease]) -> None:
+                if unheard:
+                    unheard.pop()
+                    raise Unavailable("it is being restarted")
+                super().heartbeat(leases)
+
+        queue = Away("short", self.service.url, timeout=PATIENCE)
+        self.addCleanup(queue.close)
         ended = threading.Event()
         worker = Worker(queue, lambda lease: ended.wait(PATIENCE) and lease.attempt, wait=0.2)
         thread = threading.Thread(target=worker.run)

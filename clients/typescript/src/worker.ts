@@ -23,6 +23,8 @@ export interface WorkerOptions {
 const PAUSES_MS = [100, 200, 500, 1_000, 2_000, 5_000];
 /** For how long what came of a job is told to a service that does not answer. */
 const REPORT_FOR_MS = 60_000;
+/** How soon a heartbeat is repeated that the service has not heard. */
+const BEAT_AGAIN_MS = 500;
 /** How often a worker that is told to stop tells it. */
 const REPORTS_LAST = 5;
 /** The longest that a timer waits. */
@@ -144,8 +146,12 @@ export class Worker {
 
   /** Has these leases prolonged in time, unless all are before that. */
   #planBeat(leases: readonly Lease[]): void {
-    const waitMs = Math.min(...leases.map(({ lastsMs }) => this.#heartbeatMs ?? lastsMs / 3), TIMER_MAX_MS);
-    if (leases.length === 0 || Date.now() + waitMs >= this.#beatAtMs) return;
+    if (leases.length === 0) return;
+    this.#beatIn(Math.min(...leases.map(({ lastsMs }) => this.#heartbeatMs ?? lastsMs / 3), TIMER_MAX_MS));
+  }
+
+  #beatIn(waitMs: number): void {
+    if (Date.now() + waitMs >= this.#beatAtMs) return;
     clearTimeout(this.#timer);
     this.#beatAtMs = Date.now() + waitMs;
     this.#timer = setTimeout(() => void this.#beat(), waitMs);
@@ -159,7 +165,8 @@ export class Worker {
     try {
       await this.queue.heartbeat(leases);
     } catch {
-      // The next one may arrive; whatever is wrong with the call, the reports will tell.
+      // The service may be back before the lease ends; whatever is wrong with the call, the reports will tell.
+      if (this.#running.size > 0) this.#beatIn(BEAT_AGAIN_MS);
     }
   }
 }

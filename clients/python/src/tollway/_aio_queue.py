@@ -22,7 +22,7 @@ from ._queue_words import (
     RetryLater,
     sendable,
 )
-from ._worker import PAUSES, REPORT_FOR, REPORTS_LAST, _reason
+from ._worker import BEAT_AGAIN, PAUSES, REPORT_FOR, REPORTS_LAST, _reason
 from ._words import TollwayError, Unavailable
 
 AsyncHandler = Callable[[Lease], Awaitable[Any]]
@@ -274,4 +274,5 @@ class AsyncWorker:
                 if leases:
                     await self._queue.heartbeat(leases)
             except TollwayError:
-                pass  # The next one may arrive; what is a mistake, the reports will tell.
+                # The service may be back before the lease ends; a mistake, the reports will tell.
+                self._beat_at = min(self._beat_at, time.monotonic() + BEAT_AGAIN)

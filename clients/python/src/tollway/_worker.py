@@ -22,6 +22,8 @@ PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a service that does not answer."""
 REPORT_FOR = 60.0
 """For how long what came of a job is told to a service that does not answer, in seconds."""
+BEAT_AGAIN = 0.5
+"""How soon a heartbeat is repeated that the service has not heard, in seconds."""
 REPORTS_LAST = 5
 """How often a worker that is told to stop tells it."""
 
@@ -183,7 +185,9 @@ class Worker:
                 if leases:
                     self._queue.heartbeat(leases)
             except TollwayError:
-                pass  # The next one may arrive; what is a mistake, the reports will tell.
+                # The service may be back before the lease ends; a mistake, the reports will tell.
+                with self._changed:
+                    self._beat_at = min(self._beat_at, time.monotonic() + BEAT_AGAIN)
 
 
 def _bound(report: Callable[..., None], *arguments: Any) -> Callable[[], None]:

@@ -195,6 +195,7 @@ fn everything_about_a_queue_is_said_in_words_and_in_json() {
     assert_eq!(parse(run(&["dead", "roles", "--json"]))["jobs"][0]["id"], id);
     let shown = run(&["show", "roles", &id.to_string()]);
     assert!(shown.contains("payload          never"), "{shown}");
+    assert!(shown.contains("  enqueued         ") && !shown.contains("_ms"), "{shown}");
     let past = shown.lines().last().unwrap();
     assert!(past.starts_with("  attempt 1 failed after "), "{shown}");
     assert!(past.ends_with(": exit code 65") && past.contains(" s by process "), "{shown}");
