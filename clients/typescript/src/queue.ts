@@ -45,9 +45,9 @@ export class Lease {
     this.lastsMs = wire.expires_at_ms - wire.leased_at_ms;
   }
 
-  /** The payload, read as JSON. */
-  json(): unknown {
-    return JSON.parse(typeof this.payload === "string" ? this.payload : new TextDecoder().decode(this.payload));
+  /** The payload, read as JSON. Nobody checks that it is a `T`: whoever enqueued it knows. */
+  json<T = any>(): T {
+    return JSON.parse(typeof this.payload === "string" ? this.payload : new TextDecoder().decode(this.payload)) as T;
   }
 
   /**
