@@ -21,6 +21,9 @@ name = "mail"
 attempts = 3
 backoff = "1ms"
 [[queues]]
+name = "short"
+lease = "3s"
+[[queues]]
 name = "single"
 group_limits = ["concurrent 1"]
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
+from unittest import mock
 
 from service import Service, closed_port
 from tollway import (
@@ -90,6 +92,23 @@ class QueueTest(WithQueue):
         self.assertEqual(self.queue.lease(), [])
         lease.obey(200, {}), lease.obey(503, {})
 
+    def test_an_answer_that_says_its_limit_is_spent_lets_the_group_wait(self) -> None:
+        spent = {"RateLimit-Remaining": "0", "RateLimit-Reset": "3600", "Set-Cookie": "secret"}
+        self.queue.enqueue_all([NewJob("a", "g"), NewJob("b", "g"), NewJob("c", "other")])
+        first = next(lease for lease in self.queue.lease(max=3) if lease.payload == "a")
+        first.obey(200, spent)
+        self.assertNotIn("secret", str(first.answer))
+        self.queue.ack(first, "done")
+        self.assertEqual(self.queue.result(first.id), "done")
+        self.queue.enqueue("d", "g")
+        self.assertEqual(self.queue.lease(max=9), [])
+        self.queue.enqueue("e", "other")
+        [lease] = self.queue.lease(max=9)
+        lease.obey(403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset-After": "60"}, "discord")
+        self.queue.fail(lease, "no", retry=False)
+        self.queue.enqueue("f", "other")
+        self.assertEqual(self.queue.lease(max=9), [])
+
     def test_a_job_is_given_another_time_and_waited_for_no_longer_than_told(self) -> None:
         later = self.queue.enqueue("a", "g", delay=3600)
         with self.assertRaises(TimeoutError):
@@ -166,6 +185,51 @@ class WorkerTest(WithQueue):
         self.work(handle, heartbeat=0.05)
         job = self.queue.enqueue("x")
         self.assertEqual(self.queue.result(job.id, PATIENCE), "prolonged")
+
+    def test_a_short_lease_is_prolonged_in_time_though_heartbeats_are_not_heard(self) -> None:
+        unheard = [0, 1]
+
+        class Away(Queue):
+            def heartbeat(self, leases: Sequence[Lease]) -> None:
+                if unheard:
+                    unheard.pop()
+                    raise Unavailable("it is being restarted")
+                super().heartbeat(leases)
+
+        queue = Away("short", self.service.url, timeout=PATIENCE)
+        self.addCleanup(queue.close)
+        ended = threading.Event()
+        worker = Worker(queue, lambda lease: ended.wait(PATIENCE) and lease.attempt, wait=0.2)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(worker.stop)
+        job = queue.enqueue("x")
+        seen: set[int] = set()
+        give_up_at = time.monotonic() + PATIENCE
+        while len(seen) < 2 and time.monotonic() < give_up_at and not ended.wait(0.05):
+            seen.add(queue.job(job.id).fields.get("expires_at_ms", 0))
+        ended.set()
+        self.assertTrue(len(seen) == 2 and 0 not in seen, seen)
+        self.assertEqual(queue.result(job.id, PATIENCE), "1")
+
+    def test_what_came_of_a_job_is_told_as_soon_as_the_service_answers_again(self) -> None:
+        told = []
+
+        class Away(Queue):
+            def ack(self, lease: Lease, result: Any = None) -> None:
+                told.append(result)
+                if len(told) < 8:
+                    raise Unavailable("it is being restarted")
+                super().ack(lease, result)
+
+        with mock.patch("tollway._worker.PAUSES", (0.001,)):
+            self.queue = Away("mail", self.service.url, timeout=PATIENCE)
+            self.addCleanup(self.queue.close)
+            self.work(lambda lease: "sent")
+            job = self.queue.enqueue("x")
+            self.assertEqual(self.queue.result(job.id, PATIENCE), "sent")
+        self.assertEqual(told, ["sent"] * 8)
 
     def test_stopping_finishes_what_runs_and_begins_nothing(self) -> None:
         queue = self.queue

@@ -84,7 +84,10 @@ export class RetryLater extends TollwayError {
   constructor(readonly refusal: Refusal) {
     super("retry later");
     if (!("headers" in refusal)) return;
-    const note = (value: string, name: string): void => void (this.#told[name.toLowerCase()] = value);
+    const note = (value: string, name: string): void => {
+      // Cookies are nobody's business but the API's and its caller's.
+      if (name.toLowerCase() !== "set-cookie") this.#told[name.toLowerCase()] = value;
+    };
     const { headers } = refusal;
     if (typeof headers.forEach === "function") headers.forEach(note);
     else for (const [name, value] of Object.entries(headers)) note(String(value), name);

@@ -5,7 +5,7 @@ import { JobFailed, LeaseLost, RetryLater, type Enqueued, type Headers, type Job
 
 interface WireLease {
   id: number; group: string; payload?: string; payload_base64?: string; token: string;
-  attempt: number; failures: number; priority: number; weight: number; expires_at_ms: number;
+  attempt: number; failures: number; priority: number; weight: number; leased_at_ms: number; expires_at_ms: number;
 }
 
 interface WireBeat { id: number; attempt: number; lease: "held" | "cancelled" | "lost"; expires_at_ms: number | null }
@@ -23,10 +23,14 @@ export class Lease {
   readonly token: string;
   /** Milliseconds since the epoch by the service's clock; heartbeats move it. */
   expiresAtMs: number;
+  /** For how long the lease lasts, from its beginning and from each heartbeat. */
+  readonly lastsMs: number;
   /** Somebody has cancelled the job: the work may stop. */
   cancelled = false;
   /** The lease is over: another worker may have the job. */
   lost = false;
+  /** What `obey` saw last; it is told with what came of the job. */
+  answer: object = {};
 
   constructor(wire: WireLease) {
     this.id = wire.id;
@@ -38,20 +42,24 @@ export class Lease {
     this.weight = wire.weight;
     this.token = wire.token;
     this.expiresAtMs = wire.expires_at_ms;
+    this.lastsMs = wire.expires_at_ms - wire.leased_at_ms;
   }
 
-  /** The payload, read as JSON. */
-  json(): unknown {
-    return JSON.parse(typeof this.payload === "string" ? this.payload : new TextDecoder().decode(this.payload));
+  /** The payload, read as JSON. Nobody checks that it is a `T`: whoever enqueued it knows. */
+  json<T = any>(): T {
+    return JSON.parse(typeof this.payload === "string" ? this.payload : new TextDecoder().decode(this.payload)) as T;
   }
 
   /**
    * Looks at an API's answer, such as a `Response`: a refusal (429, or 503 that says when to come
-   * back) throws `RetryLater`, and the group waits as long as the header fields say.
+   * back) throws `RetryLater`, and the group waits as long as the header fields say. Of any other
+   * answer they are told with what comes of the job: if nothing is left of a limit, the group waits
+   * before it is refused.
    */
   obey(answer: { status: number; headers: Headers }, profile?: string): void {
     const later = new RetryLater({ status: answer.status, headers: answer.headers, ...(profile === undefined ? {} : { profile }) });
     if (answer.status === 429 || (answer.status === 503 && later.has("retry-after"))) throw later;
+    this.answer = later.wire();
   }
 }
 
@@ -138,12 +146,12 @@ export class Queue extends Caller {
 
   /** The job is done. Throws `LeaseLost` if the lease is over, as the others below do. */
   async ack(lease: Lease, result?: Payload): Promise<void> {
-    await this.#post("ack", { token: lease.token, ...(result === undefined ? {} : wire("result", result)) });
+    await this.#post("ack", { token: lease.token, ...lease.answer, ...(result === undefined ? {} : wire("result", result)) });
   }
 
   /** The attempt failed; without `retry` the job becomes a dead letter at once. */
   async fail(lease: Lease, reason: string, retry = true): Promise<void> {
-    await this.#post("fail", { token: lease.token, reason, retry });
+    await this.#post("fail", { token: lease.token, ...lease.answer, reason, retry });
   }
 
   /** The API refuses for now: the group waits. */

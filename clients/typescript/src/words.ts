@@ -6,7 +6,10 @@
  */
 export interface Limit {
   /** `gcra` unless given. */
-  algorithm?: "gcra" | "leaky-bucket" | "sliding-window" | "fixed-window" | "concurrency" | "legacy";
+  /** Text of any kind passes, so that an object may be written before the call: the service says what is wrong with it. */
+  algorithm?: "gcra" | "leaky-bucket" | "sliding-window" | "fixed-window" | "concurrency" | "legacy" | (string & {});
+  /** In how many parts Redis and Valkey keep each key. */
+  split?: number;
   quota?: string;
   buckets?: number;
   anchor?: "epoch" | "first-request";

@@ -10,42 +10,55 @@ export type Handler = (lease: Lease) => Payload | undefined | void | Promise<Pay
 export interface WorkerOptions {
   /** Jobs that run at once; 1 unless given. */
   concurrency?: number;
-  /** Time between two signs of life: well below the queue's lease. 5,000 unless given. */
+  /** Time between two signs of life: a third of the queue's lease unless given. */
   heartbeatMs?: number;
   /** How long one call waits for a job, and so how long `stop` takes beside the jobs that run; 2,000 unless given. */
   waitMs?: number;
   name?: string;
+  /** Between attempts to reach a service that does not answer, the last one again and again; growing to 5,000 unless given. */
+  pausesMs?: readonly number[];
 }
 
 /** Between attempts to reach a service that does not answer. */
 const PAUSES_MS = [100, 200, 500, 1_000, 2_000, 5_000];
-/** How often what came of a job is told to a service that does not answer. */
-const REPORTS_MAX = 5;
+/** For how long what came of a job is told to a service that does not answer. */
+const REPORT_FOR_MS = 60_000;
+/** How soon a heartbeat is repeated that the service has not heard. */
+const BEAT_AGAIN_MS = 500;
+/** How often a worker that is told to stop tells it. */
+const REPORTS_LAST = 5;
+/** The longest that a timer waits. */
+const TIMER_MAX_MS = 2 ** 31 - 1;
 
 /**
  * Works on the jobs of a queue until it is stopped. What a handler throws is a failure, and the job
  * is tried again; `RetryLater` lets the group wait, `GiveUp` makes a dead letter of the job.
  */
 export class Worker {
-  readonly #options: Required<WorkerOptions>;
+  readonly #options: Required<Omit<WorkerOptions, "heartbeatMs">>;
+  readonly #heartbeatMs: number | undefined;
   readonly #running = new Map<Lease, Promise<void>>();
+  /** When leases are prolonged next, and the timer that waits for it. */
+  #beatAtMs = Infinity;
+  #timer: ReturnType<typeof setTimeout> | undefined;
   #stopped = false;
   /** What no other attempt mends, such as a wrong token. */
   #mistake: unknown;
 
   constructor(readonly queue: Queue, readonly handler: Handler, options: WorkerOptions = {}) {
-    this.#options = { concurrency: 1, heartbeatMs: 5_000, waitMs: 2_000, name: "", ...options };
+    this.#options = { concurrency: 1, waitMs: 2_000, name: "", pausesMs: PAUSES_MS, ...options };
+    this.#heartbeatMs = options.heartbeatMs;
   }
 
   /** Works until `stop`. Jobs that run are finished; none is begun any more. */
   async run(): Promise<void> {
-    const beats = setInterval(() => void this.#beat(), this.#options.heartbeatMs);
     try {
       await this.#lease();
       await Promise.all(this.#running.values());
       if (this.#mistake !== undefined) throw this.#mistake;
     } finally {
-      clearInterval(beats);
+      clearTimeout(this.#timer);
+      this.#beatAtMs = Infinity;
     }
   }
 
@@ -81,20 +94,27 @@ export class Worker {
         failures = 0;
       } catch (error) {
         if (!(error instanceof Unavailable)) throw error;
-        await pause(pauseMs(failures));
+        await this.#pause(failures);
         failures += 1;
         continue;
       }
       for (const lease of leases) {
         this.#running.set(lease, this.#work(lease).finally(() => this.#running.delete(lease)));
       }
+      this.#planBeat(leases);
     }
+  }
+
+  #pause(failures: number): Promise<void> {
+    const { pausesMs } = this.#options;
+    return pause(pausesMs[Math.min(failures, pausesMs.length - 1)] ?? 1_000);
   }
 
   async #work(lease: Lease): Promise<void> {
     // It may have come while the worker was told to stop.
     const report = this.#stopped ? () => this.queue.release(lease) : await this.#handle(lease);
-    for (let attempt = 0; attempt < REPORTS_MAX; attempt += 1) {
+    const giveUpAtMs = Date.now() + REPORT_FOR_MS;
+    for (let attempt = 0; ; attempt += 1) {
       try {
         return await report();
       } catch (error) {
@@ -104,7 +124,8 @@ export class Worker {
           return this.stop();
         }
         // Untold, the lease ends and the job is run again.
-        await pause(pauseMs(attempt));
+        if (Date.now() >= giveUpAtMs || (this.#stopped && attempt >= REPORTS_LAST)) return;
+        await this.#pause(attempt);
       }
     }
   }
@@ -123,17 +144,29 @@ export class Worker {
     }
   }
 
+  /** Has these leases prolonged in time, unless all are before that. */
+  #planBeat(leases: readonly Lease[]): void {
+    if (leases.length === 0) return;
+    this.#beatIn(Math.min(...leases.map(({ lastsMs }) => this.#heartbeatMs ?? lastsMs / 3), TIMER_MAX_MS));
+  }
+
+  #beatIn(waitMs: number): void {
+    if (Date.now() + waitMs >= this.#beatAtMs) return;
+    clearTimeout(this.#timer);
+    this.#beatAtMs = Date.now() + waitMs;
+    this.#timer = setTimeout(() => void this.#beat(), waitMs);
+  }
+
   async #beat(): Promise<void> {
     const leases = [...this.#running.keys()].filter(({ lost }) => !lost);
+    this.#beatAtMs = Infinity;
+    this.#planBeat(leases);
     if (leases.length === 0) return;
     try {
       await this.queue.heartbeat(leases);
     } catch {
-      // The next one may arrive; whatever is wrong with the call, the reports will tell.
+      // The service may be back before the lease ends; whatever is wrong with the call, the reports will tell.
+      if (this.#running.size > 0) this.#beatIn(BEAT_AGAIN_MS);
     }
   }
-}
-
-function pauseMs(failures: number): number {
-  return PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)] ?? 5_000;
 }

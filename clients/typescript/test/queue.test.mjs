@@ -7,9 +7,9 @@ import { PATIENCE, built, serve } from "./service.mjs";
 
 const { GiveUp, JobFailed, LeaseLost, Queue, Rejected, RetryLater, Unavailable, Worker } = await built("index.js");
 
-const RULES = ["mail", "work", "side", "beats", "stop", "waits"]
+const RULES = ["mail", "work", "side", "beats", "stop", "waits", "spent", "flaky"]
   .map((name) => `[[queues]]\nname = "${name}"\nattempts = 3\nbackoff = "1ms"\n`)
-  .join("");
+  .join("") + '[[queues]]\nname = "short"\nlease = "3s"\n';
 const url = await serve(RULES);
 const open = (name) => new Queue(name, { url, timeoutMs: PATIENCE });
 
@@ -100,6 +100,60 @@ test("jobs run side by side, and their leases are prolonged meanwhile", async ()
     const jobs = await queue.enqueueAll([1, 2, 3].map((group) => ({ payload: "x", group: String(group) })));
     for (const { id } of jobs) assert.equal(await queue.result(id, PATIENCE), null);
   });
+});
+
+test("an answer that says its limit is spent lets the group wait without a refusal", async () => {
+  const queue = open("spent");
+  await queue.enqueueAll(["a", "b"].map((payload) => ({ payload, group: "g" })));
+  const [first] = await queue.lease();
+  const headers = new Headers({ "RateLimit-Remaining": "0", "RateLimit-Reset": "3600", "Set-Cookie": "secret" });
+  first.obey({ status: 200, headers });
+  assert.ok(!JSON.stringify(first.answer).includes("secret"));
+  await queue.ack(first);
+  assert.deepEqual(await queue.lease(), []);
+  const { id } = await queue.enqueue("c", { group: "other" });
+  const [lease] = await queue.lease();
+  assert.equal(lease.id, id);
+  lease.obey({ status: 403, headers: { "x-ratelimit-remaining": "0", "x-ratelimit-reset-after": "60" } }, "discord");
+  await queue.fail(lease, "no", false);
+  await queue.enqueue("d", { group: "other" });
+  assert.deepEqual(await queue.lease(), []);
+});
+
+test("a short lease is prolonged in time though heartbeats are not heard", async () => {
+  let unheard = 2;
+  const flaky = async (address, options) => {
+    if (String(address).endsWith("/heartbeat") && unheard-- > 0) throw new TypeError("the service is being restarted");
+    return fetch(address, options);
+  };
+  const queue = new Queue("short", { url, timeoutMs: PATIENCE, fetch: flaky });
+  let before;
+  const handler = async (lease) => {
+    before = lease.expiresAtMs;
+    while (lease.expiresAtMs === before && !lease.lost) await new Promise((resolve) => setTimeout(resolve, 5));
+    return lease.attempt;
+  };
+  await working(queue, handler, {}, async () => {
+    const { id } = await queue.enqueue("x");
+    assert.equal(await queue.result(id, PATIENCE), "1");
+  });
+});
+
+test("what came of a job is told as soon as the service answers again", async () => {
+  let refused = 0;
+  const flaky = async (address, options) => {
+    if (String(address).endsWith("/ack") && refused < 7) {
+      refused += 1;
+      throw new TypeError("the service is being restarted");
+    }
+    return fetch(address, options);
+  };
+  const queue = new Queue("flaky", { url, timeoutMs: PATIENCE, fetch: flaky });
+  await working(queue, () => "sent", { pausesMs: [1] }, async () => {
+    const { id } = await queue.enqueue("x");
+    assert.equal(await queue.result(id, PATIENCE), "sent");
+  });
+  assert.equal(refused, 7);
 });
 
 test("stopping finishes what runs and begins nothing, and a mistake ends the worker", async () => {

@@ -99,6 +99,15 @@ enum Command {
     },
     /// List the next jobs of a group, in the order in which they start
     Peek(look::PeekArgs),
+    /// List the jobs that run, and at which workers
+    Running {
+        /// The queue
+        queue: QueueName,
+        /// How many to list
+        #[arg(long, default_value_t = 100)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
+        max: u16,
+    },
     /// List dead letters and why they are dead
     Dead {
         /// The queue
@@ -232,6 +241,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             client.tell(&answer, |answer| starts(answer) + "\n")
         }
         Command::Peek(args) => look::peek(&client, &args),
+        Command::Running { queue, max } => look::running(&client, &queue, max),
         Command::Dead { queue, max } => look::dead(&client, &queue, max),
         Command::Limits(args) => look::limits(&client, &args),
         Command::Recurring(args) => look::recurring(&client, &args),

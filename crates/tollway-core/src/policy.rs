@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use core::fmt;
+use core::num::NonZeroU16;
 use core::time::Duration;
 
 use crate::gcra::Gcra;
@@ -23,6 +24,7 @@ pub struct Policy {
     algorithm: Algorithm,
     on_store_error: OnStoreError,
     reservations: ReservationTerms,
+    parts: Option<NonZeroU16>,
     id: u64,
     name_id: u64,
 }
@@ -114,6 +116,7 @@ impl Policy {
             algorithm: algorithm.into(),
             on_store_error: OnStoreError::Deny,
             reservations: ReservationTerms::default(),
+            parts: None,
             id: 0,
             name_id: 0,
         };
@@ -142,6 +145,19 @@ impl Policy {
     #[must_use]
     pub fn reservations(self, reservations: ReservationTerms) -> Self {
         Self { reservations, ..self }
+    }
+
+    /// The same policy with each key in so many parts, at stores that split keys; others hold it
+    /// whole. Its states are others than those of the policy in one part.
+    #[must_use]
+    pub fn in_parts(self, parts: NonZeroU16) -> Self {
+        let numbers = self.id.to_le_bytes().into_iter().chain(parts.get().to_le_bytes());
+        Self { parts: Some(parts), id: fnv(numbers), ..self }
+    }
+
+    /// In how many parts a store is to keep each key, if the policy says so itself.
+    pub const fn parts(&self) -> Option<NonZeroU16> {
+        self.parts
     }
 
     /// The name.

@@ -88,6 +88,8 @@ pub enum Operation {
     SetLimits { group: Group, limits: Option<Vec<Limit>> },
     /// A page of dead letters whose ids are after `after`.
     Dead { after: Option<JobId>, max: usize },
+    /// A page of jobs that run whose ids are after `after`.
+    Running { after: Option<JobId>, max: usize },
     /// Puts a dead letter back into its group; whether there was one.
     Revive(JobId),
     /// Makes a recurring job, or replaces the one of that name.
@@ -123,6 +125,7 @@ impl Operation {
             Self::Peek { max, .. }
             | Self::Stats { max, .. }
             | Self::Dead { max, .. }
+            | Self::Running { max, .. }
             | Self::Ended { max, .. } => *max = BATCH_MAX.min(*max),
             Self::Reschedule { start, .. } => start.check(now)?,
             Self::Heartbeat(tokens) => check_batch("leases", tokens.len())?,

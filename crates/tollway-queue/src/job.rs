@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tollway_core::{Timestamp, named_enum};
 
 use crate::error::{Error, ErrorKind};
+use crate::past_attempt::{PastAttempt, cut_text};
 use crate::{Group, JobId};
 
 /// A job to be enqueued.
@@ -299,7 +300,10 @@ pub struct Lease {
     pub weight: u32,
     /// When it was enqueued.
     pub enqueued_at: Timestamp,
-    /// When the job goes back to its group, unless settled or prolonged before.
+    /// When the lease was granted.
+    pub leased_at: Timestamp,
+    /// When the job goes back to its group, unless settled or prolonged before. A lease that is
+    /// prolonged lasts as long as from `leased_at` until here.
     pub expires_at: Timestamp,
 }
 
@@ -311,10 +315,10 @@ impl Lease {
 
     /// The job that was leased, as it is in `state`.
     #[cfg(feature = "redis")]
-    pub(crate) fn into_job(self, state: JobState) -> Job {
+    pub(crate) fn into_job(self, state: JobState, past: Vec<PastAttempt>) -> Job {
         let Self { id, attempt, failures, group, payload, priority, weight, enqueued_at, .. } =
             self;
-        Job { id, group, payload, priority, weight, enqueued_at, attempt, failures, state }
+        Job { id, group, payload, priority, weight, enqueued_at, attempt, failures, past, state }
     }
 }
 
@@ -374,13 +378,7 @@ impl Outcome {
     /// kept has still done its work.
     pub(crate) fn cut(&mut self) {
         match self {
-            Self::Failed { reason, .. } => {
-                let mut end = reason.len().min(Self::REASON_LEN_MAX);
-                while !reason.is_char_boundary(end) {
-                    end -= 1;
-                }
-                reason.truncate(end);
-            }
+            Self::Failed { reason, .. } => cut_text(reason, Self::REASON_LEN_MAX),
             Self::Limited { wait } => *wait = (*wait).min(Self::LIMITED_MAX),
             Self::Done { .. } | Self::Released => {}
         }
@@ -455,6 +453,8 @@ pub struct Job {
     pub attempt: u32,
     /// Failures and expired leases that it was charged with.
     pub failures: u32,
+    /// The last attempts that did not get it done, the earliest first.
+    pub past: Vec<PastAttempt>,
     /// Where it is.
     pub state: JobState,
 }
@@ -473,6 +473,8 @@ pub enum JobState {
     Running {
         /// Which.
         worker: String,
+        /// Since when.
+        leased_at: Timestamp,
         /// Until when, unless prolonged.
         expires_at: Timestamp,
         /// How far, if the worker said so.

@@ -21,6 +21,7 @@ mod error;
 mod job;
 mod limit;
 mod name;
+mod past_attempt;
 #[cfg(feature = "push")]
 pub mod push;
 mod queue;
@@ -52,6 +53,7 @@ pub use job::{
 };
 pub use limit::Limit;
 pub use name::{Group, JobId, QueueName};
+pub use past_attempt::{AttemptEnd, PastAttempt};
 pub use queue::Queue;
 pub use recurring::{Recurring, Rhythm};
 #[cfg(feature = "redis")]

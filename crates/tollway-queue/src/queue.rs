@@ -366,6 +366,12 @@ impl Queue {
         self.call(Operation::Dead { after, max })
     }
 
+    /// A [page](crate::PAGE_BYTES) of at most `max` jobs (and at most [`crate::BATCH_MAX`]) that
+    /// run and whose ids are after `after`, in order of their ids; the last one is empty.
+    pub fn running(&self, after: Option<JobId>, max: usize) -> Call<Vec<Job>> {
+        self.call(Operation::Running { after, max })
+    }
+
     /// Puts a dead letter back into its group, as if it had never failed; whether there was one.
     pub fn revive(&self, id: JobId) -> Call<bool> {
         self.call(Operation::Revive(id))

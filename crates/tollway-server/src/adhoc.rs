@@ -124,13 +124,17 @@ impl AdHoc {
         if text.len() > LIMIT_BYTES_MAX {
             return Err(format!("limit: longer than {LIMIT_BYTES_MAX} bytes"));
         }
-        let given = limit_of_call(text)?;
+        let (given, parts) = limit_of_call(text)?;
         let named = "the name is printable ASCII and short";
         let spacing = given.spacing.map(|bucket| Spacing {
             policy: Spacing::policy(Self::NAME, bucket).expect(named),
             tally: Arc::clone(tally),
         });
         let policy = Policy::new(Self::NAME, given.algorithm).expect(named);
+        let policy = match parts {
+            Some(parts) => policy.in_parts(parts),
+            None => policy,
+        };
         let limit = Rc::new(CallLimit { policy, spacing });
         if self.limits.len() == KEPT {
             self.limits.clear();

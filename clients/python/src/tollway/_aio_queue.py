@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import signal
 import time
 from typing import Any, Awaitable, Callable, Optional, Sequence, Union
@@ -20,7 +22,7 @@ from ._queue_words import (
     RetryLater,
     sendable,
 )
-from ._worker import PAUSES, REPORTS_MAX, _reason
+from ._worker import BEAT_AGAIN, PAUSES, REPORT_FOR, REPORTS_LAST, _reason
 from ._words import TollwayError, Unavailable
 
 AsyncHandler = Callable[[Lease], Awaitable[Any]]
@@ -90,11 +92,12 @@ class AsyncQueue(AsyncCaller):
         """The job is done. Raises :class:`tollway.LeaseLost` if the lease is over, as the others
         below do."""
         told = {} if result is None else words.carried("result", result)
-        await self._post("ack", {"token": lease.token, **told})
+        await self._post("ack", {"token": lease.token, **lease.answer, **told})
 
     async def fail(self, lease: Lease, reason: str, retry: bool = True) -> None:
         """The attempt failed; without ``retry`` the job becomes a dead letter at once."""
-        await self._post("fail", {"token": lease.token, "reason": reason, "retry": retry})
+        told = {"reason": reason, "retry": retry}
+        await self._post("fail", {"token": lease.token, **lease.answer, **told})
 
     async def retry_later(self, lease: Lease, why: RetryLater) -> None:
         """The API refuses for now: the group waits."""
@@ -138,7 +141,7 @@ class AsyncWorker:
         handler: AsyncHandler,
         *,
         concurrency: int = 1,
-        heartbeat: float = 5.0,
+        heartbeat: Optional[float] = None,
         wait: float = 2.0,
         name: str = "",
     ) -> None:
@@ -152,6 +155,8 @@ class AsyncWorker:
         self._running: dict[int, Lease] = {}
         self._mistake: Optional[TollwayError] = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._beat_at = math.inf
+        self._leased: asyncio.Event
 
     async def __call__(self, lease: Lease) -> Any:
         """The handler itself, as before it was decorated."""
@@ -164,6 +169,8 @@ class AsyncWorker:
         told = (signal.SIGTERM, signal.SIGINT) if signals else ()
         for number in told:
             loop.add_signal_handler(number, self.stop)
+        # Not before: older versions of Python bind it to a loop when it is made.
+        self._leased = asyncio.Event()
         beats = asyncio.create_task(self._beat())
         try:
             await self._lease()
@@ -196,6 +203,8 @@ class AsyncWorker:
                 continue
             for lease in leases:
                 self._running[lease.id] = lease
+                self._beat_at = min(self._beat_at, self._next_beat([lease]))
+                self._leased.set()
                 task = asyncio.create_task(self._work(lease))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -227,25 +236,43 @@ class AsyncWorker:
         return lambda: queue.ack(lease, result)
 
     async def _tell(self, report: Callable[[], Awaitable[None]]) -> None:
-        for attempt in range(REPORTS_MAX):
+        give_up_at = time.monotonic() + REPORT_FOR
+        for attempt in itertools.count():
             try:
                 return await report()
             except LeaseLost:
                 return  # Others have the job.
             except Unavailable:
-                # Untold, the lease ends and the job is run again.
+                is_late = time.monotonic() >= give_up_at
+                if is_late or (self._stopped and attempt >= REPORTS_LAST):
+                    return  # Untold, the lease ends and the job is run again.
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
             except TollwayError as mistake:
                 # No other attempt mends it: a wrong token, a result that is too long.
                 self._mistake = self._mistake or mistake
                 return self.stop()
 
+    def _next_beat(self, leases: list[Lease]) -> float:
+        """When these are to be prolonged, by the clock that never steps."""
+        pauses = (self._heartbeat or lease.lasts / 3 for lease in leases)
+        return time.monotonic() + min(pauses, default=math.inf)
+
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat)
+            pause = self._beat_at - time.monotonic()
+            if pause > 0:
+                self._leased.clear()
+                try:
+                    timeout = None if pause == math.inf else pause
+                    await asyncio.wait_for(self._leased.wait(), timeout)
+                except asyncio.TimeoutError:
+                    pass
+                continue
             leases = [lease for lease in self._running.values() if not lease.lost]
+            self._beat_at = self._next_beat(leases)
             try:
                 if leases:
                     await self._queue.heartbeat(leases)
             except TollwayError:
-                pass  # The next one may arrive; what is a mistake, the reports will tell.
+                # The service may be back before the lease ends; a mistake, the reports will tell.
+                self._beat_at = min(self._beat_at, time.monotonic() + BEAT_AGAIN)

@@ -83,11 +83,12 @@ class Queue(SyncCaller):
         """The job is done. Raises :class:`tollway.LeaseLost` if the lease is over, as the others
         below do."""
         told = {} if result is None else words.carried("result", result)
-        self._post("ack", {"token": lease.token, **told})
+        self._post("ack", {"token": lease.token, **lease.answer, **told})
 
     def fail(self, lease: Lease, reason: str, retry: bool = True) -> None:
         """The attempt failed; without ``retry`` the job becomes a dead letter at once."""
-        self._post("fail", {"token": lease.token, "reason": reason, "retry": retry})
+        told = {"reason": reason, "retry": retry}
+        self._post("fail", {"token": lease.token, **lease.answer, **told})
 
     def retry_later(self, lease: Lease, why: RetryLater) -> None:
         """The API refuses for now: the group waits."""

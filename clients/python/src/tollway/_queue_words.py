@@ -139,10 +139,14 @@ class Lease:
     token: str = field(repr=False)
     expires_at: float
     """Seconds since the epoch by the service's clock; heartbeats move it."""
+    lasts: float
+    """For how many seconds the lease lasts, from its beginning and from each heartbeat."""
     cancelled: bool = False
     """Somebody has cancelled the job: the work may stop."""
     lost: bool = False
     """The lease is over: another worker may have the job."""
+    answer: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What :meth:`obey` saw last; it is told with what came of the job."""
 
     def json(self) -> Any:
         """The payload, read as JSON."""
@@ -152,10 +156,17 @@ class Lease:
         self, status: int, headers: Mapping[str, str], profile: Optional[str] = None
     ) -> None:
         """Looks at an API's answer: a refusal (429, or 503 that says when to come back) raises
-        :class:`RetryLater`, and the group waits as long as the header fields say."""
-        names = {str(name).lower() for name in headers}
-        if status == 429 or (status == 503 and "retry-after" in names):
-            raise RetryLater(status=status, headers=headers, profile=profile)
+        :class:`RetryLater`, and the group waits as long as the header fields say. Of any other
+        answer they are told with what comes of the job: if nothing is left of a limit, the group
+        waits before it is refused."""
+        told = {str(name).lower(): str(value) for name, value in headers.items()}
+        # Nobody's business but the API's and its caller's.
+        told.pop("set-cookie", None)
+        if status == 429 or (status == 503 and "retry-after" in told):
+            raise RetryLater(status=status, headers=told, profile=profile)
+        self.answer = {"headers": told, "status": status}
+        if profile is not None:
+            self.answer["profile"] = profile
 
 
 def sendable(result: Any) -> Any:
@@ -220,6 +231,7 @@ def lease(fields: Mapping[str, Any]) -> Lease:
         weight=fields["weight"],
         token=fields["token"],
         expires_at=fields["expires_at_ms"] / 1000,
+        lasts=(fields["expires_at_ms"] - fields["leased_at_ms"]) / 1000,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import signal
 import threading
 import time
@@ -18,8 +20,12 @@ Handler = Callable[[Lease], Any]
 
 PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a service that does not answer."""
-REPORTS_MAX = 5
-"""How often what came of a job is told to a service that does not answer."""
+REPORT_FOR = 60.0
+"""For how long what came of a job is told to a service that does not answer, in seconds."""
+BEAT_AGAIN = 0.5
+"""How soon a heartbeat is repeated that the service has not heard, in seconds."""
+REPORTS_LAST = 5
+"""How often a worker that is told to stop tells it."""
 
 
 class Worker:
@@ -30,7 +36,7 @@ class Worker:
     :class:`tollway.GiveUp` makes a dead letter of the job.
 
     ``concurrency`` jobs run at once, each on a thread. ``heartbeat`` is the time in seconds between
-    two signs of life; it must be well below the queue's lease. ``wait`` is how long one call waits
+    two signs of life: a third of the queue's lease unless told. ``wait`` is how long one call waits
     for a job, and so the longest that :meth:`stop` takes beside the jobs that run.
     """
 
@@ -40,7 +46,7 @@ class Worker:
         handler: Handler,
         *,
         concurrency: int = 1,
-        heartbeat: float = 5.0,
+        heartbeat: Optional[float] = None,
         wait: float = 2.0,
         name: str = "",
     ) -> None:
@@ -54,7 +60,10 @@ class Worker:
         self._room = threading.Semaphore(concurrency)
         self._running: dict[int, Lease] = {}
         self._mistake: Optional[TollwayError] = None
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Guards what stands below, and ``_running``."""
+        self._beat_at = math.inf
+        self._is_over = False
 
     def __call__(self, lease: Lease) -> Any:
         """The handler itself, as before it was decorated."""
@@ -64,14 +73,16 @@ class Worker:
         """Works until :meth:`stop`; with ``signals``, and on the main thread, until SIGTERM or
         SIGINT. Jobs that run are finished; none is begun any more."""
         before = self._listen() if signals else {}
-        done = threading.Event()
-        beats = threading.Thread(target=self._beat, args=(done,), daemon=True)
+        self._is_over = False
+        beats = threading.Thread(target=self._beat, daemon=True)
         beats.start()
         try:
             with ThreadPoolExecutor(self._concurrency, "tollway-worker") as pool:
                 self._lease(pool)
         finally:
-            done.set()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify()
             beats.join()
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -109,8 +120,10 @@ class Worker:
                 for _ in range(free - len(leases)):
                     self._room.release()
             for lease in leases:
-                with self._lock:
+                with self._changed:
                     self._running[lease.id] = lease
+                    self._beat_at = min(self._beat_at, self._next_beat([lease]))
+                    self._changed.notify()
                 pool.submit(self._work, lease)
 
     def _work(self, lease: Lease) -> None:
@@ -121,7 +134,7 @@ class Worker:
             else:
                 self._tell(self._handle(lease))
         finally:
-            with self._lock:
+            with self._changed:
                 self._running.pop(lease.id, None)
             self._room.release()
 
@@ -138,28 +151,43 @@ class Worker:
         return _bound(self._queue.ack, lease, result)
 
     def _tell(self, report: Callable[[], None]) -> None:
-        for attempt in range(REPORTS_MAX):
+        give_up_at = time.monotonic() + REPORT_FOR
+        for attempt in itertools.count():
             try:
                 return report()
             except LeaseLost:
                 return  # Others have the job.
             except Unavailable:
-                # Untold, the lease ends and the job is run again.
+                is_late = time.monotonic() >= give_up_at
+                if is_late or (self._stopped.is_set() and attempt >= REPORTS_LAST):
+                    return  # Untold, the lease ends and the job is run again.
                 time.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
             except TollwayError as mistake:
                 # No other attempt mends it: a wrong token, a result that is too long.
                 self._mistake = self._mistake or mistake
                 return self.stop()
 
-    def _beat(self, done: threading.Event) -> None:
-        while not done.wait(self._heartbeat):
-            with self._lock:
+    def _next_beat(self, leases: list[Lease]) -> float:
+        """When these are to be prolonged, by the clock that never steps."""
+        pauses = (self._heartbeat or lease.lasts / 3 for lease in leases)
+        return time.monotonic() + min(pauses, default=math.inf)
+
+    def _beat(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_over and (pause := self._beat_at - time.monotonic()) > 0:
+                    self._changed.wait(None if pause == math.inf else pause)
+                if self._is_over:
+                    return
                 leases = [lease for lease in self._running.values() if not lease.lost]
+                self._beat_at = self._next_beat(leases)
             try:
                 if leases:
                     self._queue.heartbeat(leases)
             except TollwayError:
-                pass  # The next one may arrive; what is a mistake, the reports will tell.
+                # The service may be back before the lease ends; a mistake, the reports will tell.
+                with self._changed:
+                    self._beat_at = min(self._beat_at, time.monotonic() + BEAT_AGAIN)
 
 
 def _bound(report: Callable[..., None], *arguments: Any) -> Callable[[], None]:

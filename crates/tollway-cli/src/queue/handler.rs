@@ -7,6 +7,9 @@
 //! | 65, "data error" | is a dead letter at once |
 //! | any other, or a signal | has failed, and is tried again |
 //!
+//! If standard output has a response as `curl -i` prints it, the service hears of its header fields
+//! whatever came of the job: a group whose limit is spent waits before it is refused.
+//!
 //! Both codes are those of `sysexits.h`. A program has a process group of its own: what stops the
 //! worker at a terminal does not reach it, and what stops it reaches its children, too.
 
@@ -186,15 +189,20 @@ impl Ended {
         profile: Option<&str>,
         wait_ms: u64,
     ) -> (&'static str, Value) {
-        match self.status.code() {
+        let (verb, mut body) = match self.status.code() {
             Some(0) if keep_result => ("ack", self.result()),
             Some(0) => ("ack", json!({})),
-            Some(LATER) => ("retry-later", self.later(profile, wait_ms)),
+            Some(LATER) => return ("retry-later", self.later(profile, wait_ms)),
             code => {
                 let reason = self.reason();
                 ("fail", json!({"reason": reason, "retry": code != Some(NEVER)}))
             }
+        };
+        if let (Some(status), fields) = self.response() {
+            body["headers"] = fields.into();
+            tell_profile(&mut body, profile, status);
         }
+        (verb, body)
     }
 
     fn result(&self) -> Value {
@@ -204,30 +212,38 @@ impl Ended {
         }
     }
 
-    /// The header fields of the last response that is written on standard output, as `curl -i`
-    /// writes them.
-    fn later(&self, profile: Option<&str>, wait_ms: u64) -> Value {
+    /// The status of the last response that is written on standard output, as `curl -i` writes it,
+    /// and its header fields; those that stand without a status, too.
+    fn response(&self) -> (Option<u16>, Map<String, Value>) {
         let text = String::from_utf8_lossy(&self.output);
-        let (mut status, mut fields) = (None, Map::new());
+        let (mut status, mut fields, mut is_body) = (None, Map::new(), false);
         for line in text.lines() {
+            // What stands behind a response's fields may look like some.
+            is_body |= status.is_some() && line.is_empty();
             if line.starts_with("HTTP/") {
                 status = line.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
                 fields.clear();
+                is_body = false;
             } else if let Some((name, value)) = line.split_once(':')
                 && is_field_name(name)
                 && fields.len() < FIELDS_MAX
+                && !is_body
             {
                 fields.insert(name.to_ascii_lowercase(), value.trim().into());
             }
         }
+        fields.remove("set-cookie");
+        (status, fields)
+    }
+
+    /// How long the group waits after a refusal.
+    fn later(&self, profile: Option<&str>, wait_ms: u64) -> Value {
+        let (status, fields) = self.response();
         if fields.is_empty() {
             return json!({"wait_ms": wait_ms});
         }
         let mut body = json!({"headers": fields});
-        if let Some(profile) = profile {
-            body["profile"] = profile.into();
-            body["status"] = status.unwrap_or(429).into();
-        }
+        tell_profile(&mut body, profile, status.unwrap_or(429));
         body
     }
 
@@ -242,6 +258,14 @@ impl Ended {
             Some(last) => format!("{how}: {}", last.trim()),
             None => how,
         }
+    }
+}
+
+/// Says which profile is to read the header fields, and of what status they are.
+fn tell_profile(body: &mut Value, profile: Option<&str>, status: u16) {
+    if let Some(profile) = profile {
+        body["profile"] = profile.into();
+        body["status"] = status.into();
     }
 }
 
@@ -281,6 +305,17 @@ mod tests {
         assert_eq!(later(curl, None), json!({"headers": {"retry-after": "7"}}));
         let told = later(curl, Some("discord"));
         assert_eq!((&told["profile"], &told["status"]), (&json!("discord"), &json!(503)));
+    }
+
+    #[test]
+    fn the_fields_of_a_response_are_told_whatever_came_of_the_job() {
+        let curl = "HTTP/2 200 \r\nRateLimit-Remaining: 0\r\nSet-Cookie: a=b\r\n\r\nlevel: 7\n";
+        let fields = json!({"ratelimit-remaining": "0"});
+        assert_eq!(ended(0, curl, "").report(false, None, 1).1, json!({"headers": fields}));
+        let (verb, failed) = ended(1, curl, "").report(true, Some("discord"), 1);
+        assert_eq!((verb, &failed["headers"], &failed["status"]), ("fail", &fields, &json!(200)));
+        let plain = "level: 7\n";
+        assert_eq!(ended(0, plain, "").report(false, None, 1).1, json!({}), "no response");
     }
 
     #[test]

@@ -73,12 +73,64 @@ pub(super) fn show(client: &Client, queue: &QueueName, id: u64) -> Result<()> {
     client.tell(&job, |job| {
         let mut lines = vec![line(job)];
         let fields = job.as_object().into_iter().flatten();
-        let told = ["id", "state", "group", "attempt", "reason"];
-        for (name, value) in fields.filter(|(name, _)| !told.contains(&name.as_str())) {
-            lines.push(format!("  {name:<16} {}", shown(value)));
-        }
+        let told = fields.filter_map(|(name, value)| Some((name, told_of(name, value)?)));
+        lines.extend(told.map(|(name, words)| {
+            let name = if name == "at_ms" { "ended" } else { name.trim_end_matches("_at_ms") };
+            format!("  {name:<16} {words}")
+        }));
+        lines.extend(job["history"].as_array().into_iter().flatten().map(past_line));
         lines.join("\n") + "\n"
     })
+}
+
+/// What a field of a job says to people; nothing if its line says it, or if it says nothing.
+fn told_of(name: &str, value: &Value) -> Option<String> {
+    let at = |value: &Value| value.as_i64().map(when);
+    match name {
+        "id" | "state" | "group" | "attempt" | "reason" | "history" | "worker" | "leased_at_ms"
+        | "expires_at_ms" | "cancelled" => None,
+        "due_at_ms" => at(value).filter(|told| told.starts_with("in ")),
+        "ready" => Some(match at(&value["expected_ms"]).zip(at(&value["latest_ms"])) {
+            Some((expected, latest)) => format!("{expected}, at the latest {latest}"),
+            None => "nobody can tell: it is paused, or waits for a response".to_owned(),
+        }),
+        "progress" if value.is_null() => None,
+        "progress" => Some(format!("{} of {}", value["done"], value["total"])),
+        name if name.ends_with("_at_ms") || name == "at_ms" => at(value),
+        _ => Some(shown(value)),
+    }
+}
+
+/// How far a moment is from now, by this machine's clock.
+fn when(at_ms: i64) -> String {
+    match at_ms - now_ms() {
+        left if left > 50 => format!("in {:.1} s", left as f64 / 1_000.0),
+        left if left > -50 => "now".to_owned(),
+        left => format!("{:.1} s ago", left as f64 / -1_000.0),
+    }
+}
+
+fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as i64)
+}
+
+/// An attempt that did not get its job done, in a line.
+fn past_line(past: &Value) -> String {
+    let moment = |field: &str| past[field].as_u64().unwrap_or(0);
+    let took_ms = moment("ended_at_ms").saturating_sub(moment("leased_at_ms"));
+    let mut line = format!("  attempt {} {} after ", past["attempt"], word(past, "outcome"));
+    line += &format!("{:.1} s", took_ms as f64 / 1_000.0);
+    if past["worker"].as_str().is_some_and(|name| !name.is_empty()) {
+        line += &format!(" by {}", word(past, "worker"));
+    }
+    if past["reason"].is_string() {
+        line += &format!(": {}", word(past, "reason"));
+    }
+    if let Some(wait_ms) = past["wait_ms"].as_u64() {
+        line += &format!("; its group was to wait {:.1} s", wait_ms as f64 / 1_000.0);
+    }
+    line
 }
 
 /// `wait QUEUE ID`.
@@ -119,6 +171,12 @@ pub(super) fn peek(client: &Client, args: &PeekArgs) -> Result<()> {
     client.tell(&page, |page| listed(page, "no job waits"))
 }
 
+/// `running QUEUE`.
+pub(super) fn running(client: &Client, queue: &QueueName, max: u16) -> Result<()> {
+    let page = client.get(&format!("{queue}/running?max={max}"))?;
+    client.tell(&page, |page| listed(page, "no job runs"))
+}
+
 /// `dead QUEUE`.
 pub(super) fn dead(client: &Client, queue: &QueueName, max: u16) -> Result<()> {
     let page = client.get(&format!("{queue}/dead?max={max}"))?;
@@ -137,10 +195,30 @@ fn line(job: &Value) -> String {
         line += &format!(", group {:?}", job["group"].as_str().unwrap_or_default());
     }
     line += &format!(", attempt {}", job["attempt"]);
+    if job["state"] == "running" {
+        line += &with_worker(job);
+    }
     if job["reason"].is_string() {
         line += &format!(": {}", word(job, "reason"));
     }
     line
+}
+
+/// Who has a job that runs, since when, and until when nothing need be heard of him.
+fn with_worker(job: &Value) -> String {
+    let now_ms = now_ms();
+    let seconds = |ms: i64| format!("{:.1} s", ms.max(0) as f64 / 1_000.0);
+    let moment = |field: &str| job[field].as_i64().unwrap_or(now_ms);
+    let mut text = match job["worker"].as_str() {
+        None | Some("") => String::new(),
+        Some(_) => format!(" at {}", word(job, "worker")),
+    };
+    text += &format!(" for {}", seconds(now_ms - moment("leased_at_ms")));
+    text += &format!(", lease ends in {}", seconds(moment("expires_at_ms") - now_ms));
+    if job["cancelled"] == true {
+        text += ", to be cancelled";
+    }
+    text
 }
 
 /// A value as the terminal may show it.

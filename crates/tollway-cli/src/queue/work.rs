@@ -265,11 +265,15 @@ impl Worker {
     /// Prolongs the lease until that is no use any more.
     async fn keep(&self, lease: &Value) -> Broken {
         let body = json!({"leases": [{"token": lease["token"]}]});
+        let mut is_heard = true;
         loop {
             let length = self.lease.borrow().map_or(Duration::from_secs(30), |(length, _)| length);
-            tokio::time::sleep(length / 3).await;
-            // One that is not heard is followed by another, twice before the lease ends.
-            let Ok(beats) = self.send(Method::POST, "heartbeat", &body).await else { continue };
+            // The service may be back before the lease ends.
+            let pause = if is_heard { length / 3 } else { ASK_AGAIN.min(length / 12) };
+            tokio::time::sleep(pause).await;
+            let beats = self.send(Method::POST, "heartbeat", &body).await;
+            is_heard = beats.is_ok();
+            let Ok(beats) = beats else { continue };
             match beats["leases"][0]["lease"].as_str() {
                 Some("lost") => return Broken::Lost,
                 Some("cancelled") => return Broken::Cancelled,

@@ -52,6 +52,38 @@ fn every_command_in_the_book_works() {
     assert_eq!(passed, BOOK.len(), "{told}");
 }
 
+/// Whoever writes TypeScript copies these into files that a strict compiler reads.
+#[test]
+fn programs_in_typescript_are_typed() {
+    let Some(tools) = tools("node_modules/typescript") else { return };
+    let folder = tools.join("client-typed");
+    let package = folder.join("node_modules/tollway-client");
+    fs::create_dir_all(&package).expect("a folder");
+    let source = root().join("clients/typescript");
+    fs::copy(source.join("package.json"), package.join("package.json")).expect("a copy");
+    let compiler = tools.join("node_modules/typescript/bin/tsc");
+    let mut build = command("node", &tools);
+    build.arg(&compiler).args(["--project", "clients/typescript", "--outDir"]);
+    succeed(build.arg(package.join("dist")));
+    let mut programs = Vec::new();
+    for document in ["clients/typescript/README.md", "docs/how-to/workers.md"] {
+        let text = fs::read_to_string(root().join(document)).expect("a document");
+        let is_ours = |block: &&str| !block.contains("express") && !block.contains("fastify");
+        let of_language = blocks(&text).into_iter().filter(|(info, _)| info.starts_with("ts"));
+        for block in of_language.map(|(_, block)| block).filter(is_ours) {
+            programs.push(format!("{}.ts", programs.len()));
+            fs::write(folder.join(programs.last().expect("one")), block).expect("a file");
+        }
+    }
+    assert!(programs.len() >= 3, "{programs:?}");
+    let options = r#""target": "es2022", "module": "nodenext", "lib": ["es2022", "dom"],
+        "types": [], "strict": true, "exactOptionalPropertyTypes": true, "noEmit": true"#;
+    let config = format!("{{\"compilerOptions\": {{{options}}}, \"files\": {programs:?}}}");
+    fs::write(folder.join("tsconfig.json"), config).expect("a file");
+    fs::write(folder.join("package.json"), "{\"type\": \"module\"}").expect("a file");
+    succeed(command("node", &tools).arg(compiler).arg("--project").arg(&folder));
+}
+
 #[test]
 fn links_in_documents_lead_somewhere() {
     let mut documents = Vec::new();

@@ -353,6 +353,75 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
 }
 
 #[test]
+fn what_operators_change_is_logged_with_the_names_of_their_tokens() {
+    let folder = Folder::new("queue-logged");
+    let config = "tokens = [{ token = \"t\", role = \"admin\", name = \"ada\" }]\n\
+                  [[queues]]\nname = \"roles\"\n";
+    let (log, config) = (folder.0.join("log"), folder.file("queue.toml", config));
+    let served = Served::start_logged(&log, &["--config", &config]);
+    let ask = |method: &str, path: &str, body: &Value| {
+        let fields = "authorization: Bearer t\r\n";
+        let (status, told) = served.ask_with(method, path, fields, &body.to_string());
+        assert!(status < 300, "{method} {path}: {told}");
+    };
+    let (roles, bot) = ("/v1/queues/roles", "/v1/shared-limits/bot");
+    ask("PUT", bot, &json!({"limit": "slots 50/1s"}));
+    ask("PATCH", roles, &json!({"attempts": 3}));
+    ask("POST", &format!("{roles}/pause"), &json!({"group": "guild 1"}));
+    ask("DELETE", bot, &Value::Null);
+    let is_told = |words: &[&str]| {
+        let log = std::fs::read_to_string(&log).unwrap();
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        log.lines().any(|line| line.contains("who=\"ada\"") && has_all(line))
+    };
+    for words in [
+        &["shared_limit=\"bot\"", "action=\"set\"", "slots 50/1s"][..],
+        &["queue=\"roles\"", "action=\"settings\"", "attempts"],
+        &["queue=\"roles\"", "action=\"pause\"", "guild 1"],
+        &["shared_limit=\"bot\"", "action=\"remove\""],
+    ] {
+        eventually(PATIENCE, || is_told(words));
+    }
+}
+
+#[test]
+fn a_job_tells_how_its_attempts_ended_before_it_is_over() {
+    let folder = Folder::new("queue-history");
+    let served = serve(&folder);
+    let id = enqueue(&served, &json!({"group": "g", "payload": "x", "backoff_ms": 0}));
+    let lease = |worker: &str| {
+        let (_, answer) = post(&served, "lease", &json!({"wait_ms": 20_000, "worker": worker}));
+        answer["leases"][0].clone()
+    };
+    let first = lease("ada");
+    let lasts = first["expires_at_ms"].as_u64().unwrap() - first["leased_at_ms"].as_u64().unwrap();
+    assert_eq!(lasts, 3_600_000, "{first}");
+    let failed = json!({"token": first["token"], "reason": "no such member"});
+    assert_eq!(post(&served, "fail", &failed).0, 200);
+    let limited = json!({"token": lease("bob")["token"], "wait_ms": 1});
+    assert_eq!(post(&served, "retry-later", &limited).0, 200);
+    lease("eve");
+    let (_, job) = get(&served, &format!("/jobs/{id}"));
+    assert_eq!((&job["state"], &job["worker"]), (&json!("running"), &json!("eve")), "{job}");
+    let (_, running) = get(&served, "/running");
+    assert_eq!(running, json!({"jobs": [job], "after": id}));
+    assert_eq!(get(&served, &format!("/running?after={id}")).1["jobs"], json!([]));
+    let at = served.http.to_string();
+    let listed = succeed(&["queue", "running", "roles", "--at", &at]);
+    assert!(listed.starts_with(&format!("job {id}: running, group \"g\", attempt 3 at eve for ")));
+    assert!(listed.contains(", lease ends in 3"), "{listed}");
+    let told = |field: &str| [0, 1].map(|one| job["history"][one][field].clone());
+    assert_eq!(told("outcome"), [json!("failed"), json!("limited")], "{job}");
+    assert_eq!(told("worker"), [json!("ada"), json!("bob")]);
+    assert_eq!(told("attempt"), [json!(1), json!(2)]);
+    assert_eq!(told("reason"), [json!("no such member"), Value::Null]);
+    assert_eq!(told("wait_ms"), [Value::Null, json!(1)]);
+    assert_eq!(told("leased_at_ms")[0], first["leased_at_ms"]);
+    assert!(told("ended_at_ms")[0].as_u64() >= first["leased_at_ms"].as_u64());
+    assert!(job["leased_at_ms"].as_u64() >= told("ended_at_ms")[1].as_u64(), "{job}");
+}
+
+#[test]
 fn outcomes_are_told_alone_or_together_and_each_by_itself() {
     let folder = Folder::new("queue-outcomes");
     let served = serve(&folder);
@@ -427,6 +496,8 @@ fn who_may_only_read_sees_figures_and_nothing_that_clients_or_workers_wrote() {
     let (_, answer) = ask("work", "POST", "/lease", &json!({"max": 1, "worker": "4111-host"}));
     let (_, seen) = ask("look", "GET", "/jobs/2", &json!({}));
     assert_eq!((&seen["state"], seen.get("worker")), (&json!("running"), None), "{seen}");
+    let (_, seen) = ask("look", "GET", "/running", &json!({}));
+    assert!(seen["jobs"][0]["id"] == 2 && !seen.to_string().contains("4111"), "{seen}");
     let done = json!({"token": answer["leases"][0]["token"], "result": "4111"});
     assert_eq!(ask("work", "POST", "/ack", &done).0, 200);
     let (_, seen) = ask("look", "GET", "/jobs/2", &json!({}));

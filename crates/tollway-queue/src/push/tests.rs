@@ -19,6 +19,7 @@ fn lease(group: &str, payload: &str) -> Lease {
         priority: 0,
         weight: 1,
         enqueued_at: Timestamp::MIN,
+        leased_at: Timestamp::MIN,
         expires_at: Timestamp::MAX,
     }
 }

@@ -1,5 +1,7 @@
 //! What scripts answer, read into the queue's words.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use redis::Value;
 use tollway_core::Timestamp;
@@ -9,8 +11,8 @@ use super::estimate::GroupTold;
 use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{
-    Beat, Counts, EndMark, Ended, Group, GroupStats, Job, JobId, JobState, Lease, Progress,
-    Settled, Stats, Totals,
+    AttemptEnd, Beat, Counts, EndMark, Ended, Group, GroupStats, Job, JobId, JobState, Lease,
+    PastAttempt, Progress, Settled, Stats, Totals,
 };
 
 /// That an answer is not as the script writes it.
@@ -74,6 +76,7 @@ fn read_stored(id: u64, read: &mut ByteReader<'_>) -> Option<(Lease, Timestamp)>
         priority,
         weight,
         enqueued_at: moment(enqueued),
+        leased_at: Timestamp::MIN,
         expires_at: Timestamp::MIN,
     };
     Some((lease, moment(due)))
@@ -88,19 +91,19 @@ pub(super) fn waiting(
 ) -> Result<Job, Error> {
     let (found, due_at) = stored(id, bytes)?;
     let ready = told.estimate(ahead, found.weight, due_at);
-    Ok(found.into_job(JobState::Waiting { due_at, ready }))
+    Ok(found.into_job(JobState::Waiting { due_at, ready }, Vec::new()))
 }
 
 /// A job that runs, by the bytes of its lease.
 pub(super) fn running(id: u64, job: &[u8], lease: &[u8]) -> Result<Job, Error> {
     let (found, _) = stored(id, job)?;
     let (attempt, state) = read_lease(&mut ByteReader(lease)).ok_or_else(damaged)?;
-    Ok(Job { attempt, ..found.into_job(state) })
+    Ok(Job { attempt, ..found.into_job(state, Vec::new()) })
 }
 
 fn read_lease(read: &mut ByteReader<'_>) -> Option<(u32, JobState)> {
     let attempt = read.u32()?;
-    let (_leased, expires) = (read.f64()?, read.f64()? as u64);
+    let (leased, expires) = (read.f64()? as u64, read.f64()? as u64);
     let cancelled = read.u8()? % 2 == 1;
     let (done, total) = (read.f64()?, read.f64()?);
     let _is_alone = read.u8()?;
@@ -111,21 +114,51 @@ fn read_lease(read: &mut ByteReader<'_>) -> Option<(u32, JobState)> {
     let length = usize::from(read.u8()?);
     let worker = String::from_utf8_lossy(read.take(length)?).into_owned();
     let progress = (done >= 0.0).then_some(Progress { done: done as u64, total: total as u64 });
-    Some((attempt, JobState::Running { worker, expires_at: moment(expires), progress, cancelled }))
+    let (leased_at, expires_at) = (moment(leased), moment(expires));
+    Some((attempt, JobState::Running { worker, leased_at, expires_at, progress, cancelled }))
 }
 
 /// A job that is over.
 pub(super) fn over(id: u64, bytes: &[u8], is_dead: bool) -> Result<Job, Error> {
     let mut read = ByteReader(bytes);
-    let (at, has_result, note) = read_over(&mut read).ok_or_else(damaged)?;
+    let (at, has_result, note, behind) = read_over(&mut read).ok_or_else(damaged)?;
     let (found, _) = stored(id, read.0)?;
+    let past = past(behind)?;
     let at = moment(at as u64);
     let state = if is_dead {
         JobState::Dead { at, reason: String::from_utf8_lossy(note).into_owned() }
     } else {
         JobState::Done { at, result: has_result.then(|| Bytes::copy_from_slice(note)) }
     };
-    Ok(found.into_job(state))
+    Ok(found.into_job(state, past))
+}
+
+/// Attempts that did not get a job done, as `scripts/stored_jobs.lua` notes them.
+pub(super) fn past(bytes: &[u8]) -> Result<Vec<PastAttempt>, Error> {
+    let mut read = ByteReader(bytes);
+    let mut all = Vec::new();
+    while !read.0.is_empty() {
+        all.push(read_past(&mut read).ok_or_else(damaged)?);
+    }
+    Ok(all)
+}
+
+fn read_past(read: &mut ByteReader<'_>) -> Option<PastAttempt> {
+    let attempt = read.u32()?;
+    let (leased, ended) = (read.f64()? as u64, read.f64()? as u64);
+    let (how, wait) = (read.u8()?, read.f64()? as u64);
+    let length = usize::from(read.u8()?);
+    let worker = String::from_utf8_lossy(read.take(length)?).into_owned();
+    let reason = read.short_text()?.to_owned();
+    let end = match how {
+        2 => AttemptEnd::Failed { reason },
+        3 => AttemptEnd::Limited { wait: Duration::from_micros(wait) },
+        4 => AttemptEnd::Released,
+        5 => AttemptEnd::Expired,
+        _ => return None,
+    };
+    let (leased_at, ended_at) = (moment(leased), moment(ended));
+    Some(PastAttempt { attempt, worker, leased_at, ended_at, end })
 }
 
 /// Jobs that ended after `after`; without it, where they end.
@@ -141,10 +174,20 @@ pub(super) fn ended(answer: &[Value], after: Option<EndMark>) -> Result<Ended, E
     Ok(Ended { mark: jobs.last().and_then(Job::end_mark).unwrap_or(after), jobs })
 }
 
-fn read_over<'a>(read: &mut ByteReader<'a>) -> Option<(f64, bool, &'a [u8])> {
-    let (at, has_result) = (read.f64()?, read.u8()? == 1);
+/// When it was over, whether there is a result, that or the reason, and the past attempts.
+fn read_over<'a>(read: &mut ByteReader<'a>) -> Option<(f64, bool, &'a [u8], &'a [u8])> {
+    let (at, flags) = (read.f64()?, read.u8()?);
     let length = usize::try_from(read.u32()?).ok()?;
-    Some((at, has_result, read.take(length)?))
+    let noted = read.take(length)?;
+    let (note, past) = match flags & 2 {
+        0 => (noted, &noted[length..]),
+        _ => {
+            let (rest, last) = noted.split_last_chunk::<4>()?;
+            let past = usize::try_from(u32::from_le_bytes(*last)).ok()?;
+            rest.split_at_checked(rest.len().checked_sub(past)?)?
+        }
+    };
+    Some((at, flags & 1 == 1, note, past))
 }
 
 /// What became of leases that were settled.

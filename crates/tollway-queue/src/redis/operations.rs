@@ -7,8 +7,8 @@ use redis::Value;
 use tollway_core::{Outage, Timestamp};
 
 use super::decode::{
-    beats, bytes, damaged, ended, list, moment_of, number, over, running, stats, stored, text,
-    unsigned, waiting,
+    beats, bytes, damaged, ended, list, moment_of, number, over, past, running, stats, stored,
+    text, unsigned, waiting,
 };
 use super::encode::{self, moment};
 use super::estimate::{Frame, GroupTold};
@@ -245,6 +245,17 @@ impl Inner {
                 let pairs = answer.get(1..).unwrap_or_default().chunks_exact(2);
                 pairs.map(read).collect::<Result<Vec<Job>, _>>()?.into()
             }
+            Operation::Running { after, max } => {
+                let after = decimal(after.map_or(0, |id| id.0));
+                let arguments = vec![word("running"), after, decimal(max), decimal(PAGE_BYTES)];
+                let answer = list(query(arguments).await?)?;
+                let read = |part: &[Value]| {
+                    let job = running(unsigned(&part[0])?, bytes(&part[1])?, bytes(&part[2])?)?;
+                    Ok::<_, Error>(Job { past: past(bytes(&part[3])?)?, ..job })
+                };
+                let parts = answer.get(1..).unwrap_or_default().chunks_exact(4);
+                parts.map(read).collect::<Result<Vec<Job>, _>>()?.into()
+            }
             Operation::Revive(id) => (control(&[b"revive", &decimal(id)]).await? == 1).into(),
             Operation::PutRecurring(new) => {
                 context.check_bytes(self, "payload", new.job.payload.len()).await?;
@@ -303,11 +314,12 @@ impl Inner {
         let server = moment(unsigned(&answer[0])?);
         self.compare_clocks(now, asked, server);
         let next = moment_of(&answer[1])?.map(|next| self.by_caller(next));
+        let leased_at = self.by_caller(server);
         let expires_at = self.by_caller(moment(unsigned(&answer[3])?));
         let read = |pair: &[Value]| {
             let (lease, _) = stored(unsigned(&pair[0])?, bytes(&pair[1])?)?;
             // What is stored counts the attempts before this one.
-            Ok(Lease { attempt: lease.attempt + 1, expires_at, ..lease })
+            Ok(Lease { attempt: lease.attempt + 1, leased_at, expires_at, ..lease })
         };
         let leases = jobs.chunks_exact(2).map(read).collect::<Result<Vec<_>, Error>>()?;
         Ok((Leased { leases, next, seen }, list(answer.swap_remove(2))?, server))
@@ -323,15 +335,18 @@ impl Inner {
         let [frame, sort, ..] = &answer[..] else { return Err(damaged()) };
         let frame = Frame::read(frame)?;
         match (text(sort)?, answer.len()) {
-            ("live", 6) => {
+            ("live", 7) => {
                 let ahead = number(&answer[5])?;
+                let past = past(bytes(&answer[6])?)?;
                 let setting = context.setting(self, frame).await?;
                 let told = GroupTold::read(&list(answer.remove(4))?, &setting)?;
                 let (job, lease) = (bytes(&answer[2])?, bytes(&answer[3])?);
-                if lease.is_empty() {
-                    return waiting(id.0, job, &told, ahead).map(Some);
-                }
-                running(id.0, job, lease).map(Some)
+                let found = if lease.is_empty() {
+                    waiting(id.0, job, &told, ahead)
+                } else {
+                    running(id.0, job, lease)
+                };
+                found.map(|job| Some(Job { past, ..job }))
             }
             ("done", 3) => over(id.0, bytes(&answer[2])?, false).map(Some),
             ("dead", 3) => over(id.0, bytes(&answer[2])?, true).map(Some),
@@ -351,9 +366,10 @@ impl Inner {
         let setting = context.setting(self, Frame::read(&answer[0])?).await?;
         let told = GroupTold::read(&list(answer.remove(1))?, &setting)?;
         let read = |part: &[Value]| {
-            waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)
+            let job = waiting(unsigned(&part[0])?, bytes(&part[1])?, &told, number(&part[2])?)?;
+            Ok(Job { past: past(bytes(&part[3])?)?, ..job })
         };
-        answer[1..].chunks_exact(3).map(read).collect()
+        answer[1..].chunks_exact(4).map(read).collect()
     }
 
     async fn server_time(&self) -> Result<Timestamp, Error> {

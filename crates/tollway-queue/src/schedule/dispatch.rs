@@ -100,6 +100,7 @@ impl Queue {
             priority: entry.priority,
             weight: entry.weight,
             enqueued_at: entry.enqueued_at,
+            leased_at: now,
             expires_at,
         };
         self.pass(number, id, lease.weight, scope);

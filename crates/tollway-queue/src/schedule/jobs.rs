@@ -8,9 +8,11 @@ use tollway_core::Timestamp;
 
 use super::group::Groups;
 use super::id_hash::IdHash;
+use super::leases::Running;
 use super::ranks::{Ranks, SortKey};
 use super::rounds::Rounds;
 use crate::job::Backoff;
+use crate::{AttemptEnd, PastAttempt};
 
 /// The jobs of a queue that are not over: each is delayed or waits in its group, or runs.
 #[derive(Debug, Default)]
@@ -56,13 +58,14 @@ pub(crate) enum Stage {
     Running,
 }
 
-/// What few jobs have of their own.
+/// What few jobs have of their own, and what became of attempts at them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JobOverrides {
     pub(crate) attempts_max: Option<u32>,
     pub(crate) backoff: Option<Backoff>,
     pub(crate) key: Option<Arc<str>>,
     pub(crate) deadline_ns: Option<u64>,
+    pub(crate) past: Vec<PastAttempt>,
 }
 
 impl Entry {
@@ -72,6 +75,26 @@ impl Entry {
 
     fn deadline_ns(&self) -> Option<u64> {
         self.overrides.as_deref()?.deadline_ns
+    }
+
+    /// The last attempts that did not get it done.
+    pub(crate) fn past(&self) -> &[PastAttempt] {
+        self.overrides.as_deref().map_or(&[], |overrides| &overrides.past)
+    }
+
+    /// Remembers how the attempt under a lease ended.
+    pub(crate) fn remember(&mut self, running: &Running, ended_at: Timestamp, end: AttemptEnd) {
+        let past = &mut self.overrides.get_or_insert_default().past;
+        if past.len() == PastAttempt::COUNT_MAX {
+            past.remove(0);
+        }
+        past.push(PastAttempt {
+            attempt: self.attempt,
+            worker: running.worker.to_string(),
+            leased_at: running.leased_at,
+            ended_at,
+            end,
+        });
     }
 
     /// Its place among the delayed, where priority plays no part.

@@ -174,6 +174,7 @@ impl Queue {
                 self.set_limits(&group, limits, scope)?.into()
             }
             Operation::Dead { after, max } => self.dead(after, max, scope).into(),
+            Operation::Running { after, max } => self.running(after, max, scope).into(),
             Operation::Revive(id) => self.revive(id, scope).into(),
             Operation::PutRecurring(recurring) => self.put_recurring(*recurring, scope)?.into(),
             Operation::RemoveRecurring(name) => self.remove_recurring(&name, scope).into(),
@@ -310,6 +311,7 @@ impl Queue {
             backoff: job.backoff,
             key,
             deadline_ns: deadline.map(Timestamp::as_nanos),
+            past: Vec::new(),
         };
         let entry = Entry {
             group: self.groups.number(&job.group),

@@ -8,6 +8,7 @@ use super::change::{Change, QueueChange};
 use super::history::EndedJob;
 use super::leases::Running;
 use super::queue::{Queue, Scope};
+use crate::AttemptEnd;
 use crate::job::{LeaseToken, MissedDeadline, Outcome, Settled};
 use crate::name::QueueName;
 
@@ -29,6 +30,9 @@ impl Queue {
         let running = self.release(id);
         if !matches!(outcome, Outcome::Released) {
             self.response_times.observe(scope.now.since(running.leased_at));
+        }
+        if let Some(end) = AttemptEnd::of(&outcome) {
+            self.jobs.of_mut(id).remember(&running, scope.now, end);
         }
         match outcome {
             Outcome::Done { result } => {
@@ -236,6 +240,7 @@ impl Queue {
             return;
         }
         let entry = self.jobs.of_mut(id);
+        entry.remember(&running, at, AttemptEnd::Expired);
         entry.failures += 1;
         let attempts_max = entry.overrides.as_deref().and_then(|overrides| overrides.attempts_max);
         if entry.failures >= attempts_max.unwrap_or(self.settings.attempts_max) {

@@ -91,6 +91,7 @@ impl Queue {
         match self.leases.running.get(&id) {
             Some(running) => JobState::Running {
                 worker: running.worker.to_string(),
+                leased_at: running.leased_at,
                 expires_at: running.expires_at,
                 progress: running.progress,
                 cancelled: running.cancelled,
@@ -129,6 +130,22 @@ impl Queue {
             }
             page.add(over.bytes());
             jobs.extend(self.job(JobId(*id), scope));
+        }
+        jobs
+    }
+
+    /// Jobs that run, in the order of their ids.
+    pub(crate) fn running(&self, after: Option<JobId>, max: usize, scope: &Scope<'_>) -> Vec<Job> {
+        let from = after.map_or(0, |id| id.0.saturating_add(1));
+        let mut ids: Vec<u64> = self.leases.ids().filter(|id| *id >= from).collect();
+        ids.sort_unstable();
+        let (mut jobs, mut page) = (Vec::new(), Page::of(max));
+        for id in ids {
+            if !page.has_room() {
+                break;
+            }
+            page.add(self.jobs.of(id).payload_len as usize);
+            jobs.extend(self.job(JobId(id), scope));
         }
         jobs
     }
@@ -214,6 +231,7 @@ fn job(id: u64, entry: &Entry, group: &Group, state: JobState) -> Job {
         enqueued_at: entry.enqueued_at,
         attempt: entry.attempt,
         failures: entry.failures,
+        past: entry.past().to_vec(),
         state,
     }
 }

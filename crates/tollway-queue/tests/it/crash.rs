@@ -13,8 +13,8 @@ use std::time::Duration;
 use redb::{Database, ReadableDatabase, ReadableTableMetadata, TableHandle};
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Author, Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState, LeaseToken,
-    MissedDeadline, NewJob, Outcome, QueueSettings,
+    AttemptEnd, Author, Backend, Embedded, Error, ErrorKind, FileOptions, JobId, JobState,
+    LeaseToken, MissedDeadline, NewJob, Outcome, QueueSettings,
 };
 
 use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
@@ -340,6 +340,9 @@ fn totals_deadlines_and_told_edges_survive_a_restart() {
     };
     assert_eq!((before.enqueued, before.leased, before.done, before.limited), (4, 2, 1, 1));
     let queues = open();
+    let limited = get(queues.job(&name, JobId(2), START.after(second))).expect("it is there");
+    let wait = Duration::from_millis(3_500);
+    assert_eq!(limited.past.last().map(|past| &past.end), Some(&AttemptEnd::Limited { wait }));
     let at = |seconds: f64| START.after(Duration::from_secs_f64(seconds));
     let settings = get(queues.queues()).remove(0).1;
     assert_eq!((settings.missed_deadline, settings.backoff_jitter), (MissedDeadline::Drop, 3));

@@ -10,6 +10,7 @@ mod ends;
 mod input;
 mod limits;
 mod pages;
+mod past;
 mod told;
 mod versions;
 
@@ -31,6 +32,7 @@ use ends::*;
 use input::*;
 use limits::*;
 use pages::*;
+use past::*;
 use told::*;
 use versions::*;
 
@@ -77,6 +79,10 @@ rules! {
     a_heavy_job_waits_for_all_it_needs_and_nobody_of_its_group_goes_before
     a_limit_that_is_changed_counts_at_once_and_forgets_nothing
     progress_and_results_can_be_seen
+    a_job_tells_how_each_attempt_ended_that_did_not_get_it_done
+    a_dead_letter_tells_of_its_attempts_and_still_does_when_it_lives_again
+    jobs_that_run_are_listed_with_their_workers_page_by_page
+    of_many_attempts_the_last_are_told_and_long_reasons_are_cut
     groups_are_listed_page_by_page_in_order
     a_page_of_jobs_ends_with_the_one_that_fills_it
     a_lease_call_ends_with_the_job_that_fills_it

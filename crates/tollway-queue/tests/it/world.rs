@@ -146,6 +146,7 @@ pub(crate) trait AtMoment: Backend {
         set_limits(group: &Group, limits: Option<Vec<Limit>>) -> () =
             SetLimits { group: group.clone(), limits };
         dead(after: Option<JobId>, max: usize) -> Vec<Job> = Dead { after, max };
+        running(after: Option<JobId>, max: usize) -> Vec<Job> = Running { after, max };
         revive(id: JobId) -> bool = Revive(id);
         reschedule(id: JobId, start: Start) -> Option<Job> = Reschedule { id, start };
         ended(after: Option<EndMark>, max: usize) -> Ended = Ended { after, max };

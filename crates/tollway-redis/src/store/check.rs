@@ -1,5 +1,6 @@
 //! Checks: from what is known in process, from units in hand, or from the store.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -13,6 +14,10 @@ use crate::replay::Reply;
 use crate::request::{KeyCharge, Op, Request};
 use crate::settings::LeaseTerms;
 use crate::split_policy::SplitPolicy;
+
+/// How many split policies are known at a time: calls may make up their own. Forgotten, one only
+/// begins with its first share again.
+const SPLITS_MAX: usize = 4_096;
 
 /// A check and how its policies want it done.
 pub(super) struct Check {
@@ -37,13 +42,13 @@ impl Inner {
     pub(super) fn check_of(&self, op: Op, charges: &[Charge<'_>]) -> Result<Check, StoreError> {
         let mut request = self.request(op, charges)?;
         let (mut split, mut lease, mut across_slots) = (None, None, false);
-        if !self.settings.policies.is_empty() {
+        let is_split = charges.iter().any(|charge| charge.policy.parts().is_some());
+        if is_split || !self.settings.policies.is_empty() {
             let settings: Vec<_> =
                 charges.iter().map(|charge| self.policy_settings(charge.policy)).collect();
             across_slots = settings.iter().all(|settings| settings.across_slots);
-            for ((charge, part), settings) in charges.iter().zip(&mut request.parts).zip(&settings)
-            {
-                if let Some(count) = settings.split {
+            for (charge, part) in charges.iter().zip(&mut request.parts) {
+                if let Some(count) = self.parts_of(charge.policy) {
                     let shares = self.split(charge.policy, count.get())?;
                     let (index, key) = (shares.next(), charge.key.as_bytes().to_vec());
                     *part = shares.part(&self.settings.prefix, &key, part, index);
@@ -184,6 +189,11 @@ impl Inner {
         let _ = self.ask(request, now).await;
     }
 
+    /// In how many parts the keys of a policy are: as the store was told, or as the policy says.
+    fn parts_of(&self, policy: &tollway_core::Policy) -> Option<NonZeroU16> {
+        self.policy_settings(policy).split.or(policy.parts())
+    }
+
     fn split(
         &self,
         policy: &tollway_core::Policy,
@@ -192,6 +202,9 @@ impl Inner {
         let mut splits = self.splits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(split) = splits.get(&policy.id()) {
             return Ok(Arc::clone(split));
+        }
+        if splits.len() >= SPLITS_MAX {
+            splits.clear();
         }
         let split = SplitPolicy::new(policy, count).ok_or_else(|| {
             misuse("a policy cannot be split into more shares than its limit has units")
@@ -204,7 +217,7 @@ impl Inner {
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
     pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<KeyCharge>, StoreError> {
         let part = self.part(charge, 0);
-        let Some(count) = self.policy_settings(charge.policy).split else { return Ok(vec![part]) };
+        let Some(count) = self.parts_of(charge.policy) else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;
         let (prefix, key) = (&self.settings.prefix, charge.key.as_bytes());
         Ok((0..split.len()).map(|index| split.part(prefix, key, &part, index)).collect())

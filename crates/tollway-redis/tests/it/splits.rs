@@ -69,6 +69,29 @@ async fn one_process_loses_nothing_to_the_split() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_says_its_parts_itself_is_split_without_the_store_being_told() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let whole = Policy::parse("called", "103/30d").unwrap();
+        let policy = whole.clone().in_parts(NonZeroU16::new(SHARES).unwrap());
+        let mut allowed = 0;
+        for _ in 0..150 {
+            allowed += u64::from(check(&store, &policy, "all").await.unwrap().is_allowed());
+        }
+        assert_eq!(allowed, 103, "{engine:?}");
+        let other = whole.clone().in_parts(NonZeroU16::new(2).unwrap());
+        for apart in [&whole, &other] {
+            let first = check(&store, apart, "all").await.unwrap();
+            assert!(first.is_allowed(), "{engine:?}: in other parts it counts anew");
+        }
+        let left = check(&store, &other, "all").await.unwrap().decisions()[0].snapshot();
+        assert_eq!((left.limit(), left.remaining()), (51, 50), "{engine:?}: of its share");
+        store.reset(&charge(&policy, "all"), Timestamp::MIN).await.unwrap();
+        assert!(check(&store, &policy, "all").await.unwrap().is_allowed(), "all is reset");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn more_shares_than_units_are_refused() {
     let store = connect(&Engine::Redis.shared().url(), &split(SHARES)).await;
     let policy = Policy::parse("global", "7/30d").unwrap();

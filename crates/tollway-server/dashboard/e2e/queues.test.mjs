@@ -15,6 +15,10 @@ attempts = 1
 [[queues]]
 name = "roles"
 group_limits = ["slots 10/10s"]
+[[queues.recurring]]
+name = "nightly"
+cron = "30 2 * * *"
+zone = "Europe/Berlin"
 `;
 const BOSS = { token: "the-boss" };
 
@@ -85,10 +89,17 @@ test("a queue shows its depth and throughput, its dead letters with their reason
   await page.getByRole("link", { name: `Job ${dead}` }).click();
   await hasText(page, "#job-facts", "404 Not Found");
   await hasText(page, "#job-facts", "1, of which 1 failed");
+  await hasText(page, "#job-history", "Attempt 1 failed after");
+  await hasText(page, "#job-history", "<i>gone\\xe2\\x80\\xae</i>");
+  await hasText(page, "#job-history", "Became a dead letter");
   await page.getByLabel("Number").fill(String(running));
   await page.getByRole("button", { name: "Look up" }).click();
   await hasText(page, "#job-facts", "3 of 7");
   await hasText(page, "#job-facts", "w1");
+  await hasText(page, "#job-history", "Attempt 1 began");
+  const row = page.locator("#running-list tr").filter({ hasText: "3 of 7" });
+  await hasText(row, "td", "w1");
+  await row.getByRole("link", { name: `Job ${running}` }).waitFor();
   await page.goto(`${service.url}/#queues/mail/${done}`);
   await hasText(page, "#job-facts", "sent");
   await page.goto(`${service.url}/#queues/mail/424242`);
@@ -130,6 +141,27 @@ test("each change is asked about once, says what it reaches, and is logged with 
     const line = await eventually(`the log says ${words}`, () => service.log.split("\n").find((line) => line.includes(words)));
     assert.ok(line.includes('who="ada"') && line.includes('queue="mail"'), line);
   }
+  assert.deepEqual(complaints, []);
+}));
+
+test("a queue shows its limits, who changed them and its recurring jobs, and they can be changed", () => serving(async (service) => {
+  const { page, complaints } = await open(browser, service, { hash: "#queues/roles", ...BOSS });
+  await hasText(page, "#queue-settings", "slots 10/10s");
+  await hasText(page, "#queue-settings", "1, by the file");
+  await hasText(page, "#recurring-list", "30 2 * * * (Europe/Berlin)");
+  const limits = page.getByRole("button", { name: "Limits of the queue", exact: true });
+  await limits.click();
+  const input = page.getByLabel("Limits of every group", { exact: true });
+  assert.equal(await input.inputValue(), "slots 10/10s");
+  await input.fill("slots 5/10s, concurrent 2");
+  await page.getByRole("button", { name: "Set limits" }).click();
+  await hasText(page, "#queue-settings", "slots 5/10s, concurrent 2");
+  await hasText(page, "#queue-settings", "2, by a call");
+  await hasText(page, "#queue-settings", "this service's file says something else");
+  assert.deepEqual((await ask(service, "GET", "roles")).settings.group_limits, ["slots 5/10s", "concurrent 2"]);
+  await decide(page, page.getByRole("button", { name: "End nightly" }), ["The queue roles"], "End it");
+  await hasText(page, "main", "Ended: the recurring job nightly.");
+  assert.deepEqual((await ask(service, "GET", "roles/recurring")).recurring, []);
   assert.deepEqual(complaints, []);
 }));
 

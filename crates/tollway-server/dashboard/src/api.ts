@@ -116,6 +116,11 @@ export async function call<T>(path: string, body?: unknown, accept: number[] = [
   return ask<T>(body === undefined ? "GET" : "POST", path, body, accept);
 }
 
+/** Changes what the body names, and leaves the rest. */
+export async function change<T>(path: string, body: unknown): Promise<T> {
+  return ask<T>("PATCH", path, body, []);
+}
+
 /** Takes something away. */
 export async function remove<T>(path: string): Promise<T> {
   return ask<T>("DELETE", path, undefined, []);

@@ -15,11 +15,14 @@ export interface Job {
   weight: number;
   attempt: number;
   failures: number;
+  /** Attempts that did not get it done, the last ones. */
+  history: Attempt[];
   enqueued_at_ms: number;
   state: "waiting" | "running" | "done" | "dead";
   due_at_ms?: number;
   ready?: { expected_ms: number; latest_ms: number } | null;
   worker?: string;
+  leased_at_ms?: number;
   expires_at_ms?: number;
   progress?: { done: number; total: number } | null;
   cancelled?: boolean;
@@ -27,6 +30,16 @@ export interface Job {
   result?: string;
   result_base64?: string;
   reason?: string;
+}
+
+interface Attempt {
+  attempt: number;
+  worker?: string;
+  leased_at_ms: number;
+  ended_at_ms: number;
+  outcome: "failed" | "limited" | "released" | "expired";
+  reason?: string;
+  wait_ms?: number;
 }
 
 /** How much of a payload or a result is shown. */
@@ -139,16 +152,62 @@ export class DeadLetters {
   }
 }
 
+/** The jobs of a queue that run, and at which workers. */
+export class RunningJobs {
+  readonly #list = h("div", { id: "running-list" });
+  readonly #pager: CursorPager;
+  readonly element: HTMLElement;
+  #queue = "";
+
+  constructor() {
+    this.#pager = new CursorPager(20, () => void this.load(), "after");
+    this.element = h("div", { class: "card", hidden: true },
+      h("div", { class: "bar" }, h("h3", {}, "Running jobs"), this.#pager.element), this.#list);
+  }
+
+  /** Shows those of another queue. */
+  show(queue: string): void {
+    this.#queue = queue;
+    this.#pager.restart();
+    this.element.hidden = true;
+  }
+
+  /** So many there are. */
+  async see(running: number): Promise<void> {
+    if (running === 0) this.show(this.#queue);
+    else await this.load(running);
+  }
+
+  async load(running = 0): Promise<void> {
+    const asked = this.#queue;
+    const { jobs, after } = await call<{ jobs: Job[]; after: number | null }>(path(asked, `running?${this.#pager.query}`));
+    if (asked !== this.#queue) return;
+    this.element.hidden = false;
+    this.#pager.showing(jobs.length < 20 ? null : String(after), jobs.length, running || jobs.length);
+    const now = Date.now();
+    replace(this.#list, table("Running jobs", [
+      { title: "Job", cell: (job: Job) => link(asked, job.id) },
+      { title: "Group", minor: true, cell: (job) => h("code", { class: "key" }, visible(job.group ?? "")) },
+      { title: "Worker", cell: (job) => (job.worker === undefined ? "shown to the role check" : visible(job.worker) || "without a name") },
+      { title: "For", numeric: true, cell: (job) => duration(Math.max(1, now - (job.leased_at_ms ?? now))) },
+      { title: "Lease ends", numeric: true, minor: true, cell: (job) => `in ${duration((job.expires_at_ms ?? now) - now)}` },
+      { title: "Progress", numeric: true, minor: true, cell: (job) => (job.progress ? `${count(job.progress.done)} of ${count(job.progress.total)}` : "–") },
+      { title: "Attempt", numeric: true, cell: (job) => count(job.attempt) },
+    ], jobs, "No job runs."));
+  }
+}
+
 /** What is known of one job. */
 export class JobCard {
   readonly #notice = new Notice();
   readonly #id = h("input", { id: "job-id", inputmode: "numeric", size: 12, autocomplete: "off" });
   readonly #facts = h("dl", { class: "facts", id: "job-facts" });
+  readonly #history = h("div", { id: "job-history" });
   readonly #actions = h("div", { class: "row" });
   readonly element = h("div", { class: "card", hidden: true },
     h("form", { class: "bar", submit: (event) => this.#go(event) },
       h("h3", {}, "Job"), h("label", { for: "job-id" }, "Number"), this.#id, h("button", { type: "submit" }, "Look up")),
-    this.#notice.element, this.#facts, this.#actions);
+    this.#notice.element, this.#facts, this.#actions, this.#history);
   #queue = "";
   #number = "";
   #session: Session | null = null;
@@ -166,9 +225,12 @@ export class JobCard {
     this.#id.value = number;
     this.element.hidden = queue === "";
     this.#notice.tell("");
-    replace(this.#facts);
-    replace(this.#actions);
+    this.#clear();
     if (number) void this.load();
+  }
+
+  #clear(): void {
+    for (const part of [this.#facts, this.#actions, this.#history]) replace(part);
   }
 
   #go(event: Event): void {
@@ -185,9 +247,14 @@ export class JobCard {
       if (number !== this.#number) return;
       replace(this.#facts, ...facts(job).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
       this.#showActions(queue, job);
+      replace(this.#history, table("History of the job", [
+        { title: "When", cell: (event: JobEvent) => moment(event.at_ms) },
+        { title: "What", cell: (event) => event.what },
+        { title: "Worker", minor: true, cell: (event) => visible(event.worker) },
+        { title: "Why", cell: (event) => h("span", { class: "reason" }, visible(event.why)) },
+      ], events(job), ""));
     } catch (error) {
-      replace(this.#facts);
-      replace(this.#actions);
+      this.#clear();
       if (error instanceof ApiError && error.status === 404) this.#notice.tell(this.#notice.element.textContent || error.message);
       else this.#notice.fail(error);
     }
@@ -242,6 +309,32 @@ function facts(job: Job): [string, Child][] {
   if (result) told.push(["Result", result]);
   const payload = text(job.payload, job.payload_base64);
   if (payload) told.push(["Payload", payload]);
+  return told;
+}
+
+interface JobEvent { at_ms: number; what: string; worker: string; why: string }
+
+/** What happened to a job, the earliest first. */
+function events(job: Job): JobEvent[] {
+  const told: JobEvent[] = [{ at_ms: job.enqueued_at_ms, what: "Enqueued", worker: "", why: "" }];
+  const left = (job.history[0]?.attempt ?? 1) - 1;
+  if (left > 0) {
+    const what = left === 1 ? "Attempt 1" : `Attempts 1 to ${count(left)}`;
+    told.push({ at_ms: job.history[0]?.leased_at_ms ?? 0, what: `${what} came before`, worker: "", why: "Only the last ones are kept." });
+  }
+  for (const past of job.history) {
+    const [what, why] = {
+      failed: ["failed", past.reason ?? ""],
+      limited: ["was refused by the upstream", `The group was to wait ${duration(past.wait_ms ?? 0)}.`],
+      released: ["was given back", "Its worker stopped, or never began it."],
+      expired: ["was lost", "Nothing was heard of its worker until the lease ended."],
+    }[past.outcome];
+    const took = duration(Math.max(1, past.ended_at_ms - past.leased_at_ms));
+    told.push({ at_ms: past.ended_at_ms, what: `Attempt ${count(past.attempt)} ${what} after ${took}`, worker: past.worker ?? "", why: why ?? "" });
+  }
+  if (job.state === "running") told.push({ at_ms: job.leased_at_ms ?? 0, what: `Attempt ${count(job.attempt)} began`, worker: job.worker ?? "", why: "" });
+  if (job.state === "done") told.push({ at_ms: job.at_ms ?? 0, what: `Attempt ${count(job.attempt)} got it done`, worker: "", why: "" });
+  if (job.state === "dead") told.push({ at_ms: job.at_ms ?? 0, what: "Became a dead letter", worker: "", why: job.reason ?? "" });
   return told;
 }
 

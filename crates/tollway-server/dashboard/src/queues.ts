@@ -6,7 +6,8 @@ import { Chart } from "./chart";
 import { confirmed } from "./confirm";
 import { h, replace, say, table, type Child } from "./dom";
 import { count, duration, rate, visible } from "./format";
-import { DeadLetters, JobCard } from "./jobs";
+import { DeadLetters, JobCard, RunningJobs } from "./jobs";
+import { QueueSettings } from "./settings";
 import { CursorPager, Notice, type View } from "./view";
 
 interface Figures { waiting: number; delayed: number; running: number; paused: boolean; ready_at_ms: number | null }
@@ -52,6 +53,8 @@ export class Queues implements View {
       h("div", {}, h("h4", {}, "Jobs per second"), this.#throughput.element)));
   readonly #dead = new DeadLetters(() => void this.#load());
   readonly #job = new JobCard(() => void this.#load());
+  readonly #running = new RunningJobs();
+  readonly #settings = new QueueSettings();
   readonly #name = h("h3", {});
   readonly #list = h("div", { id: "group-list" });
   readonly #groups = h("div", { class: "card", hidden: true },
@@ -63,7 +66,7 @@ export class Queues implements View {
 
   constructor() {
     replace(this.element, h("div", { class: "card" }, h("h2", { id: "queues-title" }, "Queues"), this.#notice.element, this.#queues),
-      this.#charts, this.#dead.element, this.#job.element, this.#groups);
+      this.#charts, this.#running.element, this.#dead.element, this.#job.element, this.#groups, this.#settings.element);
   }
 
   show(argument: string): void {
@@ -73,6 +76,8 @@ export class Queues implements View {
       this.#pager.restart();
       this.#changed.tell("");
       this.#dead.show(queue);
+      this.#running.show(queue);
+      this.#settings.show(queue);
       // Shown once there is something to show: what stands there belongs to another queue.
       this.#groups.hidden = true;
       this.#charts.hidden = true;
@@ -87,6 +92,7 @@ export class Queues implements View {
     this.#session = session;
     this.#dead.session(session);
     this.#job.session(session);
+    this.#settings.session(session);
   }
 
   restyle(): void {
@@ -146,6 +152,8 @@ export class Queues implements View {
       this.#throughput.set(at_ms, [started, done, failed]);
     }
     await this.#dead.see(queue.dead);
+    await this.#running.see(queue.running);
+    await this.#settings.load();
   }
 
   async #loadGroups(): Promise<void> {

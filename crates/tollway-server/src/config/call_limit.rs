@@ -4,6 +4,8 @@
 //! {"algorithm": "leaky-bucket", "size": 10, "drip_interval": "1s", "factor": 0.5}
 //! ```
 
+use std::num::NonZeroU16;
+
 use serde_json::Value as Json;
 use tollway_core::GivenLimit;
 
@@ -12,12 +14,12 @@ use super::policies;
 use super::reader::{ConfigValue, Source};
 use super::tree::{Node, Value};
 
-/// The limit that a text describes.
+/// The limit that a text describes, and in how many parts a store is to keep each key, if it says.
 ///
 /// # Errors
 ///
 /// If it describes none: the text names each field that is wrong, and what would be right.
-pub fn limit_of_call(text: &[u8]) -> Result<GivenLimit, String> {
+pub fn limit_of_call(text: &[u8]) -> Result<(GivenLimit, Option<NonZeroU16>), String> {
     let json: Json = serde_json::from_slice(text).map_err(|error| format!("limit: {error}"))?;
     let (node, finding) = (node(json), Finding::default());
     let root = ConfigValue::root(
@@ -76,13 +78,16 @@ mod tests {
             (r#"{"algorithm":"legacy","max":300,"duration":"1h"}"#, "300 in all, 1/12s"),
         ] {
             let limit = limit_of_call(text.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"));
+            let (limit, parts) = limit;
             assert_eq!(limit.algorithm.to_string(), expected, "{text}");
-            assert_eq!(limit.spacing, None);
+            assert_eq!((limit.spacing, parts), (None, None));
         }
         let both = r#"{"algorithm":"legacy","max":10,"duration":"5s","min_interval":"1s"}"#;
-        assert!(limit_of_call(both.as_bytes()).unwrap().spacing.is_some());
+        assert!(limit_of_call(both.as_bytes()).unwrap().0.spacing.is_some());
         let lease = r#"{"algorithm":"concurrency","limit":4,"lease":"30s"}"#;
-        assert_eq!(limit_of_call(lease.as_bytes()).unwrap().algorithm.limit(), 4);
+        assert_eq!(limit_of_call(lease.as_bytes()).unwrap().0.algorithm.limit(), 4);
+        let (_, parts) = limit_of_call(br#"{"quota":"100/1s","split":4}"#).unwrap();
+        assert_eq!(parts.map(NonZeroU16::get), Some(4));
     }
 
     #[test]
@@ -100,6 +105,10 @@ mod tests {
         let told = wrong(r#"{"algorithm":"legacy","max":3}"#);
         assert_eq!(told, "limit: duration is missing");
         assert!(wrong(r#"{"algorithm":"legacy"}"#).contains("limits nothing"));
+        let told = wrong(r#"{"quota":"3/1s","split":4}"#);
+        assert_eq!(told, "limit.split: 4 parts of a limit of 3: one has no units");
+        let told = wrong(r#"{"quota":"5000/1s","split":65}"#);
+        assert_eq!(told, "limit.split: expected 1 to 64 with a call, found 65");
         let zero =
             wrong(r#"{"algorithm":"leaky-bucket","size":1,"drip_interval":"1s","factor":0}"#);
         assert!(zero.starts_with("limit.factor: expected a number above 0"), "{zero}");

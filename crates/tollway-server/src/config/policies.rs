@@ -111,11 +111,20 @@ fn made<T>(
     })
 }
 
-/// A limit that comes with a call, in the form of a policy's fields.
-pub(super) fn given_limit(table: &Table<'_>) -> Option<GivenLimit> {
+/// In how many parts a call may split keys: what callers make up is bounded.
+const CALL_PARTS_MAX: u16 = 64;
+
+/// A limit that comes with a call, in the form of a policy's fields, and where its keys are split.
+pub(super) fn given_limit(table: &Table<'_>) -> Option<(GivenLimit, Option<NonZeroU16>)> {
     let limit = limit_or_noted(table, GivenLimit::from_parameters, &GivenLimit::NAMES);
+    // That another store does not split is nothing to refuse a call for.
+    let parts = split(table, limit.iter(), &mut Vec::new());
+    if let Some(parts) = parts.filter(|parts| parts.get() > CALL_PARTS_MAX) {
+        let wrong = format!("expected 1 to {CALL_PARTS_MAX} with a call, found {parts}");
+        table.refuse("split", wrong);
+    }
     table.finish();
-    limit
+    limit.map(|limit| (limit, parts))
 }
 
 impl Parameters for Table<'_> {

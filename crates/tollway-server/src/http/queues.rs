@@ -4,8 +4,8 @@
 //!   producer   POST {queue}/jobs, {queue}/jobs/batch
 //!   worker     POST {queue}/lease (waits), heartbeat, progress, ack, fail, retry-later, release;
 //!              GET  {queue}/groups
-//!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/dead, {queue}/jobs/{id},
-//!              {queue}/events (as jobs end)
+//!   anybody    GET  /v1/queues, {queue}, {queue}/peek, {queue}/running, {queue}/dead,
+//!              {queue}/jobs/{id}, {queue}/events (as jobs end)
 //!   operator   PUT, PATCH, DELETE {queue}; GET, PUT, DELETE /v1/shared-limits;
 //!              POST {queue}/pause, resume, limits, dead/retry, recurring;
 //!              POST {queue}/jobs/{id}/reschedule; DELETE {queue}/jobs/{id}
@@ -65,11 +65,10 @@ pub(super) async fn operate(
     action: &str,
     handler: impl AsyncFnOnce(Call<'_>, &SignedQueue) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let (service, request, [_, named]) = (call.service(), call.request, call.parameters);
+    let (request, [_, named]) = (call.request, call.parameters);
     let queue = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?.into_owned();
+    let who = who_asks(&call);
     on_queue(call, handler).await?;
-    let auth = service.auth();
-    let who = auth.name_of_field(request.fields.field("authorization"));
     // A recurring job's body has a payload, which is nobody's to log; its name says enough.
     let what = match (action, named) {
         ("recurring", _) => name_in(request.body),
@@ -78,6 +77,12 @@ pub(super) async fn operate(
     };
     tracing::info!(who, queue = escaped(queue.as_bytes()), action, what, "an operator's change");
     Ok(())
+}
+
+/// The name of whose token was shown, for the log.
+fn who_asks(call: &Call<'_>) -> String {
+    let auth = call.service().auth();
+    auth.name_of_field(call.request.fields.field("authorization")).to_owned()
 }
 
 /// The beginning of what strangers wrote, as ASCII without control characters.

@@ -107,6 +107,8 @@ routes! { call:
         on_queue_with(call, &["group", "max"], look::peek).await;
     Dead        "GET"  "/v1/queues/{queue}/dead", READ =>
         on_queue_with(call, &["after", "max"], look::dead).await;
+    RunningJobs "GET"  "/v1/queues/{queue}/running", READ =>
+        on_queue_with(call, &["after", "max"], look::running).await;
     Revive      "POST" "/v1/queues/{queue}/dead/retry", ADMIN =>
         operate_queue(call, "retry", control::revive).await;
     Lease       "POST" "/v1/queues/{queue}/lease", CHECK => on_queue(call, leases::lease).await;

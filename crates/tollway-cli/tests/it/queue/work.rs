@@ -20,6 +20,7 @@ case $payload in
          fi ;;
   wrong) echo "no such member" >&2; exit 3 ;;
   never) exit 65 ;;
+  spent) printf 'HTTP/1.1 200 OK\r\nRateLimit-Remaining: 0\r\nRateLimit-Reset: 3600\r\n\r\n' ;;
   slow)  read -r go < "$LOG.go" ;;
 esac
 echo "done: $payload"
@@ -120,6 +121,13 @@ fn a_refusal_of_the_upstream_makes_its_group_wait_and_no_other() {
     let behind = work.enqueue("limited", "behind");
     let other = work.enqueue("other", "free");
     until(|| work.job(other)["state"] == "done");
+    // No refusal, but nothing is left.
+    let spent = work.enqueue("spent", "spent");
+    until(|| work.job(spent)["state"] == "done");
+    let after = work.enqueue("spent", "free");
+    let last = work.enqueue("other", "free");
+    until(|| work.job(last)["state"] == "done");
+    assert_eq!(work.job(after)["state"], "waiting", "{}", work.job(after));
     let job = work.job(later);
     assert_eq!((&job["state"], &job["failures"]), (&json!("waiting"), &json!(0)), "{job}");
     assert_eq!(work.job(behind)["state"], "waiting");
@@ -185,7 +193,12 @@ fn everything_about_a_queue_is_said_in_words_and_in_json() {
     let dead = format!("job {id}: dead, group \"guild 1\", attempt 1: exit code 65\n");
     assert_eq!(run(&["dead", "roles"]), dead);
     assert_eq!(parse(run(&["dead", "roles", "--json"]))["jobs"][0]["id"], id);
-    assert!(run(&["show", "roles", &id.to_string()]).contains("payload          never"));
+    let shown = run(&["show", "roles", &id.to_string()]);
+    assert!(shown.contains("payload          never"), "{shown}");
+    assert!(shown.contains("  enqueued         ") && !shown.contains("_ms"), "{shown}");
+    let past = shown.lines().last().unwrap();
+    assert!(past.starts_with("  attempt 1 failed after "), "{shown}");
+    assert!(past.ends_with(": exit code 65") && past.contains(" s by process "), "{shown}");
     assert_eq!(parse(run(&["retry", "roles", "--json"]))["revived"], 1);
     let next = run(&["peek", "roles", "--group", "guild 1"]);
     assert!(next.starts_with(&format!("job {id}: waiting")), "{next}");

@@ -8,9 +8,10 @@
 //!                                what becomes of jobs that miss their deadlines
 //!   shared      0, name       -> limit, gate in use, version
 //!   jobs        queue, id     -> what was enqueued; never changed
-//!   moves       queue, id     -> attempts, failures, due, lease; absent before the first
+//!   moves       queue, id     -> attempts, failures, due, lease, past attempts; absent before the
+//!                                first
 //!   dead        queue, id     -> when, why
-//!   done        queue, id     -> when, its result, the job in short
+//!   done        queue, id     -> when, its result, the job in short, past attempts
 //!   groups      queue, group  -> pause, limits of its own, gates in use; absent if nothing is
 //!   keys        queue, key    -> job, until when
 //!   recurring   queue, name   -> when, what, next time
@@ -28,7 +29,8 @@ use crate::job::{Backoff, MissedDeadline, NewJob, Start};
 use crate::schedule::{Edge, EndedJob, Entry, Gate, InFlight, JobOverrides, Running, Slots, Stage};
 use crate::versions::VersionRecord;
 use crate::{
-    Group, Limit, QueueName, QueueSettings, Recurring, Retention, Rhythm, Totals, Version,
+    AttemptEnd, Group, Limit, PastAttempt, QueueName, QueueSettings, Recurring, Retention, Rhythm,
+    Totals, Version,
 };
 
 /// The version of the rows.
@@ -298,6 +300,7 @@ fn read_overrides(row: &mut ByteReader<'_>) -> Option<Option<Box<JobOverrides>>>
         backoff: row.option(read_backoff)?,
         key: row.option(|row| Some(row.text()?.into()))?,
         deadline_ns: if version == 2 { row.option(ByteReader::u64)? } else { None },
+        past: Vec::new(),
     })))
 }
 
@@ -317,13 +320,14 @@ pub(super) fn write_move(out: &mut ByteWriter, entry: &Entry, running: Option<&R
         out.text(&running.worker).time(running.leased_at).time(running.expires_at);
         out.u8(u8::from(running.cancelled));
     });
+    write_past(out, entry.past());
 }
 
 /// Brings `entry` up to date; the lease, if it runs.
 pub(super) fn read_move(mut row: ByteReader<'_>, entry: &mut Entry) -> Option<Option<Running>> {
     entry.stage = read_stage(&mut row)?;
     (entry.attempt, entry.failures, entry.due_ns) = (row.u32()?, row.u32()?, row.u64()?);
-    row.option(|row| {
+    let running = row.option(|row| {
         Some(Running {
             worker: row.text()?.into(),
             leased_at: row.time()?,
@@ -332,7 +336,48 @@ pub(super) fn read_move(mut row: ByteReader<'_>, entry: &mut Entry) -> Option<Op
             cancelled: row.flag()?,
             refits: None,
         })
-    })
+    })?;
+    read_past(&mut row, entry)?;
+    Some(running)
+}
+
+/// Past attempts, behind all else in a row: older rows end before them, as those of jobs without.
+fn write_past(out: &mut ByteWriter, past: &[PastAttempt]) {
+    if past.is_empty() {
+        return;
+    }
+    out.list(past.iter(), |out, past| {
+        out.u32(past.attempt).text(&past.worker).time(past.leased_at).time(past.ended_at);
+        match &past.end {
+            AttemptEnd::Failed { reason } => out.u8(0).text(reason),
+            AttemptEnd::Limited { wait } => out.u8(1).duration(*wait),
+            AttemptEnd::Released => out.u8(2),
+            AttemptEnd::Expired => out.u8(3),
+        };
+    });
+}
+
+/// Gives `entry` what [`write_past`] wrote.
+fn read_past(row: &mut ByteReader<'_>, entry: &mut Entry) -> Option<()> {
+    if row.0.is_empty() {
+        return Some(());
+    }
+    entry.overrides.get_or_insert_default().past = row.list(|row| {
+        Some(PastAttempt {
+            attempt: row.u32()?,
+            worker: row.text()?.to_owned(),
+            leased_at: row.time()?,
+            ended_at: row.time()?,
+            end: match row.u8()? {
+                0 => AttemptEnd::Failed { reason: row.text()?.to_owned() },
+                1 => AttemptEnd::Limited { wait: row.duration()? },
+                2 => AttemptEnd::Released,
+                3 => AttemptEnd::Expired,
+                _ => return None,
+            },
+        })
+    })?;
+    Some(())
 }
 
 pub(super) fn write_done(out: &mut ByteWriter, over: &EndedJob, result: Option<&[u8]>) {
@@ -341,6 +386,7 @@ pub(super) fn write_done(out: &mut ByteWriter, over: &EndedJob, result: Option<&
     });
     out.time(over.at).u32(over.entry.attempt).u32(over.entry.failures);
     write_job(out, &over.group, &over.entry, &[]);
+    write_past(out, over.entry.past());
 }
 
 /// The result in a row that [`write_done`] wrote, if there was one.
@@ -351,9 +397,11 @@ pub(super) fn read_result(mut row: ByteReader<'_>) -> Option<Option<&[u8]>> {
 pub(super) fn read_done(mut row: ByteReader<'_>) -> Option<EndedJob> {
     row.option(ByteReader::bytes)?;
     let (at, attempt, failures) = (row.time()?, row.u32()?, row.u32()?);
-    let (group, entry, _) = read_job(row)?;
+    let (group, entry, rest) = read_job(row)?;
     let group = Group::new(group).ok()?;
-    let entry = Entry { attempt, failures, ..entry };
+    // Its payload is not kept.
+    let mut entry = Entry { attempt, failures, payload_len: 0, ..entry };
+    read_past(&mut ByteReader(rest), &mut entry)?;
     Some(EndedJob { group, entry, at, reason: String::new() })
 }
 

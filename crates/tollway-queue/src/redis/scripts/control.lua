@@ -99,6 +99,7 @@ elseif what == 'revive' then
   local text = call('HGET', P .. 'x', id)
   if not text or read('<d', text) + Q.dead_age <= now then return reply(0) end
   payloads.forget_dead(id, text)
+  Q.past_revive(id, text)
   local length = read('<I4', text, 10)
   local j = job_read(text:sub(14 + length))
   payloads.count('by', payloads.of(j))

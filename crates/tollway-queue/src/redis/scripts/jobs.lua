@@ -27,8 +27,8 @@ local function bury(id, j, reason)
   count('dead')
   -- Before it is kept: whether those that were kept have come to their end is seen from there.
   payloads.count_dead(j)
-  keep('x', id, pack('<dBI4', now, 1, #reason) .. reason .. job_head(j) .. j.text:sub(j.payload),
-    Q.dead_age, Q.dead_max)
+  local note = Q.past_behind(id, 1, reason)
+  keep('x', id, pack('<d', now) .. note .. job_head(j) .. j.text:sub(j.payload), Q.dead_age, Q.dead_max)
   job_forget(id, j)
 end
 
@@ -142,6 +142,7 @@ do
     if l.flags % 2 == 1 then
       end_cancelled(id, j)
     else
+      Q.past_note(id, l, l.expires, 5, 0, '')
       j.failures = j.failures + 1
       local most = j.attempts_max > 0 and j.attempts_max or Q.attempts_max
       if j.failures >= most then

@@ -21,8 +21,10 @@
 --                           b: latest time before the clock was set back, if it was,
 --                           rf: how often limits were changed, dn: no delayed job is due before,
 --                           yn: no job that waits misses its deadline before; if any has one,
+--                           pv: there if v is,
 --                           rm and rx: mean and longest response time, t_...: totals
 --   P j             HASH    id -> job, for every job that waits, is delayed or runs
+--   P v             HASH    id -> past attempts, for those jobs of j that have any (stored_jobs.lua)
 --   P f:<group>     LIST    id; jobs that wait for their limit, as they came (waiting_jobs.lua)
 --   P w:<group>     ZSET    place -> 0; odd jobs that wait for it, the next one first (waiting_jobs.lua)
 --   P d:<group>     ZSET    id, 7 bytes -> due; jobs whose time has not come
@@ -53,7 +55,11 @@
 --   job      | enqueued 8 | due 8 | priority 1 | weight 4 | attempt 4 | failures 4 |
 --            | attempts_max 4 (0: the queue's) | backoff first 8 (below 0: the queue's), max 8 |
 --            | key 2 + n | group 2 + n | payload ... |
---   over     | at 8 | has a result 1 | result or reason 4 + n | job, without payload if it is done |
+--   over     | at 8 | 1 if it has a result or a reason, + 2 if it has past attempts 1 |
+--            | 4 + n: result or reason, past attempts and how many bytes these have 4, if any |
+--            | job, without payload if it is done |
+--   past     | attempt 4 | leased 8 | ended 8 | outcome 1 (settle_plain.lua; 5: the lease expired) |
+--            | wait 8 | worker 1 + n | reason 2 + n | ...
 --   place    | 255 - priority 1 | due 7 | id 7 | weight 4 |, big endian: places sort as jobs start
 --   lease    | attempt 4 | leased 8 | expires 8 | flags 1 (1 cancelled, 2 x rf) | done 8 | total 8 |
 --            | alone in l 1 |
@@ -149,7 +155,7 @@ end
 
 local Q = {}
 do
-  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx', 'dn', 'yn')
+  local kept = call('HMGET', P .. 'c', 's', 'p', 'hv', 'v', 't', 'rf', 'b', 'lg', 'by', 'bx', 'dn', 'yn', 'pv')
   local s = kept[1]
   if not s then return { err = 'UNKNOWNQUEUE no such queue' } end
   Q.paused, Q.heaviest, Q.version = kept[2], tonumber(kept[3] or 1), tonumber(kept[4])
@@ -161,6 +167,7 @@ do
   Q.behind, Q.due = tonumber(kept[7] or 0), tonumber(kept[11] or STUCK)
   -- Nothing if no job has a deadline.
   Q.deadline = tonumber(kept[12] or nil)
+  Q.has_past = kept[13]
   if now < latest then
     Q.behind = max(Q.behind, latest)
     call('HSET', P .. 'c', 'b', format('%d', Q.behind))

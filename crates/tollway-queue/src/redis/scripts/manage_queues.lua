@@ -129,7 +129,7 @@ for _, key in ipairs(keys) do
   call('ZREM', P .. 'ki', key)
 end
 if #groups == 500 or #keys == 500 then return { was, 1 } end
-for _, key in ipairs({ 'j', 'u', 'r', 'l', 'n', 'h', 'i', 'ds', 'y', 'gs', 'o', 'p', 'q', 'ki', 'e', 'ez', 'x', 'xz',
+for _, key in ipairs({ 'j', 'v', 'u', 'r', 'l', 'n', 'h', 'i', 'ds', 'y', 'gs', 'o', 'p', 'q', 'ki', 'e', 'ez', 'x', 'xz',
   't', 'tz', 'm' }) do
   call('UNLINK', P .. key)
 end

@@ -2,10 +2,14 @@
 --
 -- Answers begin with the frame (layout.lua), but for 'recurring'.
 --
---   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group, units ahead }
---            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead ... }; see `page`
+--   ARGV[3]  'job'        ARGV[4] id: { 'live' | 'done' | 'dead', job or over, lease, group, units ahead,
+--                         past attempts }
+--            'peek'       ARGV[4] group, ARGV[5] most: { group, id, job, units ahead, past attempts
+--                         ... }; see `page`
 --            'stats'      ARGV[4] '' or '(' and the group to begin after, ARGV[5] most
 --            'dead'       ARGV[4] id to begin after, ARGV[5] most: { id, over ... }; see `page`
+--            'running'    ARGV[4] id to begin after, ARGV[5] most: { id, job, lease, past attempts ... };
+--                         see `page`
 --            'ended'      ARGV[4], ARGV[5] when a job ended and its id, ARGV[7] most: those that ended
 --                         after it, { id, 1 if it is dead, over ... }; see `page`. With both empty:
 --                         { when, id } of the last that ended
@@ -41,6 +45,16 @@ local function paged(text)
   return text
 end
 
+-- Of these ids those after `after`, in order.
+local function ids_after(after, ids)
+  local behind = {}
+  for _, id in ipairs(ids) do
+    if tonumber(id) > after then behind[#behind + 1] = tonumber(id) end
+  end
+  table.sort(behind)
+  return behind
+end
+
 -- When the oldest job was enqueued among the first ones of the groups whose turn comes next; below 0
 -- if there is none.
 local OLDEST_AMONG = 128
@@ -67,7 +81,8 @@ if what == 'job' then
   if text then
     local j, lease = job_read(text), call('HGET', P .. 'r', id)
     local told, extra = group_told(j.group)
-    return { frame, 'live', text, lease or '', told, ahead(group_load(j.group), id, job_place(id, j), extra) }
+    local before = ahead(group_load(j.group), id, job_place(id, j), extra)
+    return { frame, 'live', text, lease or '', told, before, Q.past_of(id) }
   end
   text = call('HGET', P .. 'e', id)
   if text and read('<d', text) + Q.done_age > now then return { frame, 'done', text } end
@@ -80,13 +95,14 @@ elseif what == 'peek' then
   local answer = { frame, told }
   local function put(id, rank)
     local text = paged(call('HGET', P .. 'j', id))
-    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = id, text, rank
+    local k = #answer
+    answer[k + 1], answer[k + 2], answer[k + 3], answer[k + 4] = id, text, rank, Q.past_of(id)
   end
   for n, id in ipairs((line_read(group_load(name), most))) do
     if page <= 0 then break end
     put(id, n - 1 + extra)
   end
-  local left = most - (#answer - 2) / 3
+  local left = most - (#answer - 2) / 4
   if left > 0 then
     local g = group_load(name)
     for n, id in ipairs(call('ZRANGE', delays_of(g), 0, left - 1)) do
@@ -118,17 +134,22 @@ elseif what == 'stats' then
   return answer
 elseif what == 'dead' then
   -- By id, bounded by dead_max; what is too old is left out and forgotten at the next burial.
-  local after, most = tonumber(ARGV[4]), tonumber(ARGV[5])
-  local ids = {}
-  for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'xz', '(' .. now - Q.dead_age, '+inf')) do
-    if tonumber(id) > after then ids[#ids + 1] = tonumber(id) end
-  end
-  table.sort(ids)
-  local answer = { frame }
+  local most, all = tonumber(ARGV[5]), call('ZRANGEBYSCORE', P .. 'xz', '(' .. now - Q.dead_age, '+inf')
+  local ids, answer = ids_after(tonumber(ARGV[4]), all), { frame }
   for n = 1, min(most, #ids) do
     if page <= 0 then break end
     local id = format('%d', ids[n])
     answer[#answer + 1], answer[#answer + 2] = id, paged(call('HGET', P .. 'x', id))
+  end
+  return answer
+elseif what == 'running' then
+  local most, ids = tonumber(ARGV[5]), ids_after(tonumber(ARGV[4]), call('HKEYS', P .. 'r'))
+  local answer = { frame }
+  for n = 1, min(most, #ids) do
+    if page <= 0 then break end
+    local id, k = format('%d', ids[n]), #answer
+    answer[k + 1], answer[k + 2] = id, paged(call('HGET', P .. 'j', id))
+    answer[k + 3], answer[k + 4] = call('HGET', P .. 'r', id), Q.past_of(id)
   end
   return answer
 elseif what == 'ended' then

@@ -22,6 +22,7 @@ local function failed(id, g, j, l, retry, reason)
     end_cancelled(id, j)
     return CANCELLED, 0
   end
+  Q.past_note(id, l, now, 2, 0, reason)
   j.failures = j.failures + 1
   if retry == 0 or j.failures >= (j.attempts_max > 0 and j.attempts_max or Q.attempts_max) then
     bury(id, j, reason)
@@ -41,7 +42,7 @@ local function failed(id, g, j, l, retry, reason)
 end
 
 -- Refused by the upstream, or never tried: uncharged, and back to where it was.
-local function put_back(id, g, j, l)
+local function put_back(id, g, j, l, outcome, wait)
   -- What started under other limits holds by number what is in flight, and nothing else that is known.
   local is_known = floor(l.flags / 2) == Q.refits
   all_change(g, l.taken, function(limit, state, units)
@@ -51,6 +52,7 @@ local function put_back(id, g, j, l)
     end_cancelled(id, j)
     return CANCELLED, 0
   end
+  Q.past_note(id, l, now, outcome, wait, '')
   job_save(id, j)
   job_wait(g, id, j)
   return WAITS, max(g.blocked, now)
@@ -83,7 +85,7 @@ local function settle(name, l, said_of)
       g.blocked = max(g.blocked, now + wait)
       grid.told(g, l.leased, wait)
     end
-    code, time = put_back(name, g, j, l)
+    code, time = put_back(name, g, j, l, outcome, wait)
   end
   held[#held + 1] = g
   if outcome ~= 1 then g.reopens = true end

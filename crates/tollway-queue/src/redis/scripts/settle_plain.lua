@@ -44,8 +44,8 @@ end
 -- Keeps that a job is done, and with which result.
 local function done_keep(id, said_of, j)
   local _, _, _, _, has_result, at = read(SAID, said_of)
-  local note = pack('<dBI4', now, has_result, #said_of - at + 1)
-  keep('e', id, note .. sub(said_of, at) .. job_head(j), Q.done_age, Q.done_max)
+  local note = Q.past_behind(id, has_result, sub(said_of, at))
+  keep('e', id, pack('<d', now) .. note .. job_head(j), Q.done_age, Q.done_max)
   over.e = true
 end
 

@@ -43,6 +43,55 @@ function payloads.forget_dead(id, text)
   payloads.count('bx', -payloads.of(job_read(sub(text, 14 + read('<I4', text, 10)))))
 end
 
+-- What became of earlier attempts at a job: of the last PAST_MAX.
+function Q.past_of(id) return Q.has_past and call('HGET', P .. 'v', id) or '' end
+
+function Q.past_put(id, text)
+  call('HSET', P .. 'v', id, text)
+  if not Q.has_past then
+    Q.has_past = '1'
+    call('HSET', P .. 'c', 'pv', '1')
+  end
+end
+
+-- Notes how the attempt under the lease `l` ended without its job being done.
+function Q.past_note(id, l, at, outcome, wait, reason)
+  local PAST_MAX, REASON_MAX, HEAD = 8, 256, 32
+  local text, many, from = Q.past_of(id), 0, 1
+  -- Where the attempt that begins at `at` ends.
+  local function behind(at)
+    local worker = byte(text, at + 29)
+    return at + HEAD + worker + read('<I2', text, at + 30 + worker)
+  end
+  while from <= #text do many, from = many + 1, behind(from) end
+  if many == PAST_MAX then text = sub(text, behind(1)) end
+  local length = min(#reason, REASON_MAX)
+  -- No letter is cut in two.
+  while length < #reason and byte(reason, length + 1) >= 128 and byte(reason, length + 1) < 192 do
+    length = length - 1
+  end
+  Q.past_put(id, text .. pack('<I4ddBdB', l.attempt, l.leased, at, outcome, wait, #l.worker)
+    .. l.worker .. pack('<I2', length) .. sub(reason, 1, length))
+end
+
+-- What is kept of a job that is over: whether there is a `note`, how long it is, and the note itself,
+-- with past attempts behind it.
+function Q.past_behind(id, has_note, note)
+  local past = Q.past_of(id)
+  if past ~= '' then
+    has_note, note = has_note + 2, note .. past .. pack('<I4', #past)
+  end
+  return pack('<BI4', has_note, #note) .. note
+end
+
+-- Gives a job that is over, stored as `text`, its past attempts again.
+function Q.past_revive(id, text)
+  local has_note, length = read('<BI4', text, 9)
+  if has_note < 2 then return end
+  local upto = 14 + length - 4
+  Q.past_put(id, sub(text, upto - read('<I4', text, upto), upto - 1))
+end
+
 local function job_place(id, j) return pack('>BI7I7I4', 255 - j.priority, j.due, id, j.weight) end
 
 -- Keeps what is over in `hash` for `age`, at most `most` of it; written together at the end.
@@ -116,8 +165,12 @@ local function ends_save()
   chunked(alone, function(...) call('ZREM', P .. 'l', ...) end)
   chunked(forgotten, function(...) call('HDEL', P .. 'j', ...) end)
   if Q.deadline then chunked(forgotten, function(...) call('ZREM', P .. 'y', ...) end) end
+  if Q.has_past then chunked(forgotten, function(...) call('HDEL', P .. 'v', ...) end) end
   payloads.count('by', -payloads.freed)
   -- A queue without jobs forgets the heaviest, the longest and what was counted, too.
-  if #forgotten > 0 and call('HLEN', P .. 'j') == 0 then call('HDEL', P .. 'c', 'hv', 'lg', 'by', 'yn') end
+  if #forgotten > 0 and call('HLEN', P .. 'j') == 0 then
+    call('HDEL', P .. 'c', 'hv', 'lg', 'by', 'yn', 'pv')
+    Q.has_past = nil
+  end
   ended, alone, forgotten, payloads.freed = {}, {}, {}, 0
 end

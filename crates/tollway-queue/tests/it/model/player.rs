@@ -165,8 +165,13 @@ impl<'a> Player<'a> {
         self.reference.tick(self.now);
         let seen_ids: Vec<JobId> = seen.iter().map(|job| job.id).collect();
         assert_eq!(seen_ids, self.reference.line_and_delayed(&of), "{of}");
+        seen.iter().for_each(|job| self.reference.assert_past(job));
         let stats = get(self.subject.backend().stats(&self.name, None, 10, self.now));
         assert_eq!(stats.queue, self.reference.counts());
+        let running = get(self.subject.backend().running(&self.name, None, 1_000, self.now));
+        let ids: Vec<JobId> = running.iter().map(|job| job.id).collect();
+        assert_eq!(ids, self.reference.running().into_iter().take(1_000).collect::<Vec<_>>());
+        running.iter().for_each(|job| self.reference.assert_past(job));
         if !seen.is_empty() {
             let one = &seen[self.random.below(seen.len() as u64) as usize];
             let alone = get(self.subject.backend().job(&self.name, one.id, self.now));
@@ -288,6 +293,7 @@ impl<'a> Player<'a> {
         let told: BTreeSet<JobId> = ended.iter().filter(is_dead).map(|job| job.id).collect();
         assert!(told == ids || ended.len() == 1_000, "the dead among those that ended");
         assert!(ended.iter().all(|job| self.reference.is_over(job.id)));
+        ended.iter().for_each(|job| self.reference.assert_past(job));
         if let Some(job) = dead.first() {
             assert!(get(self.subject.backend().revive(&self.name, job.id, self.now)));
             self.reference.revive(job.id);

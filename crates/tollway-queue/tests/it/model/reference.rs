@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollway_core::{Algorithm, Timestamp};
 use tollway_queue::{
-    Beat, Cancelled, Counts, Group, JobId, Lease, LeaseToken, Limit, NewJob, Outcome,
-    QueueSettings, Settled, Start,
+    AttemptEnd, Beat, Cancelled, Counts, Group, Job, JobId, Lease, LeaseToken, Limit, NewJob,
+    Outcome, PastAttempt, QueueSettings, Settled, Start,
 };
 
 pub(crate) struct Reference {
@@ -14,7 +14,8 @@ pub(crate) struct Reference {
     now: Timestamp,
     jobs: BTreeMap<JobId, RefJob>,
     dead: BTreeMap<JobId, RefJob>,
-    done: BTreeMap<JobId, u32>,
+    /// At which attempt, and what the attempts before it came to.
+    done: BTreeMap<JobId, (u32, Vec<Past>)>,
     groups: BTreeMap<Group, RefGroup>,
     keys: Vec<(String, JobId, Timestamp)>,
     paused: bool,
@@ -22,12 +23,16 @@ pub(crate) struct Reference {
     refits: u64,
 }
 
+/// An attempt that did not get its job done, and how it ended.
+type Past = (u32, AttemptEnd);
+
 #[derive(Clone, Debug)]
 struct RefJob {
     job: NewJob,
     due: Timestamp,
     attempt: u32,
     failures: u32,
+    past: Vec<Past>,
     running: Option<RefRun>,
     /// Whether its time has come once.
     waits: bool,
@@ -147,6 +152,7 @@ impl Reference {
             self.remove(id);
             return;
         }
+        job.past.push((job.attempt, AttemptEnd::Expired));
         job.failures += 1;
         if job.failures >= attempts_max {
             self.bury(id);
@@ -233,8 +239,8 @@ impl Reference {
         let waits = due <= self.now;
         let due = if waits { self.newest } else { due };
         self.groups.entry(job.group.clone()).or_default();
-        let (attempt, failures, running) = (0, 0, None);
-        self.jobs.insert(id, RefJob { job, due, attempt, failures, running, waits });
+        let (attempt, failures, past, running) = (0, 0, Vec::new(), None);
+        self.jobs.insert(id, RefJob { job, due, attempt, failures, past, running, waits });
         None
     }
 
@@ -252,6 +258,26 @@ impl Reference {
         let mut delayed: Vec<_> = self.jobs.iter().filter(is_delayed).collect();
         delayed.sort_by_key(|(id, job)| (job.due, **id));
         self.line(group).into_iter().chain(delayed.into_iter().map(|(id, _)| *id)).collect()
+    }
+
+    /// Whether a job tells of its past attempts what they came to.
+    pub(crate) fn assert_past(&self, told: &Job) {
+        let known = self.jobs.get(&told.id).or(self.dead.get(&told.id)).map(|job| &job.past);
+        let Some(known) = known.or(self.done.get(&told.id).map(|(_, past)| past)) else {
+            panic!("nobody knows {told:?}")
+        };
+        let last = &known[known.len().saturating_sub(PastAttempt::COUNT_MAX)..];
+        let past: Vec<Past> =
+            told.past.iter().map(|past| (past.attempt, past.end.clone())).collect();
+        assert_eq!(past, last, "{told:?}");
+        let is_of_worker = |past: &PastAttempt| past.worker == "w";
+        assert!(told.past.iter().all(is_of_worker), "{told:?}");
+    }
+
+    /// The jobs that run.
+    pub(crate) fn running(&self) -> Vec<JobId> {
+        let runs = |(id, job): (&JobId, &RefJob)| job.running.is_some().then_some(*id);
+        self.jobs.iter().filter_map(runs).collect()
     }
 
     /// How many jobs wait, are delayed and run.
@@ -373,7 +399,7 @@ impl Reference {
     pub(crate) fn settle(&mut self, token: LeaseToken, outcome: &Outcome) -> Settled {
         let id = token.id;
         if !self.holds(token) {
-            let done = self.done.get(&id) == Some(&token.attempt);
+            let done = self.done.get(&id).is_some_and(|(attempt, _)| *attempt == token.attempt);
             let dead = self.dead.get(&id).is_some_and(|job| job.attempt == token.attempt);
             return match outcome {
                 Outcome::Done { .. } if done => Settled::Done,
@@ -392,9 +418,17 @@ impl Reference {
         let (now, attempts_max) = (self.now, self.settings.attempts_max);
         let job = self.jobs.get_mut(&id).expect("it holds");
         let run = job.running.take().expect("it holds");
+        job.past.extend(match outcome {
+            Outcome::Done { .. } => None,
+            Outcome::Failed { reason, .. } => {
+                Some((token.attempt, AttemptEnd::Failed { reason: reason.clone() }))
+            }
+            Outcome::Limited { wait } => Some((token.attempt, AttemptEnd::Limited { wait: *wait })),
+            Outcome::Released => Some((token.attempt, AttemptEnd::Released)),
+        });
         match outcome {
             Outcome::Done { .. } => {
-                self.done.insert(id, token.attempt);
+                self.done.insert(id, (token.attempt, std::mem::take(&mut job.past)));
                 self.jobs.remove(&id);
                 Settled::Done
             }

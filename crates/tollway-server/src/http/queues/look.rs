@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollway_queue::{BATCH_MAX, Cron, Group, JobId, Queue, Rhythm};
+use tollway_queue::{BATCH_MAX, Cron, Group, Job, JobId, Queue, Rhythm};
 
 use super::super::problem::Trouble;
 use super::super::request::Call;
@@ -69,9 +69,21 @@ pub(crate) async fn peek(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), 
 pub(crate) async fn dead(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
     let after: Option<JobId> = call.request.parameter("after").map(str::parse).transpose()?;
     let (shown, jobs) = (shown_to(call.role()), queue.dead(after, page(&call)?).await?);
+    call.write(&paged(&jobs, shown))
+}
+
+/// `GET {queue}/running?after=…&max=…`: by id, in pages as those of dead letters.
+pub(crate) async fn running(mut call: Call<'_>, queue: &SignedQueue) -> Result<(), Trouble> {
+    let after: Option<JobId> = call.request.parameter("after").map(str::parse).transpose()?;
+    let (shown, jobs) = (shown_to(call.role()), queue.running(after, page(&call)?).await?);
+    call.write(&paged(&jobs, shown))
+}
+
+/// A page of jobs by id; `after` is that of the next page.
+fn paged(jobs: &[Job], shown: Shown) -> Value {
     let next = jobs.last().map(|job| job.id.0);
     let listed: Vec<Value> = jobs.iter().map(|job| wire::job(job, shown)).collect();
-    call.write(&json!({"jobs": listed, "after": next}))
+    json!({"jobs": listed, "after": next})
 }
 
 /// `GET {queue}/jobs/{id}?wait_ms=…`: at once, or when the job has ended, or after so long.

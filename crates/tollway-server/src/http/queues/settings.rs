@@ -14,6 +14,7 @@ use tracing::info;
 use super::super::problem::Trouble;
 use super::super::request::{Call, decoded};
 use super::super::routes::permit_change;
+use super::who_asks;
 use super::wire::{self, SignedQueue, missing};
 use crate::config::queues::{settings_json, settings_of};
 use crate::queues::Queues;
@@ -164,7 +165,8 @@ pub(crate) async fn put_shared(mut call: Call<'_>) -> Result<(), Trouble> {
     let changed = queues.backend().change_shared(&name, limit, author, now).await?;
     queues.note_use();
     let version = changed.version;
-    info!(limit = name.as_str(), version = version.number, "shared limit changed by a call");
+    let (who, what) = (who_asks(&call), limit.to_string());
+    info!(who, shared_limit = name.as_str(), action = "set", what, "an operator's change");
     call.reply.status = if version.number == 1 { 201 } else { 200 };
     call.write(&shown(&name, &SharedLimit { limit, version }))
 }
@@ -179,6 +181,7 @@ pub(crate) async fn remove_shared(mut call: Call<'_>) -> Result<(), Trouble> {
     if !queues.backend().remove_shared(&name).await? {
         return Err(missing(format!("there is no shared limit {name}")));
     }
-    info!(limit = name.as_str(), "shared limit removed by a call");
+    let who = who_asks(&call);
+    info!(who, shared_limit = name.as_str(), action = "remove", "an operator's change");
     call.write(&json!({"name": name.as_str(), "removed": true}))
 }

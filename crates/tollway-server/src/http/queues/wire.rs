@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tollway_core::Timestamp;
 use tollway_queue::{
-    Backoff, Counts, Deadline, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats, Job,
-    JobState, Lease, LeaseToken, NewJob, Queue, Start, Stats,
+    AttemptEnd, Backoff, Counts, Deadline, Enqueued, Error, ErrorKind, Estimate, Group, GroupStats,
+    Job, JobState, Lease, LeaseToken, NewJob, PastAttempt, Queue, Start, Stats,
 };
 
 use super::super::problem::Trouble;
@@ -108,7 +108,8 @@ impl SignedQueue {
             "id": lease.id.0, "attempt": lease.attempt, "token": token,
             "failures": lease.failures, "group": lease.group.as_str(),
             "priority": lease.priority, "weight": lease.weight,
-            "enqueued_at_ms": ms(lease.enqueued_at), "expires_at_ms": ms(lease.expires_at),
+            "enqueued_at_ms": ms(lease.enqueued_at), "leased_at_ms": ms(lease.leased_at),
+            "expires_at_ms": ms(lease.expires_at),
         });
         if let Value::Object(object) = &mut value {
             put_bytes(object, "payload", &lease.payload);
@@ -211,6 +212,8 @@ pub(super) fn job(job: &Job, shown: Shown) -> Value {
             put_bytes(object, "payload", &job.payload);
         }
     }
+    let past: Vec<Value> = job.past.iter().map(|past| past_attempt(past, shown)).collect();
+    object.insert("history".to_owned(), past.into());
     let (state, fields) = state(&job.state, shown);
     object.insert("state".to_owned(), state.into());
     if let Value::Object(fields) = fields {
@@ -219,18 +222,46 @@ pub(super) fn job(job: &Job, shown: Shown) -> Value {
     value
 }
 
+/// An attempt that did not get its job done.
+fn past_attempt(past: &PastAttempt, shown: Shown) -> Value {
+    let (outcome, field) = match &past.end {
+        AttemptEnd::Failed { reason } => ("failed", Some(("reason", json!(reason)))),
+        AttemptEnd::Limited { wait } => {
+            ("limited", Some(("wait_ms", json!(wait.as_millis() as u64))))
+        }
+        AttemptEnd::Released => ("released", None),
+        AttemptEnd::Expired => ("expired", None),
+    };
+    let mut value = json!({
+        "attempt": past.attempt, "worker": past.worker, "outcome": outcome,
+        "leased_at_ms": ms(past.leased_at), "ended_at_ms": ms(past.ended_at),
+    });
+    if let Value::Object(object) = &mut value {
+        object.extend(field.map(|(name, value)| (name.to_owned(), value)));
+        keep_shown(object, shown);
+    }
+    value
+}
+
+/// Leaves nothing that workers wrote to whoever may see figures only.
+fn keep_shown(object: &mut Map<String, Value>, shown: Shown) {
+    if shown == Shown::Figures {
+        object.retain(|name, _| !NOT_FIGURES.contains(&name.as_str()));
+    }
+}
+
 /// The name of a state, and what there is to say about it.
 fn state(state: &JobState, shown: Shown) -> (&'static str, Value) {
     let (name, mut fields) = match state {
         JobState::Waiting { due_at, ready: when } => {
             ("waiting", json!({"due_at_ms": ms(*due_at), "ready": ready(*when)}))
         }
-        JobState::Running { worker, expires_at, progress, cancelled } => {
+        JobState::Running { worker, leased_at, expires_at, progress, cancelled } => {
             let progress = progress.map(|now| json!({"done": now.done, "total": now.total}));
             let expires_at_ms = ms(*expires_at);
             let fields = json!({
-                "worker": worker, "expires_at_ms": expires_at_ms, "progress": progress,
-                "cancelled": cancelled,
+                "worker": worker, "leased_at_ms": ms(*leased_at), "expires_at_ms": expires_at_ms,
+                "progress": progress, "cancelled": cancelled,
             });
             ("running", fields)
         }
@@ -243,8 +274,8 @@ fn state(state: &JobState, shown: Shown) -> (&'static str, Value) {
         }
         JobState::Dead { at, reason } => ("dead", json!({"at_ms": ms(*at), "reason": reason})),
     };
-    if let (Value::Object(fields), Shown::Figures) = (&mut fields, shown) {
-        fields.retain(|name, _| !NOT_FIGURES.contains(&name.as_str()));
+    if let Value::Object(fields) = &mut fields {
+        keep_shown(fields, shown);
     }
     (name, fields)
 }
