@@ -1,13 +1,15 @@
 // The page: which view is seen, who is looking, and whether the service is there.
 
 import { call, Live, token, unauthorized, type Link, type Session, type Tick } from "./api";
-import { byId, replace, say } from "./dom";
+import { byId, h, replace, say } from "./dom";
+import { moment } from "./format";
 import { Keys } from "./keys";
 import { Overview } from "./overview";
 import { Policies } from "./policies";
 import { Queues } from "./queues";
+import { banner } from "./troubles";
 import { Upstream } from "./upstream";
-import { Rising, type View } from "./view";
+import type { View } from "./view";
 
 const views: Record<string, View> = {
   overview: new Overview(),
@@ -19,7 +21,7 @@ const views: Record<string, View> = {
 
 const main = byId("main");
 const link = byId("link");
-const banner = byId("banner");
+const banners = byId("banner");
 const dialog = byId<HTMLDialogElement>("token-dialog");
 let current: View | null = null;
 let seen = false;
@@ -48,18 +50,18 @@ function navigate(): void {
 }
 
 function showTick(tick: Tick): void {
-  const troubles: string[] = [];
-  if (tick.draining) troubles.push("The service is draining: it is about to stop.");
-  if (tick.config_error) troubles.push(`The configuration on disk is refused, the old one holds: ${tick.config_error}`);
-  if (degraded.see(tick.store.degraded, tick.at_ms)) troubles.push("Degraded: decisions are made without the store.");
-  tell(troubles.join(" "));
+  lastTick_ms = tick.at_ms;
+  tell(tick.troubles.map(banner));
   current?.tick?.(tick);
 }
-const degraded = new Rising();
+let lastTick_ms = 0;
 
-function tell(text: string): void {
-  banner.hidden = text === "";
-  say(banner, text);
+/** Shows these banners. Those that say the same stay as they are: screen readers read what changes. */
+function tell(told: HTMLElement[]): void {
+  banners.hidden = told.length === 0;
+  const before = new Map(Array.from(banners.children, (child) => [child.textContent, child]));
+  const after = told.map((child) => before.get(child.textContent) ?? child);
+  if (after.length !== banners.children.length || after.some((child, index) => child !== banners.children[index])) replace(banners, ...after);
 }
 
 let wasLost = false;
@@ -72,16 +74,22 @@ function showLink(state: Link): void {
   say(link, texts[state]);
   if (state === "lost") {
     wasLost = true;
-    tell("The service does not answer. What is shown is what it said last; it is asked again and again.");
+    tell([lost()]);
   }
   if (state === "live") {
-    tell("");
+    tell([]);
     if (wasLost) {
       wasLost = false;
       void greet();
       current?.reconnected?.();
     }
   }
+}
+
+function lost(): HTMLElement {
+  const since = lastTick_ms > 0 ? `The figures below are from ${moment(lastTick_ms)}. ` : "";
+  return h("p", { "data-kind": "lost" }, h("strong", {}, "The service does not answer."),
+    ` ${since}Check that it runs and that this browser can reach it; the page reconnects by itself.`);
 }
 
 async function greet(): Promise<void> {
@@ -108,7 +116,7 @@ function askToken(why: string): void {
 
 unauthorized.tell = () => {
   showLink("locked");
-  askToken(token.get() ? "This token is not accepted any more." : "Enter an access token.");
+  askToken(token.get() ? "This token is no longer accepted." : "Enter an access token.");
 };
 
 function begin(): void {

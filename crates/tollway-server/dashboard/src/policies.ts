@@ -24,7 +24,7 @@ export class Policies implements View {
   readonly #filter = h("input", { id: "policy-filter", type: "search", placeholder: "name or domain" });
   readonly #sort = h("select", { id: "policy-sort" },
     ...["name", "allowed", "denied", "shadow"].map((by) => h("option", { value: by }, by === "shadow" ? "shadow-denied" : by)));
-  readonly #pager = new Pager(PAGE, () => void this.#load());
+  readonly #pager = new Pager(PAGE, "policies", () => void this.#load());
   readonly #list = h("div", { id: "policy-list" });
   readonly #detail = h("div", { class: "card", id: "policy-detail", hidden: true });
 
@@ -68,7 +68,7 @@ export class Policies implements View {
       const found = await call<Found>(`/dashboard/policies?${query.toString().replaceAll("+", "%20")}`);
       this.#notice.tell("");
       this.#pager.showing(found.matched, found.policies.length);
-      replace(this.#list, table("Policies", [
+      replace(this.#list, table("List of policies", [
         { title: "Policy", cell: policyLink },
         { title: "Quota", cell: (row: PolicyRow) => row.config?.quota ?? (row.in_force ? "" : "no longer in force") },
         { title: "Algorithm", minor: true, cell: (row) => row.config?.algorithm ?? "" },
@@ -148,6 +148,6 @@ function facts(row: PolicyRow): Child[] {
       ["If the store fails", config.on_store_error], ["Mode", config.shadow ? "shadow: counts, never denies" : "enforced"],
       ["Keys with a quota of their own, by pattern", String(config.overrides)], ["Key of /v1/gate", config.gate_key]);
   }
-  pairs.push(["Allowed, denied, shadow-denied", row.totals.map(count).join(", ")]);
+  pairs.push(["Allowed", count(row.totals[0])], ["Denied", count(row.totals[1])], ["Shadow-denied", count(row.totals[2])]);
   return pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
 }

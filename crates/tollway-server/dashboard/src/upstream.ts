@@ -30,7 +30,7 @@ export class Upstream implements View {
   readonly element = h("section", { "aria-labelledby": "upstream-title" });
   readonly #notice = new Notice();
   readonly #list = h("div", { id: "bucket-list" });
-  readonly #pager = new CursorPager(50, () => void this.#load());
+  readonly #pager = new CursorPager(50, "buckets", () => void this.#load());
   #asked = 0;
   /** There is no proxy to ask. One that does not answer is asked again. */
   #isAbsent = false;

@@ -4,6 +4,8 @@
 //! {"algorithm": "leaky-bucket", "size": 10, "drip_interval": "1s", "factor": 0.5}
 //! ```
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 use tollway_core::GivenLimit;
 
@@ -20,10 +22,8 @@ use super::tree::{Node, Value};
 pub fn limit_of_call(text: &[u8]) -> Result<GivenLimit, String> {
     let json: Json = serde_json::from_slice(text).map_err(|error| format!("limit: {error}"))?;
     let (node, finding) = (node(json), Finding::default());
-    let root = ConfigValue::root(
-        Source { name: "limit", finding: &finding, looks_at_files: false },
-        &node,
-    );
+    let name = &Arc::from("limit");
+    let root = ConfigValue::root(Source { name, finding: &finding, looks_at_files: false }, &node);
     let limit = root.tell(root.table()).and_then(|table| policies::given_limit(&table));
     finding.finish(limit).map_err(|mistakes| {
         let told = mistakes.told().iter().map(|mistake| match mistake.field.as_str() {

@@ -31,6 +31,7 @@ use tollway_queue::QueueName;
 use super::problem::Trouble;
 use super::request::{Call, decoded};
 use crate::auth::Role;
+use crate::logs::escaped;
 use wire::{Shown, SignedQueue};
 
 /// Answers for the queue that the path names; a query is refused.
@@ -78,12 +79,6 @@ pub(super) async fn operate(
     };
     tracing::info!(who, queue = escaped(queue.as_bytes()), action, what, "an operator's change");
     Ok(())
-}
-
-/// The beginning of what strangers wrote, as ASCII without control characters.
-fn escaped(text: &[u8]) -> String {
-    const LENGTH_MAX: usize = 256;
-    text[..text.len().min(LENGTH_MAX)].escape_ascii().to_string()
 }
 
 fn name_in(body: &[u8]) -> String {
