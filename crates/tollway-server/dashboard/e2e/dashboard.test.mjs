@@ -196,7 +196,7 @@ test("a token that is not accepted any more is asked for again", () => serving(R
 
 test("a lost service is said and its return is noticed", () => serving(RULES, {}, async (service) => {
   const { page, complaints } = await open(browser, service);
-  await isLive(page);
+  await hasText(page, "#tile-allowed-note", "0 in all");
   await service.stop();
   await hasText(page, "#link", "connection lost");
   await hasText(page, "#banner", "The service does not answer.");
@@ -229,7 +229,7 @@ test("an administrator resets, bans and sets a quota, is asked once, and is logg
 
   await button("Set a quota under window").click();
   await page.locator("#confirm").filter({ hasText: "on this node only" }).filter({ hasText: "when this service restarts" }).waitFor();
-  await page.getByLabel("Quota under window").fill("1/10m");
+  await page.getByLabel("Quota under window", { exact: true }).fill("1/10m");
   await page.keyboard.press("Enter");
   await hasText(page, "#standings", "its own, set by an operator on this node");
   assert.equal(await status("window"), 200);
@@ -272,7 +272,7 @@ test("a key that asks for more than is left is shown as denied, though one unit 
   const row = page.locator("#standings tr").filter({ hasText: "hour" });
   await row.filter({ hasText: "denied at cost 4" }).waitFor();
   await row.filter({ hasText: "3 of 5" }).waitFor();
-  await hasText(page, "#key-words", "it asked for 4 units, 3 units of 5 are there now; a request of cost 4 is allowed in");
+  await hasText(page, "#key-words", "Under hour, it last asked for 4 units and 3 of 5 are left. A request of cost 4 is allowed in");
   await hasText(page, "#denials tr", "limit used up");
   assert.match(await row.locator("svg").getAttribute("aria-label"), /^3 now, .*, 5 in /);
   await row.filter({ hasText: "tollway.toml:2" }).waitFor();

@@ -59,16 +59,6 @@ test("buckets show what remains and who waits, page by page, and do nothing else
   assert.deepEqual(complaints, []);
 });
 
-test("a proxy that is gone is said, and its return is noticed", async () => {
-  const { page } = await open(browser, service, { hash: "#upstream" });
-  await page.locator("#bucket-list tbody tr").first().waitFor();
-  await upstream.proxy.stop();
-  await page.locator(".notice.bad").filter({ hasText: "proxy" }).waitFor({ timeout: 30_000 });
-  await upstream.startProxy();
-  await hasText(page, "#bucket-list", "No bucket yet.");
-  assert.ok(!(await page.locator("section .notice.bad").isVisible()));
-});
-
 for (const width of [390, 1200]) {
   for (const theme of ["light", "dark"]) {
     test(`buckets can be read at ${width} px in a ${theme} room`, async () => {
@@ -83,3 +73,13 @@ for (const width of [390, 1200]) {
     });
   }
 }
+
+test("a proxy that is gone is said, and its return is noticed", async () => {
+  const { page } = await open(browser, service, { hash: "#upstream" });
+  await page.locator("#bucket-list tbody tr").first().waitFor();
+  await upstream.proxy.stop();
+  await page.locator(".notice.bad").filter({ hasText: "proxy" }).waitFor({ timeout: 30_000 });
+  await upstream.startProxy();
+  await hasText(page, "#bucket-list", "No bucket yet.");
+  assert.ok(!(await page.locator("section .notice.bad").isVisible()));
+});

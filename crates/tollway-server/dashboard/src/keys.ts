@@ -35,13 +35,13 @@ export class Keys implements View {
   readonly #pager = new Pager(PAGE, "policies", () => void this.#look());
   readonly #top = new TopKeys("keys-top");
   readonly #name = h("h3", { id: "key-shown" });
-  readonly #words = h("p", { id: "key-words" });
+  readonly #words = h("div", { id: "key-words" });
   readonly #denials = h("div", { id: "denials" });
   readonly #standings = h("div", { id: "standings" });
   readonly #actions = h("div", { class: "bar", id: "key-actions" });
   readonly #result = h("div", { class: "card", hidden: true }, h("div", { class: "bar" }, this.#name, this.#actions), this.#words,
     h("h4", {}, "Last denials"), this.#denials,
-    h("div", { class: "bar" }, h("h4", {}, "Under each policy"), h("label", { for: "key-filter" }, "Policies"), this.#filter, this.#pager.element), this.#standings);
+    h("div", { class: "bar apart" }, h("h4", {}, "Under each policy"), h("label", { for: "key-filter" }, "Policies"), this.#filter, this.#pager.element), this.#standings);
 
   constructor() {
     const submit = (event: Event) => {
@@ -105,7 +105,7 @@ export class Keys implements View {
     this.#found = found;
     this.#result.hidden = false;
     replace(this.#name, "Key ", h("code", { class: "key" }, keyText(this.#hex)), found.banned && " ", found.banned && h("span", { class: "badge bad" }, "banned"));
-    replace(this.#words, inWords(found));
+    replace(this.#words, ...inWords(found).map((sentence) => h("p", {}, sentence)));
     this.#pager.showing(found.matched, found.standings.length);
     this.#showActions(found);
     replace(this.#denials, table("Last denials", [

@@ -128,10 +128,10 @@ export class Overview implements View {
       const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
       facts.push(["Room for keys", count(store.keys_max ?? 0)], ["Of which used", `${(full * 100).toFixed(1)} %`],
         ["Keys forgotten early", count(store.forgotten ?? 0)], ["New keys denied for want of room", count(store.refused ?? 0)]);
+    } else {
+      facts.push(["Calls the store did not answer", count(store.errors)], ["Decisions made without the store", count(store.degraded)]);
     }
     facts.push(
-      ["Calls the store did not answer", count(store.errors)],
-      ["Decisions made without the store", count(store.degraded)],
       ["RESP connections", count(connections.resp)],
       ["HTTP connections", count(connections.http)],
       ["gRPC connections", count(connections.grpc)],

@@ -4,38 +4,42 @@ import type { FoundKey, Said, Standing } from "./api";
 import { h, type Child } from "./dom";
 import { count, duration, keyText, moment } from "./format";
 
-/** The state of a key as a whole, in sentences. */
-export function inWords(found: FoundKey): string {
+/** Sentences for so many policies: the others stand in the table. */
+const POLICIES_MAX = 3;
+
+/** The state of a key, in sentences: as a whole, and under the policies that denied it. */
+export function inWords(found: FoundKey): string[] {
   const rows = found.descriptor ? [found.descriptor, ...found.standings] : found.standings;
   const banned = rows.filter((row) => row.treatment === "banned");
   const words: string[] = [];
-  const first = banned[0];
+  const [first] = banned;
   if (first && banned.length === rows.length) words.push(ban(first.treated_by));
-  else if (first) words.push(`${first.policy} denies every request of this key: ${because(first.treated_by)}.`);
+  else for (const row of banned.slice(0, POLICIES_MAX)) words.push(`Under ${row.policy}, every request is denied: ${because(row.treated_by)}.`);
+  words.push(denied(found));
   if (rows.some((row) => row.degraded)) words.push("The store does not answer, so what this key has left is not known.");
+  const held = rows.filter((row) => row.treatment === "enforced" || row.treatment === "shadow");
+  for (const row of held.filter((row) => row.last_denied).slice(0, POLICIES_MAX)) words.push(asked(row));
+  return words;
+}
+
+function denied(found: FoundKey): string {
   const [last] = found.denials;
-  if (!last) words.push(first ? "No denial was counted in the last minutes." : "No denial of this key is known.");
-  else if (found.rates.denied_1m > 0) words.push(`Denied ${often(found.rates.denied_1m)} in the last minute, the last time at ${moment(last.at_ms)}.`);
-  else words.push(`Last denied at ${moment(last.at_ms)}.`);
-  for (const row of rows) {
-    const held = row.last_denied;
-    if (!held || row.treatment === "banned" || row.treatment === "unlimited") continue;
-    words.push(`${row.policy}: it asked for ${units(held.cost)}, ${units(row.remaining)} of ${count(row.limit)} ${row.remaining === 1 ? "is" : "are"} there now; ${when(held.allowed_in_ms, held.cost)}.`);
-    if (words.length > 4) break;
-  }
-  return words.join(" ");
+  if (!last) return "No denial of this key is known.";
+  if (found.rates.denied_1m <= 0) return `Last denied at ${moment(last.at_ms)}.`;
+  return `Denied ${often(found.rates.denied_1m)} in the last minute, the last time at ${moment(last.at_ms)}.`;
+}
+
+/** What the key last asked for in vain, and when it would get it. */
+function asked(row: Standing): string {
+  const [cost, wait_ms] = [row.last_denied?.cost ?? 1, row.last_denied?.allowed_in_ms ?? null];
+  const left = `Under ${row.policy}, it last asked for ${count(cost)} ${cost === 1 ? "unit" : "units"} and ${count(row.remaining)} of ${count(row.limit)} ${row.remaining === 1 ? "is" : "are"} left.`;
+  const then = wait_ms === null ? "is never allowed" : wait_ms <= 0 ? "is allowed now" : `is allowed in ${duration(wait_ms)}`;
+  return `${left} A request of cost ${count(cost)} ${then}.`;
 }
 
 function often(per_second: number): string {
   const times = Math.max(1, Math.round(per_second * 60));
   return times === 1 ? "once" : `${count(times)} times`;
-}
-
-const units = (number: number): string => `${count(number)} ${number === 1 ? "unit" : "units"}`;
-
-function when(allowed_in_ms: number | null, cost: number): string {
-  if (allowed_in_ms === null) return `a request of cost ${count(cost)} is never allowed`;
-  return `a request of cost ${count(cost)} is allowed ${allowed_in_ms <= 0 ? "now" : `in ${duration(allowed_in_ms)}`}`;
 }
 
 function ban(said: Said): string {

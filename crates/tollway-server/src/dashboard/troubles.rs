@@ -91,10 +91,12 @@ impl Watch {
         let pressure = memory.pressure();
         let forgotten = self.forgotten.see(pressure.forgotten, at, PRESSURE_FOR);
         let refused = self.refused.see(pressure.refused, at, PRESSURE_FOR);
-        let fill = memory.fill(now);
-        let fill = fill.keys.max(fill.wide_keys).max(fill.variable_bytes);
-        let told = || json!({"kind": "pressure", "forgotten": forgotten, "refused": refused, "fill": fill});
-        (forgotten + refused > 0).then(told)
+        (forgotten + refused > 0).then(|| {
+            // Looked at only then: it is counted anew each time.
+            let fill = memory.fill(now);
+            let fill = fill.keys.max(fill.wide_keys).max(fill.variable_bytes);
+            json!({"kind": "pressure", "forgotten": forgotten, "refused": refused, "fill": fill})
+        })
     }
 
     fn clock(&mut self, now: Timestamp, at: Instant) -> Option<Value> {
