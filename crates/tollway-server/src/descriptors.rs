@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use tollway_core::{Key, Policy};
 
+use crate::config_line::ConfigLine;
 use crate::metrics::Tally;
 use crate::pattern::Pattern;
-use crate::place::Place;
 
 /// The rules of one domain.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub struct Limit {
     /// What the proxy is told when a request matches and passes.
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Where it stands in the configuration.
-    pub place: Place,
+    pub place: ConfigLine,
     /// Where its decisions are counted.
     pub tally: Arc<Tally>,
 }
@@ -173,7 +173,7 @@ impl Limit {
             name: None,
             replaces: Vec::new(),
             metadata: serde_json::Map::new(),
-            place: Place::default(),
+            place: ConfigLine::default(),
             tally,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::place::Place;
+use crate::config_line::ConfigLine;
 
 /// Bytes with `*` for any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
 /// A list of keys, some of them by pattern, each with where it stands in the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct KeyList {
-    exact: HashMap<Box<[u8]>, Place>,
-    patterns: Vec<(Pattern, Place)>,
+    exact: HashMap<Box<[u8]>, ConfigLine>,
+    patterns: Vec<(Pattern, ConfigLine)>,
 }
 
 /// The entry of a list that a key matches.
@@ -60,7 +60,7 @@ pub(crate) struct Listed<'a> {
     /// The pattern, if it is one; otherwise the entry is the key itself.
     pub pattern: Option<&'a Pattern>,
     /// Where the entry stands.
-    pub place: &'a Place,
+    pub place: &'a ConfigLine,
 }
 
 impl KeyList {
@@ -70,7 +70,7 @@ impl KeyList {
     }
 
     /// Adds a key, or a pattern if there is a star in it.
-    pub(crate) fn add(&mut self, entry: &str, place: Place) {
+    pub(crate) fn add(&mut self, entry: &str, place: ConfigLine) {
         if entry.contains('*') {
             self.patterns.push((Pattern::new(entry), place));
         } else {
@@ -100,7 +100,7 @@ impl KeyList {
 impl<'a> FromIterator<&'a str> for KeyList {
     fn from_iter<I: IntoIterator<Item = &'a str>>(entries: I) -> Self {
         let mut list = Self::default();
-        entries.into_iter().for_each(|entry| list.add(entry, Place::default()));
+        entries.into_iter().for_each(|entry| list.add(entry, ConfigLine::default()));
         list
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_list_holds_keys_and_patterns() {
         let mut list: KeyList = ["10.0.0.1"].into_iter().collect();
-        list.add("192.168.*", Place::new("rules.toml".into(), 3));
+        list.add("192.168.*", ConfigLine::new("rules.toml".into(), 3));
         let found = |key: &[u8]| {
             let Listed { pattern, place } = list.find(key)?;
             Some((pattern.map(Pattern::spelled), place.is_known()))

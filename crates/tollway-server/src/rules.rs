@@ -24,11 +24,11 @@ use tollway_core::{
     Charge, Cost, Decision, Key, KeyError, Mode, Policy, PolicyError, Retry, Snapshot,
 };
 
+use crate::config_line::ConfigLine;
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
 use crate::operator_changes::OperatorChanges;
 use crate::pattern::{KeyList, Listed, Pattern};
-use crate::place::Place;
 use reasons::{LimitedBy, TreatedBy};
 
 /// The rules in force. A clone shares everything: rules do not change, they are replaced.
@@ -39,7 +39,7 @@ pub struct Rules {
     domains: Arc<HashMap<String, Domain>>,
     lists: Arc<Lists>,
     shadow: bool,
-    shadow_at: Place,
+    shadow_at: ConfigLine,
     operator_changes: Arc<OperatorChanges>,
 }
 
@@ -64,9 +64,11 @@ pub struct Rule {
 #[derive(Debug, Default)]
 pub struct RuleOptions {
     /// Where the policy stands.
-    pub place: Place,
+    pub place: ConfigLine,
     /// Decide and count, but never deny.
     pub shadow: bool,
+    /// Where that stands.
+    pub shadow_at: ConfigLine,
     /// Say that the store is unavailable rather than answer in its place.
     pub unavailable_on_store_error: bool,
     /// What every call is charged to beside the policy.
@@ -95,7 +97,7 @@ pub struct Spacing {
 #[derive(Debug)]
 pub struct OwnLimit {
     /// Where it stands.
-    pub place: Place,
+    pub place: ConfigLine,
     /// Which keys.
     pub pattern: Pattern,
     /// Their policy, of the same name as everybody's.
@@ -126,7 +128,9 @@ pub(crate) struct Source<'a> {
     /// What lists and operators know the key as, if not by its own bytes.
     whole_key: Option<&'a [u8]>,
     /// Where it stands in the configuration, if it does.
-    place: Option<&'a Place>,
+    place: Option<&'a ConfigLine>,
+    /// Where it stands that nothing is denied.
+    shadow_at: Option<&'a ConfigLine>,
     shadow: bool,
     deny_all: bool,
     unavailable_on_store_error: bool,
@@ -192,7 +196,7 @@ impl Rules {
     }
 
     /// These rules, of which `place` says that nothing is denied.
-    pub(crate) fn with_shadow_at(self, place: Place) -> Self {
+    pub(crate) fn with_shadow_at(self, place: ConfigLine) -> Self {
         Self { shadow_at: place, ..self }
     }
 
@@ -307,7 +311,7 @@ impl Rules {
             return (Treatment::Shadow, TreatedBy::TrialOfAll(&self.shadow_at));
         }
         match source {
-            Source { shadow: true, .. } => (Treatment::Shadow, TreatedBy::Trial(source.place)),
+            Source { shadow: true, .. } => (Treatment::Shadow, TreatedBy::Trial(source.shadow_at)),
             Source { deny_all: true, .. } => (Treatment::Ban, TreatedBy::LimitOfZero(source.place)),
             _ => (Treatment::Enforce, TreatedBy::Policy),
         }
@@ -357,6 +361,7 @@ impl<'a> Source<'a> {
             unavailable_on_store_error: rule.options.unavailable_on_store_error,
             rule: Some(rule),
             place: Some(&rule.options.place),
+            shadow_at: Some(&rule.options.shadow_at),
             spacing: rule.options.spacing.as_ref(),
             ..Self::request(&rule.policy, &rule.tally)
         }
@@ -364,7 +369,8 @@ impl<'a> Source<'a> {
 
     /// The request, numbers and all; decisions are counted in `tally`.
     pub(crate) const fn request(policy: &'a Policy, tally: &'a Tally) -> Self {
-        let (rule, whole_key, spacing, place) = (None, None, None, None);
+        let (rule, whole_key, spacing) = (None, None, None);
+        let (place, shadow_at) = (None, None);
         let (shadow, deny_all, unavailable_on_store_error) = (false, false, false);
         Self {
             policy,
@@ -372,6 +378,7 @@ impl<'a> Source<'a> {
             rule,
             whole_key,
             place,
+            shadow_at,
             shadow,
             deny_all,
             unavailable_on_store_error,
@@ -393,6 +400,7 @@ impl<'a> Source<'a> {
             unavailable_on_store_error: limit.unavailable_on_store_error,
             whole_key: Some(whole_key),
             place: Some(&limit.place),
+            shadow_at: Some(&limit.place),
             ..Self::request(policy, &limit.tally)
         }
     }

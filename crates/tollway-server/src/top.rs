@@ -17,9 +17,9 @@
 //! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained after the
 //! fact; of denied keys that are not on the list, the last one ([`recent`]).
 //!
-//! Each worker has its own; a view adds them up. Rejected: a counter per key (unbounded), sampling
-//! (a short flood is exactly what one wants to see), one count since the start that is halved now
-//! and then (who left long ago stays on top of who is here).
+//! Each worker has its own, of about half a megabyte at most; a view adds them up. Rejected: a
+//! counter per key (unbounded), sampling (a short flood is exactly what one wants to see), one count
+//! since the start that is halved now and then (who left long ago stays on top of who is here).
 
 mod recent;
 mod shown;

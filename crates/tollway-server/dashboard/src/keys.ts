@@ -114,7 +114,7 @@ export class Keys implements View {
       { title: "Policy", cell: named },
       { title: "Why", cell: reason },
       { title: "Cost", numeric: true, cell: (row) => count(row.cost) },
-      { title: "Told to wait", numeric: true, cell: (row) => row.retry_after_ms === null ? "no wait helps" : duration(row.retry_after_ms) },
+      { title: "Told to wait", numeric: true, cell: (row) => row.retry_after_ms === null ? "never allowed" : duration(row.retry_after_ms) },
     ], found.denials, "None is known."));
     const rows = found.descriptor ? [found.descriptor, ...found.standings] : found.standings;
     replace(this.#standings, table("How the key stands", [

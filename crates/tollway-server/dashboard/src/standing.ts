@@ -77,14 +77,19 @@ export function stateOf(row: Standing): HTMLElement {
     row.treatment === "shadow" && h("span", { class: "badge" }, "on trial: never denied"));
 }
 
+/** A line of a file as there is room for it: the words above the table have it in full. */
+const brief = (at: string): string => at.slice(at.lastIndexOf("/") + 1);
+
+const place = (text: string, at: string | null): HTMLElement => h("small", { title: at ?? undefined }, text);
+
 /** The quota, and where it and the treatment stand. */
 export function ruleOf(row: Standing): HTMLElement {
   const lines: Child[] = [row.quota];
   const { limited_by: limit, treated_by: treated } = row;
-  const at = limit.at ?? "";
+  const at = brief(limit.at ?? "");
   if (limit.by === "operator") lines.push(h("small", {}, "its own, set by an operator on this node"));
-  else if (limit.by === "override") lines.push(h("small", {}, `override for ${limit.pattern_hex === null ? "this key" : keyText(limit.pattern_hex)}, ${at}`));
-  else if (at) lines.push(h("small", {}, at));
-  if (treated.by !== "policy") lines.push(h("small", {}, because(treated)));
+  else if (limit.by === "override") lines.push(place(`override for ${limit.pattern_hex === null ? "this key" : keyText(limit.pattern_hex)}, ${at}`, limit.at));
+  else if (at) lines.push(place(at, limit.at));
+  if (treated.by !== "policy") lines.push(place(because({ ...treated, at: treated.at && brief(treated.at) }), treated.at));
   return h("span", { class: "rule" }, ...lines);
 }

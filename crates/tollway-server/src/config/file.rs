@@ -17,9 +17,9 @@ use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
+use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
 use crate::metrics::Metrics;
-use crate::place::Place;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
 use crate::settings::Settings;
@@ -110,7 +110,7 @@ struct Draft {
     domains: Vec<Domain>,
     lists: Lists,
     shadow: bool,
-    shadow_at: Place,
+    shadow_at: ConfigLine,
     overrides: Overrides,
     tls: Option<Tls>,
     drain: Drain,
@@ -240,7 +240,9 @@ impl Draft {
             inner.finish();
         }
         table.set("shadow", &mut self.shadow, ConfigValue::boolean);
-        table.set("shadow", &mut self.shadow_at, |place| Ok(place.place()));
+        if let Some(place) = table.get("shadow") {
+            self.shadow_at = place.place();
+        }
         self.read_service(table);
         table.finish();
     }
@@ -409,7 +411,7 @@ impl Draft {
         let when_full = finding.tell(when_full(over.when_full.as_deref()));
         let log = finding.tell(log_format(over.log_format.as_deref()));
         let shadow = over.shadow.unwrap_or(self.shadow);
-        let shadow_at = if over.shadow.is_none() { self.shadow_at } else { Place::default() };
+        let shadow_at = if over.shadow.is_none() { self.shadow_at } else { ConfigLine::default() };
         Some(Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes,

@@ -24,9 +24,9 @@ use tollway_core::{
 
 use super::error::ConfigError;
 use super::reader::{ConfigValue, Table};
+use crate::config_line::ConfigLine;
 use crate::metrics::Metrics;
 use crate::pattern::{KeyList, Pattern};
-use crate::place::Place;
 use crate::rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Spacing};
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
@@ -44,6 +44,7 @@ pub(super) fn rule(
     let terms = reservation_terms(&table);
     let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
     let shadow = table.flag("shadow");
+    let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
     let overrides = overrides(&table, limit.as_ref());
     let lists = lists(&table);
     let gate_key = gate_key(&table);
@@ -69,6 +70,7 @@ pub(super) fn rule(
     let options = RuleOptions {
         place: place.place(),
         shadow,
+        shadow_at,
         unavailable_on_store_error,
         own: own.collect(),
         spacing,
@@ -195,7 +197,10 @@ fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
 }
 
 /// The limits of keys that have one of their own.
-fn overrides(policy: &Table<'_>, limit: Option<&GivenLimit>) -> Vec<(Place, Pattern, GivenLimit)> {
+fn overrides(
+    policy: &Table<'_>,
+    limit: Option<&GivenLimit>,
+) -> Vec<(ConfigLine, Pattern, GivenLimit)> {
     let read = |place: &ConfigValue<'_>| {
         let own = place.tell(place.table())?;
         let key = own.tell(own.need("key").and_then(|place| place.text()));

@@ -14,7 +14,7 @@ use tollway_core::{parse_duration, parse_size};
 
 use super::error::{ConfigError, Finding};
 use super::tree::{Node, Value};
-use crate::place::Place;
+use crate::config_line::ConfigLine;
 
 /// A file that is read, and where its mistakes are noted.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +61,8 @@ impl<'a> ConfigValue<'a> {
     }
 
     /// Where it stands, for whoever asks later which line it was.
-    pub(super) fn place(&self) -> Place {
-        Place::new(Arc::clone(self.source.name), self.node.line)
+    pub(super) fn place(&self) -> ConfigLine {
+        ConfigLine::new(Arc::clone(self.source.name), self.node.line)
     }
 
     /// Notes a mistake at this place, and goes on.
@@ -274,7 +274,7 @@ impl<'a> Table<'a> {
     }
 
     /// Where the table stands.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> ConfigLine {
         self.place.place()
     }
 

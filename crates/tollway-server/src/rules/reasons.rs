@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use tollway_core::Key;
 
 use super::{OwnLimit, Rules, Source};
+use crate::config_line::ConfigLine;
 use crate::operator_changes::{Ban, OperatorChange};
 use crate::pattern::{Listed, Pattern};
-use crate::place::Place;
 use crate::top::hex;
 
 /// Who says what the limit of a key is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LimitedBy<'a> {
     /// The policy, which stands there.
-    Policy(Option<&'a Place>),
+    Policy(Option<&'a ConfigLine>),
     /// An override of the policy.
     Override(&'a OwnLimit),
     /// An operator, while the service runs.
@@ -35,11 +35,11 @@ pub(super) enum TreatedBy<'a> {
     /// A list for all policies.
     ListOfAll(Listed<'a>),
     /// The policy is on trial.
-    Trial(Option<&'a Place>),
+    Trial(Option<&'a ConfigLine>),
     /// All policies are.
-    TrialOfAll(&'a Place),
+    TrialOfAll(&'a ConfigLine),
     /// A limit of zero requests.
-    LimitOfZero(Option<&'a Place>),
+    LimitOfZero(Option<&'a ConfigLine>),
 }
 
 impl Rules {
@@ -82,7 +82,7 @@ impl TreatedBy<'_> {
     }
 }
 
-fn said(by: &str, place: Option<&Place>, pattern: Option<&Pattern>) -> Value {
+fn said(by: &str, place: Option<&ConfigLine>, pattern: Option<&Pattern>) -> Value {
     json!({
         "by": by,
         "at": place.filter(|place| place.is_known()).map(ToString::to_string),

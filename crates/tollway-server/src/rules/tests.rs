@@ -14,7 +14,7 @@ fn treatment(rules: &Rules, key: &str) -> Treatment {
 #[test]
 fn a_key_may_have_its_own_quota() {
     let (pattern, policy) = (Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap());
-    let own = vec![OwnLimit { place: Place::default(), pattern, policy, spacing: None }];
+    let own = vec![OwnLimit { place: ConfigLine::default(), pattern, policy, spacing: None }];
     let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
     let limit = |key: &str| {
         let ask = rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap();

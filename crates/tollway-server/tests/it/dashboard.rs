@@ -237,7 +237,7 @@ rate_limit = { unit = "hour", requests_per_unit = 5 }
     assert_eq!(said("ada", 0, "limited_by"), at("policy", 5, None));
     assert_eq!(said("vip-1", 0, "limited_by"), at("override", 9, Some("vip-*")));
     assert_eq!(said("friend", 1, "treated_by"), at("list", 15, None));
-    assert_eq!(said("ada", 1, "treated_by"), at("trial", 11, None));
+    assert_eq!(said("ada", 1, "treated_by"), at("trial", 14, None));
     let descriptor = &look_up(&server, "edge\u{1f}user\u{1f}ada\u{1f}")["descriptor"];
     assert_eq!((&descriptor["domain"], &descriptor["limit"]), (&json!("edge"), &json!(5)));
     assert_eq!(descriptor["limited_by"]["at"], "test.toml:18");

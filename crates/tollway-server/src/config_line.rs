@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 /// A line of a file; unknown for what no file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigLine {
     file: Arc<str>,
     line: usize,
 }
 
-impl Place {
+impl ConfigLine {
     /// The line, from 1, of this file.
     pub(crate) const fn new(file: Arc<str>, line: usize) -> Self {
         Self { file, line }
@@ -23,7 +23,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_place_is_written_as_editors_read_it() {
-        assert_eq!(Place::new("rules.toml".into(), 7).to_string(), "rules.toml:7");
-        assert!(!Place::default().is_known());
+        assert_eq!(ConfigLine::new("rules.toml".into(), 7).to_string(), "rules.toml:7");
+        assert!(!ConfigLine::default().is_known());
     }
 }
