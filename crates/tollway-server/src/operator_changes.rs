@@ -55,6 +55,13 @@ impl OperatorChanges {
         self.of(key).is_some_and(OperatorChange::is_banned)
     }
 
+    /// Every key that has one, in order, with what is different for it.
+    pub(crate) fn sorted(&self) -> Vec<(&[u8], &OperatorChange)> {
+        let mut all: Vec<_> = self.by_key.iter().map(|(key, change)| (&**key, change)).collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        all
+    }
+
     /// How many keys have one.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
@@ -129,6 +136,11 @@ impl OperatorChange {
     /// Whether the key is always denied.
     pub(crate) const fn is_banned(&self) -> bool {
         self.ban.is_some()
+    }
+
+    /// The key's own forms of policies.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.quotas.values()
     }
 
     /// The ban, if there is one.

@@ -14,12 +14,12 @@
 //! counts from when the key came on the list, so it is too low by at most what the least busy key
 //! had then. A key that is no longer seen is gone when its last bucket has left the window.
 //!
-//! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained after the
-//! fact; of denied keys that are not on the list, the last one ([`recent`]).
+//! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained later on;
+//! of denied keys that are not on the list, the last one ([`recent`]).
 //!
 //! Each worker has its own, of about half a megabyte at most; a view adds them up. Rejected: a
-//! counter per key (unbounded), sampling (a short flood is exactly what one wants to see), one count
-//! since the start that is halved now and then (who left long ago stays on top of who is here).
+//! counter per key (unbounded), sampling (a short flood is exactly what one wants to see), one
+//! count since the start that is halved now and then (who left long ago stays on top).
 
 mod recent;
 mod shown;

@@ -239,6 +239,9 @@ test("an administrator resets, bans and sets a quota, is asked once, and is logg
   await hasText(page, "#key-shown", "banned");
   await hasText(page, "#key-words", "Banned by an operator, on this node");
   assert.equal(await status("hour"), 429);
+  await page.getByRole("link", { name: "Keys", exact: true }).click();
+  const changed = page.locator("#changed-keys tr").filter({ hasText: "until lifted" }).filter({ hasText: "window: 1/10m" });
+  await changed.getByRole("link", { name: "a\\x07da" }).click();
   await decide(page, button("Lift the ban"), ["on this node"], "Lift the ban");
   await button("Ban this key").waitFor();
   assert.equal(await status("hour"), 200);

@@ -66,6 +66,7 @@ test("every kind of trouble is told in a sentence, with what to do", async () =>
       for (const part of words) assert.ok(told.includes(part), `${kind}: ${part} in: ${told}`);
     }
     assert.equal(await page.locator("#banner b").count(), 0, "a reason is text");
+    assert.ok((await page.locator("#alert").textContent()).startsWith("The service is stopping. The store has not"), "it is read out");
     // However much is wrong, there is room for what one looks at.
     const box = await page.locator("#top").boundingBox();
     assert.ok(box.height < 844 * 0.6, `${box.height}`);
@@ -74,6 +75,30 @@ test("every kind of trouble is told in a sentence, with what to do", async () =>
     if (shots) await page.screenshot({ path: `${shots}/banners-${width}-${theme}.png` });
     await context.close();
   }
+});
+
+test("figures that change neither replace a link nor are read out again", async () => {
+  const context = await browser.newContext();
+  await context.addInitScript(() => sessionStorage.setItem("tollway-token", "the-boss"));
+  // Each event says that the oldest job has waited longer.
+  await context.addInitScript(pretend, [{ kind: "queue_stuck", queue: "mail", why: "paused", waiting: 3, running: 0, oldest_ms: 60_000 }]);
+  await context.addInitScript(() => {
+    const { parse } = JSON;
+    let oldest_ms = 60_000;
+    JSON.parse = (text) => {
+      const value = parse(text);
+      for (const trouble of value?.troubles ?? []) trouble.oldest_ms = oldest_ms += 1_000;
+      return value;
+    };
+  });
+  const page = await context.newPage();
+  await page.goto(service.url);
+  const link = await page.getByRole("link", { name: "Open the queue" }).elementHandle();
+  const spoken = await page.locator("#alert").textContent();
+  await hasText(page, "#banner p", "the oldest for 1 min 4 s");
+  assert.ok(await link.evaluate((element) => element.isConnected), "the link is still there");
+  assert.equal(await page.locator("#alert").textContent(), spoken);
+  await context.close();
 });
 
 test("memory that is full is said while keys suffer by it", async () => {

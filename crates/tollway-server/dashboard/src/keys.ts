@@ -2,6 +2,7 @@
 // file, and what an administrator may change about it.
 
 import { call, mayChange, whyNot, type Denial, type FoundKey, type Session, type Standing, type Tick } from "./api";
+import { ChangedKeys } from "./changed";
 import { confirmed, type Change } from "./confirm";
 import { h, replace, settled, table, type Child } from "./dom";
 import { count, duration, keyHex, keyText, moment } from "./format";
@@ -29,11 +30,14 @@ export class Keys implements View {
   #found: FoundKey | null = null;
   #session: Session | null = null;
   #asked = 0;
+  /** Whether an answer is awaited: a store that is slow is not asked again meanwhile. */
+  #looking = false;
   readonly #input = h("input", { id: "key", name: "key", autocomplete: "off", spellcheck: "false", required: true });
   readonly #filter = h("input", { id: "key-filter", type: "search", placeholder: "all policies" });
   readonly #notice = new Notice();
   readonly #pager = new Pager(PAGE, "policies", () => void this.#look());
   readonly #top = new TopKeys("keys-top");
+  readonly #changed = new ChangedKeys();
   readonly #name = h("h3", { id: "key-shown" });
   readonly #words = h("div", { id: "key-words" });
   readonly #denials = h("div", { id: "denials" });
@@ -58,7 +62,7 @@ export class Keys implements View {
         h("form", { class: "row", submit },
           h("label", { for: "key" }, "Key"), this.#input, h("button", { class: "primary", type: "submit" }, "Look up")),
         h("p", { class: "hint" }, "Write a byte that is not text as \\x00, and a backslash as \\\\."), this.#notice.element),
-      this.#result, this.#top.element);
+      this.#result, this.#top.element, this.#changed.element);
   }
 
   show(argument: string): void {
@@ -68,7 +72,11 @@ export class Keys implements View {
     this.#top.element.hidden = this.#hex !== "";
     this.#pager.offset = 0;
     this.#notice.tell("");
-    if (!this.#hex) return;
+    this.#changed.element.hidden = true;
+    if (!this.#hex) {
+      if (this.#session?.role === "admin") void this.#changed.load();
+      return;
+    }
     this.#input.value = keyText(this.#hex);
     void this.#look();
   }
@@ -76,13 +84,14 @@ export class Keys implements View {
   session(session: Session): void {
     this.#session = session;
     this.#top.session(session);
+    if (!this.#hex && session.role === "admin") void this.#changed.load();
     if (this.#found) this.#present(this.#found);
   }
 
   tick(tick: Tick): void {
     this.#top.see(tick);
     const isRead = this.#result.matches(":has(table:hover, table:focus-within)");
-    if (!this.#hex || isRead || tick.at_ms - this.#asked < EVERY_MS) return;
+    if (!this.#hex || this.#looking || isRead || tick.at_ms - this.#asked < EVERY_MS) return;
     this.#asked = tick.at_ms;
     void this.#look();
   }
@@ -93,11 +102,14 @@ export class Keys implements View {
 
   async #look(): Promise<void> {
     const asked = this.#hex;
+    this.#looking = true;
     try {
       const found = await call<FoundKey>("/dashboard/key", { key_hex: asked, q: this.#filter.value, offset: this.#pager.offset, limit: PAGE });
       if (asked === this.#hex) this.#present(found);
     } catch (error) {
       this.#notice.fail(error);
+    } finally {
+      this.#looking = false;
     }
   }
 

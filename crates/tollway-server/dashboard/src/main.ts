@@ -1,13 +1,12 @@
 // The page: which view is seen, who is looking, and whether the service is there.
 
 import { call, Live, token, unauthorized, type Link, type Session, type Tick } from "./api";
-import { byId, h, replace, say } from "./dom";
-import { moment } from "./format";
+import { byId, replace, say } from "./dom";
 import { Keys } from "./keys";
 import { Overview } from "./overview";
 import { Policies } from "./policies";
 import { Queues } from "./queues";
-import { banner } from "./troubles";
+import { Banners } from "./troubles";
 import { Upstream } from "./upstream";
 import type { View } from "./view";
 
@@ -21,7 +20,7 @@ const views: Record<string, View> = {
 
 const main = byId("main");
 const link = byId("link");
-const banners = byId("banner");
+const banners = new Banners(byId("banner"), byId("alert"));
 const dialog = byId<HTMLDialogElement>("token-dialog");
 let current: View | null = null;
 let seen = false;
@@ -51,18 +50,10 @@ function navigate(): void {
 
 function showTick(tick: Tick): void {
   lastTick_ms = tick.at_ms;
-  tell(tick.troubles.map(banner));
+  banners.show(tick.troubles);
   current?.tick?.(tick);
 }
 let lastTick_ms = 0;
-
-/** Shows these banners. Those that say the same stay as they are: screen readers read what changes. */
-function tell(told: HTMLElement[]): void {
-  banners.hidden = told.length === 0;
-  const before = new Map(Array.from(banners.children, (child) => [child.textContent, child]));
-  const after = told.map((child) => before.get(child.textContent) ?? child);
-  if (after.length !== banners.children.length || after.some((child, index) => child !== banners.children[index])) replace(banners, ...after);
-}
 
 let wasLost = false;
 function showLink(state: Link): void {
@@ -74,22 +65,16 @@ function showLink(state: Link): void {
   say(link, texts[state]);
   if (state === "lost") {
     wasLost = true;
-    tell([lost()]);
+    banners.lost(lastTick_ms);
   }
   if (state === "live") {
-    tell([]);
+    banners.show([]);
     if (wasLost) {
       wasLost = false;
       void greet();
       current?.reconnected?.();
     }
   }
-}
-
-function lost(): HTMLElement {
-  const since = lastTick_ms > 0 ? `The figures below are from ${moment(lastTick_ms)}. ` : "";
-  return h("p", { "data-kind": "lost" }, h("strong", {}, "The service does not answer."),
-    ` ${since}Check that it runs and that this browser can reach it; the page reconnects by itself.`);
 }
 
 async function greet(): Promise<void> {

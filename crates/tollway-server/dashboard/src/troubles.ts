@@ -1,7 +1,7 @@
 // What is wrong with the service, each kind in a sentence, and what to do about it.
 
 import type { Trouble } from "./api";
-import { h, type Child } from "./dom";
+import { h, say } from "./dom";
 import { count, duration, moment, visible } from "./format";
 
 /** A headline, what to do, and where. */
@@ -92,11 +92,63 @@ function pressure(forgotten: number, refused: number): string {
   return parts.filter(Boolean).join(", ");
 }
 
-/** A banner. */
-export function banner(trouble: Trouble): HTMLElement {
-  const { what, todo, reason, link } = told(trouble);
-  const children: Child[] = [h("strong", {}, what), " ", todo];
-  if (reason) children.push(" Reason: ", h("code", {}, visible(reason)));
-  if (link) children.push(" ", h("a", { href: link[1] }, link[0]), ".");
-  return h("p", { "data-kind": trouble.kind }, ...children);
+/** What sets one trouble apart from others; its figures do not. */
+const nameOf = (trouble: Trouble): string =>
+  trouble.kind === "queue_stuck" ? `${trouble.kind} ${trouble.why} ${trouble.queue}` : trouble.kind;
+
+/** One trouble. Its parts stay as they are while its figures change: a link that is replaced cannot be clicked. */
+class Banner {
+  readonly #what = h("strong");
+  readonly #todo = h("span");
+  readonly #reason = h("code");
+  readonly #link = h("a");
+  readonly element = h("p", {}, this.#what, " ", this.#todo, " ", this.#reason, " ", this.#link);
+
+  tell({ what, todo, reason, link }: Told): void {
+    say(this.#what, what);
+    say(this.#todo, reason ? `${todo} Reason:` : todo);
+    say(this.#reason, reason ? visible(reason) : "");
+    say(this.#link, link?.[0] ?? "");
+    this.#link.href = link?.[1] ?? "";
+    this.#reason.hidden = !reason;
+    this.#link.hidden = !link;
+  }
+}
+
+/** All that is wrong. What is new is read out once; figures that change are not. */
+export class Banners {
+  readonly #shown = new Map<string, Banner>();
+
+  constructor(readonly list: HTMLElement, readonly alert: HTMLElement) {}
+
+  show(troubles: Trouble[]): void {
+    this.#tell(troubles.map((trouble) => [nameOf(trouble), told(trouble)]));
+  }
+
+  /** The service does not answer; what is shown is as of then. */
+  lost(at_ms: number): void {
+    const since = at_ms > 0 ? `The figures below are from ${moment(at_ms)}. ` : "";
+    const todo = `${since}Check that it runs and that this browser can reach it; the page reconnects by itself.`;
+    this.#tell([["lost", { what: "The service does not answer.", todo }]]);
+  }
+
+  #tell(all: [name: string, told: Told][]): void {
+    this.list.hidden = all.length === 0;
+    const names = new Set(all.map(([name]) => name));
+    for (const [name, banner] of this.#shown) {
+      if (names.has(name)) continue;
+      banner.element.remove();
+      this.#shown.delete(name);
+    }
+    const fresh: string[] = [];
+    all.forEach(([name, told], index) => {
+      const banner = this.#shown.get(name) ?? new Banner();
+      if (!this.#shown.has(name)) fresh.push(told.what);
+      this.#shown.set(name, banner);
+      banner.tell(told);
+      if (this.list.children[index] !== banner.element) this.list.insertBefore(banner.element, this.list.children[index] ?? null);
+    });
+    if (fresh.length > 0) say(this.alert, fresh.join(" "));
+    else if (all.length === 0) say(this.alert, "");
+  }
 }

@@ -1,4 +1,5 @@
-//! `POST /dashboard/reset`, `/ban` and `/quota`: what an administrator changes about one key.
+//! `POST /dashboard/reset`, `/ban` and `/quota`: what an administrator changes about one key; and
+//! `GET /dashboard/changes`: what is changed.
 //!
 //! Each change is logged with the key, escaped, and with the name of whose token it was.
 
@@ -13,9 +14,12 @@ use super::keys::bytes_of;
 use super::{describe, reply};
 use crate::http::{Call, Trouble, permit_change as permit, unaskable};
 use crate::logs::escaped;
-use crate::operator_changes::{Ban, NoRoom, OperatorChanges};
+use crate::operator_changes::{Ban, NoRoom, OperatorChange, OperatorChanges};
 use crate::rules::Rules;
+use crate::top::hex;
 
+/// Keys in the list of changes.
+const LISTED: usize = 100;
 /// A year: a longer ban belongs into the configuration.
 const BAN_MS_MAX: u64 = 366 * 24 * 3_600 * 1_000;
 
@@ -42,6 +46,31 @@ struct OwnQuota {
     key_hex: String,
     /// As in the configuration, `100/1m burst 20`; `null` takes the key's own quota away.
     quota: Option<String>,
+}
+
+/// `GET /dashboard/changes`: the first keys that operators have changed, and how.
+pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
+    let rules = call.service().enforcer.rules();
+    let changes = rules.operator_changes();
+    let shown = |(key, change): (&[u8], &OperatorChange)| {
+        let ends_at_ms = match change.ban() {
+            Some(Ban::Until(end)) => Some(end.as_nanos() / 1_000_000),
+            _ => None,
+        };
+        let mut quotas: Vec<_> = change
+            .policies()
+            .map(|own| json!({"policy": own.name(), "quota": own.algorithm().to_string()}))
+            .collect();
+        quotas.sort_unstable_by_key(|own| own["policy"].as_str().unwrap_or_default().to_owned());
+        json!({
+            "key_hex": hex(key),
+            "banned": change.is_banned(),
+            "ends_at_ms": ends_at_ms,
+            "quotas": quotas,
+        })
+    };
+    let listed: Vec<_> = changes.sorted().into_iter().take(LISTED).map(shown).collect();
+    reply(call, &json!({"total": changes.len(), "changes": listed}))
 }
 
 /// `POST /dashboard/reset`.

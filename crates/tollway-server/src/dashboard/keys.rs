@@ -92,7 +92,7 @@ impl Look<'_> {
     async fn standing(&self, domain: &str, source: Source<'_>) -> Result<Value, Trouble> {
         let (rules, key) = (self.decider.rules, self.key);
         let ask = rules.ask(source, key, Cost::ONE);
-        // A charge that a peek would deny says when it would be allowed; of several, only the first.
+        // A charge that a peek would deny says when it would be allowed; of several, the first.
         let asks: Vec<_> = ask.with_spacing().collect();
         let verdict = match self.decider.peek(&asks).await {
             // How the key stands is not known; why it was denied before still is.

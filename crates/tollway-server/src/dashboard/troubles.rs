@@ -49,7 +49,7 @@ struct Jumps {
 }
 
 impl Watch {
-    /// Everything that is wrong, the worst first; `degraded` counts the decisions without the store.
+    /// Everything that is wrong, the worst first; `degraded` counts decisions without the store.
     pub(super) fn look(&mut self, service: &Service, degraded: u64) -> Vec<Value> {
         let (now, at) = (service.clock().now(), Instant::now());
         let mut troubles = Vec::new();

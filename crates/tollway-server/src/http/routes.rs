@@ -156,6 +156,7 @@ routes! { call:
     Policies    "GET"  "/dashboard/policies", READ => policies::list(call);
     Upstream    "GET"  "/dashboard/upstream", READ => proxy::buckets(call).await;
     Key         "POST" "/dashboard/key", READ => keys::look_up(call).await;
+    Changes     "GET"  "/dashboard/changes", ADMIN => changes::list(call);
     ResetKey    "POST" "/dashboard/reset", ADMIN => changes::reset(call).await;
     Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call);
     Quota       "POST" "/dashboard/quota", ADMIN => changes::own_quota(call);

@@ -1,4 +1,4 @@
-//! The last decision on each of many keys that are on no list: a table in which newer ones overwrite
+//! The last decision on each of many keys that are on no list: a table in which newer ones replace
 //! older ones.
 //!
 //! ```text

@@ -1,5 +1,11 @@
+use std::time::Duration;
+
+use tollway_core::{Charge, Decision, Key, Policy, Retry, Snapshot};
+
 use super::trail::Reason;
 use super::*;
+use crate::metrics::Tally;
+use crate::rules::{Ask, Treatment};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -93,6 +99,36 @@ fn denials_that_are_alike_are_one_record_and_others_are_kept_apart() {
     let denials = tops.denials(b"ada");
     assert!(denials.len() <= 8 && denials.iter().any(|one| one.cost == 9_999), "{denials:?}");
     assert_eq!(tops.denials(b"bob"), []);
+}
+
+#[test]
+fn each_denial_has_its_reason() {
+    let (policy, tally) = (Policy::parse("api", "5/1h").unwrap(), Tally::default());
+    let ask = |treatment| Ask {
+        charge: Charge::new(&policy, Key::new("ada").unwrap()),
+        treatment,
+        spacing: None,
+        unavailable_on_store_error: false,
+        tally: &tally,
+    };
+    let snapshot =
+        |reset_s| Snapshot::new(5, 0, Duration::from_secs(reset_s), Duration::from_secs(reset_s));
+    let wait = Retry::After(Duration::from_millis(1_500));
+    let deny = |reset_s, retry| Decision::Deny { snapshot: snapshot(reset_s), retry };
+    for (treatment, decision, is_degraded, expected) in [
+        (Treatment::Enforce, deny(60, wait), false, Some(Reason::Exhausted)),
+        (Treatment::Enforce, deny(60, Retry::Never), false, Some(Reason::TooCostly)),
+        (Treatment::Enforce, deny(0, wait), false, Some(Reason::NoRoom)),
+        (Treatment::Enforce, deny(60, wait), true, Some(Reason::Degraded)),
+        (Treatment::Ban, deny(0, Retry::Never), false, Some(Reason::Banned)),
+        (Treatment::Ban, deny(0, Retry::Never), true, Some(Reason::Banned)),
+        (Treatment::Enforce, Decision::Allow(snapshot(60)), true, None),
+    ] {
+        let record = Record::of(&ask(treatment), &decision, is_degraded, at(0));
+        assert_eq!(record.reason, expected, "{decision:?}");
+    }
+    let record = Record::of(&ask(Treatment::Enforce), &deny(60, wait), false, at(0));
+    assert_eq!((record.cost, record.retry_ns), (1, Some(1_500_000_000)));
 }
 
 #[test]

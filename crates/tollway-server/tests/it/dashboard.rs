@@ -252,6 +252,24 @@ rate_limit = { unit = "hour", requests_per_unit = 5 }
 }
 
 #[test]
+fn a_newcomer_for_whom_there_is_no_room_is_told_from_who_has_used_its_limit_up() {
+    let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
+        tollway_core::Timestamp::from_millis(1_700_000_000_000),
+    ));
+    let rules = "[[policies]]\nname = \"api\"\nquota = \"1/1h\"\n";
+    let server = start_with(rules, clock, Vec::new(), tollway_memory::Capacity::keys(64));
+    let mut http = Http::connect(server.http);
+    // Each asks once, and has nothing left then.
+    for key in 0..1_000 {
+        http.post("/v1/check", &format!(r#"{{"policy":"api","key":"newcomer-{key}"}}"#));
+    }
+    let top = http.get("/admin/top?n=100").json();
+    let denied = top["denied"].as_array().unwrap();
+    let reasons: Vec<_> = denied.iter().map(|key| key["last_denied"]["reason"].clone()).collect();
+    assert!(!reasons.is_empty() && reasons.iter().all(|reason| reason == "no_room"), "{top}");
+}
+
+#[test]
 fn a_ban_with_an_end_ends_by_itself() {
     let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
         tollway_core::Timestamp::from_millis(1_700_000_000_000),
@@ -285,6 +303,12 @@ fn amendments_hold_at_once_and_outlive_a_reload() {
     assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200);
     assert_eq!(http.send("POST", "/admin/reload", &as_role("boss"), "").status, 200);
     assert_eq!((checked(&server, "api", "m"), checked(&server, "window", "m")), (429, 429));
+    let listed = http.send("GET", "/dashboard/changes", &as_role("boss"), "").json();
+    let banned = json!({"key_hex": "6d", "banned": true, "ends_at_ms": null, "quotas": []});
+    let own = json!([{"policy": "window", "quota": "1/1h"}]);
+    let own = json!({"key_hex": "76", "banned": false, "ends_at_ms": null, "quotas": own});
+    assert_eq!(listed, json!({"total": 2, "changes": [banned, own]}));
+    assert_eq!(http.send("GET", "/dashboard/changes", &as_role("reader"), "").status, 403);
     assert_eq!((checked(&server, "window", "v"), checked(&server, "window", "v")), (200, 429));
     assert_eq!(checked(&server, "api", "v"), 200, "another policy is as it was");
     let back = json!({"key_hex": "76", "policy": "window", "quota": null});
