@@ -14,7 +14,7 @@
 //! counts from when the key came on the list, so it is too low by at most what the least busy key
 //! had then. A key that is no longer seen is gone when its last bucket has left the window.
 //!
-//! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained later on;
+//! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained later;
 //! of denied keys that are not on the list, the last one ([`recent`]).
 //!
 //! Each worker has its own, of about half a megabyte at most; a view adds them up. Rejected: a
