@@ -14,6 +14,7 @@ export class Overview implements View {
   readonly element = h("section", { "aria-labelledby": "overview-title" });
   #policy: { domain: string; policy: string } | null = null;
   #asked = 0;
+  #isOnlyQueues = false;
   readonly #tiles = {
     allowed: tile("Allowed per second", "allowed"),
     denied: tile("Denied per second", "denied"),
@@ -60,6 +61,7 @@ export class Overview implements View {
 
   /** Shows what belongs to decisions, or to queues where there is nothing to decide. */
   #showParts(onlyQueues: boolean): void {
+    this.#isOnlyQueues = onlyQueues;
     const tiles = onlyQueues ? this.#queueTiles : this.#tiles;
     replace(this.#tileRow, ...Object.values(tiles).map((one) => one.element));
     for (const part of this.#ofPolicies) part.hidden = onlyQueues;
@@ -124,20 +126,20 @@ export class Overview implements View {
       store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : isDown ? "does not answer" : "answers");
     this.#tiles.store.element.classList.toggle("alarm", isDown || isFull);
     const facts: [string, string][] = [];
-    if (store.kind === "memory") {
+    if (store.kind === "memory" && !this.#isOnlyQueues) {
       const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
       facts.push(["Room for keys", count(store.keys_max ?? 0)], ["Of which used", `${(full * 100).toFixed(1)} %`],
         ["Keys forgotten early", count(store.forgotten ?? 0)], ["New keys denied for want of room", count(store.refused ?? 0)]);
-    } else {
+    } else if (!this.#isOnlyQueues) {
       facts.push(["Calls the store did not answer", count(store.errors)], ["Decisions made without the store", count(store.degraded)]);
     }
     facts.push(
       ["RESP connections", count(connections.resp)],
       ["HTTP connections", count(connections.http)],
       ["gRPC connections", count(connections.grpc)],
-      ["Keys changed by operators", count(tick.amended_keys)],
-      ["Configuration", tick.config_error ? "not in force" : "in force"],
     );
+    if (!this.#isOnlyQueues) facts.push(["Keys changed by operators", count(tick.amended_keys)]);
+    facts.push(["Configuration", tick.config_error ? "not in force" : "in force"]);
     replace(this.#health, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
   }
 
