@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use tollway_core::{Decision, StoreError, Timestamp, Verdict};
 
 use crate::decide::Decided;
-use crate::enforcer::Tops;
 use crate::fallback::Fallback;
 use crate::metrics::Tally;
 use crate::rules::{Ask, Treatment};
+use crate::top::{Record, Tops};
 
 /// Counts of one tally, added up before the shared counters are touched.
 #[derive(Default)]
@@ -49,7 +49,8 @@ impl Counting<'_> {
             let Some(decision) = verdict.decisions().first() else { continue };
             sums.add(ask, decision, verdict.is_degraded());
             if ask.treatment != Treatment::Exempt {
-                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
+                let record = Record::of(ask, decision, verdict.is_degraded(), self.now);
+                tops.see(ask.charge.key.as_bytes(), record);
             }
         }
         sums.flush(tally);
@@ -75,7 +76,8 @@ impl Counting<'_> {
             sums.add(ask, decision, verdict.is_degraded());
             sums.flush(Some(ask.tally));
             if ask.treatment != Treatment::Exempt {
-                tops.see(decision.is_allowed(), ask.charge.key.as_bytes(), self.now);
+                let record = Record::of(ask, decision, verdict.is_degraded(), self.now);
+                tops.see(ask.charge.key.as_bytes(), record);
             }
         }
     }

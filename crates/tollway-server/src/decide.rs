@@ -16,17 +16,18 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollway_core::{
-    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Policy, ReservationId, Reserved,
+    Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Policy, ReservationId, Reserved, Retry,
     Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
 
 use crate::counting::Counting;
-use crate::enforcer::{Enforcer, Tops};
+use crate::enforcer::Enforcer;
 use crate::rules::{Ask, Rules, Source, Treatment};
 use crate::settings::Settings;
+use crate::top::Tops;
 
 /// The answer to one ask of a batch.
 pub(crate) type Decided = Result<Verdict, StoreError>;
@@ -126,6 +127,24 @@ impl<'a> Decider<'a> {
         let mut answer = self.check_together(asks, false).await;
         self.apply_treatments(asks, &mut answer);
         answer
+    }
+
+    /// How long until `ask` would be allowed at each of these costs if nobody else asked; `None`
+    /// where no wait helps. Takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub(crate) async fn waits(
+        &self,
+        ask: &Ask<'_>,
+        costs: &[Cost],
+    ) -> Result<Vec<Option<Duration>>, StoreError> {
+        let store = self.enforcer.store();
+        let charges = costs.iter().map(|cost| ask.charge.cost(*cost));
+        let asked = charges.map(|charge| store.peek(&[charge], self.now)).collect();
+        let wait = |verdict: Verdict| verdict.retry().map_or(Some(Duration::ZERO), Retry::after);
+        at_once(asked).await.into_iter().map(|answer| answer.map(wait)).collect()
     }
 
     /// Takes as many units as there are, up to the cost of the charge. In shadow mode all of them

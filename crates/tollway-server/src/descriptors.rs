@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use tollway_core::{Key, Policy};
 
+use crate::config_line::ConfigLine;
 use crate::metrics::Tally;
 use crate::pattern::Pattern;
 
@@ -59,6 +60,8 @@ pub struct Limit {
     pub replaces: Vec<String>,
     /// What the proxy is told when a request matches and passes.
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Where it stands in the configuration.
+    pub place: ConfigLine,
     /// Where its decisions are counted.
     pub tally: Arc<Tally>,
 }
@@ -90,6 +93,20 @@ pub(crate) fn push_part(key: &mut Vec<u8>, part: &[u8]) {
         key.extend_from_slice(part);
     }
     key.push(SEPARATOR);
+}
+
+/// The parts that make a key; `None` if [`push_part`] has not made it.
+pub(crate) fn parts(key: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut parts, mut part) = (Vec::new(), Vec::new());
+    let mut bytes = key.iter().copied();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            SEPARATOR => parts.push(std::mem::take(&mut part)),
+            MARK => part.push(bytes.next().filter(|byte| matches!(*byte, SEPARATOR | MARK))?),
+            byte => part.push(byte),
+        }
+    }
+    (part.is_empty() && !parts.is_empty()).then_some(parts)
 }
 
 /// What stands for a key that is longer than a store takes; `None` for others. Refused, a
@@ -156,6 +173,7 @@ impl Limit {
             name: None,
             replaces: Vec::new(),
             metadata: serde_json::Map::new(),
+            place: ConfigLine::default(),
             tally,
         }
     }
@@ -258,6 +276,19 @@ mod tests {
         assert_ne!(key(&["a\u{1f}b", "c"]), key(&["a", "b\u{1f}c"]));
         assert_ne!(key(&["a\u{10}", "b"]), key(&["a\u{10}\u{1f}b"]));
         assert_eq!(key(&["a", "b"]), b"a\x1fb\x1f");
+    }
+
+    #[test]
+    fn a_key_is_taken_apart_as_it_was_put_together() {
+        for parts_of_key in [&["edge", "user", "a\u{1f}b\u{10}"][..], &["edge", "", ""]] {
+            let mut key = Vec::new();
+            parts_of_key.iter().for_each(|part| push_part(&mut key, part.as_bytes()));
+            let expected: Vec<Vec<u8>> = parts_of_key.iter().map(|part| (*part).into()).collect();
+            assert_eq!(parts(&key), Some(expected));
+        }
+        for no_key in [&b""[..], b"ada", b"a\x1fb", b"\x10#digest\x1f", b"\x10"] {
+            assert_eq!(parts(no_key), None, "{no_key:?}");
+        }
     }
 
     #[test]

@@ -11,10 +11,10 @@
 //! request: the rules were loaded once and the clock was read once, and both are used for the
 //! answer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollway_core::{Clock, Store, Timestamp};
+use tollway_core::{Clock, Store};
 use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
@@ -24,7 +24,7 @@ use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::rules::Rules;
 use crate::settings::Settings;
-use crate::top::{Ranking, Top, ranking};
+use crate::top::{Ranking, Record, Seen, Tops, rankings};
 
 /// Where states live.
 #[derive(Clone)]
@@ -49,21 +49,6 @@ pub(crate) struct Enforcer {
     metrics: Metrics,
     adhoc_tally: Arc<Tally>,
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
-}
-
-/// The most frequent keys of one worker.
-#[derive(Debug, Default)]
-pub(crate) struct Tops {
-    allowed: Top,
-    denied: Top,
-}
-
-impl Tops {
-    /// Counts a decision on `key`.
-    #[inline]
-    pub(crate) fn see(&mut self, is_allowed: bool, key: &[u8], now: Timestamp) {
-        if is_allowed { self.allowed.see(key, now) } else { self.denied.see(key, now) }
-    }
 }
 
 impl Enforcer {
@@ -140,6 +125,19 @@ impl Enforcer {
         Ok(())
     }
 
+    /// Lets the keys in again whose bans have ended; those keys.
+    pub(crate) fn lift_ended_bans(&self) -> Vec<Box<[u8]>> {
+        let ended = self.rules_at_hand().operator_changes().ended(self.clock.now());
+        if !ended.is_empty() {
+            let lifted = self.change_for_operator(|changes| {
+                ended.iter().for_each(|key| changes.lift(key));
+                Ok(())
+            });
+            lifted.expect("what is taken away needs no room");
+        }
+        ended
+    }
+
     /// The store.
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -195,16 +193,35 @@ impl Enforcer {
     }
 
     /// The most frequent keys of the last minutes: allowed, denied.
-    pub(crate) fn top(&self, most: usize) -> (Ranking, Ranking) {
+    pub(crate) fn top(&self, most: usize) -> [Ranking; 2] {
         let now = self.clock.now();
+        self.with_tops(|tops| rankings(tops.iter().map(|tops| &**tops), most, now))
+    }
+
+    /// How often `key` was allowed and denied in the last minutes, and its last denials, the latest
+    /// first.
+    pub(crate) fn seen(&self, key: &[u8]) -> ([Seen; 2], Vec<Record>) {
+        let now = self.clock.now();
+        self.with_tops(|workers| {
+            let seen = workers.iter().map(|tops| tops.seen(key, now));
+            let seen = seen.fold(Default::default(), |[a, d]: [Seen; 2], [allowed, denied]| {
+                [a.plus(allowed), d.plus(denied)]
+            });
+            let mut denials: Vec<Record> =
+                workers.iter().flat_map(|tops| tops.denials(key)).collect();
+            denials.sort_by_key(|denial| std::cmp::Reverse(denial.at));
+            (seen, denials)
+        })
+    }
+
+    /// Looks at what all workers have counted by key.
+    fn with_tops<T>(&self, look: impl FnOnce(&[MutexGuard<'_, Tops>]) -> T) -> T {
         let workers = self.tops.lock().unwrap_or_else(PoisonError::into_inner);
         let locked: Vec<_> = workers
             .iter()
             .map(|tops| tops.lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        let allowed = ranking(locked.iter().map(|tops| &tops.allowed), most, now);
-        let denied = ranking(locked.iter().map(|tops| &tops.denied), most, now);
-        (allowed, denied)
+        look(&locked)
     }
 
     /// A top list for one more worker.

@@ -20,6 +20,7 @@ mod adhoc;
 mod auth;
 mod client_stream;
 pub mod config;
+mod config_line;
 mod counting;
 mod dashboard;
 mod decide;
@@ -53,6 +54,7 @@ mod run;
 mod server;
 mod service;
 mod settings;
+mod snapshot_log;
 mod stale;
 #[doc(hidden)]
 pub mod testing;
@@ -64,6 +66,7 @@ mod wait;
 mod worker;
 
 pub use auth::{Auth, Role};
+pub use config_line::ConfigLine;
 pub use dashboard::ProxyAdmin;
 pub use descriptors::{Domain, Limit, Node};
 pub use endpoint::{Endpoint, UnixSocket};

@@ -22,3 +22,9 @@ pub fn start(as_json: bool) {
 pub fn note(notes: &[ConfigError]) {
     notes.iter().for_each(|note| tracing::warn!("{note}"));
 }
+
+/// The beginning of what strangers wrote, as ASCII without control characters.
+pub(crate) fn escaped(text: &[u8]) -> String {
+    const LENGTH_MAX: usize = 256;
+    text[..text.len().min(LENGTH_MAX)].escape_ascii().to_string()
+}

@@ -3,7 +3,7 @@
 //! Never a key as a label: a policy's name is chosen by the operator, a key by strangers. Counters
 //! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -39,6 +39,8 @@ impl Bounds for DecisionBounds {
 /// Decisions of one policy.
 #[derive(Debug, Default)]
 pub struct Tally {
+    /// Which of the tallies it is, from 1; 0 outside of [`Metrics`].
+    pub(crate) number: u32,
     /// Requests allowed.
     pub allowed: Counter,
     /// Requests denied.
@@ -126,7 +128,20 @@ impl Metrics {
     /// The tally of a policy, the same for as long as the service runs, whatever is reloaded.
     pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_default())
+        let number = u32::try_from(tallies.len() + 1).unwrap_or_default();
+        let new = || Arc::new(Tally { number, ..Tally::default() });
+        Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_insert_with(new))
+    }
+
+    /// Domain and policy of the tallies with these numbers.
+    pub(crate) fn names(&self, numbers: &BTreeSet<u32>) -> BTreeMap<u32, (String, String)> {
+        let mut names = BTreeMap::new();
+        self.each_tally(|name, tally| {
+            if numbers.contains(&tally.number) {
+                names.insert(tally.number, name.clone());
+            }
+        });
+        names
     }
 
     /// Shows every tally, by domain and policy.

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use tollway_core::Policy;
+use tollway_core::{Policy, Timestamp};
 
 /// Keys that may be changed at once.
 const KEYS_MAX: usize = 10_000;
@@ -24,9 +24,17 @@ pub(crate) struct OperatorChanges {
 /// What is different for one key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperatorChange {
-    /// Whether the key is always denied.
-    pub(crate) banned: bool,
+    ban: Option<Ban>,
     quotas: HashMap<String, Policy>,
+}
+
+/// How long a key is always denied; never longer than the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ban {
+    /// Until an operator lifts it.
+    UntilLifted,
+    /// Until then, or until it is lifted.
+    Until(Timestamp),
 }
 
 /// There is no room for another change.
@@ -44,7 +52,14 @@ impl OperatorChanges {
     /// Whether `key` is banned.
     #[inline]
     pub(crate) fn is_banned(&self, key: &[u8]) -> bool {
-        self.of(key).is_some_and(|change| change.banned)
+        self.of(key).is_some_and(OperatorChange::is_banned)
+    }
+
+    /// Every key that has one, in order, with what is different for it.
+    pub(crate) fn sorted(&self) -> Vec<(&[u8], &OperatorChange)> {
+        let mut all: Vec<_> = self.by_key.iter().map(|(key, change)| (&**key, change)).collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        all
     }
 
     /// How many keys have one.
@@ -52,15 +67,30 @@ impl OperatorChanges {
         self.by_key.len()
     }
 
-    /// Bans `key`, or lets it in again.
+    /// Bans `key`.
     ///
     /// # Errors
     ///
     /// If too many keys have been changed.
-    pub(crate) fn ban(&mut self, key: &[u8], banned: bool) -> Result<(), NoRoom> {
-        self.entry(key)?.banned = banned;
-        self.tidy(key);
+    pub(crate) fn ban(&mut self, key: &[u8], ban: Ban) -> Result<(), NoRoom> {
+        self.entry(key)?.ban = Some(ban);
         Ok(())
+    }
+
+    /// Lets `key` in again.
+    pub(crate) fn lift(&mut self, key: &[u8]) {
+        if let Some(change) = self.by_key.get_mut(key) {
+            change.ban = None;
+        }
+        self.tidy(key);
+    }
+
+    /// The keys whose bans have ended at `now`.
+    pub(crate) fn ended(&self, now: Timestamp) -> Vec<Box<[u8]>> {
+        let has_ended =
+            |change: &OperatorChange| matches!(change.ban, Some(Ban::Until(end)) if end <= now);
+        let ended = self.by_key.iter().filter(|(_, change)| has_ended(change));
+        ended.map(|(key, _)| key.clone()).collect()
     }
 
     /// Gives `key` its own form of the policy of this name, or takes it away again.
@@ -96,13 +126,28 @@ impl OperatorChanges {
     }
 
     fn tidy(&mut self, key: &[u8]) {
-        if self.of(key).is_some_and(|own| !own.banned && own.quotas.is_empty()) {
+        if self.of(key).is_some_and(|own| !own.is_banned() && own.quotas.is_empty()) {
             self.by_key.remove(key);
         }
     }
 }
 
 impl OperatorChange {
+    /// Whether the key is always denied.
+    pub(crate) const fn is_banned(&self) -> bool {
+        self.ban.is_some()
+    }
+
+    /// The key's own forms of policies.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.quotas.values()
+    }
+
+    /// The ban, if there is one.
+    pub(crate) const fn ban(&self) -> Option<Ban> {
+        self.ban
+    }
+
     /// The key's own form of the policy of this name.
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.quotas.get(name)
@@ -117,11 +162,11 @@ mod tests {
     fn a_change_taken_back_leaves_nothing_behind() {
         let mut changes = OperatorChanges::default();
         let policy = Policy::parse("api", "9/s").unwrap();
-        changes.ban(b"k", true).unwrap();
+        changes.ban(b"k", Ban::UntilLifted).unwrap();
         changes.own(b"k", "api", Some(policy.clone())).unwrap();
         assert!(changes.is_banned(b"k") && !changes.is_banned(b"other"));
         assert_eq!(changes.of(b"k").unwrap().policy("api"), Some(&policy));
-        changes.ban(b"k", false).unwrap();
+        changes.lift(b"k");
         changes.own(b"k", "api", None).unwrap();
         assert_eq!(changes.len(), 0);
     }
@@ -130,10 +175,20 @@ mod tests {
     fn the_number_of_changed_keys_is_bounded() {
         let mut changes = OperatorChanges::default();
         for key in 0..KEYS_MAX {
-            changes.ban(&key.to_le_bytes(), true).unwrap();
+            changes.ban(&key.to_le_bytes(), Ban::UntilLifted).unwrap();
         }
-        assert_eq!(changes.ban(b"one more", true), Err(NoRoom));
-        assert_eq!(changes.ban(&0usize.to_le_bytes(), false), Ok(()));
-        assert_eq!(changes.ban(b"one more", true), Ok(()));
+        assert_eq!(changes.ban(b"one more", Ban::UntilLifted), Err(NoRoom));
+        changes.lift(&0usize.to_le_bytes());
+        assert_eq!(changes.ban(b"one more", Ban::UntilLifted), Ok(()));
+    }
+
+    #[test]
+    fn a_ban_with_an_end_has_ended_then_and_not_before() {
+        let (mut changes, end) = (OperatorChanges::default(), Timestamp::from_millis(2_000));
+        changes.ban(b"short", Ban::Until(end)).unwrap();
+        changes.ban(b"long", Ban::UntilLifted).unwrap();
+        assert!(changes.ended(Timestamp::from_millis(1_999)).is_empty());
+        assert_eq!(changes.ended(end), [Box::from(&b"short"[..])]);
+        assert!(changes.is_banned(b"short"), "it is lifted by whoever looks");
     }
 }

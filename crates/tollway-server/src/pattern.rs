@@ -3,7 +3,9 @@
 //! Matching walks the key once per `*` at most twice and never recurses, so a pattern with many
 //! stars and a long key stay cheap.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+
+use crate::config_line::ConfigLine;
 
 /// Bytes with `*` for any bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +47,20 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// A list of keys, some of them by pattern.
+/// A list of keys, some of them by pattern, each with where it stands in the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct KeyList {
-    exact: HashSet<Box<[u8]>>,
-    patterns: Vec<Pattern>,
+    exact: HashMap<Box<[u8]>, ConfigLine>,
+    patterns: Vec<(Pattern, ConfigLine)>,
+}
+
+/// The entry of a list that a key matches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listed<'a> {
+    /// The pattern, if it is one; otherwise the entry is the key itself.
+    pub pattern: Option<&'a Pattern>,
+    /// Where the entry stands.
+    pub place: &'a ConfigLine,
 }
 
 impl KeyList {
@@ -58,30 +69,38 @@ impl KeyList {
         self.exact.is_empty() && self.patterns.is_empty()
     }
 
+    /// Adds a key, or a pattern if there is a star in it.
+    pub(crate) fn add(&mut self, entry: &str, place: ConfigLine) {
+        if entry.contains('*') {
+            self.patterns.push((Pattern::new(entry), place));
+        } else {
+            self.exact.insert(entry.as_bytes().into(), place);
+        }
+    }
+
     /// Adds the keys of another list.
     pub(crate) fn extend(&mut self, other: Self) {
         self.exact.extend(other.exact);
         self.patterns.extend(other.patterns);
     }
 
-    /// Whether `key` is on the list.
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        !self.is_empty()
-            && (self.exact.contains(key)
-                || self.patterns.iter().any(|pattern| pattern.matches(key)))
+    /// The entry that `key` matches, if there is one.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Listed<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        let exact = self.exact.get(key).map(|place| Listed { pattern: None, place });
+        exact.or_else(|| {
+            let (pattern, place) = self.patterns.iter().find(|(entry, _)| entry.matches(key))?;
+            Some(Listed { pattern: Some(pattern), place })
+        })
     }
 }
 
 impl<'a> FromIterator<&'a str> for KeyList {
     fn from_iter<I: IntoIterator<Item = &'a str>>(entries: I) -> Self {
         let mut list = Self::default();
-        for entry in entries {
-            if entry.contains('*') {
-                list.patterns.push(Pattern::new(entry));
-            } else {
-                list.exact.insert(entry.as_bytes().into());
-            }
-        }
+        entries.into_iter().for_each(|entry| list.add(entry, ConfigLine::default()));
         list
     }
 }
@@ -116,9 +135,15 @@ mod tests {
 
     #[test]
     fn a_list_holds_keys_and_patterns() {
-        let list: KeyList = ["10.0.0.1", "192.168.*"].into_iter().collect();
-        assert!(list.contains(b"10.0.0.1") && list.contains(b"192.168.7.7"));
-        assert!(!list.contains(b"10.0.0.2"));
+        let mut list: KeyList = ["10.0.0.1"].into_iter().collect();
+        list.add("192.168.*", ConfigLine::new("rules.toml".into(), 3));
+        let found = |key: &[u8]| {
+            let Listed { pattern, place } = list.find(key)?;
+            Some((pattern.map(Pattern::spelled), place.is_known()))
+        };
+        assert_eq!(found(b"10.0.0.1"), Some((None, false)));
+        assert_eq!(found(b"192.168.7.7"), Some((Some(b"192.168.*".to_vec()), true)));
+        assert_eq!(found(b"10.0.0.2"), None);
         assert!(KeyList::default().is_empty());
     }
 }

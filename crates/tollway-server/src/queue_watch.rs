@@ -28,6 +28,10 @@ const EVERY: Duration = Duration::from_secs(2);
 const POINTS_MAX: usize = 150;
 /// The most queues that are looked at.
 const QUEUES_MAX: usize = 200;
+/// Jobs that could start are taken within milliseconds where there is a worker.
+const NO_WORKER: Duration = Duration::from_secs(10);
+/// Jobs that run may take long; where none starts or ends for so long, somebody should look.
+const NONE_ENDS: Duration = Duration::from_secs(300);
 
 /// From what a free worker takes to what a limit of a day takes.
 #[derive(Debug)]
@@ -61,6 +65,16 @@ struct Seen {
     at: Timestamp,
     stats: Stats,
     points: VecDeque<Point>,
+    /// Since when jobs wait that nothing but a pause, a missing worker or other jobs holds up.
+    held_since: Option<(Held, Timestamp)>,
+}
+
+/// What holds up jobs that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Paused,
+    NoWorker,
+    NoneEnds,
 }
 
 /// One look at a queue.
@@ -82,6 +96,10 @@ impl Seen {
         let before = std::mem::replace(&mut self.stats, stats);
         self.at = now;
         let (before, after) = (counted(&before.totals), counted(&self.stats.totals));
+        let moves = before[1..] != after[1..];
+        let held = held(&self.stats, now).filter(|held| *held == Held::Paused || !moves);
+        let since = self.held_since.filter(|(before, _)| held == Some(*before));
+        self.held_since = held.map(|held| (held, since.map_or(now, |(_, since)| since)));
         let mut rates = [0.0; 4];
         // What was counted before the first look did not happen in the last seconds.
         if !is_first && passed > 0.0 {
@@ -105,6 +123,17 @@ impl Seen {
     /// How long the oldest job that waits has waited, as of the last look.
     fn oldest(&self) -> Duration {
         self.stats.oldest.map_or(Duration::ZERO, |oldest| self.at.since(oldest))
+    }
+}
+
+/// What holds up the jobs that wait, if it is not their limits.
+fn held(stats: &Stats, now: Timestamp) -> Option<Held> {
+    match stats {
+        stats if stats.queue.waiting == 0 => None,
+        Stats { paused: true, .. } => Some(Held::Paused),
+        stats if stats.next.is_some_and(|next| next <= now) => Some(Held::NoWorker),
+        stats if stats.next.is_none() && stats.queue.running > 0 => Some(Held::NoneEnds),
+        _ => None,
     }
 }
 
@@ -179,6 +208,29 @@ impl QueueWatch {
             "done": rate(2),
             "oldest_ms": oldest.as_millis() as u64,
         }))
+    }
+
+    /// The queues in which jobs wait and nothing moves, and what holds them up.
+    pub(crate) fn stuck(&self) -> Vec<Value> {
+        let stuck = |(queue, seen): (&String, &Seen)| {
+            let (held, since) = seen.held_since?;
+            let (why, after) = match held {
+                Held::Paused => ("paused", Duration::ZERO),
+                Held::NoWorker => ("no_worker", NO_WORKER),
+                Held::NoneEnds => ("none_ends", NONE_ENDS),
+            };
+            (seen.at.since(since) >= after).then(|| {
+                json!({
+                    "kind": "queue_stuck",
+                    "queue": queue,
+                    "why": why,
+                    "waiting": seen.stats.queue.waiting,
+                    "running": seen.stats.queue.running,
+                    "oldest_ms": seen.oldest().as_millis() as u64,
+                })
+            })
+        };
+        self.seen().iter().filter_map(stuck).collect()
     }
 
     /// The last five minutes of a queue, if it was looked at.
@@ -324,6 +376,37 @@ mod tests {
         // Counts that were set back, by a store that lost its data, are no rate below zero.
         let watch = noted(&[(2_000, stats(0, 100, 0)), (4_000, stats(0, 3, 0))]);
         assert_eq!(watch.history("mail").unwrap()["enqueued"], json!([0.0, 0.0]));
+    }
+
+    #[test]
+    fn a_queue_is_stuck_when_jobs_wait_for_no_limit_and_nothing_moves() {
+        let ready = |waiting, done| Stats {
+            next: Some(Timestamp::from_millis(1_000)),
+            ..stats(waiting, 9, done)
+        };
+        let why = |looks: &[(u64, Stats)]| {
+            let stuck = noted(looks).stuck();
+            stuck.first().map(|stuck| stuck["why"].as_str().unwrap().to_owned())
+        };
+        let told = |why: &str| Some(why.to_owned());
+        let long = |stats: &dyn Fn() -> Stats, until_s: u64| -> Vec<(u64, Stats)> {
+            (1..=until_s / 2).map(|look| (look * 2_000, stats())).collect()
+        };
+        assert_eq!(why(&long(&|| ready(3, 0), 10)), None, "a worker may be about to ask");
+        assert_eq!(why(&long(&|| ready(3, 0), 12)), told("no_worker"));
+        assert_eq!(why(&long(&|| ready(0, 0), 100)), None, "none waits");
+        let far = Some(Timestamp::from_millis(9_000_000));
+        let limited = || Stats { next: far, ..stats(3, 9, 0) };
+        assert_eq!(why(&long(&limited, 1_000)), None, "its limit holds it up");
+        assert_eq!(why(&[(2_000, Stats { paused: true, ..limited() })]), told("paused"));
+        let moving: Vec<_> = (1..50).map(|look| (look * 2_000, ready(3, look))).collect();
+        assert_eq!(why(&moving), None, "jobs are done");
+        let full = || Stats {
+            queue: Counts { waiting: 3, running: 2, ..Counts::default() },
+            ..stats(3, 9, 0)
+        };
+        assert_eq!(why(&long(&full, 300)), None);
+        assert_eq!(why(&long(&full, 302)), told("none_ends"));
     }
 
     #[test]

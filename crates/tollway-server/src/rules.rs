@@ -12,6 +12,8 @@
 //! shadow?  -> Treatment::Shadow   counted and decided, never denied
 //! ```
 
+mod reasons;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU16;
@@ -22,10 +24,12 @@ use tollway_core::{
     Charge, Cost, Decision, Key, KeyError, Mode, Policy, PolicyError, Retry, Snapshot,
 };
 
+use crate::config_line::ConfigLine;
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
 use crate::operator_changes::OperatorChanges;
-use crate::pattern::{KeyList, Pattern};
+use crate::pattern::{KeyList, Listed, Pattern};
+use reasons::{LimitedBy, TreatedBy};
 
 /// The rules in force. A clone shares everything: rules do not change, they are replaced.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +39,7 @@ pub struct Rules {
     domains: Arc<HashMap<String, Domain>>,
     lists: Arc<Lists>,
     shadow: bool,
+    shadow_at: ConfigLine,
     operator_changes: Arc<OperatorChanges>,
 }
 
@@ -58,8 +63,12 @@ pub struct Rule {
 /// What may be said about a policy beyond the policy itself.
 #[derive(Debug, Default)]
 pub struct RuleOptions {
+    /// Where the policy stands.
+    pub place: ConfigLine,
     /// Decide and count, but never deny.
     pub shadow: bool,
+    /// Where that stands.
+    pub shadow_at: ConfigLine,
     /// Say that the store is unavailable rather than answer in its place.
     pub unavailable_on_store_error: bool,
     /// What every call is charged to beside the policy.
@@ -87,6 +96,8 @@ pub struct Spacing {
 /// The limit of keys that have one of their own.
 #[derive(Debug)]
 pub struct OwnLimit {
+    /// Where it stands.
+    pub place: ConfigLine,
     /// Which keys.
     pub pattern: Pattern,
     /// Their policy, of the same name as everybody's.
@@ -116,6 +127,10 @@ pub(crate) struct Source<'a> {
     rule: Option<&'a Rule>,
     /// What lists and operators know the key as, if not by its own bytes.
     whole_key: Option<&'a [u8]>,
+    /// Where it stands in the configuration, if it does.
+    place: Option<&'a ConfigLine>,
+    /// Where it stands that nothing is denied.
+    shadow_at: Option<&'a ConfigLine>,
     shadow: bool,
     deny_all: bool,
     unavailable_on_store_error: bool,
@@ -176,7 +191,13 @@ impl Rules {
         let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
         let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
         let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
-        Self { rules, by_name, domains, lists, shadow, operator_changes: Arc::default() }
+        let (shadow_at, operator_changes) = Default::default();
+        Self { rules, by_name, domains, lists, shadow, shadow_at, operator_changes }
+    }
+
+    /// These rules, of which `place` says that nothing is denied.
+    pub(crate) fn with_shadow_at(self, place: ConfigLine) -> Self {
+        Self { shadow_at: place, ..self }
     }
 
     /// These rules with what operators have changed since the service started.
@@ -246,29 +267,53 @@ impl Rules {
     /// What to ask for `key`, whose limit comes from `source`.
     pub(crate) fn ask<'a>(&'a self, source: Source<'a>, key: Key<'a>, cost: Cost) -> Ask<'a> {
         let listed_as = source.whole_key.unwrap_or(key.as_bytes());
-        let operators = self.operator_changes.of(listed_as);
-        let own = operators.and_then(|change| change.policy(source.policy.name()));
-        let general = (source.policy, source.spacing);
-        let by_rule = |rule: &'a Rule| rule.limit_for(listed_as).unwrap_or(general);
-        let (policy, spacing) = match own {
-            Some(own) => (own, None),
-            None => source.rule.map_or(general, by_rule),
-        };
-        let listed = match operators {
-            Some(change) if change.banned => Some(Treatment::Ban),
-            _ => source.rule.and_then(|rule| rule.options.lists.treatment(listed_as)),
-        };
+        let (policy, spacing, _) = self.limit(&source, listed_as);
         Ask {
             charge: Charge::new(policy, key).cost(cost),
             spacing,
-            treatment: match listed.or_else(|| self.lists.treatment(listed_as)) {
-                Some(treatment) => treatment,
-                None if self.shadow || source.shadow => Treatment::Shadow,
-                None if source.deny_all => Treatment::Ban,
-                None => Treatment::Enforce,
-            },
+            treatment: self.treatment(&source, listed_as).0,
             unavailable_on_store_error: source.unavailable_on_store_error,
             tally: source.tally,
+        }
+    }
+}
+
+impl Rules {
+    /// The limit of a key, and who says so.
+    fn limit<'a>(
+        &'a self,
+        source: &Source<'a>,
+        key: &[u8],
+    ) -> (&'a Policy, Option<&'a Spacing>, LimitedBy<'a>) {
+        let operators = self.operator_changes.of(key);
+        if let Some(own) = operators.and_then(|change| change.policy(source.policy.name())) {
+            return (own, None, LimitedBy::Operator);
+        }
+        match source.rule.and_then(|rule| rule.limit_for(key)) {
+            Some(own) => (&own.policy, own.spacing.as_ref(), LimitedBy::Override(own)),
+            None => (source.policy, source.spacing, LimitedBy::Policy(source.place)),
+        }
+    }
+
+    /// How a key is treated, and why.
+    fn treatment<'a>(&'a self, source: &Source<'a>, key: &[u8]) -> (Treatment, TreatedBy<'a>) {
+        if let Some(change) = self.operator_changes.of(key).filter(|change| change.is_banned()) {
+            return (Treatment::Ban, TreatedBy::Operator(change));
+        }
+        let of_policy = source.rule.and_then(|rule| rule.options.lists.find(key));
+        if let Some((treatment, entry)) = of_policy {
+            return (treatment, TreatedBy::ListOfPolicy(entry));
+        }
+        if let Some((treatment, entry)) = self.lists.find(key) {
+            return (treatment, TreatedBy::ListOfAll(entry));
+        }
+        if self.shadow {
+            return (Treatment::Shadow, TreatedBy::TrialOfAll(&self.shadow_at));
+        }
+        match source {
+            Source { shadow: true, .. } => (Treatment::Shadow, TreatedBy::Trial(source.shadow_at)),
+            Source { deny_all: true, .. } => (Treatment::Ban, TreatedBy::LimitOfZero(source.place)),
+            _ => (Treatment::Enforce, TreatedBy::Policy),
         }
     }
 }
@@ -315,6 +360,8 @@ impl<'a> Source<'a> {
             shadow: rule.options.shadow,
             unavailable_on_store_error: rule.options.unavailable_on_store_error,
             rule: Some(rule),
+            place: Some(&rule.options.place),
+            shadow_at: Some(&rule.options.shadow_at),
             spacing: rule.options.spacing.as_ref(),
             ..Self::request(&rule.policy, &rule.tally)
         }
@@ -323,12 +370,15 @@ impl<'a> Source<'a> {
     /// The request, numbers and all; decisions are counted in `tally`.
     pub(crate) const fn request(policy: &'a Policy, tally: &'a Tally) -> Self {
         let (rule, whole_key, spacing) = (None, None, None);
+        let (place, shadow_at) = (None, None);
         let (shadow, deny_all, unavailable_on_store_error) = (false, false, false);
         Self {
             policy,
             spacing,
             rule,
             whole_key,
+            place,
+            shadow_at,
             shadow,
             deny_all,
             unavailable_on_store_error,
@@ -349,6 +399,8 @@ impl<'a> Source<'a> {
             deny_all: limit.deny_all,
             unavailable_on_store_error: limit.unavailable_on_store_error,
             whole_key: Some(whole_key),
+            place: Some(&limit.place),
+            shadow_at: Some(&limit.place),
             ..Self::request(policy, &limit.tally)
         }
     }
@@ -372,11 +424,10 @@ impl Lists {
         self.banned.extend(others.banned);
     }
 
-    fn treatment(&self, key: &[u8]) -> Option<Treatment> {
-        if self.banned.contains(key) {
-            return Some(Treatment::Ban);
-        }
-        self.unlimited.contains(key).then_some(Treatment::Exempt)
+    /// How they say that a key is treated, and where.
+    fn find(&self, key: &[u8]) -> Option<(Treatment, Listed<'_>)> {
+        let banned = self.banned.find(key).map(|entry| (Treatment::Ban, entry));
+        banned.or_else(|| Some((Treatment::Exempt, self.unlimited.find(key)?)))
     }
 }
 
@@ -397,85 +448,10 @@ impl Rule {
     }
 
     /// The limit of a key that has one of its own.
-    fn limit_for(&self, key: &[u8]) -> Option<(&Policy, Option<&Spacing>)> {
-        let own = self.options.own.iter().find(|own| own.pattern.matches(key))?;
-        Some((&own.policy, own.spacing.as_ref()))
+    fn limit_for(&self, key: &[u8]) -> Option<&OwnLimit> {
+        self.options.own.iter().find(|own| own.pattern.matches(key))
     }
 }
 
 #[cfg(test)]
-mod tests {
-
-    use super::*;
-
-    fn rules(options: RuleOptions, lists: Lists, shadow: bool) -> Rules {
-        let policy = Policy::parse("api", "10/s").unwrap();
-        let rule = Rule::new(policy, Arc::default(), options);
-        Rules::new(vec![rule], Vec::new(), lists, shadow)
-    }
-
-    fn treatment(rules: &Rules, key: &str) -> Treatment {
-        rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap().treatment
-    }
-
-    #[test]
-    fn a_key_may_have_its_own_quota() {
-        let (pattern, policy) = (Pattern::new("vip-*"), Policy::parse("api", "99/s").unwrap());
-        let own = vec![OwnLimit { pattern, policy, spacing: None }];
-        let rules = rules(RuleOptions { own, ..RuleOptions::default() }, Lists::default(), false);
-        let limit = |key: &str| {
-            let ask = rules.ask_named(b"api", key.as_bytes(), Cost::ONE).unwrap();
-            ask.charge.policy.algorithm().limit()
-        };
-        assert_eq!((limit("ada"), limit("vip-1")), (10, 99));
-    }
-
-    #[test]
-    fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
-        let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
-        let policy = limit.policy.as_ref().unwrap();
-        let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
-        let source = Source::descriptor(&limit, policy, whole_key);
-        let rules = rules(RuleOptions::default(), Lists::default(), false);
-        let mut changes = OperatorChanges::default();
-        let own = Policy::parse("login", "1/m").unwrap();
-        changes.own(whole_key, "login", Some(own)).unwrap();
-        let quota = rules.with_operator_changes(Arc::new(changes.clone()));
-        let ask = quota.ask(source, key, Cost::ONE);
-        assert_eq!((ask.charge.policy.algorithm().limit(), ask.charge.key), (1, key));
-        changes.ban(whole_key, true).unwrap();
-        let banned = rules.with_operator_changes(Arc::new(changes));
-        assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);
-    }
-
-    #[test]
-    fn a_ban_beats_an_exemption_and_both_beat_shadow() {
-        let lists = Lists {
-            unlimited: ["good*", "evil-1"].into_iter().collect(),
-            banned: ["evil*"].into_iter().collect(),
-        };
-        let rules = rules(RuleOptions::default(), lists, true);
-        assert_eq!(treatment(&rules, "evil-1"), Treatment::Ban);
-        assert_eq!(treatment(&rules, "good"), Treatment::Exempt);
-        assert_eq!(treatment(&rules, "ada"), Treatment::Shadow);
-    }
-
-    #[test]
-    fn a_policys_own_lists_come_first() {
-        let own = Lists { unlimited: ["evil"].into_iter().collect(), ..Lists::default() };
-        let global = Lists { banned: ["evil"].into_iter().collect(), ..Lists::default() };
-        let rules = rules(RuleOptions { lists: own, ..RuleOptions::default() }, global, false);
-        assert_eq!(treatment(&rules, "evil"), Treatment::Exempt);
-    }
-
-    #[test]
-    fn what_is_no_policy_or_no_key_is_refused() {
-        let rules = rules(RuleOptions::default(), Lists::default(), false);
-        let refused =
-            |policy: &[u8], key: &[u8]| rules.ask_named(policy, key, Cost::ONE).unwrap_err();
-        assert_eq!(refused(b"web", b"k"), Unaskable::UnknownPolicy);
-        assert_eq!(refused(b"\xff", b"k"), Unaskable::UnknownPolicy);
-        assert_eq!(refused(b"api", b""), Unaskable::Key(KeyError::Empty));
-        assert_eq!(refused(b"api", &[0; 65_537]), Unaskable::Key(KeyError::TooLong));
-    }
-}
+mod tests;

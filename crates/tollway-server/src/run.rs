@@ -81,6 +81,9 @@ async fn watch(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut write = interval_at(Instant::now() + SNAPSHOT_EVERY, SNAPSHOT_EVERY);
     let mut writing = None::<JoinHandle<_>>;
+    if snapshot.is_some() && service.enforcer.memory().is_some() {
+        service.snapshots.written(service.clock().now());
+    }
     let mut pressure = PressureWatch::default();
     loop {
         tokio::select! {
@@ -168,9 +171,11 @@ impl Watched {
 
 fn write_snapshot(service: &Service, path: &Path) -> Result<(), DumpError> {
     let Some(memory) = service.enforcer.memory() else { return Ok(()) };
-    memory.dump(path, service.clock().now()).inspect_err(|wrong| {
+    let now = service.clock().now();
+    memory.dump(path, now).inspect(|()| service.snapshots.written(now)).inspect_err(|wrong| {
         let reason = tollway_core::explained(wrong);
         error!(path = %path.display(), %reason, "the snapshot could not be written");
+        service.snapshots.failed(reason);
     })
 }
 

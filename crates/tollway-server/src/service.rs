@@ -22,6 +22,7 @@ use crate::queues::Queues;
 use crate::reload::Sighting;
 use crate::rules::Rules;
 use crate::settings::Settings;
+use crate::snapshot_log::SnapshotLog;
 use crate::stale::Stale;
 use crate::tls::Certificates;
 
@@ -37,6 +38,7 @@ pub struct Service {
     /// The tokens in force.
     auth: ArcSwap<Auth>,
     pub(crate) stale: Stale,
+    pub(crate) snapshots: SnapshotLog,
     /// Held while files are read again, so that what was read last is in force last.
     reloading: Mutex<()>,
     certificates: OnceLock<Arc<Certificates>>,
@@ -79,6 +81,7 @@ impl Service {
             waits_over: watch::Sender::new(false),
             auth: ArcSwap::from_pointee(settings.auth.clone()),
             stale: Stale::default(),
+            snapshots: SnapshotLog::default(),
             settings,
             reloading: Mutex::default(),
             certificates: OnceLock::new(),

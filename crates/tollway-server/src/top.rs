@@ -14,17 +14,27 @@
 //! counts from when the key came on the list, so it is too low by at most what the least busy key
 //! had then. A key that is no longer seen is gone when its last bucket has left the window.
 //!
-//! Each worker has its own; a view adds them up. Rejected: a counter per key (unbounded), sampling
-//! (a short flood is exactly what one wants to see), one count since the start that is halved now
-//! and then (who left long ago stays on top of who is here).
+//! Beside each key stand its last decisions ([`trail`]), so that a denial can be explained later;
+//! of denied keys that are not on the list, the last one ([`recent`]).
+//!
+//! Each worker has its own, of about half a megabyte at most; a view adds them up. Rejected: a
+//! counter per key (unbounded), sampling (a short flood is exactly what one wants to see), one
+//! count since the start that is halved now and then (who left long ago stays on top).
 
+mod recent;
+mod shown;
 mod sketch;
+mod trail;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
+use recent::Recent;
+pub(crate) use shown::{Names, hex, list, rates, record};
 use sketch::Sketch;
 use tollway_core::Timestamp;
+pub(crate) use trail::Record;
+use trail::Trail;
 
 /// Keys on the list.
 const KEPT: usize = 64;
@@ -44,12 +54,30 @@ const GENERATION: u64 = 3;
 pub(crate) type Ranking = Vec<Ranked>;
 
 /// One key of a ranking.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranked {
     /// Its first bytes.
     pub key: Vec<u8>,
-    /// How often it was seen.
+    /// How it was allowed.
+    pub allowed: Activity,
+    /// How it was denied.
+    pub denied: Activity,
+}
+
+/// How often a key was allowed, or denied, and what came of it last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// How often.
     pub seen: Seen,
+    /// The last time.
+    pub last: Option<Record>,
+}
+
+/// The keys of one worker: those that were allowed and those that were denied.
+#[derive(Debug)]
+pub(crate) struct Tops {
+    allowed: Top,
+    denied: Top,
 }
 
 /// How often a key was seen in each window.
@@ -62,9 +90,46 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Sightings per minute over the last five minutes.
-    pub(crate) fn five_minute_rate(self) -> f64 {
-        self.five_minutes as f64 / 5.0
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            minute: self.minute + other.minute,
+            five_minutes: self.five_minutes + other.five_minutes,
+        }
+    }
+}
+
+impl Activity {
+    fn plus(self, other: Self) -> Self {
+        let last = [self.last, other.last].into_iter().flatten().max_by_key(|last| last.at);
+        Self { seen: self.seen.plus(other.seen), last }
+    }
+}
+
+impl Default for Tops {
+    fn default() -> Self {
+        Self {
+            allowed: Top::default(),
+            denied: Top { recent: Some(Recent::default()), ..Top::default() },
+        }
+    }
+}
+
+impl Tops {
+    /// Counts a decision on `key`.
+    #[inline]
+    pub(crate) fn see(&mut self, key: &[u8], record: Record) {
+        if record.reason.is_none() { &mut self.allowed } else { &mut self.denied }.see(key, record)
+    }
+
+    /// How often this key was allowed and denied.
+    pub(crate) fn seen(&self, key: &[u8], now: Timestamp) -> [Seen; 2] {
+        [&self.allowed, &self.denied].map(|top| top.seen_of(key, now))
+    }
+
+    /// The last denials of this key.
+    pub(crate) fn denials(&self, key: &[u8]) -> Vec<Record> {
+        self.denied.records(key)
     }
 }
 
@@ -79,6 +144,8 @@ pub(crate) struct Top {
     floor: u32,
     /// The bucket that runs: its number since the epoch.
     bucket: u64,
+    /// What came last of keys that are not on the list, if it is kept.
+    recent: Option<Recent>,
     hasher: RandomState,
 }
 
@@ -93,6 +160,7 @@ struct ListedKey {
     minute: u32,
     five_minutes: u32,
     ring: [u32; RING],
+    trail: Trail,
 }
 
 /// Where on the list a hash is: open addressing, an eighth full at most. Beside each place stand
@@ -109,39 +177,65 @@ impl Default for Top {
             sketch: Sketch::default(),
             floor: 0,
             bucket: 0,
+            recent: None,
             hasher: RandomState::new(),
         }
     }
 }
 
 impl Top {
-    /// Counts one sighting of `key`.
+    /// Counts one sighting of `key`, and what came of it.
     #[inline]
-    pub(crate) fn see(&mut self, key: &[u8], now: Timestamp) {
-        let bucket = now.as_nanos() / BUCKET_NS;
+    fn see(&mut self, key: &[u8], record: Record) {
+        let bucket = record.at.as_nanos() / BUCKET_NS;
         if bucket != self.bucket {
             self.turn(bucket);
         }
         let hash = self.hasher.hash_one(key);
         match self.index.find(hash, &self.kept) {
-            Some(place) => self.kept[place].see(self.bucket),
+            Some(place) => self.kept[place].see(self.bucket, record),
             None => {
                 let estimate = self.sketch.add(hash, 1);
                 if estimate > self.floor {
-                    self.admit(hash, key, estimate);
+                    self.admit(hash, key, estimate, record);
+                } else if let Some(recent) = &mut self.recent {
+                    recent.note(hash, record);
                 }
             }
         }
     }
 
+    /// How often this key was seen since it came on the list; never, if it is not on it.
+    fn seen_of(&self, key: &[u8], now: Timestamp) -> Seen {
+        let place = self.index.find(self.hasher.hash_one(key), &self.kept);
+        place.map(|place| self.windows(&self.kept[place], now)).unwrap_or_default()
+    }
+
+    /// What came of this key's last sightings.
+    fn records(&self, key: &[u8]) -> Vec<Record> {
+        let hash = self.hasher.hash_one(key);
+        let place = self.index.find(hash, &self.kept);
+        let mut records: Vec<Record> =
+            place.map(|place| self.kept[place].trail.records().collect()).unwrap_or_default();
+        records.extend(self.recent.as_ref().and_then(|recent| recent.of(hash)));
+        records
+    }
+
     /// The list, unordered, without those that were not seen in either window.
-    pub(crate) fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Seen)> {
-        let seen = move |kept: &ListedKey| Seen {
+    fn listed(&self, now: Timestamp) -> impl Iterator<Item = (&[u8], Activity)> {
+        let activity = move |kept: &ListedKey| {
+            let last = kept.trail.records().max_by_key(|record| record.at);
+            Activity { seen: self.windows(kept, now), last }
+        };
+        let all = self.kept.iter().map(move |kept| (&*kept.key, activity(kept)));
+        all.filter(|(_, activity)| activity.seen.five_minutes > 0)
+    }
+
+    fn windows(&self, kept: &ListedKey, now: Timestamp) -> Seen {
+        Seen {
             minute: self.seen(kept, MINUTE, now),
             five_minutes: self.seen(kept, FIVE_MINUTES, now),
-        };
-        let all = self.kept.iter().map(move |kept| (&*kept.key, seen(kept)));
-        all.filter(|(_, seen)| seen.five_minutes > 0)
+        }
     }
 
     /// Sightings of a key in the last `window` buckets' time. The bucket that is leaving counts by
@@ -160,22 +254,26 @@ impl Top {
     }
 
     /// Puts a newcomer on the list if there is room or it is busier than the least busy one.
-    fn admit(&mut self, hash: u64, key: &[u8], estimate: u32) {
+    fn admit(&mut self, hash: u64, key: &[u8], estimate: u32, record: Record) {
         let key = &key[..key.len().min(KEY_BYTES_SHOWN)];
         if self.kept.len() < KEPT {
-            self.kept.push(ListedKey::new(hash, key, estimate, self.bucket));
+            self.kept.push(ListedKey::new(hash, key, estimate, self.bucket, record));
             self.index.insert(hash, self.kept.len() - 1);
         } else {
             // Scores grow without the floor being told.
             let Some((place, lowest)) = self.lowest() else { return };
             if estimate <= lowest {
                 self.floor = lowest.max(1);
+                if let Some(recent) = &mut self.recent {
+                    recent.note(hash, record);
+                }
                 return;
             }
-            let newcomer = ListedKey::new(hash, key, estimate, self.bucket);
+            let newcomer = ListedKey::new(hash, key, estimate, self.bucket, record);
             let gone = std::mem::replace(&mut self.kept[place], newcomer);
             // So that it can come back.
             self.sketch.add(gone.hash, gone.minute);
+            self.remember(&gone);
             self.index = Index::of(&self.kept);
         }
         self.raise_floor();
@@ -195,10 +293,24 @@ impl Top {
         for kept in &mut self.kept {
             kept.turn(self.bucket, bucket);
         }
-        self.kept.retain(|kept| kept.five_minutes > 0);
+        let recent = &mut self.recent;
+        self.kept.retain(|kept| {
+            let stays = kept.five_minutes > 0;
+            if !stays && let Some(recent) = recent {
+                kept.trail.records().for_each(|record| recent.note(kept.hash, record));
+            }
+            stays
+        });
         self.index = Index::of(&self.kept);
         self.bucket = bucket;
         self.raise_floor();
+    }
+
+    /// Keeps the last decision on a key that leaves the list.
+    fn remember(&mut self, gone: &ListedKey) {
+        if let Some(recent) = &mut self.recent {
+            gone.trail.records().for_each(|record| recent.note(gone.hash, record));
+        }
     }
 
     fn raise_floor(&mut self) {
@@ -214,15 +326,17 @@ impl Top {
 
 impl ListedKey {
     /// A key at its first sighting on the list; the sketch has counted it until now.
-    fn new(hash: u64, key: &[u8], estimate: u32, bucket: u64) -> Self {
+    fn new(hash: u64, key: &[u8], estimate: u32, bucket: u64, record: Record) -> Self {
         let mut ring = [0; RING];
         ring[bucket as usize % RING] = 1;
         let (credit, credit_ends) = (estimate - 1, bucket + MINUTE);
-        Self { hash, key: key.into(), credit, credit_ends, minute: 1, five_minutes: 1, ring }
+        let trail = Trail::of(record);
+        Self { hash, key: key.into(), credit, credit_ends, minute: 1, five_minutes: 1, ring, trail }
     }
 
     #[inline]
-    fn see(&mut self, bucket: u64) {
+    fn see(&mut self, bucket: u64, record: Record) {
+        self.trail.note(record);
         let count = &mut self.ring[bucket as usize % RING];
         *count = count.saturating_add(1);
         self.minute = self.minute.saturating_add(1);
@@ -294,23 +408,34 @@ impl Index {
     }
 }
 
-/// The first `most` keys of several lists added up.
-pub(crate) fn ranking<'a>(
-    tops: impl IntoIterator<Item = &'a Top>,
+/// The first `most` keys of several workers added up: by how often they were allowed, and by how
+/// often they were denied.
+pub(crate) fn rankings<'a>(
+    workers: impl IntoIterator<Item = &'a Tops>,
     most: usize,
     now: Timestamp,
-) -> Ranking {
-    let mut sums: HashMap<&[u8], Seen> = HashMap::new();
-    for (key, seen) in tops.into_iter().flat_map(|top| top.listed(now)) {
-        let sum = sums.entry(key).or_default();
-        sum.minute += seen.minute;
-        sum.five_minutes += seen.five_minutes;
+) -> [Ranking; 2] {
+    let mut sums: HashMap<&[u8], [Activity; 2]> = HashMap::new();
+    for tops in workers {
+        for (index, top) in [&tops.allowed, &tops.denied].into_iter().enumerate() {
+            for (key, activity) in top.listed(now) {
+                let sum = &mut sums.entry(key).or_default()[index];
+                *sum = sum.plus(activity);
+            }
+        }
     }
-    let ranked = |(key, seen): (&[u8], Seen)| Ranked { key: key.to_vec(), seen };
-    let mut ranking: Ranking = sums.into_iter().map(ranked).collect();
-    ranking.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| a.key.cmp(&b.key)));
-    ranking.truncate(most);
-    ranking
+    [0, 1].map(|index| {
+        let seen = |of: &[Activity; 2]| of[index].seen;
+        let mut sorted: Vec<_> =
+            sums.iter().filter(|(_, of)| seen(of) != Seen::default()).collect();
+        sorted.sort_by(|(a, left), (b, right)| seen(right).cmp(&seen(left)).then_with(|| a.cmp(b)));
+        let ranked = |(key, &[allowed, denied]): (&&[u8], &[Activity; 2])| Ranked {
+            key: key.to_vec(),
+            allowed,
+            denied,
+        };
+        sorted.into_iter().take(most).map(ranked).collect()
+    })
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::adhoc::AdHoc;
 use crate::client_stream::Buffers;
 use crate::decide::Decider;
-use crate::enforcer::Tops;
 use crate::rules::Rules;
 use crate::service::Service;
+use crate::top::Tops;
 
 /// What the connections of one thread share.
 pub(crate) struct Worker {

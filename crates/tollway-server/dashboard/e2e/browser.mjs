@@ -1,5 +1,7 @@
 // A headless Chromium, and pages that must neither complain nor ask anybody else.
 
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -8,7 +10,7 @@ const face = process.env.TOLLWAY_FACE ?? fileURLToPath(new URL("../../../../targ
 const require = createRequire(join(face, "package.json"));
 const { chromium } = require("playwright-core");
 
-export const axe = require.resolve("axe-core");
+const axe = require.resolve("axe-core");
 
 export function launch() {
   return chromium.launch({ executablePath: process.env.TOLLWAY_CHROMIUM ?? "/usr/bin/chromium-headless-shell", args: ["--no-sandbox"] });
@@ -38,6 +40,26 @@ export async function open(browser, service, { hash = "", width = 1200, height =
 }
 
 export const isLive = (page) => page.locator('#link[data-state="live"]').waitFor();
+
+/** Clicks, reads what is asked, and agrees by the button `agree`, or leaves things as they are. */
+export async function decide(page, button, expected, agree) {
+  await button.click();
+  const dialog = page.locator("#confirm");
+  await dialog.waitFor();
+  const asked = await dialog.textContent();
+  for (const words of expected) assert.ok(asked.includes(words), `${words} in: ${asked}`);
+  await dialog.getByRole("button", { name: agree ?? "Leave as it is", exact: true }).click();
+  await dialog.waitFor({ state: "hidden" });
+}
+
+/** Nobody who cannot see the page well, or uses it by keyboard alone, is kept from it. */
+export async function assertAccessible(page, what) {
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+  assert.ok(overflow <= 0, `${what} is ${overflow} px too wide`);
+  await page.evaluate(readFileSync(axe, "utf8"));
+  const found = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"] }));
+  assert.deepEqual(found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]), [], what);
+}
 
 /** Waits until the element has this text. */
 export async function hasText(page, selector, text) {

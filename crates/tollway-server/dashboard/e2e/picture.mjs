@@ -8,6 +8,8 @@ import { Service } from "./service.mjs";
 
 const SECONDS = Number(process.env.TOLLWAY_PICTURE_SECONDS ?? 60);
 const RULES = `
+[lists]
+banned = ["198.51.100.66"]
 [[policies]]
 name = "api"
 quota = "400/1s burst 800"
@@ -39,6 +41,7 @@ try {
     const wave = 1 + Math.sin(at * 20) * 0.4;
     for (let tenant = 0; tenant < 8; tenant++) await service.check("api", `tenant-${tenant}`, Math.ceil((6 + tenant * 3) * wave), token);
     if (isRude) await service.check("api", "crawler.example", 160, token);
+    if (step % 5 === 0) await service.check("api", "198.51.100.66", 2, token);
     await service.check("uploads", `tenant-${step % 5}`, Math.ceil(9 * wave), token);
     await service.check("search", "tenant-3", 4, token);
     if (step % 4 === 0) await service.check("login", `203.0.113.${step % 9}`, 1, token);

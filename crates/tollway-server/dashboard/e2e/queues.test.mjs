@@ -1,9 +1,8 @@
 // Queues on the page: what operators see of them, and what they change.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { axe, hasText, isLive, launch, open } from "./browser.mjs";
+import { assertAccessible, decide, hasText, isLive, launch, open } from "./browser.mjs";
 import { eventually, Service } from "./service.mjs";
 
 const QUEUES = `
@@ -53,17 +52,6 @@ async function serving(body) {
   } finally {
     await service.dispose();
   }
-}
-
-/** Clicks, reads what is asked, and agrees, or does not. */
-async function decide(page, button, expected, agree) {
-  await button.click();
-  const dialog = page.locator("#confirm");
-  await dialog.waitFor();
-  const asked = await dialog.textContent();
-  for (const words of expected) assert.ok(asked.includes(words), `${words} in: ${asked}`);
-  await dialog.getByRole("button", { name: agree ?? "Leave as it is", exact: true }).click();
-  await dialog.waitFor({ state: "hidden" });
 }
 
 test("a service with queues alone opens on them, and its overview tells of them", () => serving(async (service) => {
@@ -187,11 +175,7 @@ test("queues can be used by keyboard and read aloud, on a phone too, in both the
         await page.goto(`${service.url}/${hash}`);
         await page.locator(ready).first().waitFor();
         await isLive(page);
-        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-        assert.ok(overflow <= 0, `${hash} is ${overflow} px too wide at ${width}`);
-        await page.evaluate(readFileSync(axe, "utf8"));
-        const found = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa"] }));
-        assert.deepEqual(found.violations.map((one) => [one.id, one.nodes.map((node) => node.html)]), [], `${hash} ${theme} ${width}`);
+        await assertAccessible(page, `${hash} ${theme} ${width}`);
         if (shots) await page.screenshot({ path: `${shots}/${name}-${width}-${theme}.png`, fullPage: true });
       }
       await page.getByRole("button", { name: "Pause the queue" }).press("Enter");

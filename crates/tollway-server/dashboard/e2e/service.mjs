@@ -3,7 +3,7 @@
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -93,6 +93,24 @@ export class Service {
       if (answer.status !== 200) throw new Error(`${answer.status}: ${answer.text}`);
     }
   }
+}
+
+const answers = (port) => new Promise((resolve) => {
+  const socket = connect(port, "127.0.0.1", () => resolve(true));
+  socket.on("error", () => resolve(false));
+  socket.on("connect", () => socket.destroy());
+});
+
+/** A Redis server on this port; what is returned kills it. */
+export async function redis(port) {
+  const child = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"], { stdio: "ignore" });
+  await eventually("redis answers", () => answers(port));
+  return async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    child.kill("SIGKILL");
+    await ended;
+  };
 }
 
 /** A command of the binary that says where it listens in its first line. */

@@ -1,13 +1,11 @@
 // The page while the shared store comes and goes, and while the configuration on disk is wrong.
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
-import { connect } from "node:net";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { hasText, isLive, launch, open } from "./browser.mjs";
-import { eventually, freePort, Service } from "./service.mjs";
+import { eventually, freePort, redis, Service } from "./service.mjs";
 
 const RULES = `
 [[policies]]
@@ -23,23 +21,6 @@ before(async () => {
 after(async () => {
   await browser?.close();
 });
-
-const answers = (port) => new Promise((resolve) => {
-  const socket = connect(port, "127.0.0.1", () => resolve(true));
-  socket.on("error", () => resolve(false));
-  socket.on("connect", () => socket.destroy());
-});
-
-async function redis(port) {
-  const child = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"], { stdio: "ignore" });
-  await eventually("redis answers", () => answers(port));
-  return async () => {
-    if (child.exitCode !== null || child.signalCode !== null) return;
-    const ended = new Promise((resolve) => child.once("exit", resolve));
-    child.kill("SIGKILL");
-    await ended;
-  };
-}
 
 test("a store that is gone is said, and its return is noticed", async () => {
   const port = await freePort();
@@ -57,7 +38,7 @@ test("a store that is gone is said, and its return is noticed", async () => {
     const banner = page.locator("#banner");
     await eventually("it is said", async () => {
       await service.check("hour", "ada", 1);
-      return (await banner.isVisible()) && (await banner.textContent()).includes("Degraded");
+      return (await banner.isVisible()) && (await banner.textContent()).includes("The store has not answered since");
     });
     await hasText(page, "#tile-store-note", "does not answer");
     assert.equal(await page.locator(".tile.alarm").count(), 1);
@@ -83,7 +64,8 @@ test("a wrong file is said with what is wrong, and forgotten when it is right ag
     const file = join(service.folder, "tollway.toml");
     const right = readFileSync(file, "utf8");
     writeFileSync(file, `${right}\nqota = "<b>1</b>"\n`);
-    await hasText(page, "#banner", "the old one holds");
+    await hasText(page, "#banner", "The configuration on disk is not in force.");
+    await hasText(page, "#banner", "Correct the file");
     await hasText(page, "#banner", "qota");
     writeFileSync(file, right);
     await page.locator("#banner").waitFor({ state: "hidden" });

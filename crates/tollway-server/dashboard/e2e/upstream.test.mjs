@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { hasText, isLive, launch, open } from "./browser.mjs";
+import { assertAccessible, hasText, isLive, launch, open } from "./browser.mjs";
 import { LimitedUpstream } from "./limited_upstream.mjs";
 import { eventually, Service } from "./service.mjs";
 
@@ -74,6 +74,21 @@ test("refusals, the last changes and the upstream's state are those of the proxy
   assert.ok(!(await page.locator("main").textContent()).includes("secret"), "credentials are not shown");
   assert.deepEqual(complaints, []);
 });
+
+for (const width of [390, 1200]) {
+  for (const theme of ["light", "dark"]) {
+    test(`buckets can be read at ${width} px in a ${theme} room`, async () => {
+      const { page, context, complaints } = await open(browser, service, { hash: "#upstream", width, theme });
+      await isLive(page);
+      await row(page, " 1").waitFor();
+      await assertAccessible(page, `#upstream ${width} ${theme}`);
+      const shots = process.env.TOLLWAY_SHOTS;
+      if (shots) await page.screenshot({ path: `${shots}/upstream-${width}-${theme}.png` });
+      assert.deepEqual(complaints, []);
+      await context.close();
+    });
+  }
+}
 
 test("a proxy that is gone is said, and its return is noticed", async () => {
   const { page } = await open(browser, service, { hash: "#upstream" });

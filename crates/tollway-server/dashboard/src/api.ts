@@ -10,15 +10,30 @@ export interface Tick {
   busiest: { domain: string; policy: string; recent: Three }[];
   store: Store;
   connections: { resp: number; http: number; grpc: number };
-  draining: boolean;
   config_error: string | null;
   amended_keys: number;
   queues: QueueSums | null;
-  top?: { allowed: Ranked[]; denied: Ranked[] };
+  troubles: Trouble[];
+  top?: { allowed: TopKey[]; denied: TopKey[] };
 }
+
+/** What is wrong with the service now. */
+export type Trouble =
+  | { kind: "draining" | "queue_store_full" }
+  | { kind: "store_down"; since_ms: number; reason: string; unanswered: number }
+  | { kind: "queue_store_down"; since_ms: number; reason: string }
+  | { kind: "degraded"; decisions: number }
+  | { kind: "queue_stuck"; queue: string; why: "paused" | "no_worker" | "none_ends"; waiting: number; running: number; oldest_ms: number }
+  | { kind: "config_stale"; reason: string }
+  | { kind: "pressure"; forgotten: number; refused: number; fill: number }
+  | { kind: "clock_off"; off_ms: number }
+  | { kind: "clock_jumped"; jump_ms: number }
+  | { kind: "snapshot_old"; age_ms: number; reason: string | null };
 
 export interface Store {
   kind: "memory" | "shared";
+  /** Whether a shared store answers. */
+  up?: boolean;
   errors: number;
   degraded: number;
   keys?: number;
@@ -39,10 +54,29 @@ export interface QueueSums {
   oldest_ms: number;
 }
 
-/** A key and its decisions per minute, over the last minute and the last five. */
-export interface Ranked { key: string; rate_1m: number; rate_5m: number }
+export type Reason = "exhausted" | "banned" | "too_costly" | "no_room" | "degraded";
 
-export interface Session { role: "read" | "check" | "admin"; open: boolean; version: string; upstream: boolean; queues: boolean; policies: boolean }
+/** A decision on a key: when, under which policy, at what cost. */
+export interface Decided { at_ms: number; domain: string; policy: string; cost: number }
+
+/** A denial, or several that were alike within ten seconds. */
+export interface Denial extends Decided { reason: Reason; times: number; retry_after_ms: number | null }
+
+/** Decisions on a key per second, over the last minute and the last five. */
+export interface Rates { allowed_1m: number; allowed_5m: number; denied_1m: number; denied_5m: number }
+
+export interface TopKey extends Rates { key_hex: string; last_allowed: Decided | null; last_denied: Denial | null }
+
+export interface Session {
+  role: "read" | "check" | "admin";
+  open: boolean;
+  /** Whether the store of the policies is one that other nodes use too. */
+  shared_store: boolean;
+  version: string;
+  upstream: boolean;
+  queues: boolean;
+  policies: boolean;
+}
 
 /** Whether whoever looks may change anything: not without a token, even where none is needed to look. */
 export const mayChange = (session: Session | null): boolean => session !== null && session.role === "admin" && !session.open;
@@ -77,17 +111,35 @@ export interface PolicyRow {
   } | null;
 }
 
+/** Who says so: a policy, an override, a list, a trial, an operator; and in which line of which file. */
+export interface Said { by: string; at: string | null; pattern_hex: string | null; ends_at_ms?: number }
+
 export interface Standing {
+  domain: string;
   policy: string;
   quota: string;
   own_quota: boolean;
   treatment: "enforced" | "shadow" | "unlimited" | "banned";
+  treated_by: Said;
+  limited_by: Said;
   allowed: boolean;
   limit: number;
   remaining: number;
   retry_after_ms: number | null;
   reset_after_ms: number;
   degraded: boolean;
+  /** Milliseconds from now, and units that will be there then. */
+  to_come: [number, number][];
+  last_denied: { at_ms: number; cost: number; allowed_in_ms: number | null } | null;
+}
+
+export interface FoundKey {
+  banned: boolean;
+  rates: Rates;
+  denials: Denial[];
+  descriptor: Standing | null;
+  matched: number;
+  standings: Standing[];
 }
 
 /** An answer that is not one of the expected: with the status, 0 if there was none at all. */

@@ -30,6 +30,15 @@ export function duration(ms: number): string {
   return parts.join(" ");
 }
 
+/** Something per second, told per minute. */
+export function perMinute(rate: number): string {
+  const number = rate * 60;
+  return number < 9.5 ? String(Number(number.toFixed(1))) : count(Math.round(number));
+}
+
+/** How long ago something was. */
+export const ago = (at_ms: number, now_ms: number): string => (now_ms - at_ms < 1_000 ? "just now" : `${duration(Math.floor((now_ms - at_ms) / 1_000) * 1_000).replace(".0 s", " s")} ago`);
+
 /** A moment as one reads it: the time, and the day if that is another one. */
 export function moment(at_ms: number): string {
   const [at, now] = [new Date(at_ms), new Date()];

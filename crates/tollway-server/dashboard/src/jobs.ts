@@ -83,7 +83,7 @@ async function cancel(queue: string, job: Job): Promise<string | null> {
 export class DeadLetters {
   readonly #notice = new Notice();
   readonly #list = h("div", { id: "dead-list" });
-  readonly #pager = new CursorPager(20, () => void this.load(), "after");
+  readonly #pager = new CursorPager(20, "dead letters", () => void this.load(), "after");
   readonly #all = h("button", { type: "button", click: () => void this.#do(() => retry(this.#queue, this.#jobs)) }, "Retry these");
   readonly element = h("div", { class: "card", hidden: true },
     h("div", { class: "bar" }, h("h3", {}, "Dead letters"), this.#all, this.#pager.element), this.#notice.element, this.#list);
@@ -160,7 +160,7 @@ export class RunningJobs {
   #queue = "";
 
   constructor() {
-    this.#pager = new CursorPager(20, () => void this.load(), "after");
+    this.#pager = new CursorPager(20, "running jobs", () => void this.load(), "after");
     this.element = h("div", { class: "card", hidden: true },
       h("div", { class: "bar" }, h("h3", {}, "Running jobs"), this.#pager.element), this.#list);
   }

@@ -6,8 +6,9 @@ import { Keys } from "./keys";
 import { Overview } from "./overview";
 import { Policies } from "./policies";
 import { Queues } from "./queues";
+import { Banners } from "./troubles";
 import { Upstream } from "./upstream";
-import { Rising, type View } from "./view";
+import type { View } from "./view";
 
 const views: Record<string, View> = {
   overview: new Overview(),
@@ -19,7 +20,7 @@ const views: Record<string, View> = {
 
 const main = byId("main");
 const link = byId("link");
-const banner = byId("banner");
+const banners = new Banners(byId("banner"), byId("alert"));
 const dialog = byId<HTMLDialogElement>("token-dialog");
 let current: View | null = null;
 let seen = false;
@@ -48,19 +49,11 @@ function navigate(): void {
 }
 
 function showTick(tick: Tick): void {
-  const troubles: string[] = [];
-  if (tick.draining) troubles.push("The service is draining: it is about to stop.");
-  if (tick.config_error) troubles.push(`The configuration on disk is refused, the old one holds: ${tick.config_error}`);
-  if (degraded.see(tick.store.degraded, tick.at_ms)) troubles.push("Degraded: decisions are made without the store.");
-  tell(troubles.join(" "));
+  lastTick_ms = tick.at_ms;
+  banners.show(tick.troubles);
   current?.tick?.(tick);
 }
-const degraded = new Rising();
-
-function tell(text: string): void {
-  banner.hidden = text === "";
-  say(banner, text);
-}
+let lastTick_ms = 0;
 
 let wasLost = false;
 function showLink(state: Link): void {
@@ -72,10 +65,10 @@ function showLink(state: Link): void {
   say(link, texts[state]);
   if (state === "lost") {
     wasLost = true;
-    tell("The service does not answer. What is shown is what it said last; it is asked again and again.");
+    banners.lost(lastTick_ms);
   }
   if (state === "live") {
-    tell("");
+    banners.show([]);
     if (wasLost) {
       wasLost = false;
       void greet();
@@ -108,7 +101,7 @@ function askToken(why: string): void {
 
 unauthorized.tell = () => {
   showLink("locked");
-  askToken(token.get() ? "This token is not accepted any more." : "Enter an access token.");
+  askToken(token.get() ? "This token is no longer accepted." : "Enter an access token.");
 };
 
 function begin(): void {

@@ -1,10 +1,11 @@
 // The first view: how many decisions, how fast, which keys, how the store is.
 
-import { call, type History, type QueueSums, type Ranked, type Session, type Tick } from "./api";
+import { call, type History, type QueueSums, type Session, type Tick } from "./api";
 import { Chart } from "./chart";
 import { h, replace, say, table } from "./dom";
-import { count, duration, keyText, micros, rate } from "./format";
-import { policyLink, Rising, type View } from "./view";
+import { count, duration, micros, rate } from "./format";
+import { TopKeys } from "./topkeys";
+import { policyLink, type View } from "./view";
 
 const NAMES = { allowed: "allowed", denied: "denied", shadow: "shadow-denied" } as const;
 
@@ -12,10 +13,8 @@ export class Overview implements View {
   readonly title = "Overview";
   readonly element = h("section", { "aria-labelledby": "overview-title" });
   #policy: { domain: string; policy: string } | null = null;
-  #session: Session | null = null;
   #asked = 0;
-  readonly #degraded = new Rising();
-  readonly #refused = new Rising();
+  #isOnlyQueues = false;
   readonly #tiles = {
     allowed: tile("Allowed per second", "allowed"),
     denied: tile("Denied per second", "denied"),
@@ -37,7 +36,7 @@ export class Overview implements View {
   readonly #subject = h("h3", { id: "chart-title" }, "Decisions per second, all policies");
   readonly #all = h("a", { href: "#overview", class: "button", hidden: true }, "Show all policies");
   readonly #busiest = h("div");
-  readonly #keys = h("div", { class: "pair" });
+  readonly #keys = new TopKeys("top-keys");
   readonly #health = h("dl", { class: "facts" });
   readonly #decisions = new Chart(h("div", { class: "chart", id: "decisions-chart" }), [
     { label: NAMES.allowed, colour: "allowed", value: count },
@@ -51,22 +50,18 @@ export class Overview implements View {
 
   constructor() {
     const time = h("div", { class: "card" }, h("h3", {}, "Time to decide"), this.#latency.element);
-    this.#ofPolicies = [
-      h("div", { class: "card" }, h("div", { class: "bar" }, this.#subject, this.#all), this.#decisions.element),
-      time,
-      h("div", { class: "card" }, h("h3", {}, "Busiest policies"), this.#busiest),
-      this.#keys,
-    ];
-    const [decisions, , ...rest] = this.#ofPolicies;
+    const decisions = h("div", { class: "card" }, h("div", { class: "bar" }, this.#subject, this.#all), this.#decisions.element);
+    const policies = h("div", { class: "card" }, h("h3", {}, "Policies, last second, most denied first"), this.#busiest);
+    this.#ofPolicies = [decisions, this.#keys.element, policies, time];
     replace(this.element,
-      h("h2", { id: "overview-title", class: "hidden" }, "Overview"), this.#tileRow, this.#onlyQueues, decisions,
-      h("div", { class: "pair" }, time, h("div", { class: "card" }, h("h3", {}, "Store and service"), this.#health)),
-      ...rest);
+      h("h2", { id: "overview-title", class: "hidden" }, "Overview"), this.#tileRow, this.#onlyQueues, decisions, this.#keys.element, policies,
+      h("div", { class: "pair" }, time, h("div", { class: "card" }, h("h3", {}, "Store and service"), this.#health)));
     this.#showParts(false);
   }
 
   /** Shows what belongs to decisions, or to queues where there is nothing to decide. */
   #showParts(onlyQueues: boolean): void {
+    this.#isOnlyQueues = onlyQueues;
     const tiles = onlyQueues ? this.#queueTiles : this.#tiles;
     replace(this.#tileRow, ...Object.values(tiles).map((one) => one.element));
     for (const part of this.#ofPolicies) part.hidden = onlyQueues;
@@ -82,11 +77,8 @@ export class Overview implements View {
   }
 
   session(session: Session): void {
-    this.#session = session;
     this.#showParts(session.queues && !session.policies);
-    if (session.role !== "admin") {
-      replace(this.#keys, h("p", { class: "note" }, "The busiest and the most denied keys are shown to the role admin."));
-    }
+    this.#keys.session(session);
   }
 
   restyle(): void {
@@ -113,9 +105,7 @@ export class Overview implements View {
       void this.#load();
     }
     this.#showBusiest(tick);
-    if (tick.top && this.#session?.role === "admin") {
-      replace(this.#keys, ranking("Most denied keys", "Denied", tick.top.denied), ranking("Busiest keys", "Allowed", tick.top.allowed));
-    }
+    this.#keys.see(tick);
   }
 
   #showQueues(sums: QueueSums): void {
@@ -130,23 +120,26 @@ export class Overview implements View {
 
   #showStore(tick: Tick): void {
     const { store, connections } = tick;
-    const isDegraded = this.#degraded.see(store.degraded, tick.at_ms);
-    const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
+    const isDown = tick.troubles.some(({ kind }) => kind === "store_down" || kind === "degraded");
+    const isFull = tick.troubles.some(({ kind }) => kind === "pressure");
     this.#tiles.store.set(store.kind === "memory" ? "memory" : "shared",
-      store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : isDegraded ? "does not answer" : "answers");
-    const isFull = this.#refused.see(store.refused ?? 0, tick.at_ms);
-    this.#tiles.store.element.classList.toggle("alarm", isDegraded || isFull);
-    const facts: [string, string][] = [
-      ["Failures of the store", count(store.errors)],
-      ["Decisions made without it", count(store.degraded)],
-      ["Connections: RESP, HTTP, gRPC", `${connections.resp}, ${connections.http}, ${connections.grpc}`],
-      ["Keys changed by operators", count(tick.amended_keys)],
-      ["Configuration", tick.config_error ? `stale: ${tick.config_error}` : "current"],
-    ];
-    if (store.kind === "memory") {
-      facts.unshift(["Room for keys", `${(full * 100).toFixed(1)} % of ${count(store.keys_max ?? 0)} used`],
-        ["Forgotten under pressure, refused", `${count(store.forgotten ?? 0)}, ${count(store.refused ?? 0)}`]);
+      store.kind === "memory" ? `${count(store.keys ?? 0)} keys` : isDown ? "does not answer" : "answers");
+    this.#tiles.store.element.classList.toggle("alarm", isDown || isFull);
+    const facts: [string, string][] = [];
+    if (store.kind === "memory" && !this.#isOnlyQueues) {
+      const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
+      facts.push(["Room for keys", count(store.keys_max ?? 0)], ["Of which used", `${(full * 100).toFixed(1)} %`],
+        ["Keys forgotten early", count(store.forgotten ?? 0)], ["New keys denied for want of room", count(store.refused ?? 0)]);
+    } else if (!this.#isOnlyQueues) {
+      facts.push(["Calls the store did not answer", count(store.errors)], ["Decisions made without the store", count(store.degraded)]);
     }
+    facts.push(
+      ["RESP connections", count(connections.resp)],
+      ["HTTP connections", count(connections.http)],
+      ["gRPC connections", count(connections.grpc)],
+    );
+    if (!this.#isOnlyQueues) facts.push(["Keys changed by operators", count(tick.amended_keys)]);
+    facts.push(["Configuration", tick.config_error ? "not in force" : "in force"]);
     replace(this.#health, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
   }
 
@@ -187,12 +180,4 @@ function tile(name: string, id: string): { element: HTMLElement; set: (value: st
       say(note, more);
     },
   };
-}
-
-function ranking(title: string, what: string, keys: Ranked[]): HTMLElement {
-  return h("div", { class: "card" }, h("h3", {}, title), table(title, [
-    { title: "Key", cell: (row) => h("a", { class: "key", href: `#keys/${row.key}` }, keyText(row.key)) },
-    { title: `${what}/min`, numeric: true, cell: (row) => count(row.rate_1m) },
-    { title: "over 5 min", numeric: true, minor: true, cell: (row) => count(Math.ceil(row.rate_5m)) },
-  ], keys.slice(0, 10), "None in the last five minutes."));
 }

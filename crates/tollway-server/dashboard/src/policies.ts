@@ -24,7 +24,7 @@ export class Policies implements View {
   readonly #filter = h("input", { id: "policy-filter", type: "search", placeholder: "name or domain" });
   readonly #sort = h("select", { id: "policy-sort" },
     ...["name", "allowed", "denied", "shadow"].map((by) => h("option", { value: by }, by === "shadow" ? "shadow-denied" : by)));
-  readonly #pager = new Pager(PAGE, () => void this.#load());
+  readonly #pager = new Pager(PAGE, "policies", () => void this.#load());
   readonly #list = h("div", { id: "policy-list" });
   readonly #detail = h("div", { class: "card", id: "policy-detail", hidden: true });
 
@@ -68,7 +68,7 @@ export class Policies implements View {
       const found = await call<Found>(`/dashboard/policies?${query.toString().replaceAll("+", "%20")}`);
       this.#notice.tell("");
       this.#pager.showing(found.matched, found.policies.length);
-      replace(this.#list, table("Policies", [
+      replace(this.#list, table("List of policies", [
         { title: "Policy", cell: policyLink },
         { title: "Quota", cell: (row: PolicyRow) => row.config?.quota ?? (row.in_force ? "" : "no longer in force") },
         { title: "Algorithm", minor: true, cell: (row) => row.config?.algorithm ?? "" },
@@ -126,7 +126,7 @@ export class Policies implements View {
       h("label", { for: "try-key" }, "Key"), key, h("label", { for: "try-cost" }, "Cost"), cost,
       h("button", { class: "primary", type: "submit" }, "Check"),
       h("button", { type: "button", click: () => void ask("/v1/peek") }, "Peek"),
-      h("a", { href: "#keys", click: (event) => { (event.currentTarget as HTMLAnchorElement).href = `#keys/${keyHex(key.value)}`; } }, "look the key up"),
+      h("a", { href: "#keys", click: (event) => { (event.currentTarget as HTMLAnchorElement).href = `#keys/${keyHex(key.value)}`; } }, "Look up this key"),
       notice.element);
   }
 }
@@ -137,7 +137,7 @@ function told(answer: Answer): [string, boolean] {
   const degraded = answer.degraded ? " (decided without the store)" : "";
   if (answer.allowed) return [`Allowed: ${left}${degraded}.`, false];
   const wait = charge?.retry_after_ms;
-  return [`Denied: ${wait === null || wait === undefined ? "no wait helps" : `allowed in ${duration(wait)}`}, ${left}${degraded}.`, true];
+  return [`Denied: ${wait === null || wait === undefined ? "this cost is never allowed" : `allowed in ${duration(wait)}`}, ${left}${degraded}.`, true];
 }
 
 function facts(row: PolicyRow): Child[] {
@@ -146,8 +146,8 @@ function facts(row: PolicyRow): Child[] {
   if (config) {
     pairs.push(["Quota", config.quota], ["Algorithm", config.algorithm], ["Most at once", count(config.limit)],
       ["If the store fails", config.on_store_error], ["Mode", config.shadow ? "shadow: counts, never denies" : "enforced"],
-      ["Keys with a quota of their own, by pattern", String(config.overrides)], ["Key of /v1/gate", config.gate_key]);
+      ["Overrides for single keys", String(config.overrides)], ["Key of /v1/gate", config.gate_key]);
   }
-  pairs.push(["Allowed, denied, shadow-denied", row.totals.map(count).join(", ")]);
+  pairs.push(["Allowed", count(row.totals[0])], ["Denied", count(row.totals[1])], ["Shadow-denied", count(row.totals[2])]);
   return pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
 }

@@ -29,7 +29,7 @@ export class Queues implements View {
   readonly element = h("section", { "aria-labelledby": "queues-title" });
   readonly #notice = new Notice();
   readonly #queues = h("div", { id: "queue-list" });
-  readonly #pager = new CursorPager(50, () => void this.#load());
+  readonly #pager = new CursorPager(50, "groups", () => void this.#load());
   readonly #queueName = h("h3", {});
   /** The same button as long as the view is there: one that is replaced loses the focus. */
   readonly #pauseQueue = h("button", { type: "button", hidden: true, click: () => void (this.#chosen && this.#pause(this.#chosen, null)) });
@@ -114,7 +114,7 @@ export class Queues implements View {
     try {
       const found = await call<{ queues: Queue[] }>("/v1/queues");
       this.#notice.tell(found.queues.length === 0 ? "This service has no queue yet." : "");
-      replace(this.#queues, found.queues.length > 0 && table("Queues", [
+      replace(this.#queues, found.queues.length > 0 && table("List of queues", [
         { title: "Queue", cell: (row: Queue) => h("a", { href: `#queues/${encodeURIComponent(row.name)}` }, visible(row.name)) },
         { title: "Waiting", numeric: true, cell: (row) => count(row.waiting) },
         { title: "Delayed", numeric: true, minor: true, cell: (row) => count(row.delayed) },
@@ -179,7 +179,7 @@ export class Queues implements View {
     this.#groups.hidden = false;
     this.#pager.showing(page.cursor, page.groups.length, page.groups_total);
     replace(this.#name, `Groups of ${visible(this.#queue)}`);
-    replace(this.#list, table("Groups", [
+    replace(this.#list, table("List of groups", [
       { title: "Group", cell: (row: Group) => h("code", { class: "key" }, named(row.group)) },
       { title: "Waiting", numeric: true, cell: (row) => count(row.waiting) },
       { title: "Delayed", numeric: true, minor: true, cell: (row) => count(row.delayed) },

@@ -33,7 +33,7 @@ export class Upstream implements View {
   readonly #notice = new Notice();
   readonly #list = h("div", { id: "bucket-list" });
   readonly #state = new ProxyState();
-  readonly #pager = new CursorPager(50, () => void this.#load());
+  readonly #pager = new CursorPager(50, "buckets", () => void this.#load());
   #asked = 0;
   /** There is no proxy to ask. One that does not answer is asked again. */
   #isAbsent = false;

@@ -24,10 +24,13 @@ export class Pager {
   readonly #where = h("span", { class: "where" });
   readonly #back = h("button", { type: "button", click: () => this.#go(-1) }, "Previous");
   readonly #on = h("button", { type: "button", click: () => this.#go(1) }, "Next");
-  readonly element = h("nav", { class: "pager", "aria-label": "Pages" }, this.#back, this.#where, this.#on);
+  readonly element = h("nav", { class: "pager" }, this.#back, this.#where, this.#on);
   offset = 0;
 
-  constructor(readonly size: number, readonly onChange: () => void) {}
+  /** `of` names what is paged: two navigations of one view must not have the same name. */
+  constructor(readonly size: number, of: string, readonly onChange: () => void) {
+    this.element.setAttribute("aria-label", `Pages of ${of}`);
+  }
 
   showing(matched: number, shown: number): void {
     const from = matched === 0 ? 0 : this.offset + 1;
@@ -47,12 +50,14 @@ export class CursorPager {
   readonly #where = h("span", { class: "where" });
   readonly #back = h("button", { type: "button", click: () => this.#turn(null) }, "Previous");
   readonly #on = h("button", { type: "button", click: () => this.#turn(this.#next) }, "Next");
-  readonly element = h("nav", { class: "pager", "aria-label": "Pages" }, this.#back, this.#where, this.#on);
+  readonly element = h("nav", { class: "pager" }, this.#back, this.#where, this.#on);
   /** Where each page seen so far began. */
   #cursors: string[] = [""];
   #next: string | null = null;
 
-  constructor(readonly size: number, readonly onChange: () => void, readonly parameter = "cursor") {}
+  constructor(readonly size: number, of: string, readonly onChange: () => void, readonly parameter = "cursor") {
+    this.element.setAttribute("aria-label", `Pages of ${of}`);
+  }
 
   /** What to ask for. */
   get query(): string {
@@ -76,19 +81,6 @@ export class CursorPager {
     if (cursor === null) this.#cursors.pop();
     else this.#cursors.push(cursor);
     this.onChange();
-  }
-}
-
-/** Whether a count that only grows has grown of late: what fails now and then must not flicker. */
-export class Rising {
-  static readonly LATE_MS = 10_000;
-  #before: number | null = null;
-  #until_ms = 0;
-
-  see(total: number, at_ms: number): boolean {
-    if (this.#before !== null && total > this.#before) this.#until_ms = at_ms + Rising.LATE_MS;
-    this.#before = total;
-    return at_ms < this.#until_ms;
   }
 }
 

@@ -5,6 +5,7 @@
 //! ```
 
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tollway_core::GivenLimit;
@@ -22,10 +23,8 @@ use super::tree::{Node, Value};
 pub fn limit_of_call(text: &[u8]) -> Result<(GivenLimit, Option<NonZeroU16>), String> {
     let json: Json = serde_json::from_slice(text).map_err(|error| format!("limit: {error}"))?;
     let (node, finding) = (node(json), Finding::default());
-    let root = ConfigValue::root(
-        Source { name: "limit", finding: &finding, looks_at_files: false },
-        &node,
-    );
+    let name = &Arc::from("limit");
+    let root = ConfigValue::root(Source { name, finding: &finding, looks_at_files: false }, &node);
     let limit = root.tell(root.table()).and_then(|table| policies::given_limit(&table));
     finding.finish(limit).map_err(|mistakes| {
         let told = mistakes.told().iter().map(|mistake| match mistake.field.as_str() {

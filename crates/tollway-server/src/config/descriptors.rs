@@ -102,7 +102,8 @@ impl Reading<'_> {
         table.knows(&["algorithm"]);
         let limit = table.tell(limit)??;
         let policy = limit.policy.map(|policy| policy.on_store_error(on_store_error));
-        Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, ..limit })
+        let place = table.place();
+        Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, place, ..limit })
     }
 
     /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are

@@ -1,6 +1,7 @@
 //! The configuration as a whole.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::Policy;
@@ -16,6 +17,7 @@ use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
+use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
@@ -108,6 +110,7 @@ struct Draft {
     domains: Vec<Domain>,
     lists: Lists,
     shadow: bool,
+    shadow_at: ConfigLine,
     overrides: Overrides,
     tls: Option<Tls>,
     drain: Drain,
@@ -173,6 +176,7 @@ impl Config {
         let (mut draft, finding) = (Draft::default(), Finding::default());
         for (name, text) in texts {
             let Some(tree) = finding.tell(parse(name, text)) else { continue };
+            let name = &Arc::from(name.as_str());
             let root = ConfigValue::root(Source { name, finding: &finding, looks_at_files }, &tree);
             if let Some(table) = root.tell(root.table()) {
                 draft.read(&table, metrics);
@@ -236,6 +240,9 @@ impl Draft {
             inner.finish();
         }
         table.set("shadow", &mut self.shadow, ConfigValue::boolean);
+        if let Some(place) = table.get("shadow") {
+            self.shadow_at = place.place();
+        }
         self.read_service(table);
         table.finish();
     }
@@ -404,6 +411,7 @@ impl Draft {
         let when_full = finding.tell(when_full(over.when_full.as_deref()));
         let log = finding.tell(log_format(over.log_format.as_deref()));
         let shadow = over.shadow.unwrap_or(self.shadow);
+        let shadow_at = if over.shadow.is_none() { self.shadow_at } else { ConfigLine::default() };
         Some(Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes,
@@ -412,7 +420,8 @@ impl Draft {
             tls: self.tls,
             drain: self.drain,
             log: log?,
-            rules: Rules::new(self.rules, self.domains, self.lists, shadow),
+            rules: Rules::new(self.rules, self.domains, self.lists, shadow)
+                .with_shadow_at(shadow_at),
             queues: QueuePlan { store: over.queue_store, ..self.queues },
             notes: self.notes,
             listen,

@@ -24,8 +24,9 @@ use tollway_core::{
 
 use super::error::ConfigError;
 use super::reader::{ConfigValue, Table};
+use crate::config_line::ConfigLine;
 use crate::metrics::Metrics;
-use crate::pattern::Pattern;
+use crate::pattern::{KeyList, Pattern};
 use crate::rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Spacing};
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
@@ -43,10 +44,11 @@ pub(super) fn rule(
     let terms = reservation_terms(&table);
     let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
     let shadow = table.flag("shadow");
+    let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
     let overrides = overrides(&table, limit.as_ref());
     let lists = lists(&table);
     let gate_key = gate_key(&table);
-    let limits = limit.iter().chain(overrides.iter().map(|(_, limit)| limit));
+    let limits = limit.iter().chain(overrides.iter().map(|(_, _, limit)| limit));
     let split = split(&table, limits, splits);
     table.finish();
     let (name, name_place) = name?;
@@ -61,12 +63,14 @@ pub(super) fn rule(
         Some((policy, Some(Spacing { policy: spacing, tally })))
     };
     let (policy, spacing) = policies(&limit?)?;
-    let own = overrides.into_iter().filter_map(|(pattern, limit)| {
+    let own = overrides.into_iter().filter_map(|(place, pattern, limit)| {
         let (policy, spacing) = policies(&limit)?;
-        Some(OwnLimit { pattern, policy, spacing })
+        Some(OwnLimit { place, pattern, policy, spacing })
     });
     let options = RuleOptions {
+        place: place.place(),
         shadow,
+        shadow_at,
         unavailable_on_store_error,
         own: own.collect(),
         spacing,
@@ -202,13 +206,16 @@ fn reservation_terms(table: &Table<'_>) -> ReservationTerms {
 }
 
 /// The limits of keys that have one of their own.
-fn overrides(policy: &Table<'_>, limit: Option<&GivenLimit>) -> Vec<(Pattern, GivenLimit)> {
+fn overrides(
+    policy: &Table<'_>,
+    limit: Option<&GivenLimit>,
+) -> Vec<(ConfigLine, Pattern, GivenLimit)> {
     let read = |place: &ConfigValue<'_>| {
         let own = place.tell(place.table())?;
         let key = own.tell(own.need("key").and_then(|place| place.text()));
         let limit = own_limit(&own, policy, limit.is_some());
         own.finish();
-        Some((Pattern::new(&key?), limit?))
+        Some((place.place(), Pattern::new(&key?), limit?))
     };
     policy.each("overrides").iter().filter_map(read).collect()
 }
@@ -317,9 +324,15 @@ fn split<'l>(
 /// Reads `unlimited` and `banned`.
 pub(super) fn lists(table: &Table<'_>) -> Lists {
     let list = |name| {
-        let mut texts = Vec::new();
-        table.set(name, &mut texts, ConfigValue::texts);
-        texts.iter().map(String::as_str).collect()
+        let mut list = KeyList::default();
+        table.set(name, &mut list, |place| {
+            let mut list = KeyList::default();
+            for (entry, place) in place.all(|place| Ok((place.text()?, place.place())))? {
+                list.add(&entry, place);
+            }
+            Ok(list)
+        });
+        list
     };
     Lists { unlimited: list("unlimited"), banned: list("banned") }
 }

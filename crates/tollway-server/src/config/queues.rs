@@ -24,6 +24,7 @@
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::Quota;
@@ -147,7 +148,8 @@ pub(crate) fn settings_of(
     mut settings: QueueSettings,
 ) -> Result<QueueSettings, String> {
     let (finding, tree) = (Finding::default(), from_json(body));
-    let source = Source { name: "the body", finding: &finding, looks_at_files: false };
+    let name = &Arc::from("the body");
+    let source = Source { name, finding: &finding, looks_at_files: false };
     let root = ConfigValue::root(source, &tree);
     let read = root.tell(root.table()).map(|table| {
         read_settings(&table, &mut settings);

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::spelling::{is_slip, likely};
@@ -13,12 +14,13 @@ use tollway_core::{parse_duration, parse_size};
 
 use super::error::{ConfigError, Finding};
 use super::tree::{Node, Value};
+use crate::config_line::ConfigLine;
 
 /// A file that is read, and where its mistakes are noted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     /// The file's name.
-    pub name: &'a str,
+    pub name: &'a Arc<str>,
     /// The mistakes of all files.
     pub finding: &'a Finding,
     /// Whether files that the configuration names are looked at, too.
@@ -51,11 +53,16 @@ impl<'a> ConfigValue<'a> {
     /// An error about this place.
     pub(super) fn wrong(&self, problem: impl Into<String>) -> ConfigError {
         ConfigError {
-            source: self.source.name.to_owned(),
+            source: self.source.name.to_string(),
             line: self.node.line,
             field: self.path.clone(),
             problem: problem.into(),
         }
+    }
+
+    /// Where it stands, for whoever asks later which line it was.
+    pub(super) fn place(&self) -> ConfigLine {
+        ConfigLine::new(Arc::clone(self.source.name), self.node.line)
     }
 
     /// Notes a mistake at this place, and goes on.
@@ -264,6 +271,11 @@ impl<'a> Table<'a> {
     /// Notes a mistake of the table as a whole, and goes on.
     pub(super) fn note(&self, problem: impl Into<String>) {
         self.place.note(problem);
+    }
+
+    /// Where the table stands.
+    pub(super) fn place(&self) -> ConfigLine {
+        self.place.place()
     }
 
     /// Whether files that the configuration names are looked at, too.

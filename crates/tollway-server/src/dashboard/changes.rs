@@ -1,4 +1,9 @@
-//! `POST /dashboard/reset`, `/ban` and `/quota`: what an administrator changes about one key.
+//! `POST /dashboard/reset`, `/ban` and `/quota`: what an administrator changes about one key; and
+//! `GET /dashboard/changes`: what is changed.
+//!
+//! Each change is logged with the key, escaped, and with the name of whose token it was.
+
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
@@ -8,8 +13,15 @@ use tracing::info;
 use super::keys::bytes_of;
 use super::{describe, reply};
 use crate::http::{Call, Trouble, permit_change as permit, unaskable};
-use crate::operator_changes::{NoRoom, OperatorChanges};
+use crate::logs::escaped;
+use crate::operator_changes::{Ban, NoRoom, OperatorChange, OperatorChanges};
 use crate::rules::Rules;
+use crate::top::hex;
+
+/// Keys in the list of changes.
+const LISTED: usize = 100;
+/// A year: a longer ban belongs into the configuration.
+const BAN_MS_MAX: u64 = 366 * 24 * 3_600 * 1_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,9 +32,11 @@ struct Reset {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Ban {
+struct BanAsked {
     key_hex: String,
     banned: bool,
+    /// How long; until it is lifted or the service stops, if it is left out.
+    for_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -32,6 +46,31 @@ struct OwnQuota {
     key_hex: String,
     /// As in the configuration, `100/1m burst 20`; `null` takes the key's own quota away.
     quota: Option<String>,
+}
+
+/// `GET /dashboard/changes`: the first keys that operators have changed, and how.
+pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
+    let rules = call.service().enforcer.rules();
+    let changes = rules.operator_changes();
+    let shown = |(key, change): (&[u8], &OperatorChange)| {
+        let ends_at_ms = match change.ban() {
+            Some(Ban::Until(end)) => Some(end.as_nanos() / 1_000_000),
+            _ => None,
+        };
+        let mut quotas: Vec<_> = change
+            .policies()
+            .map(|own| json!({"policy": own.name(), "quota": own.algorithm().to_string()}))
+            .collect();
+        quotas.sort_unstable_by_key(|own| own["policy"].as_str().unwrap_or_default().to_owned());
+        json!({
+            "key_hex": hex(key),
+            "banned": change.is_banned(),
+            "ends_at_ms": ends_at_ms,
+            "quotas": quotas,
+        })
+    };
+    let listed: Vec<_> = changes.sorted().into_iter().take(LISTED).map(shown).collect();
+    reply(call, &json!({"total": changes.len(), "changes": listed}))
 }
 
 /// `POST /dashboard/reset`.
@@ -47,17 +86,33 @@ pub(crate) async fn reset(call: Call<'_>) -> Result<(), Trouble> {
     for ask in ask.with_spacing() {
         decider.reset(&ask).await?;
     }
-    info!(policy = body.policy, "a key was reset from the dashboard");
+    let policy = body.policy;
+    info!(who = call.who(), key = escaped(&key), policy, "an operator reset a key");
     reply(call, &json!({"reset": true}))
 }
 
 /// `POST /dashboard/ban`.
 pub(crate) fn ban(call: Call<'_>) -> Result<(), Trouble> {
     permit(&call)?;
-    let body: Ban = call.body()?;
-    change(&call, &body.key_hex, |changes, key| changes.ban(key, body.banned))?;
-    info!(banned = body.banned, "a key was banned or let in from the dashboard");
-    reply(call, &json!({"banned": body.banned}))
+    let BanAsked { key_hex, banned, for_ms } = call.body()?;
+    if for_ms.is_some_and(|wait| !(1..=BAN_MS_MAX).contains(&wait)) {
+        return Err(Trouble::bad(format!("for_ms must be 1 to {BAN_MS_MAX}")));
+    }
+    let end = for_ms.map(|wait| call.service().clock().now().after(Duration::from_millis(wait)));
+    let ban = end.map_or(Ban::UntilLifted, Ban::Until);
+    let key = change(&call, &key_hex, |changes, key| match banned {
+        true => changes.ban(key, ban),
+        false => {
+            changes.lift(key);
+            Ok(())
+        }
+    })?;
+    let (who, key) = (call.who(), escaped(&key));
+    match banned {
+        true => info!(who, key, for_ms, "an operator banned a key under all policies of this node"),
+        false => info!(who, key, "an operator lifted the ban of a key on this node"),
+    }
+    reply(call, &json!({"banned": banned}))
 }
 
 /// `POST /dashboard/quota`.
@@ -69,17 +124,23 @@ pub(crate) fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
         Some(text) => Some(own_policy(&rules, &body.policy, text)?),
         None => None,
     };
-    change(&call, &body.key_hex, |changes, key| changes.own(key, &body.policy, own.clone()))?;
-    info!(policy = body.policy, quota = body.quota, "a key's quota was set from the dashboard");
+    let set =
+        |changes: &mut OperatorChanges, key: &[u8]| changes.own(key, &body.policy, own.clone());
+    let key = escaped(&change(&call, &body.key_hex, set)?);
+    let (who, policy) = (call.who(), body.policy);
+    match body.quota {
+        Some(quota) => info!(who, key, policy, quota, "an operator set a key's quota on this node"),
+        None => info!(who, key, policy, "an operator took a key's own quota away on this node"),
+    }
     reply(call, &json!({"quota": own.map(|policy| policy.algorithm().to_string())}))
 }
 
-/// Changes what holds for one key.
+/// Changes what holds for one key; its bytes.
 fn change(
     call: &Call<'_>,
     key_hex: &str,
     change: impl FnOnce(&mut OperatorChanges, &[u8]) -> Result<(), NoRoom>,
-) -> Result<(), Trouble> {
+) -> Result<Vec<u8>, Trouble> {
     let key = bytes_of(key_hex)?;
     Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
     let no_room = |_| {
@@ -87,7 +148,9 @@ fn change(
             "too many keys have changes of their own: put some of them into the configuration",
         )
     };
-    call.service().enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)
+    let enforcer = &call.service().enforcer;
+    enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)?;
+    Ok(key)
 }
 
 fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollway_core::Policy, Trouble> {

@@ -23,6 +23,7 @@ pub(crate) mod keys;
 pub(crate) mod policies;
 pub(crate) mod proxy;
 mod sample;
+mod troubles;
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,7 @@ pub(crate) const EVENTS: &str = "/dashboard/events";
 #[derive(Debug)]
 pub(crate) struct Dashboard {
     history: Mutex<History>,
+    troubles: Mutex<troubles::Watch>,
     ticks: watch::Sender<sample::Tick>,
     /// Who watches, this page or the events of a queue.
     pub(crate) viewers: AtomicUsize,
@@ -63,7 +65,8 @@ impl Dashboard {
     /// A dashboard that shows the buckets of the proxy whose administration is there, if any.
     pub(crate) fn new(proxy: Option<ProxyAdmin>) -> Self {
         let (ticks, _) = watch::channel(sample::Tick::default());
-        Self { history: Mutex::default(), ticks, viewers: AtomicUsize::new(0), proxy }
+        let (history, troubles, viewers) = Default::default();
+        Self { history, troubles, ticks, viewers, proxy }
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -82,6 +85,7 @@ pub(crate) fn session(call: Call<'_>) -> Result<(), Trouble> {
     let json = json!({
         "role": call.role().unwrap_or(Role::Read).name(),
         "open": call.service().auth().is_open(),
+        "shared_store": call.service().enforcer.memory().is_none(),
         "version": env!("CARGO_PKG_VERSION"),
         "upstream": call.service().dashboard.proxy.is_some(),
         "queues": call.service().queues().is_some_and(Queues::is_used),

@@ -1,18 +1,21 @@
 //! One look at the counters per second, made into an event for everybody who watches.
 
-use std::sync::Arc;
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
+use tracing::info;
 
 use super::history::{History, Name, Three};
 use crate::drain::Stop;
+use crate::logs::escaped;
 use crate::metrics::Front;
 use crate::service::Service;
-use crate::top::{Ranked, Ranking};
+use crate::top::{Names, list};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Policies in an event; all of them are in the paged list.
@@ -48,16 +51,24 @@ fn tick(service: &Service) {
     let at_ms = service.clock().now().as_nanos() / 1_000_000;
     let latency = service.metrics().decision_seconds.counts();
     history.note(at_ms, totals.iter().map(|(name, totals, _)| (name, *totals)), latency);
+    for key in service.enforcer.lift_ended_bans() {
+        info!(key = escaped(&key), "the ban of a key has ended");
+    }
     let dashboard = &service.dashboard;
+    let degraded = totals.iter().map(|(_, _, degraded)| degraded).sum();
+    let mut watch = dashboard.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+    let troubles = watch.look(service, degraded);
+    drop(watch);
     if dashboard.viewers.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let degraded = totals.iter().map(|(_, _, degraded)| degraded).sum();
     let mut event = event(service, &history, degraded);
     drop(history);
+    event["troubles"] = troubles.into();
     let reader = as_event(&event);
-    let (allowed, denied) = service.enforcer.top(TOP_KEYS);
-    event["top"] = json!({"allowed": listed(&allowed), "denied": listed(&denied)});
+    let [allowed, denied] = service.enforcer.top(TOP_KEYS);
+    let names = Names::of_ranked(service.metrics(), allowed.iter().chain(&denied));
+    event["top"] = json!({"allowed": list(&allowed, &names), "denied": list(&denied, &names)});
     let admin = as_event(&event);
     dashboard.ticks.send_modify(|tick| {
         *tick = Tick { number: tick.number + 1, reader, admin, last: false };
@@ -86,7 +97,10 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
             busiest.push((name, series.recent));
         }
     }
-    busiest.sort_by_key(|(name, recent)| (std::cmp::Reverse(recent[0] + recent[1]), *name));
+    // Whoever is paged looks for denials.
+    busiest.sort_by_key(|(name, [allowed, denied, shadow])| {
+        (Reverse((*denied, *shadow, *allowed)), *name)
+    });
     busiest.truncate(BUSIEST);
     let busiest: Vec<Value> = busiest
         .into_iter()
@@ -102,7 +116,6 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "busiest": busiest,
         "store": store(service, degraded),
         "connections": connections(service),
-        "draining": service.is_draining(),
         "config_error": service.reload_error(),
         "amended_keys": service.enforcer.rules().operator_changes().len(),
         "queues": service.queues().and_then(|queues| queues.watch().sums()),
@@ -135,23 +148,6 @@ fn connections(service: &Service) -> Value {
     let open = |front| service.metrics().front(front).open.load(Ordering::Relaxed);
     let [resp, http, grpc] = Front::ALL.map(open);
     json!({"resp": resp, "http": http, "grpc": grpc})
-}
-
-fn listed(ranking: &Ranking) -> Vec<Value> {
-    let entry = |Ranked { key, seen }: &Ranked| {
-        let rate_5m = seen.five_minute_rate();
-        json!({"key": hex(key), "rate_1m": seen.minute, "rate_5m": rate_5m})
-    };
-    ranking.iter().map(entry).collect()
-}
-
-/// Bytes as hexadecimal digits: no byte of a key is ever text on its way to the page.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn as_event(event: &Value) -> Bytes {

@@ -16,7 +16,7 @@ use crate::pressure;
 use crate::process;
 use crate::queues::Queues;
 use crate::service::Service;
-use crate::top::{Ranked, Ranking};
+use crate::top::{Names, list};
 
 /// Written by hand; a test beside the routes compares the two.
 pub(super) const OPENAPI: &str = include_str!("../../openapi.json");
@@ -89,16 +89,14 @@ pub(super) fn readiness(mut call: Call<'_>) -> Result<(), Trouble> {
 /// `GET /admin/top`.
 pub(super) fn top(mut call: Call<'_>) -> Result<(), Trouble> {
     let most = call.query_number("n", TOP_DEFAULT, 1..=TOP_MAX)?;
-    let (allowed, denied) = call.service().enforcer.top(most);
-    let listed = |ranking: Ranking| -> Vec<_> {
-        let entry = |Ranked { key, seen }: Ranked| {
-            let key = key.escape_ascii().to_string();
-            json!({"key": key, "rate_1m": seen.minute, "rate_5m": seen.five_minute_rate()})
-        };
-        ranking.into_iter().map(entry).collect()
-    };
+    let enforcer = &call.service().enforcer;
+    let [allowed, denied] = enforcer.top(most);
+    let names = Names::of_ranked(enforcer.metrics(), allowed.iter().chain(&denied));
     call.write(&json!({
-        "unit": "per minute", "allowed": listed(allowed), "denied": listed(denied),
+        "unit": "per second",
+        "windows_s": [60, 300],
+        "denied": list(&denied, &names),
+        "allowed": list(&allowed, &names),
     }))
 }
 

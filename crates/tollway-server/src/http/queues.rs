@@ -31,6 +31,7 @@ use tollway_queue::QueueName;
 use super::problem::Trouble;
 use super::request::{Call, decoded};
 use crate::auth::Role;
+use crate::logs::escaped;
 use wire::{Shown, SignedQueue};
 
 /// Answers for the queue that the path names; a query is refused.
@@ -67,7 +68,7 @@ pub(super) async fn operate(
 ) -> Result<(), Trouble> {
     let (request, [_, named]) = (call.request, call.parameters);
     let queue = decoded(call.parameters[0]).ok_or(Trouble::NotFound)?.into_owned();
-    let who = who_asks(&call);
+    let who = call.who();
     on_queue(call, handler).await?;
     // A recurring job's body has a payload, which is nobody's to log; its name says enough.
     let what = match (action, named) {
@@ -77,18 +78,6 @@ pub(super) async fn operate(
     };
     tracing::info!(who, queue = escaped(queue.as_bytes()), action, what, "an operator's change");
     Ok(())
-}
-
-/// The name of whose token was shown, for the log.
-fn who_asks(call: &Call<'_>) -> String {
-    let auth = call.service().auth();
-    auth.name_of_field(call.request.fields.field("authorization")).to_owned()
-}
-
-/// The beginning of what strangers wrote, as ASCII without control characters.
-fn escaped(text: &[u8]) -> String {
-    const LENGTH_MAX: usize = 256;
-    text[..text.len().min(LENGTH_MAX)].escape_ascii().to_string()
 }
 
 fn name_in(body: &[u8]) -> String {

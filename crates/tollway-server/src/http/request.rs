@@ -88,6 +88,12 @@ impl<'a> Call<'a> {
         self.service().auth().role_of_field(self.request.fields.field("authorization"))
     }
 
+    /// Whose token it is, for the log.
+    pub(crate) fn who(&self) -> String {
+        let auth = self.service().auth();
+        auth.name_of_field(self.request.fields.field("authorization")).to_owned()
+    }
+
     /// A number in the query within `bounds`; `default` if it is not there.
     pub(crate) fn query_number(
         &self,

@@ -159,6 +159,7 @@ routes! { call:
     Upstream    "GET"  "/dashboard/upstream", READ => proxy::buckets(call).await;
     ProxyState  "GET"  "/dashboard/upstream/status", READ => proxy::status(call).await;
     Key         "POST" "/dashboard/key", READ => keys::look_up(call).await;
+    Changes     "GET"  "/dashboard/changes", ADMIN => changes::list(call);
     ResetKey    "POST" "/dashboard/reset", ADMIN => changes::reset(call).await;
     Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call);
     Quota       "POST" "/dashboard/quota", ADMIN => changes::own_quota(call);

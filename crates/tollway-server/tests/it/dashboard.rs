@@ -75,8 +75,16 @@ fn events_tell_counts_to_readers_and_keys_to_administrators_only() {
     assert_eq!(read.get("top"), None);
     assert_eq!(read["store"]["kind"], "memory");
     let all = event(server.http, "boss", counted);
-    let denied = json!([{"key": "616461", "rate_1m": 3, "rate_5m": 0.6}]);
-    assert_eq!(all["top"]["denied"], denied);
+    let denied = &all["top"]["denied"][0];
+    assert_eq!((&denied["key_hex"], &denied["denied_1m"]), (&json!("616461"), &json!(0.05)));
+    assert_eq!(
+        (&denied["allowed_1m"], &denied["last_allowed"]["policy"]),
+        (&json!(0.084), &json!("api"))
+    );
+    let last = &denied["last_denied"];
+    assert_eq!((&last["policy"], &last["reason"]), (&json!("api"), &json!("exhausted")));
+    assert_eq!(last["cost"], 1);
+    assert!(last["retry_after_ms"].as_u64() > Some(0), "{last}");
     let refused = Http::connect(server.http).get("/dashboard/events");
     assert_eq!(refused.status, 401);
 }
@@ -144,6 +152,141 @@ fn a_key_of_any_bytes_can_be_looked_up_and_amended() {
     }
 }
 
+/// What is said of a key to whoever looks it up.
+fn look_up(server: &Running, key: &str) -> Value {
+    let key_hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let body = json!({"key_hex": key_hex});
+    let (status, found) = post(&mut Http::connect(server.http), "/dashboard/key", "boss", &body);
+    assert_eq!(status, 200, "{found}");
+    found
+}
+
+#[test]
+fn a_key_says_why_it_was_denied_and_when_what_it_asks_for_is_there() {
+    let server = start(RULES);
+    let mut http = Http::connect(server.http);
+    let mut check = |policy: &str, cost: u64| {
+        let body = json!({"policy": policy, "key": "ada", "cost": cost});
+        post(&mut http, "/v1/check", "boss", &body).0
+    };
+    assert_eq!((check("api", 3), check("api", 4), check("api", 4)), (200, 429, 429));
+    assert_eq!(check("window", 6), 429);
+    let found = look_up(&server, "ada");
+    let denials: Vec<_> = found["denials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|denial| {
+            (
+                denial["policy"].clone(),
+                denial["reason"].clone(),
+                denial["cost"].clone(),
+                denial["times"].clone(),
+            )
+        })
+        .collect();
+    assert!(denials.contains(&(json!("api"), json!("exhausted"), json!(4), json!(2))), "{found}");
+    assert!(
+        denials.contains(&(json!("window"), json!("too_costly"), json!(6), json!(1))),
+        "{found}"
+    );
+    let api = &found["standings"][0];
+    // A unit is there, the four that it asks for are not: two of them take 12 minutes each.
+    assert_eq!((&api["allowed"], &api["remaining"]), (&json!(true), &json!(2)));
+    assert_eq!(api["last_denied"]["allowed_in_ms"], 24 * 60_000);
+    assert_eq!(api["to_come"], json!([[0, 2], [720_000, 3], [1_440_000, 4], [2_160_000, 5]]));
+    assert_eq!(found["standings"][1]["last_denied"]["allowed_in_ms"], Value::Null);
+    assert_eq!(found["rates"]["denied_1m"], 0.05);
+    assert_eq!(look_up(&server, "bob")["denials"], json!([]));
+}
+
+#[test]
+fn a_key_says_which_line_of_which_file_applies() {
+    let rules = r#"tokens = [{ token = "boss", role = "admin" }]
+[lists]
+banned = ["foe",
+  "evil-*"]
+[[policies]]
+name = "api"
+quota = "5/1h"
+overrides = [
+  { key = "vip-*", quota = "9/1h" },
+]
+[[policies]]
+name = "trial"
+quota = "1/1h"
+shadow = true
+unlimited = ["friend"]
+[[domains]]
+domain = "edge"
+[[domains.descriptors]]
+key = "user"
+rate_limit = { unit = "hour", requests_per_unit = 5 }
+"#;
+    let server = start(rules);
+    let said = |key: &str, policy: usize, by: &str| {
+        let told = &look_up(&server, key)["standings"][policy][by];
+        (told["by"].clone(), told["at"].clone(), told["pattern_hex"].clone())
+    };
+    let at = |by: &str, line: u32, pattern: Option<&str>| {
+        let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        (json!(by), json!(format!("test.toml:{line}")), json!(pattern.map(hex)))
+    };
+    assert_eq!(said("foe", 0, "treated_by"), at("list of all", 3, None));
+    assert_eq!(said("evil-1", 1, "treated_by"), at("list of all", 4, Some("evil-*")));
+    assert_eq!(said("ada", 0, "limited_by"), at("policy", 5, None));
+    assert_eq!(said("vip-1", 0, "limited_by"), at("override", 9, Some("vip-*")));
+    assert_eq!(said("friend", 1, "treated_by"), at("list", 15, None));
+    assert_eq!(said("ada", 1, "treated_by"), at("trial", 14, None));
+    let descriptor = &look_up(&server, "edge\u{1f}user\u{1f}ada\u{1f}")["descriptor"];
+    assert_eq!((&descriptor["domain"], &descriptor["limit"]), (&json!("edge"), &json!(5)));
+    assert_eq!(descriptor["limited_by"]["at"], "test.toml:18");
+    assert_eq!(look_up(&server, "edge\u{1f}other\u{1f}ada\u{1f}")["descriptor"], Value::Null);
+    let ban = json!({"key_hex": "616461", "banned": true, "for_ms": 60_000});
+    assert_eq!(post(&mut Http::connect(server.http), "/dashboard/ban", "boss", &ban).0, 200);
+    let told = look_up(&server, "ada")["standings"][0]["treated_by"].take();
+    assert_eq!(
+        (&told["by"], &told["ends_at_ms"]),
+        (&json!("operator"), &json!(1_700_000_060_000u64))
+    );
+}
+
+#[test]
+fn a_newcomer_for_whom_there_is_no_room_is_told_from_who_has_used_its_limit_up() {
+    let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
+        tollway_core::Timestamp::from_millis(1_700_000_000_000),
+    ));
+    let rules = "[[policies]]\nname = \"api\"\nquota = \"1/1h\"\n";
+    let server = start_with(rules, clock, Vec::new(), tollway_memory::Capacity::keys(64));
+    let mut http = Http::connect(server.http);
+    // Each asks once, and has nothing left then.
+    for key in 0..1_000 {
+        http.post("/v1/check", &format!(r#"{{"policy":"api","key":"newcomer-{key}"}}"#));
+    }
+    let top = http.get("/admin/top?n=100").json();
+    let denied = top["denied"].as_array().unwrap();
+    let reasons: Vec<_> = denied.iter().map(|key| key["last_denied"]["reason"].clone()).collect();
+    assert!(!reasons.is_empty() && reasons.iter().all(|reason| reason == "no_room"), "{top}");
+}
+
+#[test]
+fn a_ban_with_an_end_ends_by_itself() {
+    let clock = std::sync::Arc::new(tollway_core::VirtualClock::at(
+        tollway_core::Timestamp::from_millis(1_700_000_000_000),
+    ));
+    let capacity = tollway_memory::Capacity::keys(1_000);
+    let server = start_with(RULES, std::sync::Arc::clone(&clock) as _, Vec::new(), capacity);
+    let mut http = Http::connect(server.http);
+    for (for_ms, expected) in [(0, 400), (u64::MAX, 400), (60_000, 200)] {
+        let ban = json!({"key_hex": "6d", "banned": true, "for_ms": for_ms});
+        assert_eq!(post(&mut http, "/dashboard/ban", "boss", &ban).0, expected, "{for_ms}");
+    }
+    assert_eq!(checked(&server, "api", "m"), 429);
+    clock.advance(std::time::Duration::from_secs(60));
+    eventually("the ban has ended", || checked(&server, "api", "m") == 200);
+    assert_eq!(look_up(&server, "m")["banned"], json!(false));
+}
+
 #[test]
 fn amendments_hold_at_once_and_outlive_a_reload() {
     let folder = Folder::new("dashboard-reload");
@@ -160,6 +303,12 @@ fn amendments_hold_at_once_and_outlive_a_reload() {
     assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200);
     assert_eq!(http.send("POST", "/admin/reload", &as_role("boss"), "").status, 200);
     assert_eq!((checked(&server, "api", "m"), checked(&server, "window", "m")), (429, 429));
+    let listed = http.send("GET", "/dashboard/changes", &as_role("boss"), "").json();
+    let banned = json!({"key_hex": "6d", "banned": true, "ends_at_ms": null, "quotas": []});
+    let own = json!([{"policy": "window", "quota": "1/1h"}]);
+    let own = json!({"key_hex": "76", "banned": false, "ends_at_ms": null, "quotas": own});
+    assert_eq!(listed, json!({"total": 2, "changes": [banned, own]}));
+    assert_eq!(http.send("GET", "/dashboard/changes", &as_role("reader"), "").status, 403);
     assert_eq!((checked(&server, "window", "v"), checked(&server, "window", "v")), (200, 429));
     assert_eq!(checked(&server, "api", "v"), 200, "another policy is as it was");
     let back = json!({"key_hex": "76", "policy": "window", "quota": null});

@@ -14,7 +14,6 @@ use tracing::info;
 use super::super::problem::Trouble;
 use super::super::request::{Call, decoded};
 use super::super::routes::permit_change;
-use super::who_asks;
 use super::wire::{self, SignedQueue, missing};
 use crate::config::queues::{settings_json, settings_of};
 use crate::queues::Queues;
@@ -165,7 +164,7 @@ pub(crate) async fn put_shared(mut call: Call<'_>) -> Result<(), Trouble> {
     let changed = queues.backend().change_shared(&name, limit, author, now).await?;
     queues.note_use();
     let version = changed.version;
-    let (who, what) = (who_asks(&call), limit.to_string());
+    let (who, what) = (call.who(), limit.to_string());
     info!(who, shared_limit = name.as_str(), action = "set", what, "an operator's change");
     call.reply.status = if version.number == 1 { 201 } else { 200 };
     call.write(&shown(&name, &SharedLimit { limit, version }))
@@ -181,7 +180,7 @@ pub(crate) async fn remove_shared(mut call: Call<'_>) -> Result<(), Trouble> {
     if !queues.backend().remove_shared(&name).await? {
         return Err(missing(format!("there is no shared limit {name}")));
     }
-    let who = who_asks(&call);
+    let who = call.who();
     info!(who, shared_limit = name.as_str(), action = "remove", "an operator's change");
     call.write(&json!({"name": name.as_str(), "removed": true}))
 }
