@@ -14,7 +14,7 @@ use crate::caller::{admitted, charge, check, connect, settings};
 use tollway_testkit::servers::Engine;
 
 /// Slow enough that nothing comes back while a test runs.
-fn algorithms() -> [Algorithm; 5] {
+fn algorithms() -> [Algorithm; 6] {
     let quota: Quota = "100/30d".parse().unwrap();
     let day = Duration::from_secs(86_400);
     [
@@ -23,6 +23,7 @@ fn algorithms() -> [Algorithm; 5] {
         SlidingWindow::new(quota, 10).unwrap().into(),
         FixedWindow::new(quota, Anchor::FirstRequest).into(),
         Concurrency::new(100, day).unwrap().into(),
+        tollway_zones::calendar_window("100/year tz Europe/Berlin").unwrap().into(),
     ]
 }
 
