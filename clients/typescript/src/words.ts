@@ -5,8 +5,15 @@
  * as `1s`.
  */
 export interface Limit {
-  /** `gcra` unless given. */
-  algorithm?: "gcra" | "leaky-bucket" | "sliding-window" | "fixed-window" | "concurrency" | "legacy";
+  /** `gcra` unless given, or `calendar-window` if the quota has a civil unit. */
+  algorithm?:
+    | "gcra"
+    | "leaky-bucket"
+    | "sliding-window"
+    | "fixed-window"
+    | "concurrency"
+    | "calendar-window"
+    | "legacy";
   quota?: string;
   buckets?: number;
   anchor?: "epoch" | "first-request";

@@ -211,6 +211,10 @@ pub trait Parameters {
     /// The parameter `quota`, of a calendar window.
     fn calendar_window(&self) -> Option<CalendarWindow>;
 
+    /// Whether the parameter `quota` is meant for a calendar window:
+    /// [`CalendarWindow::is_meant_by`].
+    fn means_calendar_window(&self) -> bool;
+
     /// A whole number.
     fn number(&self, name: &'static str) -> Option<u64>;
 
@@ -258,6 +262,11 @@ impl Algorithm {
         "factor",
     ];
 
+    /// The algorithm of a limit that names none: what its quota needs.
+    pub fn default_name(given: &dyn Parameters) -> &'static str {
+        if given.means_calendar_window() { CalendarWindow::NAME } else { Gcra::NAME }
+    }
+
     /// The algorithm called `name`, if there is one, made of what is given for it, if that is
     /// right.
     pub fn from_parameters(name: &str, given: &dyn Parameters) -> Option<Option<Self>> {
@@ -282,6 +291,15 @@ impl Algorithm {
     /// The most units that one request can ever take.
     pub fn limit(&self) -> u64 {
         each!(self, own => Apply::limit(own))
+    }
+
+    /// How many units of its grace band a key has used of which `snapshot` was reported; `None` if
+    /// the limit has no such band.
+    pub fn grace_used(&self, snapshot: Snapshot) -> Option<u64> {
+        match self {
+            Self::CalendarWindow(window) if window.grace() > 0 => Some(window.grace_used(snapshot)),
+            _ => None,
+        }
     }
 
     /// Units and the time over which they come back, as header fields report it; `None` where time

@@ -203,7 +203,7 @@ impl CalendarWindow {
     /// Forgets what was taken. The window is empty as of `now`, and not as of any time before.
     #[must_use]
     pub fn clear(&self, state: State, now: Timestamp) -> State {
-        if state == State::default() { state } else { State { debt: 0, ..self.roll(state, now) } }
+        if state.debt == 0 { state } else { State { debt: 0, ..self.roll(state, now) } }
     }
 
     /// The moment as of which a charge with the reading `now` is decided.

@@ -78,7 +78,8 @@ impl Model for Ledger {
     }
 
     fn clear(&mut self, at: &BigInt) {
-        if self.latest.is_some() {
+        // Where nothing is owed there is nothing to forget.
+        if self.latest.as_ref().is_some_and(|latest| latest.debt > BigInt::ZERO) {
             self.latest = Some(Window { debt: BigInt::ZERO, ..self.window(at) });
         }
     }
