@@ -184,7 +184,9 @@ impl CalendarWindow {
         (self.snapshot(taken, now), taken)
     }
 
-    /// Gives `units` back to the current window, unless they were taken in an earlier one.
+    /// Gives `units` back to the window from which they were taken, as long as it is the last one
+    /// that was charged; to the current window if nobody knows. What is then unused of a window
+    /// that is over is carried over, so it makes no difference when they are given back.
     #[must_use]
     pub fn refund(
         &self,
@@ -193,7 +195,7 @@ impl CalendarWindow {
         taken_at: Option<Timestamp>,
         now: Timestamp,
     ) -> State {
-        let window = self.roll(state, now);
+        let window = if taken_at.is_some() { state } else { self.roll(state, now) };
         if window.debt == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }

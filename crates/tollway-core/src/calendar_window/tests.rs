@@ -111,6 +111,18 @@ fn units_of_an_earlier_window_are_not_given_back_to_this_one() {
 }
 
 #[test]
+fn it_makes_no_difference_to_what_is_carried_over_when_units_are_given_back() {
+    let plan = window("5/month carry 3");
+    let (_, state) = plan.decide(State::default(), cost(7), NOVEMBER);
+    let [before, after] = [DECEMBER.before(NANO), DECEMBER.after(HOUR)];
+    let given = [before, after].map(|now| plan.refund(state, 7, Some(NOVEMBER), now));
+    assert_eq!(given.map(|state| plan.peek(state, after).remaining()), [8, 8]);
+    // Once somebody was charged in the next window, the last one is settled.
+    let (_, state) = plan.decide(state, Cost::ONE, DECEMBER);
+    assert_eq!(plan.refund(state, 7, Some(NOVEMBER), after), state);
+}
+
+#[test]
 fn who_comes_late_is_decided_in_the_window_that_is_open() {
     let plan = window("5/month");
     let (_, state) = plan.decide(State::default(), cost(4), DECEMBER);

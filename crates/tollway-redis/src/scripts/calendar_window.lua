@@ -57,9 +57,9 @@ algorithms[6] = {
     return { window[1], window[2], math.min(wanted, UNITS_MAX) }
   end,
 
-  -- Units taken in an earlier window are gone with it.
+  -- To the window that they were taken from: what is unused of it then is carried over.
   refund = function(c, s, back, _, _, taken_us)
-    local window = entered(c, s)
+    local window = taken_us and s or entered(c, s)
     if taken_us and taken_us < window[1] then back = 0 end
     return { window[1], window[2], math.max(window[3] - back, 0) }
   end,

@@ -68,7 +68,10 @@ impl Model for Ledger {
     }
 
     fn give_back(&mut self, units: &BigInt, taken_at: Option<&BigInt>, at: &BigInt) {
-        let window = self.window(at);
+        let window = match (&self.latest, taken_at) {
+            (Some(latest), Some(_)) => latest.clone(),
+            _ => self.window(at),
+        };
         let is_earlier = taken_at.is_some_and(|taken_at| *taken_at < window.start);
         // What gives nothing back changes nothing: it opens no window for somebody who comes late.
         if window.debt > BigInt::ZERO && !is_earlier {
