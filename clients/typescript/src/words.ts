@@ -46,6 +46,8 @@ export interface ChargeVerdict {
   resetAfterMs: number;
   /** `null` if allowed, or if no wait helps. */
   retryAfterMs: number | null;
+  /** Units of the grace band of a soft limit that are used; `null` if the limit has none. */
+  graceUsed: number | null;
 }
 
 /** What became of a request: every charge was taken, or none. */

@@ -199,7 +199,9 @@ impl CalendarWindow {
         if window.debt == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }
-        State { debt: window.debt.saturating_sub(units), ..window }
+        let left = State { debt: window.debt.saturating_sub(units), ..window };
+        // Nothing owed is no state at all: whoever comes late to it is decided as of now.
+        if left.debt == 0 { self.roll(left, now) } else { left }
     }
 
     /// Forgets what was taken. The window is empty as of `now`, and not as of any time before.

@@ -226,3 +226,23 @@ fn a_civil_unit_is_told_from_a_period() {
         assert!(!CalendarWindow::is_meant_by(text), "{text}");
     }
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn what_reads_at_all_is_written_and_read_again(
+        start in "[0-9_]{1,4} ?/ ?(hour|day|week|month|quarter|year)?",
+        options in proptest::collection::vec(
+            "(tz|anchor|carry|grace|sun|UTC|[0-3]?[0-9]|[01][0-9]-[0-3][0-9]|[0-2][0-9]:[0-5][0-9]|é)",
+            0..7,
+        ),
+    ) {
+        let text = alloc::format!("{start} {}", options.join(" "));
+        if let Ok(read) = CalendarWindow::parse(&text, &no_zones) {
+            proptest::prop_assert_eq!(window(&read.to_string()), read);
+            let numbers = Apply::numbers(&read);
+            proptest::prop_assert_eq!(<CalendarWindow as Apply>::from_numbers(numbers), Some(read));
+        }
+    }
+}

@@ -76,7 +76,12 @@ impl Model for Ledger {
         // What gives nothing back changes nothing: it opens no window for somebody who comes late.
         if window.debt > BigInt::ZERO && !is_earlier {
             let debt = (&window.debt - units).max(BigInt::ZERO);
+            let is_empty = debt == BigInt::ZERO;
             self.latest = Some(Window { debt, ..window });
+            // Nothing owed is no state at all: whoever comes late to it is answered as of now.
+            if is_empty {
+                self.latest = Some(self.window(at));
+            }
         }
     }
 
