@@ -12,8 +12,8 @@
 //!
 //! **Debt.** What is stored is how much of the most that a window may hold is gone. A new window
 //! pays `units` of it back, and forgives what is then still above `carry`. So what was left unused
-//! is carried over, up to `carry`, and a key that is new, or has long been idle, has all of it, as a
-//! bucket begins full. Without `carry` every window begins empty.
+//! is carried over, up to `carry`, and a key that is new, or has long been idle, has all of it, as
+//! a bucket begins full. Without `carry` every window begins empty.
 //!
 //! **Grace.** A soft limit lets `grace` units pass beyond the others, and says how many of those
 //! were used; see [`CalendarWindow::grace_used`].

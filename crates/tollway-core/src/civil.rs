@@ -9,19 +9,19 @@
 //! ```
 //!
 //! Everything that needs no time zone is here, in integers: lengths of months, leap years, the
-//! first day of a week. What clocks show is asked of [`ZoneRules`], which `tollway-zones` implements
-//! for the zones of the IANA; UTC needs nobody.
+//! first day of a week. What clocks show is asked of [`ZoneRules`], which `tollway-zones`
+//! implements for the zones of the IANA; UTC needs nobody.
 //!
-//! **Rules.** A beginning that clocks never show (they go forward over it) is the first moment after
-//! the gap. One that they show twice (they go back over it) is the first of the two. A window whose
-//! beginning and end are the same moment (the 30th of December 2011 in Apia) does not exist. A day
+//! **Rules.** A beginning that clocks never show (they go forward over it) is the first moment
+//! after the gap. One that they show twice (they go back over it) is the first of the two. A window
+//! whose beginning and end are the same moment (2011-12-30 in Apia) does not exist. A day
 //! that a month lacks is the last that it has.
 //!
 //! **Invariants.** Windows follow each other: each ends when the next begins, so that every moment
 //! is in exactly one.
 //!
-//! Deliberately absent: the data of time zones, and leap seconds, which no civil clock of a computer
-//! shows.
+//! Deliberately absent: the data of time zones, and leap seconds, which no civil clock of a
+//! computer shows.
 
 mod text;
 
@@ -47,8 +47,8 @@ const SKIPPED_MAX: usize = 100;
 /// Both times are in seconds: `second` since the Unix epoch, and `shown` since a clock that was
 /// never changed would have shown the beginning of 1970.
 ///
-/// **Contract.** `moment_of` never decreases when `shown` increases, and `moment_of(shown_at(s))` is
-/// never later than `s`.
+/// **Contract.** `moment_of` never decreases when `shown` increases, and `moment_of(shown_at(s))`
+/// is never later than `s`.
 pub trait ZoneRules: fmt::Debug + Send + Sync {
     /// The name, as texts spell it.
     fn name(&self) -> &str;
@@ -213,8 +213,8 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Windows that begin with their unit: at full hours, at midnight, on Mondays, on the first of a
-    /// month.
+    /// Windows that begin with their unit: at full hours, at midnight, on Mondays, on the first of
+    /// a month.
     pub const fn new(unit: Unit, zone: Zone) -> Self {
         Self { unit, anchor: Anchor::FIRST, zone }
     }

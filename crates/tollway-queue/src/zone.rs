@@ -1,8 +1,8 @@
 //! A calendar in a time zone: which moment the next civil minute of several is.
 //!
-//! Of minutes that clocks show twice the first counts, and in place of those that they leave out the
-//! first moment after the gap; see [`tollway_core::civil`]. So whatever the clocks do, a calendar of
-//! one time a day comes once a day, but for days that a zone leaves out.
+//! Of minutes that clocks show twice the first counts, and in place of those that they leave out
+//! the first moment after the gap; see [`tollway_core::civil`]. So whatever the clocks do, a
+//! calendar of one time a day comes once a day, but for days that a zone leaves out.
 
 use tollway_core::Timestamp;
 use tollway_core::civil::Zone;

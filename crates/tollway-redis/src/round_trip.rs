@@ -29,9 +29,9 @@ struct Group {
     repeats: u8,
 }
 
-/// The most times that a server is asked once more: it did not know the script, then needs the whole
-/// one, or calendar windows at its own time. A store that says the same again would be asked for
-/// ever.
+/// The most times that a server is asked once more: it did not know the script, then needs the
+/// whole one, or calendar windows at its own time. A store that says the same again would be asked
+/// for ever.
 const REPEATS_MAX: u8 = 2;
 
 /// Sends the requests and answers everyone who waits for one of them.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! What names mean is read from the system, and where it has no zones, from a copy in this program.
-//! A zone is read once and kept until the process ends: there are a few hundred of them, and a limit
-//! whose windows moved while they are open would be no limit. New data needs a restart.
+//! A zone is read once and kept until the process ends: there are a few hundred of them, and a
+//! limit whose windows moved while they are open would be no limit. New data needs a restart.
 //!
 //! A crate of its own: `tollway-core` and `tollway-memory` stay without the data of all zones, and
 //! those who need it share one copy.

@@ -15,8 +15,8 @@ fn policy(text: &str, zone: Zone) -> Policy {
     Policy::new("plan", window).unwrap()
 }
 
-/// The caller sends the windows around the time that it takes for the server's. Wrong by decades, it
-/// is told the time and asks again; nothing is taken twice.
+/// The caller sends the windows around the time that it takes for the server's. Wrong by decades,
+/// it is told the time and asks again; nothing is taken twice.
 #[tokio::test]
 async fn a_caller_whose_clock_is_wrong_is_decided_at_the_servers_time() {
     for engine in Engine::available() {
