@@ -15,6 +15,7 @@ interface WireCharge {
   remaining: number;
   reset_after_ms: number;
   retry_after_ms?: number | null;
+  grace_used?: number;
 }
 
 interface WireVerdict {
@@ -130,6 +131,7 @@ function verdict({ body, headers }: Answer): Verdict {
     remaining: charge.remaining,
     resetAfterMs: charge.reset_after_ms,
     retryAfterMs: charge.retry_after_ms ?? null,
+    graceUsed: charge.grace_used ?? null,
   }));
   const denied = charges.filter((charge) => !charge.allowed);
   const isHopeless = denied.length === 0 || denied.some((charge) => charge.retryAfterMs === null);

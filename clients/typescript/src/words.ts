@@ -5,9 +5,19 @@
  * as `1s`.
  */
 export interface Limit {
-  /** `gcra` unless given. */
-  /** Text of any kind passes, so that an object may be written before the call: the service says what is wrong with it. */
-  algorithm?: "gcra" | "leaky-bucket" | "sliding-window" | "fixed-window" | "concurrency" | "legacy" | (string & {});
+  /**
+   * `gcra` unless given, or `calendar-window` if the quota has a civil unit. Text of any kind passes, so that an object
+   * may be written before the call: the service says what is wrong with it.
+   */
+  algorithm?:
+    | "gcra"
+    | "leaky-bucket"
+    | "sliding-window"
+    | "fixed-window"
+    | "concurrency"
+    | "calendar-window"
+    | "legacy"
+    | (string & {});
   /** In how many parts Redis and Valkey keep each key. */
   split?: number;
   quota?: string;
@@ -42,6 +52,8 @@ export interface ChargeVerdict {
   resetAfterMs: number;
   /** `null` if allowed, or if no wait helps. */
   retryAfterMs: number | null;
+  /** Units of the grace band of a soft limit that are used; `null` if the limit has none. */
+  graceUsed: number | null;
 }
 
 /** What became of a request: every charge was taken, or none. */

@@ -12,6 +12,8 @@
 mod programs {
     #[doc = include_str!("../../../docs/how-to/in-process.md")]
     struct InProcess;
+    #[doc = include_str!("../../../docs/how-to/calendar-windows.md")]
+    struct CalendarWindows;
     #[doc = include_str!("../../../docs/middleware.md")]
     struct Middleware;
     #[doc = include_str!("../../../docs/migrating.md")]

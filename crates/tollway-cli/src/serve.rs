@@ -1,6 +1,7 @@
 //! `tollway serve`: the service, from flags, environment and files.
 
 mod hints;
+mod zone_data;
 
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -258,6 +259,7 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
         let settings =
             tollway_redis::Settings { start_without, key_tags, policies, ..Default::default() };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
+        zone_data::watch(&store);
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
     Ok((Backing::Memory(Arc::new(memory(config, args)?)), "memory"))

@@ -1,7 +1,7 @@
 //! The algorithms behind one enum, and their states behind another.
 //!
 //! Whatever differs from algorithm to algorithm stands in the algorithm's own file, which
-//! implements [`Apply`]. A sixth one is such a file, a variant of each enum here, and an arm of
+//! implements [`Apply`]. Another one is such a file, a variant of each enum here, and an arm of
 //! `each!`; stores treat it as a state of variable size until they know better.
 
 use alloc::format;
@@ -13,8 +13,9 @@ use crate::charge::{Charge, Mode};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::requests::Held;
 use crate::{Cost, Factor, Quota, Timestamp};
-use crate::{concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
+use crate::{calendar_window, concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
+use calendar_window::CalendarWindow;
 use concurrency::Concurrency;
 use fixed_window::FixedWindow;
 use gcra::Gcra;
@@ -35,6 +36,8 @@ pub enum Algorithm {
     FixedWindow(FixedWindow),
     /// Units in flight.
     Concurrency(Concurrency),
+    /// One window of a civil calendar after another.
+    CalendarWindow(CalendarWindow),
 }
 
 /// What is stored for one key under one policy.
@@ -51,6 +54,8 @@ pub enum State {
     FixedWindow(fixed_window::State),
     /// See [`concurrency`].
     Concurrency(concurrency::State),
+    /// See [`calendar_window`].
+    CalendarWindow(calendar_window::State),
 }
 
 /// Evaluates one expression with whichever algorithm there is: alone, or with its state. A state of
@@ -63,6 +68,7 @@ macro_rules! each {
             Algorithm::SlidingWindow($own) => $run,
             Algorithm::FixedWindow($own) => $run,
             Algorithm::Concurrency($own) => $run,
+            Algorithm::CalendarWindow($own) => $run,
         }
     };
     ($algorithm:expr, $state:expr, ($own:ident, $its:ident) => $run:expr, else $other:expr) => {
@@ -72,6 +78,7 @@ macro_rules! each {
             (Algorithm::SlidingWindow($own), State::SlidingWindow($its)) => $run,
             (Algorithm::FixedWindow($own), State::FixedWindow($its)) => $run,
             (Algorithm::Concurrency($own), State::Concurrency($its)) => $run,
+            (Algorithm::CalendarWindow($own), State::CalendarWindow($its)) => $run,
             _ => $other,
         }
     };
@@ -201,6 +208,13 @@ pub trait Parameters {
     /// The parameter `quota`.
     fn quota(&self) -> Option<Quota>;
 
+    /// The parameter `quota`, of a calendar window.
+    fn calendar_window(&self) -> Option<CalendarWindow>;
+
+    /// Whether the parameter `quota` is meant for a calendar window:
+    /// [`CalendarWindow::is_meant_by`].
+    fn means_calendar_window(&self) -> bool;
+
     /// A whole number.
     fn number(&self, name: &'static str) -> Option<u64>;
 
@@ -222,8 +236,14 @@ pub trait Parameters {
 
 impl Algorithm {
     /// The names of all algorithms, as configurations spell them.
-    pub const NAMES: [&'static str; 5] =
-        [Gcra::NAME, LeakyBucket::NAME, SlidingWindow::NAME, FixedWindow::NAME, Concurrency::NAME];
+    pub const NAMES: [&'static str; 6] = [
+        Gcra::NAME,
+        LeakyBucket::NAME,
+        SlidingWindow::NAME,
+        FixedWindow::NAME,
+        Concurrency::NAME,
+        CalendarWindow::NAME,
+    ];
 
     /// The names of the parameters of all of them, and of a limit in the
     /// [legacy](crate::legacy) form.
@@ -242,6 +262,11 @@ impl Algorithm {
         "factor",
     ];
 
+    /// The algorithm of a limit that names none: what its quota needs.
+    pub fn default_name(given: &dyn Parameters) -> &'static str {
+        if given.means_calendar_window() { CalendarWindow::NAME } else { Gcra::NAME }
+    }
+
     /// The algorithm called `name`, if there is one, made of what is given for it, if that is
     /// right.
     pub fn from_parameters(name: &str, given: &dyn Parameters) -> Option<Option<Self>> {
@@ -251,6 +276,9 @@ impl Algorithm {
             SlidingWindow::NAME => SlidingWindow::from_parameters(given).map(Self::SlidingWindow),
             FixedWindow::NAME => FixedWindow::from_parameters(given).map(Self::FixedWindow),
             Concurrency::NAME => Concurrency::from_parameters(given).map(Self::Concurrency),
+            CalendarWindow::NAME => {
+                CalendarWindow::from_parameters(given).map(Self::CalendarWindow)
+            }
             _ => return None,
         })
     }
@@ -265,6 +293,15 @@ impl Algorithm {
         each!(self, own => Apply::limit(own))
     }
 
+    /// How many units of its grace band a key has used of which `snapshot` was reported; `None` if
+    /// the limit has no such band.
+    pub fn grace_used(&self, snapshot: Snapshot) -> Option<u64> {
+        match self {
+            Self::CalendarWindow(window) if window.grace() > 0 => Some(window.grace_used(snapshot)),
+            _ => None,
+        }
+    }
+
     /// Units and the time over which they come back, as header fields report it; `None` where time
     /// alone brings nothing back.
     pub fn window(&self) -> Option<(u64, Duration)> {
@@ -272,7 +309,8 @@ impl Algorithm {
     }
 
     /// Four numbers that make the algorithm again; see [`Self::from_numbers`]. They are stored in
-    /// records of reservations: the kinds never change their meaning.
+    /// records of reservations: the kinds never change their meaning. The zone of a
+    /// [`CalendarWindow`] is not among them: its name says which one it is.
     pub fn numbers(&self) -> [u64; 4] {
         let kind = match self {
             Self::Gcra(_) => 1,
@@ -280,12 +318,14 @@ impl Algorithm {
             Self::FixedWindow(_) => 3,
             Self::SlidingWindow(_) => 4,
             Self::Concurrency(_) => 5,
+            Self::CalendarWindow(_) => 6,
         };
         let [a, b, c] = each!(self, own => own.numbers());
         [kind, a, b, c]
     }
 
-    /// The algorithm that [`Self::numbers`] came from; `None` if they make none.
+    /// The algorithm that [`Self::numbers`] came from; `None` if they make none. A calendar comes
+    /// back in UTC.
     pub fn from_numbers([kind, a, b, c]: [u64; 4]) -> Option<Self> {
         let numbers = [a, b, c];
         Some(match kind {
@@ -294,6 +334,7 @@ impl Algorithm {
             3 => Self::FixedWindow(FixedWindow::from_numbers(numbers)?),
             4 => Self::SlidingWindow(SlidingWindow::from_numbers(numbers)?),
             5 => Self::Concurrency(Concurrency::from_numbers(numbers)?),
+            6 => Self::CalendarWindow(CalendarWindow::from_numbers(numbers)?),
             _ => return None,
         })
     }
@@ -359,7 +400,7 @@ macro_rules! algorithm_from {
     )*};
 }
 
-algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency);
+algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency, CalendarWindow);
 
 impl From<Quota> for Algorithm {
     fn from(quota: Quota) -> Self {
@@ -376,6 +417,7 @@ impl State {
             Algorithm::SlidingWindow(_) => Self::SlidingWindow(Default::default()),
             Algorithm::FixedWindow(_) => Self::FixedWindow(Default::default()),
             Algorithm::Concurrency(_) => Self::Concurrency(Default::default()),
+            Algorithm::CalendarWindow(_) => Self::CalendarWindow(Default::default()),
         }
     }
 
@@ -398,7 +440,10 @@ impl State {
         match self {
             Self::SlidingWindow(state) => state.shrink(),
             Self::Concurrency(state) => state.shrink(),
-            Self::Gcra(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => {}
+            Self::Gcra(_)
+            | Self::LeakyBucket(_)
+            | Self::FixedWindow(_)
+            | Self::CalendarWindow(_) => {}
         }
     }
 
@@ -407,7 +452,10 @@ impl State {
         match self {
             Self::SlidingWindow(state) => state.cells().len() * size_of::<sliding_window::Cell>(),
             Self::Concurrency(state) => size_of_val(state.holds()),
-            Self::Gcra(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => 0,
+            Self::Gcra(_)
+            | Self::LeakyBucket(_)
+            | Self::FixedWindow(_)
+            | Self::CalendarWindow(_) => 0,
         }
     }
 
@@ -472,7 +520,9 @@ impl State {
     pub(crate) fn taken_by(&self, charge: &Charge<'_>, earlier: u64, now: Timestamp) -> u64 {
         let (algorithm, cost) = (charge.policy.algorithm(), charge.cost.get());
         match algorithm {
-            Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => cost,
+            Algorithm::SlidingWindow(_)
+            | Algorithm::FixedWindow(_)
+            | Algorithm::CalendarWindow(_) => cost,
             _ if charge.mode == Mode::Enforce => cost,
             _ => cost.min(self.peek(algorithm, now).remaining().saturating_sub(earlier)),
         }
@@ -526,7 +576,12 @@ mod tests {
         text.parse::<Quota>().unwrap().into()
     }
 
-    fn all() -> [Algorithm; 6] {
+    fn calendar_window(text: &str) -> Algorithm {
+        let no_zones = |name: &str| Err(name.into());
+        CalendarWindow::parse(text, &no_zones).unwrap().into()
+    }
+
+    fn all() -> [Algorithm; 7] {
         let quota = "103/1s".parse::<Quota>().unwrap();
         let second = Duration::from_secs(1);
         [
@@ -536,6 +591,7 @@ mod tests {
             SlidingWindow::exact(quota).unwrap().into(),
             FixedWindow::new(quota, fixed_window::Anchor::FirstRequest).into(),
             Concurrency::new(103, second).unwrap().into(),
+            calendar_window("98/quarter anchor 02-31 06:30 carry 3 grace 2"),
         ]
     }
 
@@ -544,7 +600,7 @@ mod tests {
         for algorithm in all() {
             assert_eq!(Algorithm::from_numbers(algorithm.numbers()), Some(algorithm));
         }
-        assert_eq!(Algorithm::from_numbers([6, 1, 1, 1]), None);
+        assert_eq!(Algorithm::from_numbers([7, 1, 1, 1]), None);
         assert_eq!(Algorithm::from_numbers([1, 0, 0, 0]), None);
     }
 
@@ -571,7 +627,7 @@ mod tests {
     fn a_state_of_another_algorithm_counts_as_vacant() {
         let now = Timestamp::from_nanos(5_000_000_000);
         for (index, algorithm) in all().into_iter().enumerate() {
-            let mut other = State::vacant(&all()[(index + 4) % 6]);
+            let mut other = State::vacant(&all()[(index + 4) % 7]);
             assert_eq!(other.peek(&algorithm, now).remaining(), 103);
             other.forget_past(&algorithm, now);
             assert_eq!(other, State::vacant(&algorithm));

@@ -23,6 +23,7 @@
 //! | word | means |
 //! |---|---|
 //! | [`Quota`] | units, period, burst: numbers only |
+//! | [`Calendar`](civil::Calendar) | windows that begin with an hour, a day, a month of a time zone |
 //! | [`Policy`] | a named quota with its [`Algorithm`] and failure mode |
 //! | [`Key`] | opaque bounded bytes: who is limited |
 //! | [`Cost`] | units asked, never zero |
@@ -47,6 +48,8 @@
 
 extern crate alloc;
 
+pub mod calendar_window;
+pub mod civil;
 pub mod concurrency;
 pub mod dice;
 pub mod fields;

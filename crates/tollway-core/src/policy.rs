@@ -210,9 +210,15 @@ fn identity(policy: &Policy) -> u64 {
         (_, [3, units, period, is_first]) => [4 + is_first, units, period, 0],
         (_, [4, limit, period, buckets]) => [3, limit, period, buckets],
         (_, [5, limit, lease, _]) => [6, limit, lease, 0],
+        (_, [6, units, carry, grace]) => [8, units, carry, grace],
         (_, numbers) => numbers,
     };
-    fnv(policy.name.bytes().chain(numbers.into_iter().flat_map(u64::to_le_bytes)))
+    let zone = match &policy.algorithm {
+        Algorithm::CalendarWindow(window) => window.calendar().zone().name(),
+        _ => "",
+    };
+    let numbers = numbers.into_iter().flat_map(u64::to_le_bytes);
+    fnv(policy.name.bytes().chain(numbers).chain(zone.bytes()))
 }
 
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {

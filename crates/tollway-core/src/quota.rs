@@ -1,6 +1,6 @@
 //! A quota: how many units, per how long, and how many at once. Numbers only.
 
-mod text;
+pub(crate) mod text;
 
 use core::fmt;
 use core::time::Duration;

@@ -7,7 +7,8 @@
 //!
 //! Before them `TZ=Europe/Berlin` may stand: then the fields are local times of that zone, with the
 //! feature `zones`. A day on which clocks change has local times that exist twice, of which the
-//! first counts, or not at all, in place of which the first that follows counts; see `zone`.
+//! first counts, or not at all, in place of which the first that follows counts; see
+//! [`tollway_core::civil`].
 //!
 //! ```text
 //!   0 2 * * *     fields are matched by the minutes of a civil calendar that knows no zone;
@@ -25,7 +26,7 @@ use tollway_core::fields::calendar::{days_since_epoch, month_days};
 
 use crate::error::Error;
 #[cfg(feature = "zones")]
-use crate::zone::Zone;
+use crate::zone;
 
 /// A calendar of minutes, in UTC unless it names a time zone.
 ///
@@ -43,7 +44,7 @@ use crate::zone::Zone;
 pub struct Cron {
     fields: String,
     #[cfg(feature = "zones")]
-    zone: Option<Zone>,
+    zone: Option<tollway_core::civil::Zone>,
     minutes: u64,
     hours: u64,
     days: u64,
@@ -92,7 +93,7 @@ impl Cron {
     /// The IANA name of the time zone; `None` for UTC.
     pub fn zone(&self) -> Option<&str> {
         #[cfg(feature = "zones")]
-        return self.zone.as_ref().map(Zone::name);
+        return self.zone.map(tollway_core::civil::Zone::name);
         #[cfg(not(feature = "zones"))]
         None
     }
@@ -101,8 +102,8 @@ impl Cron {
     /// (the thirtieth of February).
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         #[cfg(feature = "zones")]
-        if let Some(zone) = &self.zone {
-            return zone.next_after(moment, |civil| self.next_minute(civil));
+        if let Some(zone) = self.zone {
+            return zone::next_after(zone, moment, |civil| self.next_minute(civil));
         }
         let minute = self.next_minute(moment.as_nanos() / MINUTE_NS)?;
         Some(Timestamp::from_nanos(minute.checked_mul(MINUTE_NS)?))
@@ -170,7 +171,7 @@ impl FromStr for Cron {
 impl Cron {
     #[cfg(feature = "zones")]
     fn with_zone(self, name: &str) -> Result<Self, Error> {
-        Ok(Self { zone: Some(Zone::named(name)?), ..self })
+        Ok(Self { zone: Some(zone::named(name)?), ..self })
     }
 
     #[cfg(not(feature = "zones"))]

@@ -81,14 +81,18 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// If it is a concurrency limit above [`Self::UNITS_MAX`].
+    /// If it is a concurrency limit above [`Self::UNITS_MAX`], or a calendar window: no text of a
+    /// limit says which.
     pub fn policy(algorithm: Algorithm) -> Result<Self, Error> {
         match algorithm {
             Algorithm::Concurrency(limit) => {
                 let units = u32::try_from(limit.limit()).unwrap_or(u32::MAX);
                 Self::slots(units, Duration::ZERO)
             }
-            algorithm => Ok(Self::Policy(algorithm)),
+            algorithm => {
+                let limit = Self::Policy(algorithm);
+                limit.check().map(|()| limit)
+            }
         }
     }
 
@@ -115,6 +119,10 @@ impl Limit {
             }
             Self::Answered(Algorithm::FixedWindow(_) | Algorithm::Concurrency(_)) => {
                 return Err(Error::outside("answered limit", "this policy", "'window' or 'slots'"));
+            }
+            Self::Policy(Algorithm::CalendarWindow(_))
+            | Self::Answered(Algorithm::CalendarWindow(_)) => {
+                return Err(Error::outside("limit", "a calendar window", "another algorithm"));
             }
             Self::Policy(_) | Self::Answered(_) => return Ok(()),
         };
@@ -248,6 +256,8 @@ impl fmt::Display for Per {
 
 #[cfg(test)]
 mod tests {
+    use tollway_core::calendar_window::CalendarWindow;
+
     use super::*;
 
     #[test]
@@ -270,6 +280,15 @@ mod tests {
             let limit: Limit = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit, "{text}");
         }
+    }
+
+    #[test]
+    fn a_calendar_window_is_refused() {
+        let no_zones = |name: &str| Err(name.to_owned());
+        let month = CalendarWindow::parse("5/month", &no_zones).expect("a calendar window");
+        assert!(Limit::policy(month.into()).is_err());
+        assert!(Limit::answered(month.into()).is_err());
+        assert!(Limit::Policy(month.into()).check().is_err());
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub(crate) struct Manner {
     pub(crate) at: Option<Timestamp>,
     /// How long the store remembers the answer, for a caller who may have to ask again.
     pub(crate) remember_ms: Option<u64>,
+    /// The time that the caller takes to be the server's: scripts are told the windows of calendars
+    /// around it.
+    pub(crate) about: Timestamp,
 }
 
 /// One run of a script.
@@ -94,6 +97,12 @@ impl Batch {
         self.script.command(with_source, &self.keys, &self.arguments)
     }
 
+    /// Sends the windows of calendars around the server's time, which those sent were not.
+    pub(crate) fn ask_about(&mut self, server_us: u64, requests: &[&Request]) {
+        self.manner.about = moment(server_us, 0);
+        self.take_whole_script(requests);
+    }
+
     /// Takes the whole script in place of a shorter one, which answers nil if it cannot decide.
     pub(crate) fn take_whole_script(&mut self, requests: &[&Request]) {
         self.script = script(self.states.kinds);
@@ -106,7 +115,7 @@ impl Batch {
             request.encode(&mut encoded, &mut number, request.has_record().then_some(record));
         }
         let remember_ms = self.manner.remember_ms.map(|ms| ms.to_string().into_bytes());
-        let states = self.states.encode(requests);
+        let states = self.states.encode(requests, self.manner.about);
         self.arguments =
             vec![time(self.manner.at), states, encoded, remember_ms.unwrap_or_default()];
     }
@@ -232,14 +241,14 @@ impl DistinctStates {
     }
 
     /// The states as the second argument of a script.
-    fn encode(&self, requests: &[&Request]) -> Vec<u8> {
+    fn encode(&self, requests: &[&Request], about: Timestamp) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.locations.len() * 51);
         for StateLocation { owner, key, id } in &self.locations {
             let encoded = &requests[owner.0].parts[owner.1].encoded;
             put_number(&mut out, u64::from(encoded.kind), 1);
             put_number(&mut out, *key as u64 + 1, 2);
             out.extend_from_slice(id);
-            out.extend_from_slice(&encoded.constants);
+            out.extend_from_slice(&encoded.constants_at(about));
         }
         out
     }

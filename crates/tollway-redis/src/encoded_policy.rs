@@ -1,8 +1,12 @@
 //! A policy as scripts take it: its kind, its constants, and what its values mean.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tollway_core::calendar_window;
+use tollway_core::civil::Window;
 use tollway_core::concurrency::{self, Hold};
 use tollway_core::fixed_window::{self, Anchor};
 use tollway_core::gcra::{self, Gcra};
@@ -19,8 +23,10 @@ pub(crate) struct EncodedPolicy {
     pub(crate) policy: Policy,
     /// The number of the algorithm, as the scripts count them.
     pub(crate) kind: u8,
-    /// The constants, as the second argument of a script has them.
+    /// The constants that are the same at any time; see [`Self::constants_at`].
     pub(crate) constants: Vec<u8>,
+    /// How often a window was found that was opened by other rules of its time zone.
+    by_other_rules: AtomicU64,
 }
 
 /// The encoded forms of policies seen before.
@@ -51,6 +57,12 @@ impl EncodedPolicies {
         }
         encoded
     }
+
+    /// How often a window was found that was opened by other rules of its time zone.
+    pub(crate) fn windows_by_other_rules(&self) -> u64 {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().map(|encoded| encoded.by_other_rules.load(Ordering::Relaxed)).sum()
+    }
 }
 
 /// Units of an open reservation that come back if nobody settles it in time.
@@ -67,11 +79,36 @@ impl EncodedPolicy {
         let (kind, numbers) = constants(policy.algorithm());
         let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
         numbers.iter().for_each(|number| put_double(&mut constants, *number));
-        Self { policy: policy.clone(), kind, constants }
+        Self { policy: policy.clone(), kind, constants, by_other_rules: AtomicU64::new(0) }
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {
         self.policy.algorithm()
+    }
+
+    /// The constants, as the second argument of a script has them. Those of a calendar window are
+    /// for `moment` and the windows around it.
+    pub(crate) fn constants_at(&self, moment: Timestamp) -> Cow<'_, [u8]> {
+        let Algorithm::CalendarWindow(window) = self.algorithm() else {
+            return Cow::Borrowed(&self.constants);
+        };
+        let mut constants = self.constants.clone();
+        for edge in window.calendar().edges_around(moment) {
+            put_double(&mut constants, pair(edge.as_nanos())[0]);
+        }
+        Cow::Owned(constants)
+    }
+
+    /// Notes a window that was opened by a process with other rules for the zone of its calendar:
+    /// by those here it ends at another moment.
+    fn note_other_rules(&self, state: &State) {
+        if let (Algorithm::CalendarWindow(own), State::CalendarWindow(state)) =
+            (self.algorithm(), state)
+            && let Some(Window { start, end }) = state.window()
+            && own.calendar().window_at(start).end != end
+        {
+            self.by_other_rules.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// `units` as a script adds them.
@@ -94,6 +131,7 @@ impl EncodedPolicy {
             return None;
         }
         let state = parse_state(self.algorithm(), &mut reader)?;
+        self.note_other_rules(&state);
         let mut returns = Vec::new();
         while !reader.is_empty() {
             returns.push(self.parse_return(&mut reader)?);
@@ -139,6 +177,9 @@ fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
             let [us, ns] = pair(nanos(limit.lease()));
             (5, vec![limit.limit(), us, ns])
         }
+        Algorithm::CalendarWindow(window) => {
+            (6, vec![window.units(), window.carry(), window.grace()])
+        }
         _ => unreachable_kind(),
     }
 }
@@ -148,7 +189,7 @@ pub(crate) const fn believed_us(gcra: &Gcra) -> u64 {
     if gcra.is_per_call() { UNITS_MAX } else { SKEW.as_micros() as u64 }
 }
 
-/// The core has five algorithms; a sixth comes with its script.
+/// The core has six algorithms; another one comes with its script.
 fn unreachable_kind() -> ! {
     unreachable!("every algorithm of the core has a script")
 }
@@ -166,6 +207,11 @@ fn parse_state(algorithm: &Algorithm, reader: &mut Reader<'_>) -> Option<State> 
         }
         Algorithm::SlidingWindow(window) => State::SlidingWindow(parse_cells(window, reader)?),
         Algorithm::Concurrency(_) => State::Concurrency(parse_holds(reader)?),
+        Algorithm::CalendarWindow(_) => {
+            let [start, end] = [moment(reader.number(7)?, 0), moment(reader.number(7)?, 0)];
+            let words = [start.as_nanos(), end.as_nanos(), reader.number(7)?];
+            State::CalendarWindow(calendar_window::State::from_words(words))
+        }
         _ => unreachable_kind(),
     })
 }

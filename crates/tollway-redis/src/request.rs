@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollway_core::civil::Zone;
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
 use crate::encoded_policy::{EncodedPolicy, parse_moment};
@@ -188,8 +189,13 @@ impl Request {
             out.extend_from_slice(&part.key);
             put_number(&mut out, part.units, 8);
             put_number(&mut out, u64::from(part.returns), 1);
-            let numbers = part.encoded.algorithm().numbers();
-            numbers.iter().for_each(|number| put_number(&mut out, *number, 8));
+            let algorithm = part.encoded.algorithm();
+            algorithm.numbers().iter().for_each(|number| put_number(&mut out, *number, 8));
+            if let Algorithm::CalendarWindow(window) = algorithm {
+                let zone = window.calendar().zone().name();
+                put_number(&mut out, zone.len() as u64, 2);
+                out.extend_from_slice(zone.as_bytes());
+            }
             put_number(&mut out, u64::from(part.place), 2);
         }
         put_number(&mut out, slots.len() as u64, 2);
@@ -235,8 +241,13 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> 
         for number in &mut numbers {
             *number = reader.number(8)?;
         }
-        let policy =
-            tollway_core::Policy::new("reserved", Algorithm::from_numbers(numbers)?).ok()?;
+        let mut algorithm = Algorithm::from_numbers(numbers)?;
+        if let Algorithm::CalendarWindow(window) = algorithm {
+            let len = usize::try_from(reader.number(2)?).ok()?;
+            let zone = std::str::from_utf8(reader.take(len)?).ok()?;
+            algorithm = window.in_zone(zone_named(zone)?).into();
+        }
+        let policy = tollway_core::Policy::new("reserved", algorithm).ok()?;
         let encoded = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
@@ -246,6 +257,16 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> 
     let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());
     let slots = slots.collect::<Option<_>>()?;
     Some((parts, slots))
+}
+
+#[cfg(feature = "zones")]
+fn zone_named(name: &str) -> Option<Zone> {
+    tollway_zones::named(name).ok()
+}
+
+#[cfg(not(feature = "zones"))]
+fn zone_named(name: &str) -> Option<Zone> {
+    (name == Zone::UTC.name()).then_some(Zone::UTC)
 }
 
 /// The slot that a reservation's name carries in its upper bits.

@@ -29,8 +29,9 @@ struct Group {
     repeats: u8,
 }
 
-/// The most times that a server is asked once more: it did not know the script, and then needs the
-/// whole one. A store that says the same again would be asked for ever.
+/// The most times that a server is asked once more: it did not know the script, then needs the
+/// whole one, or calendar windows at its own time. A store that says the same again would be asked
+/// for ever.
 const REPEATS_MAX: u8 = 2;
 
 /// Sends the requests and answers everyone who waits for one of them.
@@ -112,8 +113,8 @@ fn note_traffic(node: &Node, groups: &[Group], pipeline: &Pipeline, is_repeated:
     node.client.traffic().sent(if is_repeated { 0 } else { requests }, pipeline.len());
 }
 
-/// Hands out the answers; what is left are the groups whose script the server did not know, or
-/// which need the whole script.
+/// Hands out the answers; what is left are the groups whose script the server did not know, which
+/// need the whole script, or which were asked for another time than the server's.
 fn hand_out(node: &Node, number: u64, groups: Vec<Group>, answers: Vec<Value>) -> Vec<Group> {
     let mut answers = answers.into_iter();
     let mut left = Vec::new();
@@ -124,13 +125,16 @@ fn hand_out(node: &Node, number: u64, groups: Vec<Group>, answers: Vec<Value>) -
         let may_repeat = group.repeats < REPEATS_MAX;
         match answers.next() {
             Some(Value::ServerError(error)) => left.extend(reject(node, number, group, error)),
-            Some(Value::Nil) if may_repeat => {
+            Some(answer @ (Value::Nil | Value::Int(_))) if may_repeat => {
                 let mut group = Group { repeats: group.repeats + 1, ..group };
                 let asked: Vec<&Request> = requests(&group.calls).collect();
-                group.batch.take_whole_script(&asked);
+                match answer {
+                    Value::Int(us) => group.batch.ask_about(us.unsigned_abs(), &asked),
+                    _ => group.batch.take_whole_script(&asked),
+                }
                 left.push(group);
             }
-            Some(Value::Nil) => {
+            Some(Value::Nil | Value::Int(_)) => {
                 let refused = || StoreError::new(ErrorKind::Refused, "the store does not decide");
                 group.calls.into_iter().for_each(|call| fail(node, call, refused()));
             }

@@ -1,7 +1,7 @@
 //! The scripts: put together from the parts that a batch needs.
 //!
 //! A script creates its functions anew on every run, so one that holds only the algorithms of its
-//! batch is faster than one that holds all. There are 31 of them, made when first needed; most
+//! batch is faster than one that holds all. There are 63 of them, made when first needed; most
 //! deployments use one or two. Checks on GCRA alone take shorter ways, each with the whole script
 //! to fall back on: `scripts/gcra_check.lua` for a batch of them, without functions, and
 //! `scripts/gcra_one_request.lua` for a single request, written out for its number of charges and
@@ -18,18 +18,19 @@ const DIVISION: &str = include_str!("scripts/division.lua");
 const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
 const GCRA_ONE_REQUEST: &str = include_str!("scripts/gcra_one_request.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
-const ALGORITHMS: [&str; 5] = [
+const ALGORITHMS: [&str; 6] = [
     include_str!("scripts/gcra.lua"),
     include_str!("scripts/leaky_bucket.lua"),
     include_str!("scripts/fixed_window.lua"),
     include_str!("scripts/sliding_window.lua"),
     include_str!("scripts/concurrency.lua"),
+    include_str!("scripts/calendar_window.lua"),
 ];
 
-/// The script for the algorithms whose kinds (1 to 5) are set in `kinds`, bit by bit.
+/// The script for the algorithms whose kinds (1 to 6) are set in `kinds`, bit by bit.
 pub(crate) fn script(kinds: u8) -> &'static Script {
-    static SCRIPTS: [OnceLock<Script>; 32] = [const { OnceLock::new() }; 32];
-    let set = usize::from(kinds >> 1 & 31);
+    static SCRIPTS: [OnceLock<Script>; 64] = [const { OnceLock::new() }; 64];
+    let set = usize::from(kinds >> 1 & 63);
     SCRIPTS[set].get_or_init(|| Script::new(source(set)))
 }
 
@@ -140,7 +141,7 @@ mod tests {
 
     /// Every script that a store may run.
     fn all() -> Vec<(String, &'static Script)> {
-        let sets = (1..32u8).map(|set| (format!("decide {set:05b}"), script(set << 1)));
+        let sets = (1..64u8).map(|set| (format!("decide {set:06b}"), script(set << 1)));
         let written_out = (1..=WRITTEN_OUT_MAX).flat_map(|charges| {
             [1, charges].map(|keys| {
                 let name = format!("{charges} charges on {keys} keys");

@@ -23,6 +23,9 @@ pub struct Status {
     pub round_trips: u64,
     /// Requests that failed and were answered by their policies.
     pub failures: u64,
+    /// How often a calendar window was found that a process with other rules for its time zone has
+    /// opened: by the rules here it ends at another moment. It counts until the end that it has.
+    pub windows_by_other_rules: u64,
 }
 
 impl Status {
@@ -42,6 +45,7 @@ impl Status {
             commands: self.commands + traffic.commands.load(Ordering::Relaxed),
             round_trips: self.round_trips + traffic.round_trips.load(Ordering::Relaxed),
             failures: self.failures + client.failures().load(Ordering::Relaxed),
+            ..self
         }
     }
 }

@@ -89,7 +89,8 @@ impl RedisStore {
 
     /// How the store is.
     pub fn status(&self) -> Status {
-        Status::of(&self.inner.router)
+        let windows_by_other_rules = self.inner.encoded_policies.windows_by_other_rules();
+        Status { windows_by_other_rules, ..Status::of(&self.inner.router) }
     }
 
     async fn start(url: &str, settings: Settings, obeys_caller: bool) -> Result<Self, StoreError> {

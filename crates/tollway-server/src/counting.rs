@@ -18,6 +18,7 @@ struct Sums {
     allowed: u64,
     denied: u64,
     near_limit: u64,
+    in_grace: u64,
     degraded: [u64; Fallback::ALL.len()],
 }
 
@@ -96,6 +97,8 @@ impl Sums {
         self.allowed += u64::from(is_allowed);
         self.denied += u64::from(!is_allowed);
         self.near_limit += u64::from(is_allowed && snapshot.remaining() < snapshot.limit() / 5);
+        let grace_used = ask.charge.policy.algorithm().grace_used(snapshot);
+        self.in_grace += u64::from(is_allowed && grace_used > Some(0));
         if degraded && ask.is_asked() {
             self.degraded[Fallback::of(ask, decision) as usize] += 1;
         }
@@ -106,6 +109,7 @@ impl Sums {
             tally.allowed.add(self.allowed);
             tally.denied.add(self.denied);
             tally.near_limit.add(self.near_limit);
+            tally.in_grace.add(self.in_grace);
             for (fallback, count) in Fallback::ALL.into_iter().zip(self.degraded) {
                 tally.degraded.add(fallback, count);
             }

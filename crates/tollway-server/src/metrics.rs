@@ -49,6 +49,8 @@ pub struct Tally {
     pub(crate) shadow_denied: Counter,
     /// Requests allowed with less than a fifth of the limit left.
     pub(crate) near_limit: Counter,
+    /// Requests allowed in the grace band of a soft limit.
+    pub(crate) in_grace: Counter,
     /// Decisions made without the store.
     pub(crate) degraded: Degraded,
 }
@@ -222,6 +224,12 @@ impl Metrics {
         for ((domain, policy), tally) in &*tallies {
             let labels = [("domain", &**domain), ("policy", policy)];
             text.sample(&labels, tally.near_limit.get() as f64);
+        }
+        let help = "Allowed in the grace band of a soft limit.";
+        text.family("tollway_in_grace_total", "counter", help);
+        for ((domain, policy), tally) in &*tallies {
+            let labels = [("domain", &**domain), ("policy", policy)];
+            text.sample(&labels, tally.in_grace.get() as f64);
         }
         let help = "Decisions made without the store, by answer.";
         text.family("tollway_degraded_decisions_total", "counter", help);

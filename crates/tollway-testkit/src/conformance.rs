@@ -30,7 +30,7 @@
 //! | `tags` | words by which a subject may decline the scenario |
 //! | `align` | the start of the run is a multiple of this duration (default `1s`), for algorithms tied to the epoch |
 //! | `absolute` | times count from the Unix epoch, not from the start of the run |
-//! | `policies` | by name: `gcra`, `leaky_bucket`, `legacy`, `sliding_window`, `fixed_window` or `concurrency`, and `reservations` |
+//! | `policies` | by name: `gcra`, `leaky_bucket`, `legacy`, `sliding_window`, `fixed_window`, `concurrency` or `calendar_window`, and `reservations` |
 //! | `at_ms`, `at_ns` | when, after the start of the run: the sum of both; `at_ns` may be negative |
 //! | `check`, `peek`, `take`, `refund`, `reset`, `reserve` | a charge or a list of them: `policy` (may be left out if there is one), `key` (default `k`), `cost` (default 1), `counted` |
 //! | `commit`, `cancel` | the name that the reservation was given with `as`; `costs` are the real ones |

@@ -21,6 +21,7 @@
 //! Deliberately absent: speed, and a clock that is set back.
 
 mod bound;
+mod calendar_window;
 mod concurrency;
 mod fixed_window;
 mod gcra;
@@ -303,6 +304,7 @@ fn model(algorithm: &Algorithm) -> Box<dyn Model> {
         Algorithm::SlidingWindow(window) => Box::new(sliding_window::Log::new(window)),
         Algorithm::FixedWindow(window) => Box::new(fixed_window::Log::new(window)),
         Algorithm::Concurrency(limit) => Box::new(concurrency::Holds::new(limit)),
+        Algorithm::CalendarWindow(window) => Box::new(calendar_window::Ledger::new(window)),
         other => unreachable!("the oracle has no model of {other:?}"),
     }
 }

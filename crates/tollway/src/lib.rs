@@ -21,6 +21,7 @@
 //! | `upstream` | `tollway::upstream`: profiles, budgets and pacing for limits of others |
 //! | `reqwest` | the same for reqwest |
 //! | `queue` | `tollway::queue`: jobs that wait for limits |
+//! | `zones` | `tollway::zones`: calendar windows and recurring jobs in the time zones of the IANA |
 //! | `server` | `tollway::server`: the service inside a program |
 //!
 //! A feature adds names and changes none: `Limiter` is the in-process limiter under every set of
@@ -37,7 +38,8 @@ pub use tollway_core::{
     parse_duration, parse_size,
 };
 pub use tollway_core::{
-    concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, sliding_window, spelling,
+    calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy,
+    sliding_window, spelling,
 };
 
 #[cfg(feature = "memory")]
@@ -55,6 +57,8 @@ pub use tollway_server as server;
 pub use tollway_tower as tower;
 #[cfg(feature = "upstream")]
 pub use tollway_upstream as upstream;
+#[cfg(feature = "zones")]
+pub use tollway_zones as zones;
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(all(doctest, feature = "memory"))]

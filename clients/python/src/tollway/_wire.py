@@ -208,6 +208,7 @@ def _charge(charge: Mapping[str, Any]) -> ChargeVerdict:
         remaining=charge["remaining"],
         reset_after=charge["reset_after_ms"] / 1000,
         retry_after=None if wait is None else wait / 1000,
+        grace_used=charge.get("grace_used"),
     )
 
 

@@ -64,6 +64,8 @@ class ChargeVerdict:
     reset_after: float
     retry_after: Optional[float]
     """``None`` if allowed, or if no wait helps."""
+    grace_used: Optional[int] = None
+    """Units of the grace band of a soft limit that are used; ``None`` if the limit has none."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::spelling::unknown;
 use tollway_core::{Algorithm, Factor, GivenLimit, Parameters, ParseQuotaError, Quota};
 
@@ -14,11 +15,13 @@ const EXAMPLE: &str = "100/1m burst 20";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct LimitFlags {
-    /// gcra, leaky-bucket, sliding-window, fixed-window, concurrency, or legacy.
-    #[arg(long, default_value = "gcra")]
-    algorithm: String,
-    /// The quota: units per period, such as 100/1m or "10/s burst 50" [default for gcra: 100/1m
-    /// burst 20].
+    /// gcra, leaky-bucket, sliding-window, fixed-window, concurrency, calendar-window, or legacy
+    /// [default: calendar-window for a quota per hour, day, week, month, quarter or year, or else
+    /// gcra].
+    #[arg(long)]
+    algorithm: Option<String>,
+    /// The quota: units per period, such as 100/1m or "10/s burst 50", or units per civil unit, such
+    /// as "10000/month tz Europe/Berlin anchor 15" [default for gcra: 100/1m burst 20].
     #[arg(long)]
     quota: Option<String>,
     /// Units that an idle key may take at once; overrides the burst of --quota.
@@ -62,23 +65,30 @@ pub(super) struct LimitFlags {
 impl LimitFlags {
     /// The limit that the flags describe.
     pub(super) fn read(&self) -> Result<GivenLimit> {
+        let algorithm = self.algorithm();
         let reading = Reading { flags: self, asked: RefCell::default(), wrong: RefCell::default() };
-        let Some(limit) = GivenLimit::from_parameters(&self.algorithm, &reading) else {
-            bail!("--algorithm: {}", unknown("algorithm", &self.algorithm, GivenLimit::NAMES));
+        let Some(limit) = GivenLimit::from_parameters(algorithm, &reading) else {
+            bail!("--algorithm: {}", unknown("algorithm", algorithm, GivenLimit::NAMES));
         };
         let (asked, mut wrong) = (reading.asked.into_inner(), reading.wrong.into_inner());
         for name in Algorithm::PARAMETERS {
             if !asked.contains(&name) && self.is_given(name) {
-                wrong.push(format!("{}: {} takes none", flag(name), self.algorithm));
+                wrong.push(format!("{}: {algorithm} takes none", flag(name)));
             }
         }
         if self.burst.is_some() && !asked.contains(&"quota") {
-            wrong.push(format!("--burst: {} takes none", self.algorithm));
+            wrong.push(format!("--burst: {algorithm} takes none"));
         }
         match limit {
             Some(limit) if wrong.is_empty() => Ok(limit),
             _ => bail!("invalid {}", wrong.join("\nalso invalid: ")),
         }
+    }
+
+    fn algorithm(&self) -> &str {
+        let is_civil = self.quota.as_deref().is_some_and(CalendarWindow::is_meant_by);
+        let default = if is_civil { "calendar-window" } else { "gcra" };
+        self.algorithm.as_deref().unwrap_or(default)
     }
 
     fn number(&self, name: &str) -> Option<u64> {
@@ -133,7 +143,7 @@ impl Reading<'_> {
 
     fn needed(&self, name: &'static str) -> Option<&str> {
         self.ask(name);
-        let missing = || format!("missing; {} needs it", self.flags.algorithm);
+        let missing = || format!("missing; {} needs it", self.flags.algorithm());
         self.tell(name, self.flags.text(name).ok_or_else(missing))
     }
 }
@@ -141,7 +151,7 @@ impl Reading<'_> {
 impl Parameters for Reading<'_> {
     fn quota(&self) -> Option<Quota> {
         self.ask("quota");
-        let is_example = self.flags.quota.is_none() && self.flags.algorithm == "gcra";
+        let is_example = self.flags.quota.is_none() && self.flags.algorithm() == "gcra";
         let text = if is_example { EXAMPLE } else { self.needed("quota")? };
         let quota = text.parse().map_err(|error: ParseQuotaError| {
             let right = "expected UNITS/PERIOD, for example 100/1m";
@@ -153,9 +163,27 @@ impl Parameters for Reading<'_> {
         self.tell("burst", with_burst.map_err(|error| error.to_string()))
     }
 
+    fn calendar_window(&self) -> Option<CalendarWindow> {
+        let text = self.needed("quota")?;
+        let window = tollway_zones::calendar_window(text).map_err(|error| {
+            let right = "expected UNITS/UNIT, for example 10000/month tz Europe/Berlin anchor 15";
+            format!("{right}\n{}", error.pointing_into(text))
+        });
+        let window = self.tell("quota", window);
+        if self.flags.burst.is_some() {
+            let why = "a calendar window has none; carry and grace are part of --quota";
+            self.wrong.borrow_mut().push(format!("--burst: {why}"));
+        }
+        window
+    }
+
+    fn means_calendar_window(&self) -> bool {
+        self.flags.quota.as_deref().is_some_and(CalendarWindow::is_meant_by)
+    }
+
     fn number(&self, name: &'static str) -> Option<u64> {
         self.ask(name);
-        let missing = || format!("missing; {} needs it", self.flags.algorithm);
+        let missing = || format!("missing; {} needs it", self.flags.algorithm());
         self.tell(name, self.flags.number(name).ok_or_else(missing))
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 26] = [
+const BOOK: [&str; 27] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -17,6 +17,7 @@ const BOOK: [&str; 26] = [
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",
     "docs/how-to/guild-roles.md",
+    "docs/how-to/calendar-windows.md",
     "docs/how-to/gateways.md",
     "docs/how-to/plans.md",
     "docs/how-to/testing.md",

@@ -75,6 +75,7 @@ fn every_algorithm_can_be_tried() {
             "TTTTT",
         ),
         (&["--algorithm", "fixed-window", "--quota", "1/2s", "--anchor", "first-request"], "TFFTT"),
+        (&["--quota", "1/day"], "TFFFF"),
         (&["--algorithm", "concurrency", "--limit", "1", "--lease", "2s"], "TFFTT"),
         (&["--algorithm", "legacy", "--max", "2", "--duration", "4s"], "TTFTT"),
         (
@@ -95,6 +96,13 @@ fn mistakes_are_told_by_flag_and_by_line() {
     let told = check(&["--size", "3", "--factor", "2"]);
     assert!(told.contains("--size: gcra takes none") && told.contains("--factor: gcra"), "{told}");
     assert!(check(&["--quota", "1/x"]).contains("--quota: expected UNITS/PERIOD"));
+    let told = check(&["--quota", "1/month tz Europe/Berln"]);
+    assert!(
+        told.contains("           ^ unknown time zone") && told.contains("Europe/Berlin"),
+        "{told}"
+    );
+    let told = check(&["--quota", "1/month", "--burst", "3"]);
+    assert!(told.contains("--burst: a calendar window has none"), "{told}");
     for (lines, expected) in [
         (&["5", "x"][..], "line 2: expected milliseconds"),
         (&["5", "4"], "line 2: 4 is before the time of the request above"),

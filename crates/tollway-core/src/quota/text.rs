@@ -30,7 +30,7 @@ impl FromStr for Quota {
     type Err = ParseQuotaError;
 
     fn from_str(text: &str) -> Result<Self, ParseQuotaError> {
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader::new(text);
         reader.skip_spaces();
         let units_at = reader.at;
         let units = reader.units()?;
@@ -60,7 +60,7 @@ impl FromStr for Quota {
 ///
 /// If the text is not a duration, or does not fit into 584 years.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = Reader::new(text);
     reader.skip_spaces();
     let nanos = reader.duration_ns()?;
     reader.skip_spaces();
@@ -85,15 +85,16 @@ impl fmt::Display for Quota {
 /// Why a text is not a quota, and at which byte of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseQuotaError {
-    at: usize,
-    kind: Kind,
+    pub(crate) at: usize,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Expected(&'static str),
     TooLarge,
     Quota(QuotaError),
+    Told(String),
 }
 
 impl ParseQuotaError {
@@ -129,6 +130,7 @@ impl fmt::Display for Kind {
             Self::Expected(what) => write!(f, "expected {what}"),
             Self::TooLarge => f.write_str("the number is too large"),
             Self::Quota(error) => error.fmt(f),
+            Self::Told(why) => f.write_str(why),
         }
     }
 }
@@ -136,25 +138,48 @@ impl fmt::Display for Kind {
 impl core::error::Error for ParseQuotaError {}
 
 /// What is left of a text, and where in it we are.
-struct Reader<'a> {
-    text: &'a str,
-    at: usize,
+pub(crate) struct Reader<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) at: usize,
 }
 
-impl Reader<'_> {
-    fn rest(&self) -> &str {
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    fn rest(&self) -> &'a str {
         &self.text[self.at..]
+    }
+
+    /// What comes before the next space, if anything does.
+    pub(crate) fn word(&mut self) -> Option<&'a str> {
+        let word = self.rest().split([' ', '\t']).next().filter(|word| !word.is_empty())?;
+        self.at += word.len();
+        Some(word)
+    }
+
+    /// The ASCII letters that come next.
+    pub(crate) fn letters(&mut self) -> &'a str {
+        let len = self.rest().bytes().take_while(u8::is_ascii_alphabetic).count();
+        let letters = &self.rest()[..len];
+        self.at += len;
+        letters
     }
 
     fn fail<T>(&self, kind: Kind) -> Result<T, ParseQuotaError> {
         Err(ParseQuotaError { at: self.at, kind })
     }
 
-    fn skip_spaces(&mut self) {
+    pub(crate) fn skip_spaces(&mut self) {
         self.at += self.rest().len() - self.rest().trim_start_matches([' ', '\t']).len();
     }
 
-    fn expect(&mut self, token: &str, what: &'static str) -> Result<(), ParseQuotaError> {
+    pub(crate) fn expect(
+        &mut self,
+        token: &str,
+        what: &'static str,
+    ) -> Result<(), ParseQuotaError> {
         self.skip_spaces();
         if !self.rest().starts_with(token) {
             return self.fail(Kind::Expected(what));
@@ -179,7 +204,7 @@ impl Reader<'_> {
         self.units().map(Some)
     }
 
-    fn units(&mut self) -> Result<u64, ParseQuotaError> {
+    pub(crate) fn units(&mut self) -> Result<u64, ParseQuotaError> {
         match self.number()? {
             Some(number) => Ok(number),
             None => self.fail(Kind::Expected("a number of units")),
@@ -221,12 +246,12 @@ impl Reader<'_> {
     }
 
     fn unit_ns(&mut self) -> Result<u64, ParseQuotaError> {
-        let name_len = self.rest().bytes().take_while(u8::is_ascii_alphabetic).count();
-        let name = &self.rest()[..name_len];
+        let at = self.at;
+        let name = self.letters();
         let Some((_, nanos)) = UNITS.iter().find(|(known, _)| *known == name) else {
+            self.at = at;
             return self.fail(Kind::Expected("a unit: ns, us, ms, s, m, h, d or w"));
         };
-        self.at += name_len;
         Ok(*nanos)
     }
 }

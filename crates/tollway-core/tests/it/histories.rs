@@ -52,6 +52,11 @@ fn concurrency_answers_as_the_oracle_does() {
 }
 
 #[test]
+fn calendar_windows_answer_as_the_oracle_does() {
+    one_kind(&[Kind::CalendarWindow]);
+}
+
+#[test]
 fn requests_over_several_policies_and_keys_answer_as_the_oracle_does() {
     let mix = Mix::default();
     judge_many(&mix, 1_000..1_000 + sized(60, 3_000));
@@ -98,7 +103,13 @@ fn histories_try_everything() {
 /// Late steps that are all allowed, or all denied, would prove little too.
 #[test]
 fn late_histories_come_late_and_are_answered_either_way() {
-    for kind in [[Kind::Gcra], [Kind::LeakyBucket], [Kind::SlidingWindow], [Kind::FixedWindow]] {
+    for kind in [
+        [Kind::Gcra],
+        [Kind::LeakyBucket],
+        [Kind::SlidingWindow],
+        [Kind::FixedWindow],
+        [Kind::CalendarWindow],
+    ] {
         let (mut newest, mut late, mut answers) = (0, 0, [0, 0]);
         let mix = Mix { kinds: Box::leak(Box::new(kind)), keys: 1, late: true, ..Mix::default() };
         for step in (0..60).flat_map(|seed| history(seed, &mix).steps) {

@@ -9,6 +9,7 @@
 //!   variable size: per entry that says something
 //!             tag u64, owner u64, vacant_at u64, limited u64, kind u64, count u64, then per part
 //!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
+//!               | calendar window: start u64, end u64, debt u64
 //!             then a tag of 0
 //!   checksum of all of the above, 2 x u64
 //! ```
@@ -49,6 +50,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TOLLWAY\0");
 const VERSION: u64 = 3;
 const SLIDING_WINDOW: u64 = 1;
 const CONCURRENCY: u64 = 2;
+const CALENDAR_WINDOW: u64 = 3;
 /// In the place of a tag, which is never zero: the section is over.
 const END: u64 = 0;
 

@@ -36,12 +36,13 @@ fn the_store_answers_random_histories_as_the_oracle_does() {
 #[test]
 fn the_store_answers_late_callers_as_the_oracle_does() {
     let full = std::env::var("TOLLWAY_FULL").is_ok_and(|value| value == "1");
-    let kinds: [&'static [Kind]; 5] = [
+    let kinds: [&'static [Kind]; 6] = [
         &[Kind::Gcra],
         &[Kind::LeakyBucket],
         &[Kind::SlidingWindow],
         &[Kind::FixedWindow],
         &[Kind::Concurrency],
+        &[Kind::CalendarWindow],
     ];
     for kinds in kinds {
         let mix = Mix { kinds, keys: 1, late: true, ..Mix::default() };

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::concurrency::Concurrency;
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
@@ -25,6 +26,10 @@ impl Drop for File {
     }
 }
 
+fn calendar_window(text: &str) -> CalendarWindow {
+    CalendarWindow::parse(text, &|name| Err(name.to_owned())).unwrap()
+}
+
 fn policies() -> Vec<Policy> {
     vec![
         Policy::parse("gcra", "5/1h").unwrap(),
@@ -32,6 +37,7 @@ fn policies() -> Vec<Policy> {
         Policy::new("leaky", LeakyBucket::new(5, 1, Duration::from_secs(3_600)).unwrap()).unwrap(),
         Policy::new("sliding", SlidingWindow::new("5/1h".parse().unwrap(), 10).unwrap()).unwrap(),
         Policy::new("permits", Concurrency::new(5, Duration::from_secs(3_600)).unwrap()).unwrap(),
+        Policy::new("plan", calendar_window("5/month anchor 20")).unwrap(),
     ]
 }
 

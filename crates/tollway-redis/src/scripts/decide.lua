@@ -32,6 +32,7 @@
 -- Answers { us, ns, one digit per request, value of each state before, or '' }: with these the
 -- caller works out with tollway_core what is left and when to come back. The digits:
 -- 1 taken or settled, 0 denied or unknown, 2 somebody else's data at a key, 3 a key that is full.
+-- Or answers us alone, with nothing done: a calendar window was sent for another time.
 --
 -- Every state is written with a TTL that covers all of it, and is deleted when it says nothing.
 
@@ -55,6 +56,7 @@ while pos <= #spec do
   local c = { read(algorithms[kind].constants, spec, pos + 11) }
   pos = c[#c]
   c.kind, c.algorithm, c.home, c.id = kind, algorithms[kind], home, id
+  if c.algorithm.has_now and not c.algorithm.has_now(c) then return now_us end
   constants[#constants + 1] = c
   homes = math.max(homes, home)
 end
@@ -158,7 +160,7 @@ end
 -- What a counted charge takes of its cost: a bucket does not get emptier than empty, and a window
 -- counts on beyond its limit.
 local function taken_of(c, state, at, a, b, d)
-  if c.kind == 3 or c.kind == 4 then return a, b, d end
+  if c.kind == 3 or c.kind == 4 or c.kind == 6 then return a, b, d end
   if c.algorithm.charge(c, state, false, a, b, d, '') then return a, b, d end
   if c.kind == 1 then return select(2, fill(c, state, at, math.huge)) end
   return math.max(c.algorithm.room(c, state), 0), 0, 0

@@ -27,8 +27,8 @@ impl Inner {
     ) -> Result<Outcome, CallError> {
         let request = request.into();
         let slot = request.slot();
-        let at = self.obeys_caller.then_some(at);
-        let manner = Manner { at, remember_ms: self.remember_ms(&request) };
+        let remember_ms = self.remember_ms(&request);
+        let manner = Manner { at: self.obeys_caller.then_some(at), remember_ms, about: at };
         let question = RoutedRequest { request, manner, slot, hops: 0, asking: false };
         let note_late = |began, reason: &str| {
             self.router.with_outage(slot, |outage| outage.failed_by(began, reason));

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall fail")]
 #![allow(clippy::print_stdout, reason = "tests of faults print what they counted")]
 
+/// Calendar windows: the server decides when it is, and who opens a window when it ends.
+mod calendars;
 /// Callers: stores, policies and charges as the tests need them.
 mod caller;
 

@@ -4,7 +4,8 @@
 //! [[policies]]
 //! name = "api"
 //! quota = "100/1m burst 20"
-//! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency
+//! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency,
+//!                               # calendar-window (for quotas such as 10000/month, without saying)
 //! on_store_error = "allow"      # deny, local, unavailable
 //! overrides = [{ key = "vip-*", quota = "1000/1m" }]
 //! split = 4                     # each key in four parts, on a shared store
@@ -16,6 +17,7 @@ use std::cell::RefCell;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::spelling::unknown;
 use tollway_core::{
     Algorithm, Factor, GivenLimit, OnExpiry, OnStoreError, Parameters, Policy, PolicyError, Quota,
@@ -107,7 +109,9 @@ fn made<T>(
     make: Make<T>,
     names: &[&'static str],
 ) -> Option<T> {
-    let Some(place) = table.get("algorithm") else { return make("gcra", given)? };
+    let Some(place) = table.get("algorithm") else {
+        return make(Algorithm::default_name(given), given)?;
+    };
     let name = table.tell(place.text())?;
     make(&name, given).unwrap_or_else(|| {
         place.note(unknown("algorithm", &name, names.iter().copied()));
@@ -135,10 +139,27 @@ impl Parameters for Table<'_> {
     fn quota(&self) -> Option<Quota> {
         let place = self.tell(self.need("quota"))?;
         let text = self.tell(place.text())?;
-        let example = "expected for example 100/1m burst 20";
+        let right = match CalendarWindow::is_meant_by(&text) {
+            true => "a civil unit needs algorithm = \"calendar-window\"",
+            false => "expected for example 100/1m burst 20",
+        };
         self.tell(text.parse().map_err(|error: tollway_core::ParseQuotaError| {
-            place.wrong(format!("{text:?} is not a quota: {error}; {example}"))
+            place.wrong(format!("{text:?} is not a quota: {error}; {right}"))
         }))
+    }
+
+    fn calendar_window(&self) -> Option<CalendarWindow> {
+        let place = self.tell(self.need("quota"))?;
+        let text = self.tell(place.text())?;
+        let example = "expected for example 10000/month tz Europe/Berlin anchor 15";
+        self.tell(tollway_zones::calendar_window(&text).map_err(|error| {
+            place.wrong(format!("{text:?} is not a calendar window: {error}; {example}"))
+        }))
+    }
+
+    fn means_calendar_window(&self) -> bool {
+        let text = self.get("quota").and_then(|place| place.text().ok());
+        text.is_some_and(|text| CalendarWindow::is_meant_by(&text))
     }
 
     fn number(&self, name: &'static str) -> Option<u64> {
@@ -227,7 +248,9 @@ fn own_limit(own: &Table<'_>, policy: &Table<'_>, is_policy_right: bool) -> Opti
     }
     if !is_policy_right {
         // What it would take from the policy is wrong there, and told there.
-        if own.has("quota") {
+        if own.has("quota") && own.means_calendar_window() {
+            Parameters::calendar_window(own);
+        } else if own.has("quota") {
             Parameters::quota(own);
         }
         own.knows(&Algorithm::PARAMETERS);
@@ -262,6 +285,14 @@ impl<'a> InPartGiven<'_, 'a> {
 impl Parameters for InPartGiven<'_, '_> {
     fn quota(&self) -> Option<Quota> {
         Parameters::quota(self.of("quota"))
+    }
+
+    fn calendar_window(&self) -> Option<CalendarWindow> {
+        Parameters::calendar_window(self.of("quota"))
+    }
+
+    fn means_calendar_window(&self) -> bool {
+        Parameters::means_calendar_window(self.of("quota"))
     }
 
     fn number(&self, name: &'static str) -> Option<u64> {

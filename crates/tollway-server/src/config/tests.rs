@@ -97,6 +97,34 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
              ns, us, ms, s, m, h, d or w; expected for example 100/1m burst 20",
         ),
         (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquota = \"100/month tz Europe/Berln\"\n",
+            "a.toml:3: policies[0].quota: \"100/month tz Europe/Berln\" is not a calendar window: \
+             at character 14: unknown time zone \"Europe/Berln\"; did you mean \"Europe/Berlin\"?; \
+             expected for example 10000/month tz Europe/Berlin anchor 15",
+        ),
+        (
+            "a.yaml",
+            "policies:\n  - name: api\n    quota: 1/month\n    overrides:\n      - key: x\n        \
+             quota: 1/year anchor 02-30\n",
+            "a.yaml:6: policies[0].overrides[0].quota: \"1/year anchor 02-30\" is not a calendar \
+             window: at character 15: \"02-30\" never comes: month 2 has 29 days; expected for \
+             example 10000/month tz Europe/Berlin anchor 15",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nquota = \"1/hour anchor 15\"\n",
+            "a.toml:3: policies[0].quota: \"1/hour anchor 15\" is not a calendar window: at \
+             character 15: an hour has no anchor: it begins when it is full; expected for example 10000/month \
+             tz Europe/Berlin anchor 15",
+        ),
+        (
+            "a.toml",
+            "[[policies]]\nname = \"api\"\nalgorithm = \"gcra\"\nquota = \"1/month\"\n",
+            "a.toml:4: policies[0].quota: \"1/month\" is not a quota: at character 3: expected a \
+             unit: ns, us, ms, s, m, h, d or w; a civil unit needs algorithm = \"calendar-window\"",
+        ),
+        (
             "a.yaml",
             "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
             "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \

@@ -97,6 +97,9 @@ fn push_charge(out: &mut Vec<u8>, ask: &Ask<'_>, decision: &Decision) {
     push_bool(out, decision.is_allowed());
     push_number(out, ",\"limit\":", snapshot.limit());
     push_number(out, ",\"remaining\":", snapshot.remaining());
+    if let Some(units) = ask.charge.policy.algorithm().grace_used(snapshot) {
+        push_number(out, ",\"grace_used\":", units);
+    }
     match decision.retry() {
         None => {}
         Some(Retry::Never) => {

@@ -94,6 +94,7 @@ fn limit(policy: &Policy) -> Value {
         Algorithm::Concurrency(limit) => json!({
             "algorithm": "concurrency", "limit": limit.limit(), "lease": time(limit.lease()),
         }),
+        Algorithm::CalendarWindow(window) => json!({"quota": window.to_string()}),
         other => panic!("{other:?} has no form in a call"),
     }
 }

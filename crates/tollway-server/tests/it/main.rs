@@ -21,6 +21,9 @@ mod clients;
 /// Proxies that ask before they let a request through: nginx, Envoy.
 mod proxies;
 
+/// Limits that follow a calendar.
+mod plans;
+
 /// Requests in one go over HTTP/1.1, and how strictly they are read.
 mod pipelines;
 

@@ -37,6 +37,11 @@ pub fn bound(algorithm: &Algorithm, length: Duration) -> u128 {
             per(window.quota().units(), windows + 2)
         }
         Algorithm::Concurrency(limit) => per(limit.limit(), length / limit.lease().as_nanos() + 1),
+        Algorithm::CalendarWindow(window) => {
+            // Clocks change by a few hours at most, or leave out a day; a month may lack three.
+            let about = window.calendar().unit().about().as_nanos();
+            per(algorithm.limit(), length / (about / 2) + 2)
+        }
         other => panic!("no bound is known for {other:?}"),
     }
 }

@@ -65,12 +65,19 @@ pub enum Kind {
     SlidingWindow,
     FixedWindow,
     Concurrency,
+    CalendarWindow,
 }
 
 impl Kind {
     /// Every algorithm.
-    pub const ALL: [Self; 5] =
-        [Self::Gcra, Self::LeakyBucket, Self::SlidingWindow, Self::FixedWindow, Self::Concurrency];
+    pub const ALL: [Self; 6] = [
+        Self::Gcra,
+        Self::LeakyBucket,
+        Self::SlidingWindow,
+        Self::FixedWindow,
+        Self::Concurrency,
+        Self::CalendarWindow,
+    ];
 }
 
 /// The history that `seed` names, as a scenario with the oracle's answers as expectations. Its

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _};
 use std::path::Path;
 
+use tollway_core::calendar_window;
 use tollway_core::concurrency::{self, Hold};
 use tollway_core::sliding_window::{self, Cell};
 use tollway_core::{State, Timestamp};
 
 use super::error::DumpError;
-use super::{CONCURRENCY, END, MAGIC, SLIDING_WINDOW, VERSION};
+use super::{CALENDAR_WINDOW, CONCURRENCY, END, MAGIC, SLIDING_WINDOW, VERSION};
 use crate::hash::{Checksum, Fingerprint};
 use crate::slot::{Content, Slot};
 use crate::table::Table;
@@ -100,6 +101,10 @@ impl Reader {
             CONCURRENCY => {
                 let holds: Result<Vec<_>, _> = (0..count).map(|_| self.hold()).collect();
                 State::Concurrency(concurrency::State::from_holds(holds?))
+            }
+            CALENDAR_WINDOW if count == 1 => {
+                let words = [self.word()?, self.word()?, self.word()?];
+                State::CalendarWindow(calendar_window::State::from_words(words))
             }
             _ => return Err(contradictory()),
         };

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use tollway_core::{State, Timestamp};
 
-use super::{CONCURRENCY, END, SLIDING_WINDOW};
+use super::{CALENDAR_WINDOW, CONCURRENCY, END, SLIDING_WINDOW};
 use crate::hash::{Checksum, Fingerprint};
 use crate::slot::Slot;
 use crate::table::Table;
@@ -102,6 +102,10 @@ impl<W: Write> Writer<W> {
                     let id = [hold.id as u64, (hold.id >> 64) as u64];
                     self.put(&[id[0], id[1], hold.units, hold.expires_at.as_nanos()]);
                 }
+            }
+            State::CalendarWindow(state) => {
+                self.put(&[CALENDAR_WINDOW, 1]);
+                self.put(&state.to_words());
             }
             _ => unreachable!("only states of variable size are wide"),
         }

@@ -21,6 +21,7 @@ pub(super) struct RawPolicy {
     sliding_window: Option<RawSlidingWindow>,
     fixed_window: Option<RawFixedWindow>,
     concurrency: Option<RawConcurrency>,
+    calendar_window: Option<String>,
     reservations: Option<RawTerms>,
 }
 
@@ -98,6 +99,10 @@ impl RawPolicy {
             self.sliding_window.map(RawSlidingWindow::build),
             self.fixed_window.map(RawFixedWindow::build),
             self.concurrency.map(RawConcurrency::build),
+            self.calendar_window.map(|text| {
+                let window = tollway_zones::calendar_window(&text);
+                Ok(vec![window.map_err(|error| error.pointing_into(&text))?.into()])
+            }),
         ];
         let mut given = given.into_iter().flatten();
         let (Some(algorithms), None) = (given.next(), given.next()) else {

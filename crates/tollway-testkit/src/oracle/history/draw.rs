@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::concurrency::Concurrency;
 use tollway_core::dice::Dice;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
@@ -79,7 +80,31 @@ fn algorithm(kind: Kind, era: Duration, dice: &mut Dice) -> Algorithm {
         Kind::Concurrency => {
             Concurrency::new(1 + below(dice, 6), period(era, dice)).expect(valid).into()
         }
+        Kind::CalendarWindow => calendar_window(era, dice).into(),
     }
+}
+
+/// Windows of months among policies that work in months, and of hours or days among all others.
+fn calendar_window(era: Duration, dice: &mut Dice) -> CalendarWindow {
+    let is_long = era > Duration::from_secs(86_400);
+    let all: &[&str] = match is_long {
+        true => &[
+            "week anchor sun",
+            "month",
+            "month anchor 31",
+            "month anchor 15 06:30",
+            "quarter anchor 02-29",
+            "year anchor 12-20",
+        ],
+        false => &["hour", "day", "day anchor 23:30"],
+    };
+    let zone = *one_of(dice, &["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Apia"]);
+    let units = 1 + below(dice, 8);
+    let carry = [0, 1, units][below(dice, 3) as usize].min(units);
+    let grace = [0, 1, 1_000][below(dice, 3) as usize];
+    let unit = one_of(dice, all);
+    let text = format!("{units}/{unit} tz {zone} carry {carry} grace {grace}");
+    tollway_zones::calendar_window(&text).expect("drawn texts are right")
 }
 
 fn quota(era: Duration, dice: &mut Dice) -> Quota {
