@@ -423,17 +423,18 @@ impl Budgets {
     pub(crate) fn told(&self, route: &Route, now: Timestamp) -> Option<Observation> {
         let bucket =
             self.table.find(&self.names.bucket(route)).and_then(|it| self.table.get(it))?;
-        let reading = |meter: &Meter| Reading {
-            dimension: meter.dimension,
-            part: meter.part,
-            limit: Some(meter.limit),
-            remaining: Some(meter.available(now)),
-            reset_after: Some(match meter.all_back_at(now) {
-                Some(back) => back.since(now),
-                None => Duration::from_nanos(meter.window_ns),
-            }),
-            told_after: true,
-            ..Reading::default()
+        let reading = |meter: &Meter| {
+            let (left, back) = meter.told(now);
+            let window = || Duration::from_nanos(meter.window_ns);
+            Reading {
+                dimension: meter.dimension,
+                part: meter.part,
+                limit: Some(meter.limit),
+                remaining: Some(left),
+                reset_after: Some(back.map_or_else(window, |back| back.since(now))),
+                told_after: true,
+                ..Reading::default()
+            }
         };
         let known = self.meters(bucket);
         let known = known.iter().filter(|meter| meter.limit > 0 && !meter.is_modelled());
@@ -523,5 +524,8 @@ mod tests {
         let told = budgets.told(&claim.route, now).expect("the limit is known").readings[0].clone();
         assert_eq!(told.remaining, Some(0));
         assert_eq!(told.reset_after, Some(Duration::from_secs(5)), "a quarter of a second each");
+        let soon = now.after(Duration::from_millis(200));
+        let told = budgets.told(&claim.route, soon).expect("known").readings[0].clone();
+        assert_eq!(told.remaining, Some(0), "others may have taken what came back");
     }
 }

@@ -234,18 +234,22 @@ impl Meter {
         }
     }
 
-    /// The same with what is under way counted as taken now: its answers are still to come.
+    /// What is left, and when everything is back, for whoever goes on without the others: what is
+    /// under way counts as taken, and of a sliding limit nothing counts that has come back since
+    /// the last answer, because others may have taken it.
     #[cfg(feature = "redis")]
-    pub(super) fn all_back_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let told = self.resets_at(now)?;
+    pub(super) fn told(&self, now: Timestamp) -> (u64, Option<Timestamp>) {
         let used = |witness: &Witness| self.limit.saturating_sub(witness.remaining);
         // The more a reset is about, the less its rounding matters.
         let witness = self.live(now).max_by_key(|witness| used(witness));
-        let Some(witness) = witness.filter(|_| self.kind.is_sliding()) else { return Some(told) };
+        let Some(witness) = witness.filter(|_| self.kind.is_sliding()) else {
+            return (self.available(now), self.resets_at(now));
+        };
+        let under_way = self.in_flight + self.unseen_units(now);
+        let left = witness.remaining.saturating_sub(under_way);
         let unit_ns = (witness.resets_ns - witness.at_ns).div_ceil(used(witness).max(1));
-        let taken = self.limit.saturating_sub(self.available(now));
-        let back = now.after(Duration::from_nanos(unit_ns.saturating_mul(taken)));
-        Some(told.max(back))
+        let back_ns = unit_ns.saturating_mul(self.limit.saturating_sub(left));
+        (left, Some(now.after(Duration::from_nanos(back_ns))))
     }
 
     /// When `units` could have gone one after the other, if nobody else takes any; an estimate.

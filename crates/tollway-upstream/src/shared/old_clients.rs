@@ -110,8 +110,8 @@ impl Documents {
     }
 
     /// The counter has got an end: an old client's answer has told of the window. Of which request
-    /// nobody knows, so the others may be on their way still, and an answer to ours may tell of more
-    /// than is left when they have arrived.
+    /// nobody knows, so the others may be on their way still, and an answer to ours may tell of
+    /// more than is left when they have arrived.
     fn hear_of_window(
         &mut self,
         bucket: &str,

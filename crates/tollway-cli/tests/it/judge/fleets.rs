@@ -64,7 +64,8 @@ impl Scene {
         (name, judge.record().await)
     }
 
-    /// Three proxies, whose store is killed for five seconds when a fifth is served.
+    /// Three proxies, whose store is killed for five seconds when a third is served: by then they
+    /// have counted each other.
     async fn play_through_an_outage(&self, engine: Engine) {
         let Some(place) = peers() else { return };
         let mut options = self.limits.clone();
@@ -75,7 +76,7 @@ impl Scene {
         let share = self.calls / proxies.len();
         let clients = proxies.iter().map(|proxy| self.client(&place, share, &proxy.url));
         let outage = async {
-            judge.until_served(self.calls / 5).await;
+            judge.until_served(self.calls / 3).await;
             store.kill();
             pass(seconds(5.0)).await;
             store.restart();

@@ -1,8 +1,9 @@
 //! Limits that nothing tells of before a refusal: learned once, by the fleet as by one process.
 //!
 //! At most two requests teach a limit that the profile expects (`opens_up_to`). Elsewhere what was
-//! under way when the first refusal was answered is refused too. Afterwards a window has at most one
-//! request more than it serves: the one that goes first after a wait, or a test of what is believed.
+//! under way when the first refusal was answered is refused too. Afterwards a window has at most
+//! one request more than it serves: the one that goes first after a wait, or a test of what is
+//! believed.
 
 use std::time::Duration;
 

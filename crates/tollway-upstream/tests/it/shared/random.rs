@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::Instant;
 use tollway_testkit::servers::{Engine, full};
-use tollway_upstream::budget::{self, Claim, Ledger, LocalLedger};
+use tollway_upstream::budget::{self, Ledger, LocalLedger};
 use tollway_upstream::shared::{Naming, Settings};
 
 use super::stage::{Stage, World, profile, settings, spec};
@@ -75,14 +75,9 @@ async fn play(what: &str, ledgers: &[Arc<dyn Ledger>], calls: &[Call]) {
     let call = |call: Call| {
         let (world, ledger) = (Arc::clone(&world), &ledgers[call.process % ledgers.len()]);
         async move {
-            let target = format!("/kind{}", call.route);
             tokio::time::sleep_until(start + call.at).await;
-            let claimed = ledger.claim(Claim::new(world.route_to(&target)));
-            let permit = claimed.await.expect("nothing refuses");
-            tokio::time::sleep(call.there).await;
-            let observation = world.send_to(&target).await;
-            tokio::time::sleep(call.back).await;
-            permit.complete(&observation);
+            let target = format!("/kind{}", call.route);
+            world.call_to(&target, &**ledger, [call.there, call.back]).await;
         }
     };
     let all = join_all(calls.iter().copied().map(call));

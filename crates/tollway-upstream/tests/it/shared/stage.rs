@@ -272,9 +272,21 @@ impl World {
 
     /// The same over a slow network: the request and its answer are under way for so long each.
     pub(crate) async fn call_slowly(&self, ledger: &RedisLedger, there: Duration, back: Duration) {
-        let permit = claim_on(ledger, self.route()).await;
+        let called = self.call_to(ROUTE, ledger, [there, back]);
+        tokio::time::timeout(PATIENCE, called).await.expect("a permit comes in time");
+    }
+
+    /// The same to any target, by any ledger.
+    pub(crate) async fn call_to(
+        &self,
+        target: &str,
+        ledger: &dyn budget::Ledger,
+        [there, back]: [Duration; 2],
+    ) {
+        let claimed = ledger.claim(Claim::new(self.route_to(target))).await;
+        let permit = claimed.expect("nothing refuses");
         tokio::time::sleep(there).await;
-        let observation = self.send().await;
+        let observation = self.send_to(target).await;
         tokio::time::sleep(back).await;
         permit.complete(&observation);
     }
