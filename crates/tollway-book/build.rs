@@ -31,5 +31,5 @@ fn with_free_ports(line: &str) -> String {
     let start = line[..at].rfind('"').expect("addresses stand in texts");
     let end = at + line[at..].find('"').expect("the text ends") + 1;
     let (before, text, after) = (&line[..start], &line[start..end], &line[end..]);
-    format!("{before}&*crate::programs::with_free_ports({text}){after}\n")
+    format!("{before}crate::programs::with_free_ports({text}){after}\n")
 }

@@ -106,11 +106,12 @@ fn the_worker_prints_what_the_book_says() {
     prints_what_follows("docs/how-to/rust.md", "worker", &BTreeMap::new());
 }
 
-/// A text of a document with the ports of this run; build.rs puts calls of it into programs.
-fn with_free_ports(text: &str) -> String {
+/// A text of a document with the ports of this run; build.rs puts calls of it into programs, in the
+/// place of a literal, so the text lives as long as the process.
+fn with_free_ports(text: &str) -> &'static str {
     let ports = std::env::var(PORTS).expect("set by the parent");
     let pairs = ports.split(',').filter_map(|pair| pair.split_once('='));
-    pairs.fold(text.to_owned(), |text, (port, free)| text.replace(port, free))
+    pairs.fold(text.to_owned(), |text, (port, free)| text.replace(port, free)).leak()
 }
 
 /// Runs the program to its end and finds each line of the text that follows it in its output.
