@@ -163,8 +163,9 @@ impl State {
                 }
             }
         }
-        // What was cut on the way forward is not given again on the way back.
-        if change.order == Order::Back && is_bucket(old) {
+        // What was cut on the way forward is not given again on the way back. A state that says
+        // nothing is as good as none, which has its whole limit under any numbers.
+        if change.order == Order::Back && is_bucket(old) && used.up() > 0 {
             let left = used.left_of(old.limit());
             let more = carried.peek(new, at).remaining().saturating_sub(left);
             if let Some(more) = Cost::new(more) {

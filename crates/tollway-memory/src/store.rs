@@ -2,6 +2,7 @@
 
 mod answers;
 mod carry;
+mod changed_numbers;
 mod dump;
 mod narrow_charges;
 mod request;
@@ -17,13 +18,15 @@ use tollway_core::{
 
 use crate::capacity::{Capacity, Pressure, slots};
 use crate::hash::{Fingerprint, Seed, siphash};
+use crate::numbers::{Asked, Lineage, Newcomer, Numbers};
 use crate::packed::{self, Layout};
 use crate::reservations::Reservations;
 use crate::slot::{Double, Narrow};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Change, Full, Table};
+use crate::table::{Change, Full, Miss, Table};
 use crate::variable_states::VariableStates;
 
+use changed_numbers::LOCKS;
 pub use dump::{DumpError, DumpErrorKind, DumpFile};
 
 /// States in memory.
@@ -62,6 +65,9 @@ pub struct MemoryStore {
     dropped: u64,
     /// Held while a state is carried from one table to another.
     carrying: Mutex<()>,
+    numbers: Numbers,
+    /// Held by who carries a key to other numbers, until his question is answered.
+    carried: [Mutex<()>; LOCKS],
     /// Held while a dump is made and put in place: of two at once the older must not come last.
     dumping: Mutex<()>,
 }
@@ -104,6 +110,8 @@ impl MemoryStore {
             written_at: None,
             dropped: 0,
             carrying: Mutex::default(),
+            numbers: Numbers::new(),
+            carried: [const { Mutex::new(()) }; LOCKS],
             dumping: Mutex::default(),
         }
     }
@@ -210,8 +218,7 @@ impl MemoryStore {
     /// What there is to report about a key, with nothing taken.
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        self.state(self.fingerprint(charge), algorithm, now).0.peek(algorithm, now)
+        self.state(&self.asked(charge), now).0.peek(charge.policy.algorithm(), now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
@@ -219,7 +226,7 @@ impl MemoryStore {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        self.change(self.fingerprint(charge), algorithm, now, |state, at| {
+        self.change(self.asked(charge), now, |state, at| {
             let remaining = state.peek(algorithm, at).remaining();
             let cost = Grant::affordable(charge.cost, remaining);
             Grant::new(state.charge(&charge.cost(cost), hold_id, at).told_at(now, at), cost)
@@ -230,26 +237,36 @@ impl MemoryStore {
     /// Gives the charge's units back; what is left then.
     pub fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        let fingerprint = self.fingerprint(charge);
-        self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
-        self.state(fingerprint, algorithm, now).0.peek(algorithm, now)
+        let (asked, units) = (self.asked(charge), charge.cost.get());
+        self.amend(&asked, now, |algorithm, state, at| state.refund(algorithm, units, None, at));
+        self.state(&asked, now).0.peek(asked.algorithm, now)
     }
 
     /// Forgets what the charge's key has taken under its policy.
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
         // First, or what has expired would be given back to a key that has taken nothing.
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        let clear = |state: &mut State, at| state.clear(algorithm, at);
-        self.amend(self.fingerprint(charge), algorithm, now, clear);
+        self.amend(&self.asked(charge), now, |algorithm, state, at| state.clear(algorithm, at));
     }
 
     // Always inlined: called, it would cost the shortest way a tenth of its instructions.
     #[inline(always)]
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
-        let tag = self.seed.tag(charge.policy.id(), charge.key.as_bytes());
-        Fingerprint { tag, owner: charge.policy.name_id() }
+        let Charge { policy, key, .. } = charge;
+        let mark = policy.numbers_mark();
+        let tag = self.seed.tag(policy.family_id(), mark, key.as_bytes());
+        Fingerprint { tag, mark, owner: policy.name_id() }
+    }
+
+    #[inline]
+    fn asked<'a>(&self, charge: &Charge<'a>) -> Asked<'a> {
+        Self::asked_at(self.fingerprint(charge), charge)
+    }
+
+    #[inline]
+    fn asked_at<'a>(fingerprint: Fingerprint, charge: &Charge<'a>) -> Asked<'a> {
+        let lineage = Lineage::of(charge.policy);
+        Asked { fingerprint, algorithm: charge.policy.algorithm(), lineage }
     }
 
     #[inline]
@@ -309,39 +326,52 @@ impl MemoryStore {
             Change { answer: decision.told_at(now, at), content }
         };
         let algorithm = charge.policy.algorithm();
+        let asked = Self::asked_at(fingerprint, charge);
         let decided = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => self.narrow.update(fingerprint, now, decide),
-            Layout::Double => self.double.update(fingerprint, now, decide),
-            Layout::Variable => self.check_variable(fingerprint, charge, now),
+            Layout::Narrow => self.ask(asked, now, |newcomer| {
+                self.narrow.update_unless_elsewhere(fingerprint, Some(newcomer), now, decide)
+            }),
+            Layout::Double => self.ask(asked, now, |newcomer| {
+                self.double.update_unless_elsewhere(fingerprint, Some(newcomer), now, decide)
+            }),
+            Layout::Variable => self.check_variable(asked, charge, now),
         };
         decided.unwrap_or_else(|full| refuse(algorithm, full, now))
     }
 
     fn check_variable(
         &self,
-        fingerprint: Fingerprint,
+        asked: Asked<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Result<Decision, Full> {
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        let algorithm = charge.policy.algorithm();
-        self.change(fingerprint, algorithm, now, |state, at| {
-            state.charge(charge, hold_id, at).told_at(now, at)
-        })
+        self.change(asked, now, |state, at| state.charge(charge, hold_id, at).told_at(now, at))
     }
 
     /// Changes one state of any algorithm. `change` is told as of when: `now`, or later where a key
     /// is not known any more and its caller comes late.
     fn change<R>(
         &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
+        asked: Asked<'_>,
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
+        self.ask(asked, now, |newcomer| self.change_here(&asked, Some(newcomer), now, &mut change))
+    }
+
+    /// Changes one state under the numbers that it is asked under.
+    fn change_here<R>(
+        &self,
+        asked: &Asked<'_>,
+        newcomer: Option<Newcomer<'_>>,
+        now: Timestamp,
+        change: &mut impl FnMut(&mut State, Timestamp) -> R,
+    ) -> Result<R, Miss> {
+        let Asked { fingerprint, algorithm, .. } = *asked;
         let layout = self.layout(fingerprint, algorithm, now);
         if layout == Layout::Variable {
-            return self.variable.change(fingerprint, algorithm, now, change);
+            return self.variable.change(fingerprint, newcomer, algorithm, now, change);
         }
         let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
@@ -354,57 +384,71 @@ impl MemoryStore {
             Change { answer, content }
         };
         match layout {
-            Layout::Narrow => self.narrow.update(fingerprint, now, change),
-            _ => self.double.update(fingerprint, now, change),
+            Layout::Narrow => {
+                self.narrow.update_unless_elsewhere(fingerprint, newcomer, now, change)
+            }
+            _ => self.double.update_unless_elsewhere(fingerprint, newcomer, now, change),
         }
     }
 
     /// Changes one state in a way that takes nothing: there is nothing to change for an absent key,
-    /// and a full store is no obstacle.
+    /// and a full store is no obstacle. A key that is kept under other numbers is changed under
+    /// those: `change` is told which.
     fn amend(
         &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
+        asked: &Asked<'_>,
         now: Timestamp,
-        mut change: impl FnMut(&mut State, Timestamp),
+        mut change: impl FnMut(&Algorithm, &mut State, Timestamp),
     ) {
-        let known = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => self.narrow.read(fingerprint).is_some(),
-            Layout::Double => self.double.read(fingerprint).is_some(),
-            Layout::Variable => return self.variable.amend(fingerprint, algorithm, now, change),
-        };
-        if known {
-            // Full only if the key has just been forgotten by itself.
-            let _ = self.change(fingerprint, algorithm, now, &mut change);
+        if !self.amend_here(asked, now, &mut change) {
+            self.change_elsewhere(asked, |fingerprint, algorithm| {
+                let asked = Asked { fingerprint, algorithm, ..*asked };
+                self.amend_here(&asked, now, &mut change);
+            });
         }
     }
 
+    /// As [`Self::amend`], under these numbers alone; whether the key is kept under them.
+    fn amend_here(
+        &self,
+        asked: &Asked<'_>,
+        now: Timestamp,
+        change: &mut impl FnMut(&Algorithm, &mut State, Timestamp),
+    ) -> bool {
+        let Asked { fingerprint, algorithm, .. } = *asked;
+        let mut change = |state: &mut State, at| change(algorithm, state, at);
+        let is_known = match self.layout(fingerprint, algorithm, now) {
+            Layout::Narrow => self.narrow.read(fingerprint).is_some(),
+            Layout::Double => self.double.read(fingerprint).is_some(),
+            Layout::Variable => {
+                return self.variable.amend(fingerprint, algorithm, now, change);
+            }
+        };
+        // Full only if the key has just been forgotten by itself.
+        is_known && self.change_here(asked, None, now, &mut change).is_ok()
+    }
+
     /// The state as it is, and as of when it would be decided.
-    fn state(
+    fn state(&self, asked: &Asked<'_>, now: Timestamp) -> (State, Timestamp) {
+        let (here, at) = self.state_here(asked.fingerprint, asked.algorithm, now);
+        let state = here.or_else(|| self.state_elsewhere(asked, now));
+        (state.unwrap_or_else(|| State::vacant(asked.algorithm)), at)
+    }
+
+    /// The state as it is kept under these numbers, if it is.
+    fn state_here(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-    ) -> (State, Timestamp) {
+    ) -> (Option<State>, Timestamp) {
         let (words, newcomer_at) = match self.layout(fingerprint, algorithm, now) {
             Layout::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
             Layout::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
-            Layout::Variable => return self.variable.read(fingerprint, algorithm, now),
+            Layout::Variable => return self.variable.read(fingerprint, now),
         };
         let at = if words.is_some() { now } else { newcomer_at };
-        (packed::unpack(algorithm, words.unwrap_or_default()), at)
-    }
-
-    fn refund_at(
-        &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) {
-        let refund = |state: &mut State, at| state.refund(algorithm, units, taken_at, at);
-        self.amend(fingerprint, algorithm, now, refund);
+        (words.map(|words| packed::unpack(algorithm, words)), at)
     }
 
     /// A name for what a request holds; only permits need one.

@@ -29,6 +29,7 @@
 mod fill;
 mod growth;
 mod locked_slots;
+mod marks;
 mod room;
 
 use std::sync::PoisonError;
@@ -38,6 +39,7 @@ use tollway_core::Timestamp;
 
 use crate::capacity::{Pressure, WhenFull};
 use crate::hash::Fingerprint;
+use crate::numbers::Newcomer;
 use crate::owners::Owners;
 #[cfg(not(tollway_loom))]
 use crate::pages::{Pages, Zeroable};
@@ -122,6 +124,21 @@ pub(crate) struct Full {
     pub(crate) free_at: Timestamp,
 }
 
+/// Why a key has no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// There is none to be had.
+    Full(Full),
+    /// It is kept under other numbers, or may be.
+    Elsewhere,
+}
+
+impl From<Full> for Miss {
+    fn from(full: Full) -> Self {
+        Self::Full(full)
+    }
+}
+
 impl<S: Slot> Table<S> {
     /// A table of about `slots` slots: no more than a bucket above, or one in a hundred below.
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
@@ -198,13 +215,28 @@ impl<S: Slot> Table<S> {
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
-        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
+        change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
+        self.update_unless_elsewhere(fingerprint, None, now, change).map_err(|miss| match miss {
+            Miss::Full(full) => full,
+            Miss::Elsewhere => unreachable!("nobody asked for a look at other numbers"),
+        })
+    }
+
+    /// As [`Self::update`], but no key begins here that is kept under other numbers.
+    #[inline]
+    pub(crate) fn update_unless_elsewhere<R>(
+        &self,
+        fingerprint: Fingerprint,
+        newcomer: Option<Newcomer<'_>>,
+        now: Timestamp,
+        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
+    ) -> Result<R, Miss> {
         loop {
             let here = self.find_here_or_help(fingerprint, now);
             let behind = || self.find_behind(fingerprint, self.home(fingerprint));
             let Some(slot) = here.or_else(behind) else {
-                match self.try_insert(fingerprint, now, &mut change)? {
+                match self.try_insert(fingerprint, newcomer, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -231,9 +263,9 @@ impl<S: Slot> Table<S> {
         let buckets = (0..self.buckets.len()).take_while(|bucket| *bucket < self.in_use());
         let slots = buckets.flat_map(|bucket| &self.buckets[bucket].0).map(S::read).enumerate();
         let owner = |index| self.owners.id(self.owner_of(index));
-        slots
-            .filter(|(_, view)| view.tag != 0)
-            .map(move |(index, view)| (Fingerprint { tag: view.tag, owner: owner(index) }, view))
+        slots.filter(|(_, view)| view.tag != 0).map(move |(index, view)| {
+            (Fingerprint { tag: view.tag, mark: 0, owner: owner(index) }, view)
+        })
     }
 
     /// Puts a key in, in place of what is known of it. Under pressure, at `now`, it is a newcomer
@@ -305,15 +337,19 @@ impl<S: Slot> Table<S> {
     fn try_insert<R>(
         &self,
         fingerprint: Fingerprint,
+        newcomer: Option<Newcomer<'_>>,
         now: Timestamp,
         change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
-    ) -> Result<Option<R>, Full> {
+    ) -> Result<Option<R>, Miss> {
         let stripe = self.stripe(self.home(fingerprint)).lock.lock();
         let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
         // Only now: under the lock it is known how far the keys of this stripe have been moved.
         let home = self.home(fingerprint);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
+        }
+        if newcomer.is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
+            return Err(Miss::Elsewhere);
         }
         let at = self.newcomer_at(now);
         let Change { answer, content } = change([0; 2], at);
