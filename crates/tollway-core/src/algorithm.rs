@@ -511,12 +511,35 @@ impl State {
     /// Brings what a reservation holds to what it really cost. Units in flight are over, whatever
     /// they cost; what was counted without being there is not given back.
     pub fn settle(&mut self, algorithm: &Algorithm, held: &Held, cost: u64, now: Timestamp) {
+        self.settle_taken(algorithm, held, cost, Some(held.at), now);
+    }
+
+    /// As [`Self::settle`], where the numbers have changed since: a window does not know any more
+    /// when the units were taken.
+    pub fn settle_carried(
+        &mut self,
+        algorithm: &Algorithm,
+        held: &Held,
+        cost: u64,
+        now: Timestamp,
+    ) {
+        self.settle_taken(algorithm, held, cost, None, now);
+    }
+
+    fn settle_taken(
+        &mut self,
+        algorithm: &Algorithm,
+        held: &Held,
+        cost: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         if let (Algorithm::Concurrency(limit), Self::Concurrency(state)) = (algorithm, &mut *self) {
             limit.release(state, held.id, now);
         } else if let Some(more) = cost.checked_sub(held.cost.get()).and_then(Cost::new) {
             let _ = self.count(algorithm, more, held.id, now);
         } else if cost < held.taken {
-            self.refund(algorithm, held.taken - cost, Some(held.at), now);
+            self.refund(algorithm, held.taken - cost, taken_at, now);
         }
     }
 

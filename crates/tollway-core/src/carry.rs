@@ -67,8 +67,8 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Used {
     units: u64,
-    part: u64,
-    of: u64,
+    part: u128,
+    of: u128,
 }
 
 impl Used {
@@ -78,14 +78,20 @@ impl Used {
 
     /// `ticks` of which a unit has `unit`.
     pub(crate) fn of_ticks(ticks: u128, unit: u64) -> Self {
-        let units = u64::try_from(ticks / u128::from(unit)).unwrap_or(u64::MAX);
-        Self { units, part: (ticks % u128::from(unit)) as u64, of: unit }
+        let of = u128::from(unit);
+        let units = u64::try_from(ticks / of).unwrap_or(u64::MAX);
+        Self { units, part: ticks % of, of }
     }
 
     /// The same in ticks of which a unit has `unit`, rounded up.
     pub(crate) fn ticks(self, unit: u64) -> u128 {
-        let part = (u128::from(self.part) * u128::from(unit)).div_ceil(u128::from(self.of));
-        u128::from(self.units).saturating_mul(u128::from(unit)).saturating_add(part)
+        let (mut part, mut of, unit) = (self.part, self.of, u128::from(unit));
+        // Only shares of astronomic limits have so many digits: the last of them are rounded up.
+        while part.checked_mul(unit).is_none() {
+            (part, of) = (part / 2 + 1, of / 2);
+        }
+        let part = (part * unit).div_ceil(of);
+        u128::from(self.units).saturating_mul(unit).saturating_add(part)
     }
 
     /// Whole units, rounded up.
@@ -97,11 +103,14 @@ impl Used {
         if self.units < limit { self } else { Self::whole(limit) }
     }
 
-    /// The same share of `new` as it was of `old`, rounded up to a part in `old` of a unit.
+    /// The same share of `new` as it was of `old`.
     fn scaled(self, new: u64, old: u64) -> Self {
-        let part = (u128::from(self.part) * u128::from(new)).div_ceil(u128::from(self.of));
-        let all = (u128::from(self.units) * u128::from(new)).saturating_add(part);
-        Self::of_ticks(all, old)
+        let (new, old) = (u128::from(new), u128::from(old));
+        let all = u128::from(self.units) * new;
+        // A unit has fewer than 2^62 ticks, and a limit fewer than 2^50 units: there is room.
+        let (part, of) = (all % old * self.of + self.part * new, self.of * old);
+        let units = u64::try_from(all / old + part / of).unwrap_or(u64::MAX);
+        Self { units, part: part % of, of }
     }
 
     /// Whole units of which at most these are left of `limit`.
@@ -165,7 +174,8 @@ impl State {
         }
         // What was cut on the way forward is not given again on the way back. A state that says
         // nothing is as good as none, which has its whole limit under any numbers.
-        if change.order == Order::Back && is_bucket(old) && used.up() > 0 {
+        let is_cut = change.order == Order::Back && is_bucket(old) && used.up() > 0;
+        if is_cut && !matches!(new, Algorithm::Concurrency(_)) {
             let left = used.left_of(old.limit());
             let more = carried.peek(new, at).remaining().saturating_sub(left);
             if let Some(more) = Cost::new(more) {

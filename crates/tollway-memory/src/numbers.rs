@@ -118,6 +118,10 @@ impl Numbers {
             let known = Known { algorithm: *algorithm, edition: sets.edition };
             sets.by_mark.insert((family, mark), known);
         }
+        // A file does not say the zone of a calendar: whoever asks does.
+        if let Some(known) = sets.by_mark.get_mut(&(family, mark)) {
+            known.algorithm = *algorithm;
+        }
         let of_family = sets.families.entry(family).or_default();
         let was_mixed = of_family.layouts.count_ones() > 1;
         of_family.sets += u32::from(is_new);

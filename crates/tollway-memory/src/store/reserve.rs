@@ -78,9 +78,13 @@ impl MemoryStore {
         let ReservedCharge { fingerprint, ref algorithm, lineage, .. } = *part;
         let asked = Asked { fingerprint, algorithm, lineage };
         let mut is_settled = false;
-        self.amend(&asked, now, |algorithm, state, at| {
+        self.amend(&asked, now, |kept_under, state, at| {
             is_settled = true;
-            state.settle(algorithm, &part.held, cost, at);
+            if kept_under == algorithm {
+                state.settle(kept_under, &part.held, cost, at);
+            } else {
+                state.settle_carried(kept_under, &part.held, cost, at);
+            }
         });
         if !is_settled && cost > part.held.cost.get() {
             let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
