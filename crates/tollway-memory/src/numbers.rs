@@ -224,6 +224,11 @@ impl<'a> Newcomer<'a> {
             || self.numbers.is_noted(family, self.mark) && !self.numbers.mixed.has(family)
     }
 
+    /// Whether keys of its family may be kept under other numbers at all.
+    pub(crate) fn has_others(&self) -> bool {
+        self.lineage.rule != OnChange::Reset && self.numbers.several.has(self.lineage.family)
+    }
+
     /// Whether a key of its family may be kept under this mark.
     pub(crate) fn may_be(&self, mark: u64) -> bool {
         mark != self.mark && self.numbers.known(self.lineage.family, mark).is_some()

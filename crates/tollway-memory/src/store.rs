@@ -154,20 +154,20 @@ impl MemoryStore {
     #[inline]
     pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle_expired(now);
-        let fingerprint = self.fingerprint(charge);
-        self.check_at(fingerprint, self.narrow.home(fingerprint), charge, now)
+        let tag = self.tag(charge);
+        self.check_at(tag, self.narrow.home_of(tag), charge, now)
     }
 
     /// As [`Self::check`], but reads the clock while the state is on its way from memory.
     #[inline(always)]
     pub(crate) fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
-        let fingerprint = self.fingerprint(charge);
-        let home = self.narrow.home(fingerprint);
+        let tag = self.tag(charge);
+        let home = self.narrow.home_of(tag);
         // Of no use to other algorithms than the commonest, and no harm.
         self.narrow.prefetch(home);
         let now = clock.now();
         self.settle_expired(now);
-        self.check_at(fingerprint, home, charge, now)
+        self.check_at(tag, home, charge, now)
     }
 
     /// Takes each charge that is allowed, independently of the others, and appends the decisions to
@@ -175,19 +175,19 @@ impl MemoryStore {
     pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
         self.settle_expired(now);
         out.reserve(charges.len());
-        let mut found = [(Fingerprint::default(), 0); BATCH];
+        let mut found = [(0, 0); BATCH];
         for chunk in charges.chunks(BATCH) {
-            for (charge, (fingerprint, home)) in chunk.iter().zip(&mut found) {
-                *fingerprint = self.fingerprint(charge);
-                *home = self.narrow.home(*fingerprint);
-                self.prefetch(*fingerprint, *home, charge.policy.algorithm(), now);
+            for (charge, (tag, home)) in chunk.iter().zip(&mut found) {
+                *tag = self.tag(charge);
+                *home = self.narrow.home_of(*tag);
+                self.prefetch(*tag, *home, charge.policy.algorithm(), now);
             }
-            for (charge, &(fingerprint, home)) in chunk.iter().zip(&found) {
+            for (charge, &(tag, home)) in chunk.iter().zip(&found) {
                 // One push for each way: a decision is written where it stays, and not copied
                 // there.
-                match self.move_on(fingerprint, home, charge, now) {
+                match self.move_on(tag, home, charge, now) {
                     Some((gcra, word)) => out.push(gcra.report(word)),
-                    None => out.push(self.check_any(fingerprint, charge, now)),
+                    None => out.push(self.check_any(tag, charge, now)),
                 }
             }
         }
@@ -251,11 +251,19 @@ impl MemoryStore {
 
     // Always inlined: called, it would cost the shortest way a tenth of its instructions.
     #[inline(always)]
-    fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+    fn tag(&self, charge: &Charge<'_>) -> u64 {
         let Charge { policy, key, .. } = charge;
-        let mark = policy.numbers_mark();
-        let tag = self.seed.tag(policy.family_id(), mark, key.as_bytes());
-        Fingerprint { tag, mark, owner: policy.name_id() }
+        self.seed.tag(policy.family_id(), policy.numbers_mark(), key.as_bytes())
+    }
+
+    fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+        Self::fingerprint_of(self.tag(charge), charge)
+    }
+
+    /// Apart from the tag, which is all that the shortest way needs.
+    #[inline]
+    fn fingerprint_of(tag: u64, charge: &Charge<'_>) -> Fingerprint {
+        Fingerprint { tag, mark: charge.policy.numbers_mark(), owner: charge.policy.name_id() }
     }
 
     #[inline]
@@ -270,31 +278,19 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn prefetch(
-        &self,
-        fingerprint: Fingerprint,
-        home: usize,
-        algorithm: &Algorithm,
-        now: Timestamp,
-    ) {
+    fn prefetch(&self, tag: u64, home: usize, algorithm: &Algorithm, now: Timestamp) {
         match Layout::of(algorithm, now) {
             Layout::Narrow => self.narrow.prefetch(home),
-            Layout::Double => self.double.prefetch(self.double.home(fingerprint)),
+            Layout::Double => self.double.prefetch(self.double.home_of(tag)),
             Layout::Variable => {}
         }
     }
 
     #[inline(always)]
-    fn check_at(
-        &self,
-        fingerprint: Fingerprint,
-        home: usize,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Decision {
-        match self.move_on(fingerprint, home, charge, now) {
+    fn check_at(&self, tag: u64, home: usize, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        match self.move_on(tag, home, charge, now) {
             Some((gcra, word)) => gcra.report(word),
-            None => self.check_any(fingerprint, charge, now),
+            None => self.check_any(tag, charge, now),
         }
     }
 
@@ -302,7 +298,7 @@ impl MemoryStore {
     #[inline(always)]
     fn move_on<'a>(
         &self,
-        fingerprint: Fingerprint,
+        tag: u64,
         home: usize,
         charge: &Charge<'a>,
         now: Timestamp,
@@ -311,7 +307,7 @@ impl MemoryStore {
         if now >= gcra.word_until() || charge.mode != Mode::Enforce {
             return None;
         }
-        let decided = self.narrow.move_on(fingerprint, home, |moment| {
+        let decided = self.narrow.move_on(tag, home, |moment| {
             let word = gcra.decide_word(moment, charge.cost, now);
             (word, word.tat_ns(), gcra.is_spent(word))
         });
@@ -320,33 +316,50 @@ impl MemoryStore {
 
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
-    fn check_any(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+    fn check_any(&self, tag: u64, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        let fingerprint = Self::fingerprint_of(tag, charge);
         let decide = |words, at| {
             let (decision, content) = packed::charge(charge, words, at);
             Change { answer: decision.told_at(now, at), content }
         };
+        let newcomer =
+            || Some(Newcomer::new(&self.numbers, &Self::asked_at(fingerprint, charge), false));
         let algorithm = charge.policy.algorithm();
-        let asked = Self::asked_at(fingerprint, charge);
         let decided = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => self.ask(asked, now, |newcomer| {
-                self.narrow.update_unless_elsewhere(fingerprint, Some(newcomer), now, decide)
-            }),
-            Layout::Double => self.ask(asked, now, |newcomer| {
-                self.double.update_unless_elsewhere(fingerprint, Some(newcomer), now, decide)
-            }),
-            Layout::Variable => self.check_variable(asked, charge, now),
+            Layout::Narrow => {
+                self.narrow.update_unless_elsewhere(fingerprint, newcomer, now, decide)
+            }
+            Layout::Double => {
+                self.double.update_unless_elsewhere(fingerprint, newcomer, now, decide)
+            }
+            Layout::Variable => {
+                let hold_id = self.hold_id(core::slice::from_ref(charge));
+                let decide =
+                    |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
+                self.variable.change(fingerprint, newcomer, algorithm, now, decide)
+            }
         };
-        decided.unwrap_or_else(|full| refuse(algorithm, full, now))
+        match decided {
+            Ok(decision) => decision,
+            Err(Miss::Full(full)) => refuse(algorithm, full, now),
+            Err(Miss::Elsewhere) => self.check_elsewhere(fingerprint, charge, now),
+        }
     }
 
-    fn check_variable(
+    /// A charge on a key that is, or may be, kept under other numbers.
+    #[cold]
+    #[inline(never)]
+    fn check_elsewhere(
         &self,
-        asked: Asked<'_>,
+        fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Result<Decision, Full> {
+    ) -> Decision {
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        self.change(asked, now, |state, at| state.charge(charge, hold_id, at).told_at(now, at))
+        let asked = Self::asked_at(fingerprint, charge);
+        let decide = |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
+        self.change(asked, now, decide)
+            .unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
     }
 
     /// Changes one state of any algorithm. `change` is told as of when: `now`, or later where a key
@@ -371,7 +384,7 @@ impl MemoryStore {
         let Asked { fingerprint, algorithm, .. } = *asked;
         let layout = self.layout(fingerprint, algorithm, now);
         if layout == Layout::Variable {
-            return self.variable.change(fingerprint, newcomer, algorithm, now, change);
+            return self.variable.change(fingerprint, || newcomer, algorithm, now, change);
         }
         let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
@@ -385,9 +398,9 @@ impl MemoryStore {
         };
         match layout {
             Layout::Narrow => {
-                self.narrow.update_unless_elsewhere(fingerprint, newcomer, now, change)
+                self.narrow.update_unless_elsewhere(fingerprint, || newcomer, now, change)
             }
-            _ => self.double.update_unless_elsewhere(fingerprint, newcomer, now, change),
+            _ => self.double.update_unless_elsewhere(fingerprint, || newcomer, now, change),
         }
     }
 

@@ -217,18 +217,20 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
-        self.update_unless_elsewhere(fingerprint, None, now, change).map_err(|miss| match miss {
+        let anybody = || None;
+        self.update_unless_elsewhere(fingerprint, anybody, now, change).map_err(|miss| match miss {
             Miss::Full(full) => full,
             Miss::Elsewhere => unreachable!("nobody asked for a look at other numbers"),
         })
     }
 
-    /// As [`Self::update`], but no key begins here that is kept under other numbers.
+    /// As [`Self::update`], but no key begins here that is kept under other numbers. `newcomer`
+    /// says who would begin; who is known does not pay for it.
     #[inline]
-    pub(crate) fn update_unless_elsewhere<R>(
+    pub(crate) fn update_unless_elsewhere<'n, R>(
         &self,
         fingerprint: Fingerprint,
-        newcomer: Option<Newcomer<'_>>,
+        newcomer: impl Fn() -> Option<Newcomer<'n>>,
         now: Timestamp,
         mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Miss> {
@@ -236,7 +238,7 @@ impl<S: Slot> Table<S> {
             let here = self.find_here_or_help(fingerprint, now);
             let behind = || self.find_behind(fingerprint, self.home(fingerprint));
             let Some(slot) = here.or_else(behind) else {
-                match self.try_insert(fingerprint, newcomer, now, &mut change)? {
+                match self.try_insert(fingerprint, &newcomer, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -299,45 +301,51 @@ impl<S: Slot> Table<S> {
     /// The bucket in which a key is looked for first.
     #[inline]
     pub(crate) fn home(&self, fingerprint: Fingerprint) -> usize {
-        self.home_under(fingerprint.tag, self.mask.load(Ordering::Relaxed))
+        self.home_of(fingerprint.tag)
+    }
+
+    /// The bucket in which the key with this tag is looked for first.
+    #[inline(always)]
+    pub(crate) fn home_of(&self, tag: u64) -> usize {
+        self.home_under(tag, self.mask.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
     fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint, home).or_else(|| self.find_behind(fingerprint, home))
+        self.find_here(fingerprint.tag, home).or_else(|| self.find_behind(fingerprint, home))
     }
 
     /// The slot of a key that is where it is to be.
     #[inline(always)]
-    fn find_here(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
+    fn find_here(&self, tag: u64, home: usize) -> Option<&S> {
         let bucket = &self.buckets[home];
-        if let Some(slot) = bucket.find(fingerprint.tag) {
+        if let Some(slot) = bucket.find(tag) {
             return Some(slot);
         }
-        self.find_beyond(fingerprint, home)
+        self.find_beyond(tag, home)
     }
 
     #[inline(never)]
-    fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
+    fn find_beyond(&self, tag: u64, home: usize) -> Option<&S> {
         let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
         let bucket = |probe| &self.buckets[self.probed(home, probe)];
-        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
+        (1..=reach).find_map(|probe| bucket(probe).find(tag))
     }
 
     /// The slot of a key that is still where it was before the table doubled.
     #[inline(never)]
     fn find_behind(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint, self.home_before(fingerprint.tag, home)?)
+        self.find_here(fingerprint.tag, self.home_before(fingerprint.tag, home)?)
     }
 
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
     /// again.
     #[cold]
     #[inline(never)]
-    fn try_insert<R>(
+    fn try_insert<'n, R>(
         &self,
         fingerprint: Fingerprint,
-        newcomer: Option<Newcomer<'_>>,
+        newcomer: &impl Fn() -> Option<Newcomer<'n>>,
         now: Timestamp,
         change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<Option<R>, Miss> {
@@ -348,7 +356,7 @@ impl<S: Slot> Table<S> {
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
         }
-        if newcomer.is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
+        if newcomer().is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
             return Err(Miss::Elsewhere);
         }
         let at = self.newcomer_at(now);
@@ -483,11 +491,11 @@ impl Table<Narrow> {
     #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,
-        fingerprint: Fingerprint,
+        tag: u64,
         home: usize,
         decide: impl FnOnce(u64) -> (R, u64, bool),
     ) -> Option<R> {
-        self.find_here(fingerprint, home)?.move_on(fingerprint.tag, decide)
+        self.find_here(tag, home)?.move_on(tag, decide)
     }
 }
 

@@ -106,22 +106,25 @@ impl VariableStates {
     }
 
     /// Changes the state of one key, unless it is kept under other numbers.
-    pub(crate) fn change<R>(
+    pub(crate) fn change<'n, R>(
         &self,
         fingerprint: Fingerprint,
-        newcomer: Option<Newcomer<'_>>,
+        newcomer: impl Fn() -> Option<Newcomer<'n>>,
         algorithm: &Algorithm,
         now: Timestamp,
         mut apply: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Miss> {
         let mut shard = self.lock(Self::shard_of(fingerprint));
-        if newcomer.is_some_and(|newcomer| shard.is_elsewhere(fingerprint, newcomer)) {
-            return Err(Miss::Elsewhere);
-        }
-        shard.prepare(fingerprint, now)?;
-        if let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut apply) {
+        let prepared = shard.prepare(fingerprint, now);
+        if prepared.is_ok()
+            && let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut apply)
+        {
             return Ok(answer);
         }
+        if newcomer().is_some_and(|newcomer| shard.is_elsewhere(fingerprint, newcomer)) {
+            return Err(Miss::Elsewhere);
+        }
+        prepared?;
         let (mut state, at) = shard.take(fingerprint, algorithm, now);
         let answer = apply(&mut state, at);
         shard.put(fingerprint, state, algorithm, at);
@@ -197,9 +200,9 @@ impl Shard {
 
     /// Whether a key is not here under these numbers, and may not begin.
     pub(crate) fn is_elsewhere(&self, fingerprint: Fingerprint, newcomer: Newcomer<'_>) -> bool {
-        match self.other_mark(fingerprint) {
-            Some(mark) => newcomer.may_be(mark),
-            None => self.position(fingerprint).is_none() && !newcomer.may_begin(),
+        match self.index.get(&fingerprint.marked(0)) {
+            Some(&at) => newcomer.may_be(self.entries[at as usize].fingerprint.mark),
+            None => !newcomer.may_begin(),
         }
     }
 
@@ -512,7 +515,7 @@ mod tests {
             let now = start.after(Duration::from_nanos(step));
             let fingerprint = Fingerprint { tag: 1 + step % 100, mark: 0, owner: 0 };
             let take = |state: &mut State, at| state.charge(&charge, 0, at).is_allowed();
-            let _ = states.change(fingerprint, None, policy.algorithm(), now, take);
+            let _ = states.change(fingerprint, || None, policy.algorithm(), now, take);
             let shard = states.lock(0);
             let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
             assert!(shard.bytes <= shard.bytes_max + largest, "step {step}");

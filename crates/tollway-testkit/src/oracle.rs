@@ -305,6 +305,10 @@ impl Oracle {
         for (index, ask) in open.asks.iter().enumerate() {
             let (reserved, real) = (units(ask), real(index, ask));
             let kept = self.kept(ask);
+            if kept.policy.id() != ask.policy().id() && kept.model.is_new(&now) {
+                let model = model(ask.policy().algorithm());
+                *kept = Kept { model, policy: Arc::clone(ask.policy()) };
+            }
             let (is_as_reserved, model) = (kept.policy.id() == ask.policy().id(), &mut kept.model);
             if model.release(open.hold, &now) {
                 continue;

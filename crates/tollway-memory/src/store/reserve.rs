@@ -79,6 +79,11 @@ impl MemoryStore {
         let asked = Asked { fingerprint, algorithm, lineage };
         let mut is_settled = false;
         self.amend(&asked, now, |kept_under, state, at| {
+            // A state that says nothing is as good as none: then these numbers are as good.
+            let says_nothing = kept_under != algorithm && state.vacant_at(kept_under) <= at;
+            if says_nothing && cost > part.held.cost.get() {
+                return;
+            }
             is_settled = true;
             if kept_under == algorithm {
                 state.settle(kept_under, &part.held, cost, at);

@@ -186,12 +186,12 @@ impl<S: Slot> Table<S> {
     /// The slot of a key that is where it is to be. One that is not is moved there on the way.
     pub(super) fn find_here_or_help(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<&S> {
         let home = self.home(fingerprint);
-        let here = self.find_here(fingerprint, home);
+        let here = self.find_here(fingerprint.tag, home);
         if here.is_some() || self.find_behind(fingerprint, home).is_none() {
             return here;
         }
         self.help(fingerprint, now);
-        self.find_here(fingerprint, self.home(fingerprint))
+        self.find_here(fingerprint.tag, self.home(fingerprint))
     }
 
     fn move_some(&self, home: usize, moving: &mut Moving, now: Timestamp) {

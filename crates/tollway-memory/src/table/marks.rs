@@ -14,7 +14,8 @@ impl<S: Slot> Table<S> {
     /// Whether a key that has no slot may not begin here. With the lock of its stripe held: without
     /// it, it could be moved meanwhile and be missed.
     pub(super) fn is_elsewhere(&self, fingerprint: Fingerprint, newcomer: Newcomer<'_>) -> bool {
-        !newcomer.may_begin() || self.find_marked(fingerprint, newcomer).is_some()
+        !newcomer.may_begin()
+            || newcomer.has_others() && self.find_marked(fingerprint, newcomer).is_some()
     }
 
     /// Under which other numbers of its family a key is kept here.

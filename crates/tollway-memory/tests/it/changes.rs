@@ -40,7 +40,7 @@ fn charge<'a>(policy: &'a Policy, key: &'a str, units: u64) -> Charge<'a> {
 
 /// Policies of one name in every form of state: one word, two words, cells, permits.
 fn of_limit(limit: u64) -> [Policy; 7] {
-    let hour = Duration::from_hours(1);
+    let hour = Duration::from_secs(3_600);
     // An hour divided by seven is no whole number of nanoseconds.
     let whole = Quota::with_burst(1, hour / 3_600, limit).unwrap();
     let part = Quota::with_burst(7, hour, limit).unwrap();
@@ -198,7 +198,7 @@ fn an_open_reservation_is_settled_under_the_numbers_of_the_day() {
 
 #[test]
 fn permits_stay_held_and_are_released_once() {
-    let permits = |limit| policy(Concurrency::new(limit, Duration::from_hours(1)).unwrap());
+    let permits = |limit| policy(Concurrency::new(limit, Duration::from_secs(3_600)).unwrap());
     let (old, new) = (permits(3), permits(2));
     let store = store();
     let open = || store.reserve(&[charge(&old, "k", 1)], START).reservation.unwrap().id;
