@@ -80,7 +80,7 @@ trait Model {
 type Address = (u64, Vec<u8>);
 
 /// A model, and the policy by whose numbers it is kept.
-struct Kept {
+struct KeyModel {
     model: Box<dyn Model>,
     policy: Arc<Policy>,
 }
@@ -88,7 +88,7 @@ struct Kept {
 /// Models of every key that was asked about, and what is reserved.
 #[derive(Default)]
 pub struct Oracle {
-    keys: BTreeMap<Address, Kept>,
+    keys: BTreeMap<Address, KeyModel>,
     /// The numbers that were asked under, in order of their first use.
     seen: Vec<u64>,
     open: Vec<Open>,
@@ -133,15 +133,17 @@ impl Oracle {
         &mut *self.kept(ask).model
     }
 
-    fn kept(&mut self, ask: &Ask) -> &mut Kept {
-        let fresh =
-            || Kept { model: model(ask.policy().algorithm()), policy: Arc::clone(ask.policy()) };
+    fn kept(&mut self, ask: &Ask) -> &mut KeyModel {
+        let fresh = || KeyModel {
+            model: model(ask.policy().algorithm()),
+            policy: Arc::clone(ask.policy()),
+        };
         self.keys.entry(address(ask)).or_insert_with(fresh)
     }
 
     /// Carries the models of what is asked to the numbers that it is asked under; what was kept
     /// before.
-    fn carry(&mut self, asks: &[Ask]) -> Vec<(Address, Kept)> {
+    fn carry(&mut self, asks: &[Ask]) -> Vec<(Address, KeyModel)> {
         let now = self.now.clone();
         let mut before = Vec::new();
         for ask in asks {
@@ -159,7 +161,7 @@ impl Oracle {
             let (old, model) = (kept.policy.algorithm(), &*kept.model);
             let model = change::carried(model, old, new.algorithm(), change, &now);
             let policy = Arc::clone(new);
-            before.push((address(ask), std::mem::replace(kept, Kept { model, policy })));
+            before.push((address(ask), std::mem::replace(kept, KeyModel { model, policy })));
         }
         before
     }
@@ -307,7 +309,7 @@ impl Oracle {
             let kept = self.kept(ask);
             if kept.policy.id() != ask.policy().id() && kept.model.is_new(&now) {
                 let model = model(ask.policy().algorithm());
-                *kept = Kept { model, policy: Arc::clone(ask.policy()) };
+                *kept = KeyModel { model, policy: Arc::clone(ask.policy()) };
             }
             let (is_as_reserved, model) = (kept.policy.id() == ask.policy().id(), &mut kept.model);
             if model.release(open.hold, &now) {
