@@ -9,6 +9,7 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
+use crate::carry::Used;
 use crate::charge::{Charge, Mode};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::requests::Held;
@@ -115,6 +116,10 @@ pub(crate) trait Apply: fmt::Display + Sized {
     fn vacant_at(&self, it: &Self::State) -> Timestamp;
     fn clear(&self, it: &mut Self::State, now: Timestamp);
     fn rewind(&self, it: &mut Self::State, now: Timestamp);
+    /// What a change of numbers takes along as of `at`, which is not before its moment.
+    fn used(&self, it: &Self::State, at: Timestamp) -> Used;
+    /// The state of a key that has used this much as of `at`, and of no time before.
+    fn having_used(&self, used: Used, at: Timestamp) -> Self::State;
 
     /// A state that does not record when it was changed has no moment of its own.
     fn moment(&self, _it: &Self::State, now: Timestamp) -> Timestamp {
@@ -198,7 +203,7 @@ macro_rules! apply_in_place {
     };
 }
 
-pub(crate) use {apply_by_value, apply_in_place};
+pub(crate) use {apply_by_value, apply_in_place, each};
 
 /// Where the parameters of an algorithm come from: a table of a configuration file, a request.
 ///
@@ -506,12 +511,35 @@ impl State {
     /// Brings what a reservation holds to what it really cost. Units in flight are over, whatever
     /// they cost; what was counted without being there is not given back.
     pub fn settle(&mut self, algorithm: &Algorithm, held: &Held, cost: u64, now: Timestamp) {
+        self.settle_taken(algorithm, held, cost, Some(held.at), now);
+    }
+
+    /// As [`Self::settle`], where the numbers have changed since: a window does not know any more
+    /// when the units were taken.
+    pub fn settle_carried(
+        &mut self,
+        algorithm: &Algorithm,
+        held: &Held,
+        cost: u64,
+        now: Timestamp,
+    ) {
+        self.settle_taken(algorithm, held, cost, None, now);
+    }
+
+    fn settle_taken(
+        &mut self,
+        algorithm: &Algorithm,
+        held: &Held,
+        cost: u64,
+        taken_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
         if let (Algorithm::Concurrency(limit), Self::Concurrency(state)) = (algorithm, &mut *self) {
             limit.release(state, held.id, now);
         } else if let Some(more) = cost.checked_sub(held.cost.get()).and_then(Cost::new) {
             let _ = self.count(algorithm, more, held.id, now);
         } else if cost < held.taken {
-            self.refund(algorithm, held.taken - cost, Some(held.at), now);
+            self.refund(algorithm, held.taken - cost, taken_at, now);
         }
     }
 

@@ -29,6 +29,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value};
+use crate::carry::Used;
 use crate::civil::{Calendar, Window, Zone};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
@@ -341,6 +342,15 @@ impl Apply for CalendarWindow {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         *it = self.roll(*it, now);
+    }
+
+    fn used(&self, it: &State, at: Timestamp) -> Used {
+        Used::whole(self.roll(*it, at).debt)
+    }
+
+    fn having_used(&self, used: Used, at: Timestamp) -> State {
+        let Window { start, end } = self.calendar.window_at(at);
+        State { start, end, debt: used.up() }
     }
 }
 

@@ -22,6 +22,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_in_place};
+use crate::carry::Used;
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -272,6 +273,15 @@ impl Apply for Concurrency {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         self.forget_expired(it, now);
+    }
+
+    fn used(&self, it: &State, at: Timestamp) -> Used {
+        Used::whole(u64::try_from(self.live(it, at).held).unwrap_or(u64::MAX))
+    }
+
+    /// Units that were used by another algorithm are not in flight.
+    fn having_used(&self, _: Used, at: Timestamp) -> State {
+        State { as_of: at, ..State::default() }
     }
 }
 

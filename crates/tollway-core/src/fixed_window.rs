@@ -16,6 +16,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value};
+use crate::carry::{Change, OnChange, Used, scaled};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -150,6 +151,31 @@ impl FixedWindow {
         State { start: state.start.min(self.start(now.after(SKEW))), ..state }
     }
 
+    /// The window whose numbers were `old`, with its count. One that its first request started
+    /// keeps its start if it is not over by the new period; if it is, what was taken in it counts
+    /// as taken now: what is used stays used.
+    pub(crate) fn carry_window(
+        &self,
+        old: &Self,
+        state: State,
+        change: Change,
+        at: Timestamp,
+    ) -> State {
+        let State { start, count } = old.roll(state, at);
+        let count = match change.rule {
+            OnChange::Proportional => {
+                let share = scaled(count.into(), self.quota.units(), old.quota.units());
+                u64::try_from(share).unwrap_or(u64::MAX)
+            }
+            _ => count,
+        };
+        let is_open = count > 0 && at < start.after(self.quota.period());
+        match self.anchor {
+            Anchor::FirstRequest if is_open => State { start, count },
+            _ => State { start: self.start(at), count },
+        }
+    }
+
     /// The window that `now` falls into, or the later one that is open already, with what was taken
     /// in it so far.
     pub(crate) fn roll(&self, state: State, now: Timestamp) -> State {
@@ -245,6 +271,14 @@ impl Apply for FixedWindow {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         *it = self.roll(*it, now);
+    }
+
+    fn used(&self, it: &State, at: Timestamp) -> Used {
+        Used::whole(self.roll(*it, at).count)
+    }
+
+    fn having_used(&self, used: Used, at: Timestamp) -> State {
+        State { start: self.start(at), count: used.up() }
     }
 }
 

@@ -38,6 +38,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value, stretched};
+use crate::carry::Used;
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -242,6 +243,14 @@ impl Apply for Gcra {
 
     fn refund(&self, it: &mut State, units: u64, _: Option<Timestamp>, now: Timestamp) {
         *it = Self::refund(self, *it, units, now);
+    }
+
+    fn used(&self, it: &State, at: Timestamp) -> Used {
+        Used::of_ticks(Self::used(self, *it, at), self.unit)
+    }
+
+    fn having_used(&self, used: Used, at: Timestamp) -> State {
+        State { tat: self.ticks(at).saturating_add(used.ticks(self.unit)) }
     }
 }
 

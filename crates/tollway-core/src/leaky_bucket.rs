@@ -23,6 +23,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value, per, stretched};
+use crate::carry::Used;
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -55,6 +56,11 @@ impl State {
     /// When it dripped last.
     pub const fn dripped_at(self) -> Timestamp {
         self.dripped_at
+    }
+
+    /// The same level with the drips of `phase`.
+    pub(crate) const fn in_phase_with(self, phase: Self) -> Self {
+        Self { level: self.level, dripped_at: phase.dripped_at }
     }
 
     /// The state as two words, for stores with fixed-size slots.
@@ -217,6 +223,13 @@ impl LeakyBucket {
         }
     }
 
+    /// The last drip of a bucket whose numbers were `old`, if its drips come as often as here: then
+    /// a change moves none of them.
+    pub(crate) fn carry_phase(&self, old: &Self, state: State, at: Timestamp) -> Option<State> {
+        let dripped = old.drip(state, at);
+        (old.interval_ns == self.interval_ns && dripped.level > 0).then_some(dripped)
+    }
+
     /// The state after all drips until `now`.
     pub(crate) fn drip(&self, state: State, now: Timestamp) -> State {
         let dripped_at = state.dripped_at;
@@ -295,6 +308,14 @@ impl Apply for LeakyBucket {
 
     fn forget_past(&self, it: &mut State, now: Timestamp) {
         *it = self.drip(*it, now);
+    }
+
+    fn used(&self, it: &State, at: Timestamp) -> Used {
+        Used::whole(self.drip(*it, at).level)
+    }
+
+    fn having_used(&self, used: Used, at: Timestamp) -> State {
+        State { level: used.up(), dripped_at: at }
     }
 }
 

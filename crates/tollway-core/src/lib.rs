@@ -62,6 +62,7 @@ pub mod sliding_window;
 pub mod spelling;
 
 mod algorithm;
+mod carry;
 mod charge;
 mod cidr;
 mod decision;
@@ -77,6 +78,7 @@ mod store;
 mod time;
 
 pub use algorithm::{Algorithm, Parameters, State};
+pub use carry::{Change, OnChange, Order};
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
 pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};

@@ -6,7 +6,7 @@ use core::num::NonZeroU16;
 use core::time::Duration;
 
 use crate::gcra::Gcra;
-use crate::{Algorithm, ParseQuotaError, Quota};
+use crate::{Algorithm, OnChange, ParseQuotaError, Quota};
 
 /// A named quota with its algorithm, its failure mode and the terms of its reservations.
 ///
@@ -25,8 +25,11 @@ pub struct Policy {
     on_store_error: OnStoreError,
     reservations: ReservationTerms,
     parts: Option<NonZeroU16>,
+    on_change: OnChange,
     id: u64,
     name_id: u64,
+    family_id: u64,
+    numbers_mark: u64,
 }
 
 /// What a policy answers when the store does not.
@@ -92,6 +95,9 @@ impl Default for ReservationTerms {
 }
 
 impl Policy {
+    /// Where the bits of [`Self::numbers_mark`] are.
+    pub const NUMBERS_MARK: u64 = 0xff_ffff << 20;
+
     /// The longest name, in bytes.
     pub const NAME_LEN_MAX: usize = 128;
 
@@ -111,17 +117,22 @@ impl Policy {
         if name.is_empty() || name.len() > Self::NAME_LEN_MAX || !name.bytes().all(printable) {
             return Err(PolicyError::Name);
         }
+        let algorithm: Algorithm = algorithm.into();
         let mut policy = Self {
             name,
-            algorithm: algorithm.into(),
+            algorithm,
             on_store_error: OnStoreError::Deny,
             reservations: ReservationTerms::default(),
             parts: None,
+            on_change: OnChange::default(),
             id: 0,
             name_id: 0,
+            family_id: 0,
+            numbers_mark: mark(&algorithm),
         };
         policy.id = identity(&policy);
         policy.name_id = fnv(policy.name.bytes());
+        policy.family_id = policy.name_id;
         Ok(policy)
     }
 
@@ -160,6 +171,13 @@ impl Policy {
         self.parts
     }
 
+    /// The same policy with another rule for what becomes of used units when its numbers change.
+    #[must_use]
+    pub fn on_change(self, on_change: OnChange) -> Self {
+        let family_id = if on_change == OnChange::Reset { self.id } else { self.name_id };
+        Self { on_change, family_id, ..self }
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -192,6 +210,22 @@ impl Policy {
         self.id
     }
 
+    /// What becomes of used units when the numbers change.
+    pub const fn change_rule(&self) -> OnChange {
+        self.on_change
+    }
+
+    /// A number that is the same for all policies among which a key's state is carried: those of
+    /// one name; with [`OnChange::Reset`], of one name and the same numbers.
+    pub const fn family_id(&self) -> u64 {
+        self.family_id
+    }
+
+    /// What tells the numbers of a family apart: 24 bits, all within [`Self::NUMBERS_MARK`].
+    pub const fn numbers_mark(&self) -> u64 {
+        self.numbers_mark
+    }
+
     /// A number that is the same for the same name, whatever the algorithm: what tells a store
     /// whose room a state takes. A policy whose limit is changed keeps its room, and all policies
     /// that callers make up under one name have one room together.
@@ -213,12 +247,28 @@ fn identity(policy: &Policy) -> u64 {
         (_, [6, units, carry, grace]) => [8, units, carry, grace],
         (_, numbers) => numbers,
     };
-    let zone = match &policy.algorithm {
-        Algorithm::CalendarWindow(window) => window.calendar().zone().name(),
-        _ => "",
-    };
+    let zone = zone(&policy.algorithm);
     let numbers = numbers.into_iter().flat_map(u64::to_le_bytes);
     fnv(policy.name.bytes().chain(numbers).chain(zone.bytes()))
+}
+
+/// What the numbers leave out.
+fn zone(algorithm: &Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::CalendarWindow(window) => window.calendar().zone().name(),
+        _ => "",
+    }
+}
+
+/// Three bits for the kind, which no other kind has, and the rest for the numbers.
+fn mark(algorithm: &Algorithm) -> u64 {
+    let numbers = algorithm.numbers();
+    let hash = fnv(numbers.into_iter().flat_map(u64::to_le_bytes).chain(zone(algorithm).bytes()));
+    // The highest bits of this hash depend on all bytes, the lowest do not.
+    let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 43;
+    let is_per_call = matches!(algorithm, Algorithm::Gcra(gcra) if gcra.is_per_call());
+    let kind = if is_per_call { 0 } else { numbers[0] };
+    (kind << 21 | hash) << 20
 }
 
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {

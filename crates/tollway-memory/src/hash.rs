@@ -16,8 +16,10 @@
 //! for equal sums and 2⁻⁶⁴ for equal tags of different ones). The secret never leaves the process
 //! (but for its snapshot file), and no answer shows a hash.
 //!
-//! The tag is stored, and the place of a key follows from it: a slot tells by itself where its key
-//! is at home in a table of any size.
+//! The tag is stored, with a mark of the policy's numbers added to it (`numbers.rs`), and the place
+//! of a key follows from the rest of it: a slot tells by itself where its key is at home in a table
+//! of any size. The mark is no part of what is hashed, and does not change the odds above: two
+//! values that are uniform and independent differ by a given mark as seldom as they are equal.
 //!
 //! Keys longer than [`PAIRS`] pairs are first shortened to 128 bits by SipHash-1-3, a keyed
 //! pseudo-random function.
@@ -54,8 +56,23 @@ struct Secret {
 pub(crate) struct Fingerprint {
     /// What is stored, and says where; never zero, which marks a slot that was never used.
     pub(crate) tag: u64,
+    /// The part of the tag that stands for the policy's numbers:
+    /// [`Policy::numbers_mark`](tollway_core::Policy::numbers_mark).
+    pub(crate) mark: u64,
     /// Whose room the key takes: [`Policy::name_id`](tollway_core::Policy::name_id).
     pub(crate) owner: u64,
+}
+
+impl Fingerprint {
+    /// What all fingerprints of this key have in common, whatever the numbers.
+    pub(crate) const fn of_key(self) -> u64 {
+        self.tag ^ self.mark
+    }
+
+    /// The same key under the numbers of another mark.
+    pub(crate) const fn marked(self, mark: u64) -> Self {
+        Self { tag: self.of_key() ^ mark, mark, owner: self.owner }
+    }
 }
 
 /// The longest key that is hashed as it is, in pairs of words: 64 bytes.
@@ -84,9 +101,15 @@ impl Seed {
         Self { words, secret: Box::new(Secret { pairs, halving }) }
     }
 
-    /// The tag of `key` under the policy with this id.
+    /// The tag of `key` in a family of policies, under the numbers of this mark.
     #[inline(always)]
-    pub(crate) fn tag(&self, policy_id: u64, key: &[u8]) -> u64 {
+    pub(crate) fn tag(&self, family: u64, mark: u64, key: &[u8]) -> u64 {
+        // Zero once in 2^64; then the key has the place of another, as any may.
+        (self.hash(family, key) ^ mark).max(1)
+    }
+
+    #[inline(always)]
+    fn hash(&self, policy_id: u64, key: &[u8]) -> u64 {
         let [of_head, of_tail, of_first, ..] = &self.secret.pairs;
         let mut sum = 0;
         add(&mut sum, of_head, [policy_id, key.len() as u64]);
@@ -124,7 +147,7 @@ impl Seed {
         let [r0, r1, r2] = &self.secret.halving;
         let (low, high) = (u128::from(sum as u64), sum >> 64);
         let mixed = r1.wrapping_add(low).wrapping_mul(r2.wrapping_add(high)).wrapping_add(*r0);
-        ((mixed >> 64) as u64).max(1)
+        (mixed >> 64) as u64
     }
 }
 
@@ -165,9 +188,9 @@ mod tests {
             ids: [u64; 2],
         ) {
             let seed = Seed::new([1, 2]);
-            let tag = seed.tag(ids[0], &one);
-            prop_assert_eq!(one == other, tag == seed.tag(ids[0], &other));
-            prop_assert_eq!(ids[0] == ids[1], tag == seed.tag(ids[1], &one));
+            let tag = seed.hash(ids[0], &one);
+            prop_assert_eq!(one == other, tag == seed.hash(ids[0], &other));
+            prop_assert_eq!(ids[0] == ids[1], tag == seed.hash(ids[1], &one));
         }
     }
 
@@ -179,10 +202,10 @@ mod tests {
         for len in 1..100 {
             let mut key = vec![0; len];
             distinct += 1 + len * 8;
-            seen.insert(seed.tag(0, &key));
+            seen.insert(seed.hash(0, &key));
             for bit in 0..len * 8 {
                 key[bit / 8] ^= 1 << (bit % 8);
-                seen.insert(seed.tag(0, &key));
+                seen.insert(seed.hash(0, &key));
                 key[bit / 8] ^= 1 << (bit % 8);
             }
         }
@@ -195,7 +218,7 @@ mod tests {
         let mut counts = [0u32; 256];
         for number in 0..256_000u32 {
             let key = format!("user:{number:08}");
-            counts[(seed.tag(7, key.as_bytes()) >> 56) as usize] += 1;
+            counts[(seed.hash(7, key.as_bytes()) >> 56) as usize] += 1;
         }
         // A thousand each on average; a random one deviates by more than 200 once in 10^9 runs.
         assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{counts:?}");
@@ -204,6 +227,6 @@ mod tests {
     #[test]
     fn two_seeds_disagree() {
         let (one, other) = (Seed::random(), Seed::random());
-        assert_ne!(one.tag(1, b"alice"), other.tag(1, b"alice"));
+        assert_ne!(one.hash(1, b"alice"), other.hash(1, b"alice"));
     }
 }

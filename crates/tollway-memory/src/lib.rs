@@ -15,6 +15,7 @@ mod capacity;
 mod clock;
 mod hash;
 mod limiter;
+mod numbers;
 mod owners;
 mod packed;
 #[cfg(not(tollway_loom))]

@@ -17,6 +17,7 @@ use std::sync::Mutex;
 use tollway_core::{Algorithm, Held, OnExpiry, ReservationId, Timestamp};
 
 use crate::hash::Fingerprint;
+use crate::numbers::Lineage;
 use crate::sync::{AtomicU64, Ordering, lock};
 
 pub(crate) struct Reservations {
@@ -31,7 +32,7 @@ struct Open {
     promised: usize,
     by_id: HashMap<ReservationId, Entry>,
     by_expiry: BinaryHeap<Reverse<(Timestamp, ReservationId)>>,
-    /// Places held or promised, by tag and by owner.
+    /// Places held or promised, by key and by owner.
     of_keys: HashMap<u64, usize>,
     of_owners: HashMap<u64, usize>,
 }
@@ -45,23 +46,23 @@ impl Open {
     fn may_hold(&self, fingerprints: &[Fingerprint], free: usize) -> bool {
         let held = |places: &HashMap<u64, usize>, id| places.get(&id).copied().unwrap_or(0);
         let within = |fingerprint: &Fingerprint| {
-            held(&self.of_keys, fingerprint.tag) < free.saturating_mul(KEY_PER_FREE)
+            held(&self.of_keys, fingerprint.of_key()) < free.saturating_mul(KEY_PER_FREE)
                 && held(&self.of_owners, fingerprint.owner) < free.saturating_mul(OWNER_PER_FREE)
         };
         free > 0 && (fingerprints.is_empty() || fingerprints.iter().any(within))
     }
 
     fn count_in(&mut self, fingerprints: impl Iterator<Item = Fingerprint>) {
-        for Fingerprint { tag, owner } in fingerprints {
-            *self.of_keys.entry(tag).or_default() += 1;
-            *self.of_owners.entry(owner).or_default() += 1;
+        for fingerprint in fingerprints {
+            *self.of_keys.entry(fingerprint.of_key()).or_default() += 1;
+            *self.of_owners.entry(fingerprint.owner).or_default() += 1;
         }
     }
 
     fn count_out(&mut self, fingerprints: impl Iterator<Item = Fingerprint>) {
-        for Fingerprint { tag, owner } in fingerprints {
-            count_down(&mut self.of_keys, tag);
-            count_down(&mut self.of_owners, owner);
+        for fingerprint in fingerprints {
+            count_down(&mut self.of_keys, fingerprint.of_key());
+            count_down(&mut self.of_owners, fingerprint.owner);
         }
     }
 
@@ -95,6 +96,7 @@ pub(crate) struct Entry {
 pub(crate) struct ReservedCharge {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) algorithm: Algorithm,
+    pub(crate) lineage: Lineage,
     pub(crate) held: Held,
     pub(crate) on_expiry: OnExpiry,
 }

@@ -52,6 +52,13 @@ pub(crate) trait Slot: Zeroed {
         locked
     }
 
+    /// Writes the same key under other numbers, and so with another tag, if nothing has changed
+    /// since `seen`.
+    #[inline]
+    fn try_write_again(&self, seen: View, tag: u64, content: Content) -> bool {
+        self.try_write(seen, tag, content)
+    }
+
     /// Locks if nothing has changed since `seen`.
     fn try_lock(&self, seen: View) -> bool;
 

@@ -2,6 +2,7 @@
 
 mod answers;
 mod carry;
+mod changed_numbers;
 mod dump;
 mod narrow_charges;
 mod request;
@@ -17,13 +18,15 @@ use tollway_core::{
 
 use crate::capacity::{Capacity, Pressure, slots};
 use crate::hash::{Fingerprint, Seed, siphash};
+use crate::numbers::{Asked, Lineage, Newcomer, Numbers};
 use crate::packed::{self, Layout};
 use crate::reservations::Reservations;
 use crate::slot::{Double, Narrow};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Change, Full, Table};
+use crate::table::{Change, Full, Miss, Table};
 use crate::variable_states::VariableStates;
 
+use changed_numbers::LOCKS;
 pub use dump::{DumpError, DumpErrorKind, DumpFile};
 
 /// States in memory.
@@ -62,6 +65,9 @@ pub struct MemoryStore {
     dropped: u64,
     /// Held while a state is carried from one table to another.
     carrying: Mutex<()>,
+    numbers: Numbers,
+    /// Held by who carries a key to other numbers, until his question is answered.
+    carried: [Mutex<()>; LOCKS],
     /// Held while a dump is made and put in place: of two at once the older must not come last.
     dumping: Mutex<()>,
 }
@@ -104,6 +110,8 @@ impl MemoryStore {
             written_at: None,
             dropped: 0,
             carrying: Mutex::default(),
+            numbers: Numbers::new(),
+            carried: [const { Mutex::new(()) }; LOCKS],
             dumping: Mutex::default(),
         }
     }
@@ -146,20 +154,20 @@ impl MemoryStore {
     #[inline]
     pub fn check(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         self.settle_expired(now);
-        let fingerprint = self.fingerprint(charge);
-        self.check_at(fingerprint, self.narrow.home(fingerprint), charge, now)
+        let tag = self.tag(charge);
+        self.check_at(tag, self.narrow.home_of(tag), charge, now)
     }
 
     /// As [`Self::check`], but reads the clock while the state is on its way from memory.
     #[inline(always)]
     pub(crate) fn check_by(&self, charge: &Charge<'_>, clock: &dyn Clock) -> Decision {
-        let fingerprint = self.fingerprint(charge);
-        let home = self.narrow.home(fingerprint);
+        let tag = self.tag(charge);
+        let home = self.narrow.home_of(tag);
         // Of no use to other algorithms than the commonest, and no harm.
         self.narrow.prefetch(home);
         let now = clock.now();
         self.settle_expired(now);
-        self.check_at(fingerprint, home, charge, now)
+        self.check_at(tag, home, charge, now)
     }
 
     /// Takes each charge that is allowed, independently of the others, and appends the decisions to
@@ -167,19 +175,19 @@ impl MemoryStore {
     pub fn check_batch(&self, charges: &[Charge<'_>], now: Timestamp, out: &mut Vec<Decision>) {
         self.settle_expired(now);
         out.reserve(charges.len());
-        let mut found = [(Fingerprint::default(), 0); BATCH];
+        let mut found = [(0, 0); BATCH];
         for chunk in charges.chunks(BATCH) {
-            for (charge, (fingerprint, home)) in chunk.iter().zip(&mut found) {
-                *fingerprint = self.fingerprint(charge);
-                *home = self.narrow.home(*fingerprint);
-                self.prefetch(*fingerprint, *home, charge.policy.algorithm(), now);
+            for (charge, (tag, home)) in chunk.iter().zip(&mut found) {
+                *tag = self.tag(charge);
+                *home = self.narrow.home_of(*tag);
+                self.prefetch(*tag, *home, charge.policy.algorithm(), now);
             }
-            for (charge, &(fingerprint, home)) in chunk.iter().zip(&found) {
+            for (charge, &(tag, home)) in chunk.iter().zip(&found) {
                 // One push for each way: a decision is written where it stays, and not copied
                 // there.
-                match self.move_on(fingerprint, home, charge, now) {
+                match self.move_on(tag, home, charge, now) {
                     Some((gcra, word)) => out.push(gcra.report(word)),
-                    None => out.push(self.check_any(fingerprint, charge, now)),
+                    None => out.push(self.check_any(tag, charge, now)),
                 }
             }
         }
@@ -210,8 +218,7 @@ impl MemoryStore {
     /// What there is to report about a key, with nothing taken.
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        self.state(self.fingerprint(charge), algorithm, now).0.peek(algorithm, now)
+        self.state(&self.asked(charge), now).0.peek(charge.policy.algorithm(), now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
@@ -219,7 +226,7 @@ impl MemoryStore {
         self.settle_expired(now);
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        self.change(self.fingerprint(charge), algorithm, now, |state, at| {
+        self.change(self.asked(charge), now, |state, at| {
             let remaining = state.peek(algorithm, at).remaining();
             let cost = Grant::affordable(charge.cost, remaining);
             Grant::new(state.charge(&charge.cost(cost), hold_id, at).told_at(now, at), cost)
@@ -230,54 +237,60 @@ impl MemoryStore {
     /// Gives the charge's units back; what is left then.
     pub fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        let fingerprint = self.fingerprint(charge);
-        self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
-        self.state(fingerprint, algorithm, now).0.peek(algorithm, now)
+        let (asked, units) = (self.asked(charge), charge.cost.get());
+        self.amend(&asked, now, |algorithm, state, at| state.refund(algorithm, units, None, at));
+        self.state(&asked, now).0.peek(asked.algorithm, now)
     }
 
     /// Forgets what the charge's key has taken under its policy.
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
         // First, or what has expired would be given back to a key that has taken nothing.
         self.settle_expired(now);
-        let algorithm = charge.policy.algorithm();
-        let clear = |state: &mut State, at| state.clear(algorithm, at);
-        self.amend(self.fingerprint(charge), algorithm, now, clear);
+        self.amend(&self.asked(charge), now, |algorithm, state, at| state.clear(algorithm, at));
     }
 
     // Always inlined: called, it would cost the shortest way a tenth of its instructions.
     #[inline(always)]
+    fn tag(&self, charge: &Charge<'_>) -> u64 {
+        let Charge { policy, key, .. } = charge;
+        self.seed.tag(policy.family_id(), policy.numbers_mark(), key.as_bytes())
+    }
+
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
-        let tag = self.seed.tag(charge.policy.id(), charge.key.as_bytes());
-        Fingerprint { tag, owner: charge.policy.name_id() }
+        Self::fingerprint_of(self.tag(charge), charge)
+    }
+
+    /// Apart from the tag, which is all that the shortest way needs.
+    #[inline]
+    fn fingerprint_of(tag: u64, charge: &Charge<'_>) -> Fingerprint {
+        Fingerprint { tag, mark: charge.policy.numbers_mark(), owner: charge.policy.name_id() }
     }
 
     #[inline]
-    fn prefetch(
-        &self,
-        fingerprint: Fingerprint,
-        home: usize,
-        algorithm: &Algorithm,
-        now: Timestamp,
-    ) {
+    fn asked<'a>(&self, charge: &Charge<'a>) -> Asked<'a> {
+        Self::asked_at(self.fingerprint(charge), charge)
+    }
+
+    #[inline]
+    fn asked_at<'a>(fingerprint: Fingerprint, charge: &Charge<'a>) -> Asked<'a> {
+        let lineage = Lineage::of(charge.policy);
+        Asked { fingerprint, algorithm: charge.policy.algorithm(), lineage }
+    }
+
+    #[inline]
+    fn prefetch(&self, tag: u64, home: usize, algorithm: &Algorithm, now: Timestamp) {
         match Layout::of(algorithm, now) {
             Layout::Narrow => self.narrow.prefetch(home),
-            Layout::Double => self.double.prefetch(self.double.home(fingerprint)),
+            Layout::Double => self.double.prefetch(self.double.home_of(tag)),
             Layout::Variable => {}
         }
     }
 
     #[inline(always)]
-    fn check_at(
-        &self,
-        fingerprint: Fingerprint,
-        home: usize,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Decision {
-        match self.move_on(fingerprint, home, charge, now) {
+    fn check_at(&self, tag: u64, home: usize, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        match self.move_on(tag, home, charge, now) {
             Some((gcra, word)) => gcra.report(word),
-            None => self.check_any(fingerprint, charge, now),
+            None => self.check_any(tag, charge, now),
         }
     }
 
@@ -285,7 +298,7 @@ impl MemoryStore {
     #[inline(always)]
     fn move_on<'a>(
         &self,
-        fingerprint: Fingerprint,
+        tag: u64,
         home: usize,
         charge: &Charge<'a>,
         now: Timestamp,
@@ -294,7 +307,7 @@ impl MemoryStore {
         if now >= gcra.word_until() || charge.mode != Mode::Enforce {
             return None;
         }
-        let decided = self.narrow.move_on(fingerprint, home, |moment| {
+        let decided = self.narrow.move_on(tag, home, |moment| {
             let word = gcra.decide_word(moment, charge.cost, now);
             (word, word.tat_ns(), gcra.is_spent(word))
         });
@@ -303,45 +316,75 @@ impl MemoryStore {
 
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
-    fn check_any(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+    fn check_any(&self, tag: u64, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        let fingerprint = Self::fingerprint_of(tag, charge);
         let decide = |words, at| {
             let (decision, content) = packed::charge(charge, words, at);
             Change { answer: decision.told_at(now, at), content }
         };
+        let newcomer =
+            || Some(Newcomer::new(&self.numbers, &Self::asked_at(fingerprint, charge), false));
         let algorithm = charge.policy.algorithm();
         let decided = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => self.narrow.update(fingerprint, now, decide),
-            Layout::Double => self.double.update(fingerprint, now, decide),
-            Layout::Variable => self.check_variable(fingerprint, charge, now),
+            Layout::Narrow => {
+                self.narrow.update_unless_elsewhere(fingerprint, newcomer, now, decide)
+            }
+            Layout::Double => {
+                self.double.update_unless_elsewhere(fingerprint, newcomer, now, decide)
+            }
+            Layout::Variable => {
+                let hold_id = self.hold_id(core::slice::from_ref(charge));
+                let decide =
+                    |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
+                self.variable.change(fingerprint, newcomer, algorithm, now, decide)
+            }
         };
-        decided.unwrap_or_else(|full| refuse(algorithm, full, now))
+        match decided {
+            Ok(decision) => decision,
+            Err(Miss::Full(full)) => refuse(algorithm, full, now),
+            Err(Miss::Elsewhere) => self.check_elsewhere(fingerprint, charge, now),
+        }
     }
 
-    fn check_variable(
+    /// A charge on a key that is, or may be, kept under other numbers.
+    #[cold]
+    #[inline(never)]
+    fn check_elsewhere(
         &self,
         fingerprint: Fingerprint,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Result<Decision, Full> {
+    ) -> Decision {
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        let algorithm = charge.policy.algorithm();
-        self.change(fingerprint, algorithm, now, |state, at| {
-            state.charge(charge, hold_id, at).told_at(now, at)
-        })
+        let asked = Self::asked_at(fingerprint, charge);
+        let decide = |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
+        self.change(asked, now, decide)
+            .unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
     }
 
     /// Changes one state of any algorithm. `change` is told as of when: `now`, or later where a key
     /// is not known any more and its caller comes late.
     fn change<R>(
         &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
+        asked: Asked<'_>,
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Full> {
+        self.ask(asked, now, |newcomer| self.change_here(&asked, Some(newcomer), now, &mut change))
+    }
+
+    /// Changes one state under the numbers that it is asked under.
+    fn change_here<R>(
+        &self,
+        asked: &Asked<'_>,
+        newcomer: Option<Newcomer<'_>>,
+        now: Timestamp,
+        change: &mut impl FnMut(&mut State, Timestamp) -> R,
+    ) -> Result<R, Miss> {
+        let Asked { fingerprint, algorithm, .. } = *asked;
         let layout = self.layout(fingerprint, algorithm, now);
         if layout == Layout::Variable {
-            return self.variable.change(fingerprint, algorithm, now, change);
+            return self.variable.change(fingerprint, || newcomer, algorithm, now, change);
         }
         let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
@@ -354,57 +397,71 @@ impl MemoryStore {
             Change { answer, content }
         };
         match layout {
-            Layout::Narrow => self.narrow.update(fingerprint, now, change),
-            _ => self.double.update(fingerprint, now, change),
+            Layout::Narrow => {
+                self.narrow.update_unless_elsewhere(fingerprint, || newcomer, now, change)
+            }
+            _ => self.double.update_unless_elsewhere(fingerprint, || newcomer, now, change),
         }
     }
 
     /// Changes one state in a way that takes nothing: there is nothing to change for an absent key,
-    /// and a full store is no obstacle.
+    /// and a full store is no obstacle. A key that is kept under other numbers is changed under
+    /// those: `change` is told which.
     fn amend(
         &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
+        asked: &Asked<'_>,
         now: Timestamp,
-        mut change: impl FnMut(&mut State, Timestamp),
+        mut change: impl FnMut(&Algorithm, &mut State, Timestamp),
     ) {
-        let known = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => self.narrow.read(fingerprint).is_some(),
-            Layout::Double => self.double.read(fingerprint).is_some(),
-            Layout::Variable => return self.variable.amend(fingerprint, algorithm, now, change),
-        };
-        if known {
-            // Full only if the key has just been forgotten by itself.
-            let _ = self.change(fingerprint, algorithm, now, &mut change);
+        if !self.amend_here(asked, now, &mut change) {
+            self.change_elsewhere(asked, |fingerprint, algorithm| {
+                let asked = Asked { fingerprint, algorithm, ..*asked };
+                self.amend_here(&asked, now, &mut change);
+            });
         }
     }
 
+    /// As [`Self::amend`], under these numbers alone; whether the key is kept under them.
+    fn amend_here(
+        &self,
+        asked: &Asked<'_>,
+        now: Timestamp,
+        change: &mut impl FnMut(&Algorithm, &mut State, Timestamp),
+    ) -> bool {
+        let Asked { fingerprint, algorithm, .. } = *asked;
+        let mut change = |state: &mut State, at| change(algorithm, state, at);
+        let is_known = match self.layout(fingerprint, algorithm, now) {
+            Layout::Narrow => self.narrow.read(fingerprint).is_some(),
+            Layout::Double => self.double.read(fingerprint).is_some(),
+            Layout::Variable => {
+                return self.variable.amend(fingerprint, algorithm, now, change);
+            }
+        };
+        // Full only if the key has just been forgotten by itself.
+        is_known && self.change_here(asked, None, now, &mut change).is_ok()
+    }
+
     /// The state as it is, and as of when it would be decided.
-    fn state(
+    fn state(&self, asked: &Asked<'_>, now: Timestamp) -> (State, Timestamp) {
+        let (here, at) = self.state_here(asked.fingerprint, asked.algorithm, now);
+        let state = here.or_else(|| self.state_elsewhere(asked, now));
+        (state.unwrap_or_else(|| State::vacant(asked.algorithm)), at)
+    }
+
+    /// The state as it is kept under these numbers, if it is.
+    fn state_here(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
-    ) -> (State, Timestamp) {
+    ) -> (Option<State>, Timestamp) {
         let (words, newcomer_at) = match self.layout(fingerprint, algorithm, now) {
             Layout::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
             Layout::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
-            Layout::Variable => return self.variable.read(fingerprint, algorithm, now),
+            Layout::Variable => return self.variable.read(fingerprint, now),
         };
         let at = if words.is_some() { now } else { newcomer_at };
-        (packed::unpack(algorithm, words.unwrap_or_default()), at)
-    }
-
-    fn refund_at(
-        &self,
-        fingerprint: Fingerprint,
-        algorithm: &Algorithm,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) {
-        let refund = |state: &mut State, at| state.refund(algorithm, units, taken_at, at);
-        self.amend(fingerprint, algorithm, now, refund);
+        (words.map(|words| packed::unpack(algorithm, words)), at)
     }
 
     /// A name for what a request holds; only permits need one.

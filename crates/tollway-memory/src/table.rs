@@ -27,8 +27,10 @@
 //! same table locked.
 
 mod fill;
+mod find;
 mod growth;
 mod locked_slots;
+mod marks;
 mod room;
 
 use std::sync::PoisonError;
@@ -38,6 +40,7 @@ use tollway_core::Timestamp;
 
 use crate::capacity::{Pressure, WhenFull};
 use crate::hash::Fingerprint;
+use crate::numbers::Newcomer;
 use crate::owners::Owners;
 #[cfg(not(tollway_loom))]
 use crate::pages::{Pages, Zeroable};
@@ -122,6 +125,21 @@ pub(crate) struct Full {
     pub(crate) free_at: Timestamp,
 }
 
+/// Why a key has no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// There is none to be had.
+    Full(Full),
+    /// It is kept under other numbers, or may be.
+    Elsewhere,
+}
+
+impl From<Full> for Miss {
+    fn from(full: Full) -> Self {
+        Self::Full(full)
+    }
+}
+
 impl<S: Slot> Table<S> {
     /// A table of about `slots` slots: no more than a bucket above, or one in a hundred below.
     pub(crate) fn new(slots: usize, when_full: WhenFull) -> Self {
@@ -198,13 +216,30 @@ impl<S: Slot> Table<S> {
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
-        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
+        change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
+        let anybody = || None;
+        self.update_unless_elsewhere(fingerprint, anybody, now, change).map_err(|miss| match miss {
+            Miss::Full(full) => full,
+            Miss::Elsewhere => unreachable!("nobody asked for a look at other numbers"),
+        })
+    }
+
+    /// As [`Self::update`], but no key begins here that is kept under other numbers. `newcomer`
+    /// says who would begin; who is known does not pay for it.
+    #[inline]
+    pub(crate) fn update_unless_elsewhere<'n, R>(
+        &self,
+        fingerprint: Fingerprint,
+        newcomer: impl Fn() -> Option<Newcomer<'n>>,
+        now: Timestamp,
+        mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
+    ) -> Result<R, Miss> {
         loop {
             let here = self.find_here_or_help(fingerprint, now);
             let behind = || self.find_behind(fingerprint, self.home(fingerprint));
             let Some(slot) = here.or_else(behind) else {
-                match self.try_insert(fingerprint, now, &mut change)? {
+                match self.try_insert(fingerprint, &newcomer, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -231,9 +266,9 @@ impl<S: Slot> Table<S> {
         let buckets = (0..self.buckets.len()).take_while(|bucket| *bucket < self.in_use());
         let slots = buckets.flat_map(|bucket| &self.buckets[bucket].0).map(S::read).enumerate();
         let owner = |index| self.owners.id(self.owner_of(index));
-        slots
-            .filter(|(_, view)| view.tag != 0)
-            .map(move |(index, view)| (Fingerprint { tag: view.tag, owner: owner(index) }, view))
+        slots.filter(|(_, view)| view.tag != 0).map(move |(index, view)| {
+            (Fingerprint { tag: view.tag, mark: 0, owner: owner(index) }, view)
+        })
     }
 
     /// Puts a key in, in place of what is known of it. Under pressure, at `now`, it is a newcomer
@@ -264,56 +299,26 @@ impl<S: Slot> Table<S> {
         self.owners.pressure(self.owners.number(owner))
     }
 
-    /// The bucket in which a key is looked for first.
-    #[inline]
-    pub(crate) fn home(&self, fingerprint: Fingerprint) -> usize {
-        self.home_under(fingerprint.tag, self.mask.load(Ordering::Relaxed))
-    }
-
-    #[inline(always)]
-    fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint, home).or_else(|| self.find_behind(fingerprint, home))
-    }
-
-    /// The slot of a key that is where it is to be.
-    #[inline(always)]
-    fn find_here(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        let bucket = &self.buckets[home];
-        if let Some(slot) = bucket.find(fingerprint.tag) {
-            return Some(slot);
-        }
-        self.find_beyond(fingerprint, home)
-    }
-
-    #[inline(never)]
-    fn find_beyond(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        let reach = usize::from(self.beside[home].reach.load(Ordering::Relaxed));
-        let bucket = |probe| &self.buckets[self.probed(home, probe)];
-        (1..=reach).find_map(|probe| bucket(probe).find(fingerprint.tag))
-    }
-
-    /// The slot of a key that is still where it was before the table doubled.
-    #[inline(never)]
-    fn find_behind(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint, self.home_before(fingerprint.tag, home)?)
-    }
-
     /// Puts a newcomer into a slot; `None` if another thread was faster and all is to be looked at
     /// again.
     #[cold]
     #[inline(never)]
-    fn try_insert<R>(
+    fn try_insert<'n, R>(
         &self,
         fingerprint: Fingerprint,
+        newcomer: &impl Fn() -> Option<Newcomer<'n>>,
         now: Timestamp,
         change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
-    ) -> Result<Option<R>, Full> {
+    ) -> Result<Option<R>, Miss> {
         let stripe = self.stripe(self.home(fingerprint)).lock.lock();
         let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
         // Only now: under the lock it is known how far the keys of this stripe have been moved.
         let home = self.home(fingerprint);
         if self.find(fingerprint, home).is_some() {
             return Ok(None);
+        }
+        if newcomer().is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
+            return Err(Miss::Elsewhere);
         }
         let at = self.newcomer_at(now);
         let Change { answer, content } = change([0; 2], at);
@@ -447,11 +452,11 @@ impl Table<Narrow> {
     #[inline(always)]
     pub(crate) fn move_on<R>(
         &self,
-        fingerprint: Fingerprint,
+        tag: u64,
         home: usize,
         decide: impl FnOnce(u64) -> (R, u64, bool),
     ) -> Option<R> {
-        self.find_here(fingerprint, home)?.move_on(fingerprint.tag, decide)
+        self.find_here(tag, home)?.move_on(tag, decide)
     }
 }
 

@@ -23,9 +23,10 @@ use tollway_core::{Algorithm, State, Timestamp};
 
 use crate::capacity::{Pressure, WhenFull};
 use crate::hash::Fingerprint;
+use crate::numbers::Newcomer;
 use crate::owners::Owners;
 use crate::sync::lock;
-use crate::table::Full;
+use crate::table::{Full, Miss};
 
 pub(crate) struct VariableStates {
     shards: Box<[Mutex<Shard>]>,
@@ -35,6 +36,7 @@ pub(crate) struct VariableStates {
 /// A part of the keys, under one lock.
 pub(crate) struct Shard {
     entries: Vec<Entry>,
+    /// By the fingerprint without the mark of the numbers: a key is here once.
     index: HashMap<Fingerprint, u32, BuildHasherDefault<ByTag>>,
     /// Who has how much of it.
     rooms: HashMap<u64, Room, BuildHasherDefault<ByTag>>,
@@ -87,53 +89,59 @@ impl VariableStates {
     /// The shards, for calls that need several: lock them in order.
     pub(crate) fn shard_of(fingerprint: Fingerprint) -> usize {
         // Not the highest bits nor the lowest: a shard's index goes by those.
-        (fingerprint.tag >> 32) as usize % Self::SHARDS
+        (fingerprint.of_key() >> 32) as usize % Self::SHARDS
     }
 
-    /// The state of a key as it is, and as of when it would be decided.
+    /// The state of a key as it is, if there is one, and as of when it would be decided.
     pub(crate) fn read(
         &self,
         fingerprint: Fingerprint,
-        algorithm: &Algorithm,
         now: Timestamp,
-    ) -> (State, Timestamp) {
+    ) -> (Option<State>, Timestamp) {
         let shard = self.lock(Self::shard_of(fingerprint));
         match shard.get(fingerprint) {
-            Some(state) => (state.clone(), now),
-            None => (State::vacant(algorithm), now.max(shard.newest_drop)),
+            Some(state) => (Some(state.clone()), now),
+            None => (None, now.max(shard.newest_drop)),
         }
     }
 
-    /// Changes the state of one key.
-    pub(crate) fn change<R>(
+    /// Changes the state of one key, unless it is kept under other numbers.
+    pub(crate) fn change<'n, R>(
         &self,
         fingerprint: Fingerprint,
+        newcomer: impl Fn() -> Option<Newcomer<'n>>,
         algorithm: &Algorithm,
         now: Timestamp,
         mut apply: impl FnMut(&mut State, Timestamp) -> R,
-    ) -> Result<R, Full> {
+    ) -> Result<R, Miss> {
         let mut shard = self.lock(Self::shard_of(fingerprint));
-        shard.prepare(fingerprint, now)?;
-        if let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut apply) {
+        let prepared = shard.prepare(fingerprint, now);
+        if prepared.is_ok()
+            && let Some(answer) = shard.change_known(fingerprint, algorithm, now, &mut apply)
+        {
             return Ok(answer);
         }
+        if newcomer().is_some_and(|newcomer| shard.is_elsewhere(fingerprint, newcomer)) {
+            return Err(Miss::Elsewhere);
+        }
+        prepared?;
         let (mut state, at) = shard.take(fingerprint, algorithm, now);
         let answer = apply(&mut state, at);
         shard.put(fingerprint, state, algorithm, at);
         Ok(answer)
     }
 
-    /// Changes the state of one key, if there is one, without taking anything.
+    /// Changes the state of one key, if there is one, without taking anything; whether there is.
     pub(crate) fn amend(
         &self,
         fingerprint: Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp),
-    ) {
+    ) -> bool {
         let mut shard = self.lock(Self::shard_of(fingerprint));
         shard.newest = shard.newest.max(now);
-        shard.change_known(fingerprint, algorithm, now, &mut change);
+        shard.change_known(fingerprint, algorithm, now, &mut change).is_some()
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -181,8 +189,34 @@ impl Shard {
     }
 
     pub(crate) fn entry(&self, fingerprint: Fingerprint) -> Option<&Entry> {
-        let at = *self.index.get(&fingerprint)?;
-        Some(&self.entries[at as usize])
+        self.position(fingerprint).map(|at| &self.entries[at])
+    }
+
+    /// Under which other numbers a key is kept here.
+    pub(crate) fn other_mark(&self, fingerprint: Fingerprint) -> Option<u64> {
+        let at = *self.index.get(&fingerprint.marked(0))? as usize;
+        Some(self.entries[at].fingerprint.mark).filter(|mark| *mark != fingerprint.mark)
+    }
+
+    /// Whether a key is not here under these numbers, and may not begin.
+    pub(crate) fn is_elsewhere(&self, fingerprint: Fingerprint, newcomer: Newcomer<'_>) -> bool {
+        match self.index.get(&fingerprint.marked(0)) {
+            Some(&at) => newcomer.may_be(self.entries[at as usize].fingerprint.mark),
+            None => !newcomer.may_begin(),
+        }
+    }
+
+    /// Takes the state of a key out for good.
+    pub(crate) fn take_out(&mut self, fingerprint: Fingerprint) -> Option<State> {
+        let at = self.position(fingerprint)?;
+        let state = std::mem::replace(&mut self.entries[at].state, State::Gcra(Default::default()));
+        self.drop_at(at, self.newest);
+        Some(state)
+    }
+
+    fn position(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let at = *self.index.get(&fingerprint.marked(0))? as usize;
+        (self.entries[at].fingerprint == fingerprint).then_some(at)
     }
 
     /// Who says something at `now`; those with nothing left first, so that a smaller shard which is
@@ -214,7 +248,7 @@ impl Shard {
         now: Timestamp,
         change: &mut impl FnMut(&mut State, Timestamp) -> R,
     ) -> Option<R> {
-        let position = *self.index.get(&fingerprint)? as usize;
+        let position = self.position(fingerprint)?;
         let answer = change(&mut self.entries[position].state, now);
         self.refresh(position, algorithm, now);
         Some(answer)
@@ -228,9 +262,9 @@ impl Shard {
         now: Timestamp,
     ) -> (State, Timestamp) {
         let vacant = State::vacant(algorithm);
-        match self.index.get(&fingerprint) {
-            Some(&position) => {
-                let entry = &mut self.entries[position as usize];
+        match self.position(fingerprint) {
+            Some(position) => {
+                let entry = &mut self.entries[position];
                 (std::mem::replace(&mut entry.state, vacant), now)
             }
             None => (vacant, now.max(self.newest_drop)),
@@ -245,9 +279,9 @@ impl Shard {
         algorithm: &Algorithm,
         at: Timestamp,
     ) {
-        if let Some(&position) = self.index.get(&fingerprint) {
-            self.entries[position as usize].state = state;
-            self.refresh(position as usize, algorithm, at);
+        if let Some(position) = self.position(fingerprint) {
+            self.entries[position].state = state;
+            self.refresh(position, algorithm, at);
             return;
         }
         let vacant_at = state.vacant_at(algorithm);
@@ -281,18 +315,20 @@ impl Shard {
     }
 
     fn push(&mut self, mut entry: Entry) {
+        // Of two sets of numbers that are not listed the later counts.
+        self.remove(entry.fingerprint);
         let position = self.entries.len() as u32;
         let room = self.rooms.entry(entry.fingerprint.owner).or_default();
         entry.member = room.members.len() as u32;
         room.members.push(position);
         room.bytes += entry.bytes;
         self.bytes += entry.bytes;
-        self.index.insert(entry.fingerprint, position);
+        self.index.insert(entry.fingerprint.marked(0), position);
         self.entries.push(entry);
     }
 
     fn remove(&mut self, fingerprint: Fingerprint) {
-        if let Some(&at) = self.index.get(&fingerprint) {
+        if let Some(&at) = self.index.get(&fingerprint.marked(0)) {
             self.remove_at(at as usize);
         }
     }
@@ -391,9 +427,9 @@ impl Shard {
         self.leave_room(at);
         let removed = self.entries.swap_remove(at);
         self.bytes -= removed.bytes;
-        self.index.remove(&removed.fingerprint);
+        self.index.remove(&removed.fingerprint.marked(0));
         if let Some(moved) = self.entries.get(at) {
-            self.index.insert(moved.fingerprint, at as u32);
+            self.index.insert(moved.fingerprint.marked(0), at as u32);
             if let Some(room) = self.rooms.get_mut(&moved.fingerprint.owner) {
                 room.members[moved.member as usize] = at as u32;
             }
@@ -477,9 +513,9 @@ mod tests {
         let start = Timestamp::from_millis(1_700_000_000_000);
         for step in 0..20_000 {
             let now = start.after(Duration::from_nanos(step));
-            let fingerprint = Fingerprint { tag: 1 + step % 100, owner: 0 };
+            let fingerprint = Fingerprint { tag: 1 + step % 100, mark: 0, owner: 0 };
             let take = |state: &mut State, at| state.charge(&charge, 0, at).is_allowed();
-            let _ = states.change(fingerprint, policy.algorithm(), now, take);
+            let _ = states.change(fingerprint, || None, policy.algorithm(), now, take);
             let shard = states.lock(0);
             let largest = shard.entries.iter().map(|entry| entry.bytes).max().unwrap_or(0);
             assert!(shard.bytes <= shard.bytes_max + largest, "step {step}");

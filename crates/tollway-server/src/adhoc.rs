@@ -1,14 +1,14 @@
 //! Policies that come with a request: burst, count and period as `CL.THROTTLE` and `THROTTLE` send,
 //! and limits of every algorithm as an object of JSON.
 //!
-//! Of an object the numbers are part of the key's state, as they are in a configuration: another
-//! limit for the same key counts anew. Of the three numbers they are not:
-//!
-//! The numbers belong to the call, not to the key: as with redis-cell and throttlecrab, a key keeps
-//! its arrival time when they change. So that one arrival time means the same under all of them,
-//! what a unit lasts is rounded up to the nanosecond (redis-cell rounds down, and grants more than
-//! asked for). Above a million a second that could cost more than a thousandth; numbers whose
-//! interval is shorter than a microsecond and not whole keep their states apart, exact.
+//! Of an object the numbers are part of the key's state: a caller may limit one key by several, and
+//! another limit for the same key counts anew. Of the three numbers they are not: they belong to
+//! the call, and what a key has used is carried when they change (in memory: in units; on Redis the
+//! key keeps its arrival time, as with redis-cell and throttlecrab). So that one arrival time means
+//! the same under all of them, what a unit lasts is rounded up to the nanosecond (redis-cell rounds
+//! down, and grants more than asked for). Above a million a second that could cost more than a
+//! thousandth; numbers whose interval is shorter than a microsecond and not whole are exact, and on
+//! Redis have a state of their own.
 //!
 //! Building a policy hashes and divides; a client sends the same numbers all the time, so the last
 //! few are kept. The list is bounded: when it is full it starts anew, since the numbers are chosen
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::gcra::Gcra;
-use tollway_core::{Cost, Decision, Key, Policy, Quota, QuotaError};
+use tollway_core::{Cost, Decision, Key, OnChange, Policy, Quota, QuotaError};
 
 use crate::config::limit_of_call;
 use crate::metrics::Tally;
@@ -127,7 +127,7 @@ impl AdHoc {
         let (given, parts) = limit_of_call(text)?;
         let named = "the name is printable ASCII and short";
         let spacing = given.spacing.map(|bucket| Spacing {
-            policy: Spacing::policy(Self::NAME, bucket).expect(named),
+            policy: Spacing::policy(Self::NAME, bucket).expect(named).on_change(OnChange::Reset),
             tally: Arc::clone(tally),
         });
         let policy = Policy::new(Self::NAME, given.algorithm).expect(named);
@@ -135,6 +135,8 @@ impl AdHoc {
             Some(parts) => policy.in_parts(parts),
             None => policy,
         };
+        // After the parts: they belong to what tells such limits apart.
+        let policy = policy.on_change(OnChange::Reset);
         let limit = Rc::new(CallLimit { policy, spacing });
         if self.limits.len() == KEPT {
             self.limits.clear();
@@ -206,6 +208,7 @@ mod tests {
         }
         assert!(adhoc.kept.len() <= KEPT);
         assert_eq!(adhoc.policy(numbers(5)).unwrap().id(), first.id());
+        assert_eq!(adhoc.policy(fine).unwrap().family_id(), first.family_id());
     }
 
     #[test]
@@ -216,7 +219,7 @@ mod tests {
         let mut limit = |size: u32| adhoc.limit(text(size).as_bytes(), &tally).unwrap();
         let (first, again, second) = (limit(5), limit(5), limit(6));
         assert!(Rc::ptr_eq(&first, &again));
-        assert_ne!(first.policy.id(), second.policy.id(), "another limit counts anew");
+        assert_ne!(first.policy.family_id(), second.policy.family_id(), "another counts anew");
         assert_eq!(first.policy.name_id(), second.policy.name_id(), "all have one room");
         for size in 1..5_000 {
             limit(size);

@@ -132,7 +132,12 @@ impl Domain {
 
     /// The policy of this name, if one of the rules has it.
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
-        self.root.policies().find(|policy| policy.name() == name)
+        self.policies().find(|policy| policy.name() == name)
+    }
+
+    /// The policies of all rules.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.root.policies()
     }
 
     /// The limit for a descriptor with these entries.

@@ -14,7 +14,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollway_core::{Clock, Store};
+use tollway_core::{Clock, Store, Timestamp};
 use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
@@ -51,6 +51,14 @@ pub(crate) struct Enforcer {
     tops: Mutex<Vec<Arc<Mutex<Tops>>>>,
 }
 
+/// Before the rules are in force: whoever is still asked under those before must not be taken for
+/// the newer ones.
+fn renew(memory: Option<&MemoryStore>, rules: &Rules, now: Timestamp) {
+    if let Some(memory) = memory {
+        memory.renew(rules.policies(), now);
+    }
+}
+
 impl Enforcer {
     /// Rules, counted in `metrics`; states in `backing`, time by `clock`.
     pub(crate) fn new(
@@ -64,6 +72,7 @@ impl Enforcer {
             Backing::Shared(store) => (store, None),
         };
         metrics.reloaded(clock.now());
+        renew(memory.as_deref(), &rules, clock.now());
         Self {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
@@ -103,9 +112,14 @@ impl Enforcer {
     pub(crate) fn replace_rules(&self, rules: Rules) {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = Arc::clone(self.rules().operator_changes());
-        self.rules.store(Arc::new(rules.with_operator_changes(changes)));
+        self.put_in_force(rules.with_operator_changes(changes));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
+    }
+
+    fn put_in_force(&self, rules: Rules) {
+        renew(self.memory.as_deref(), &rules, self.clock.now());
+        self.rules.store(Arc::new(rules));
     }
 
     /// Changes what operators have changed, for every request from now on.
@@ -121,7 +135,7 @@ impl Enforcer {
         let rules = self.rules();
         let mut changes = OperatorChanges::clone(rules.operator_changes());
         change(&mut changes)?;
-        self.rules.store(Arc::new(rules.with_operator_changes(Arc::new(changes))));
+        self.put_in_force(rules.with_operator_changes(Arc::new(changes)));
         Ok(())
     }
 

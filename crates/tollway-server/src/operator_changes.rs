@@ -62,6 +62,11 @@ impl OperatorChanges {
         all
     }
 
+    /// The policies that single keys have.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.by_key.values().flat_map(|change| change.quotas.values())
+    }
+
     /// How many keys have one.
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()

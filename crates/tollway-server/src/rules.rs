@@ -242,6 +242,13 @@ impl Rules {
         self.rule(name).map(Rule::policy).or_else(of_domain)
     }
 
+    /// Every policy that is in force for some key.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        let of_rules = self.rules.iter().flat_map(Rule::policies);
+        let of_domains = self.domains().flat_map(Domain::policies);
+        of_rules.chain(of_domains).chain(self.operator_changes.policies())
+    }
+
     /// Whether nothing is denied, only counted.
     pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
@@ -445,6 +452,16 @@ impl Rule {
     /// What else is said about it.
     pub(crate) const fn options(&self) -> &RuleOptions {
         &self.options
+    }
+
+    /// The policies for all keys, and for keys that have one of their own.
+    fn policies(&self) -> impl Iterator<Item = &Policy> {
+        let RuleOptions { spacing, own, .. } = &self.options;
+        let general = [&self.policy].into_iter().chain(spacing.iter().map(|it| &it.policy));
+        let own = own.iter().flat_map(|own| {
+            [&own.policy].into_iter().chain(own.spacing.iter().map(|it| &it.policy))
+        });
+        general.chain(own)
     }
 
     /// The limit of a key that has one of its own.

@@ -18,10 +18,14 @@
 //! the last moment up to which the key's model has been brought; a bucket that fills continuously
 //! has no such moment. A wait that is told to him counts from his own time.
 //!
+//! A key that is asked under other numbers of the same family is carried over (`change.rs`): what
+//! was used is counted in fractions, and rounded once.
+//!
 //! Deliberately absent: speed, and a clock that is set back.
 
 mod bound;
 mod calendar_window;
+mod change;
 mod concurrency;
 mod fixed_window;
 mod gcra;
@@ -34,12 +38,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use num_bigint::BigInt;
-use tollway_core::{Algorithm, Mode, OnExpiry, Policy, Settlement, Timestamp};
+use tollway_core::{Algorithm, Change, Mode, OnExpiry, Order, Policy, Settlement, Timestamp};
 
 pub use bound::bound;
 pub use history::{Kind, Mix, history, judge};
 
-use crate::conformance::{Ask, Capabilities, Failure, Figures, Operation, Outcome, Subject, Wait};
+use crate::conformance::{
+    Ask, Capabilities, Failure, Figures, Operation, Outcome, Subject, Verb, Wait,
+};
 
 /// A key under a policy, modelled from what was taken.
 trait Model {
@@ -61,19 +67,30 @@ trait Model {
     /// The moment as of which somebody with the reading `at` is answered.
     fn moment(&self, at: &BigInt) -> BigInt;
 
+    /// What it leaves behind when its numbers change.
+    fn remains(&self, at: &BigInt) -> change::Remains;
+
     /// Ends what is in flight under the name `hold`; whether this model knows of flights at all.
     fn release(&mut self, _hold: u64, _at: &BigInt) -> bool {
         false
     }
 }
 
-/// The address of a model: the policy, by its identity, and the key.
+/// The address of a model: the family of the policy, and the key.
 type Address = (u64, Vec<u8>);
+
+/// A model, and the policy by whose numbers it is kept.
+struct KeyModel {
+    model: Box<dyn Model>,
+    policy: Arc<Policy>,
+}
 
 /// Models of every key that was asked about, and what is reserved.
 #[derive(Default)]
 pub struct Oracle {
-    keys: BTreeMap<Address, Box<dyn Model>>,
+    keys: BTreeMap<Address, KeyModel>,
+    /// The numbers that were asked under, in order of their first use.
+    seen: Vec<u64>,
     open: Vec<Open>,
     /// What each ask of the last request took, and as of when.
     taken: Vec<(BigInt, BigInt)>,
@@ -111,10 +128,51 @@ impl Oracle {
         Self::default()
     }
 
+    /// The model as it is kept, under whatever numbers.
     fn model(&mut self, ask: &Ask) -> &mut dyn Model {
-        let address = (ask.policy().id(), ask.key().to_vec());
-        let model = self.keys.entry(address).or_insert_with(|| model(ask.policy().algorithm()));
-        &mut **model
+        &mut *self.kept(ask).model
+    }
+
+    fn kept(&mut self, ask: &Ask) -> &mut KeyModel {
+        let fresh = || KeyModel {
+            model: model(ask.policy().algorithm()),
+            policy: Arc::clone(ask.policy()),
+        };
+        self.keys.entry(address(ask)).or_insert_with(fresh)
+    }
+
+    /// Carries the models of what is asked to the numbers that it is asked under; what was kept
+    /// before.
+    fn carry(&mut self, asks: &[Ask]) -> Vec<(Address, KeyModel)> {
+        let now = self.now.clone();
+        let mut before = Vec::new();
+        for ask in asks {
+            let place =
+                |seen: &[u64], policy: &Policy| seen.iter().position(|id| *id == policy.id());
+            let seen = self.seen.clone();
+            let (kept, new) = (self.kept(ask), ask.policy());
+            if kept.policy.id() == new.id() {
+                continue;
+            }
+            let is_older = place(&seen, new)
+                .is_some_and(|new| place(&seen, &kept.policy).is_some_and(|old| new < old));
+            let order = if is_older { Order::Back } else { Order::Forward };
+            let change = Change { rule: new.change_rule(), order };
+            let (old, model) = (kept.policy.algorithm(), &*kept.model);
+            let model = change::carried(model, old, new.algorithm(), change, &now);
+            let policy = Arc::clone(new);
+            before.push((address(ask), std::mem::replace(kept, KeyModel { model, policy })));
+        }
+        before
+    }
+
+    /// Notes that these numbers are in use.
+    fn see(&mut self, asks: &[Ask]) {
+        for id in asks.iter().map(|ask| ask.policy().id()) {
+            if !self.seen.contains(&id) {
+                self.seen.push(id);
+            }
+        }
     }
 
     /// Comes to `at`, or back to it: reservations that expire until then do so.
@@ -248,7 +306,12 @@ impl Oracle {
         let now = self.now.clone();
         for (index, ask) in open.asks.iter().enumerate() {
             let (reserved, real) = (units(ask), real(index, ask));
-            let model = self.model(ask);
+            let kept = self.kept(ask);
+            if kept.policy.id() != ask.policy().id() && kept.model.is_new(&now) {
+                let model = model(ask.policy().algorithm());
+                *kept = KeyModel { model, policy: Arc::clone(ask.policy()) };
+            }
+            let (is_as_reserved, model) = (kept.policy.id() == ask.policy().id(), &mut kept.model);
             if model.release(open.hold, &now) {
                 continue;
             }
@@ -256,7 +319,8 @@ impl Oracle {
             if real > reserved {
                 model.take(&(real - reserved), open.hold, &now);
             } else if real < *taken {
-                model.give_back(&(taken - real), Some(taken_at), &now);
+                // Who has changed its numbers since does not know when they were taken.
+                model.give_back(&(taken - real), is_as_reserved.then_some(taken_at), &now);
             }
         }
     }
@@ -276,12 +340,21 @@ impl Subject for Oracle {
         self.operations += 1;
         self.pass(BigInt::from(at.as_nanos()));
         let now = self.now.clone();
-        Ok(match operation {
+        let asks = operation.asks();
+        let looks = matches!(operation.verb(), Verb::Peek | Verb::Refund);
+        if !looks && operation.verb() != Verb::Reset {
+            self.see(asks);
+            self.carry(asks);
+        }
+        if let Operation::Refund(ask) = operation {
+            self.model(ask).give_back(&units(ask), None, &now);
+        }
+        let before = if looks { self.carry(asks) } else { Vec::new() };
+        let outcome = match operation {
             Operation::Check(asks) => self.check(asks),
             Operation::Peek(asks) => self.peek(asks),
             Operation::Take(ask) => self.take(ask),
             Operation::Refund(ask) => {
-                self.model(ask).give_back(&units(ask), None, &now);
                 Outcome { figures: vec![self.figures(ask, None)], ..Outcome::default() }
             }
             Operation::Reset(ask) => {
@@ -293,7 +366,10 @@ impl Subject for Oracle {
                 costs.get(index).map_or_else(|| units(ask), |cost| BigInt::from(*cost))
             }),
             Operation::Cancel { label } => self.close(label, |_, _| BigInt::ZERO),
-        })
+        };
+        // A look changes nothing.
+        self.keys.extend(before);
+        Ok(outcome)
     }
 }
 
@@ -314,7 +390,11 @@ fn units(ask: &Ask) -> BigInt {
 }
 
 fn same_key(one: &Ask, other: &Ask) -> bool {
-    one.policy().id() == other.policy().id() && one.key() == other.key()
+    address(one) == address(other)
+}
+
+fn address(ask: &Ask) -> Address {
+    (ask.policy().family_id(), ask.key().to_vec())
 }
 
 /// Waits in order of length, so that the charge to wait for longest can be found.

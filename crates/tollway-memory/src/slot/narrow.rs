@@ -93,6 +93,17 @@ impl Slot for Narrow {
         locked
     }
 
+    fn try_write_again(&self, seen: View, tag: u64, content: Content) -> bool {
+        let locked = self.try_lock(seen);
+        if locked {
+            self.tag.store(tag, Ordering::Relaxed);
+            // The moment may be the same, and one nanosecond more could be a unit less. Who still
+            // holds the old word has decided by the old numbers, and is as good as come before.
+            self.word.store(word_of(content), Ordering::Release);
+        }
+        locked
+    }
+
     fn try_lock(&self, seen: View) -> bool {
         try_lock_word(&self.word, seen.seen, LOCKED)
     }

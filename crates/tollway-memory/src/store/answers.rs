@@ -13,11 +13,11 @@ impl Store for MemoryStore {
 
     fn admit(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Answer<Verdict>> {
         self.settle_expired(now);
-        let fingerprint = self.fingerprint(charge);
-        let decision = match self.move_on(fingerprint, self.narrow.home(fingerprint), charge, now) {
+        let tag = self.tag(charge);
+        let decision = match self.move_on(tag, self.narrow.home_of(tag), charge, now) {
             Some((_, word)) if word.is_allowed() => return None,
             Some((gcra, word)) => gcra.report(word),
-            None => self.check_any(fingerprint, charge, now),
+            None => self.check_any(tag, charge, now),
         };
         (!decision.is_allowed()).then(|| Answer::Ready(Ok(Verdict::one(decision))))
     }

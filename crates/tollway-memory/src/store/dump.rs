@@ -7,10 +7,14 @@
 //!             tag u64, owner u64, vacant_at u64, limited u64, words 2 x u64   48 bytes each
 //!             then a tag of 0
 //!   variable size: per entry that says something
-//!             tag u64, owner u64, vacant_at u64, limited u64, kind u64, count u64, then per part
+//!             tag u64, mark u64, owner u64, vacant_at u64, limited u64, kind u64, count u64,
+//!             then per part
 //!               cell: tick u64, units u64 | hold: id 2 x u64, units u64, expires_at u64
 //!               | calendar window: start u64, end u64, debt u64
 //!             then a tag of 0
+//!   numbers: per set that states may be kept under
+//!             family u64, mark u64, algorithm 4 x u64, edition u64             56 bytes each
+//!             then a family of 0
 //!   checksum of all of the above, 2 x u64
 //! ```
 //!
@@ -47,7 +51,7 @@ use reader::Reader;
 use writer::Writer;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TOLLWAY\0");
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 const SLIDING_WINDOW: u64 = 1;
 const CONCURRENCY: u64 = 2;
 const CALENDAR_WINDOW: u64 = 3;
@@ -92,6 +96,7 @@ impl MemoryStore {
             let mut shard = store.variable.lock(VariableStates::shard_of(entry.fingerprint));
             shard.restore(entry, written_at);
         }
+        reader.numbers(&store.numbers, written_at)?;
         reader.finish()?;
         store.count_dropped();
         Ok(store)
@@ -131,6 +136,8 @@ impl MemoryStore {
             }
         }
         writer.put(&[END]);
+        // Last: of every state above it is known by now what it is kept under.
+        writer.numbers(&self.numbers)?;
         writer.finish()
     }
 }

@@ -6,36 +6,32 @@
 
 use std::sync::MutexGuard;
 
-use tollway_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, decide_all};
+use tollway_core::{Algorithm, Charge, Decision, OnChange, State, Timestamp, Verdict, decide_all};
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
+use crate::numbers::{Asked, Lineage, Newcomer};
 use crate::packed::{self, Layout};
 use crate::slot::Slot;
-use crate::table::{Full, LockedSlots, Table};
+use crate::table::{Full, LockedSlots, Miss, Table};
 use crate::variable_states::{Shard, VariableStates};
 
 /// The distinct states that a request is about: by layout, in the order in which they are locked.
 struct RequestStates<'a> {
-    states: Vec<(Fingerprint, &'a Algorithm, Layout)>,
+    states: Vec<(Asked<'a>, Layout)>,
     /// For each charge, the number of its state.
     slots: Vec<usize>,
 }
 
 impl<'a> RequestStates<'a> {
     fn new(store: &MemoryStore, charges: &[Charge<'a>], now: Timestamp) -> Self {
-        let asked: Vec<_> = charges
-            .iter()
-            .map(|charge| {
-                let (fingerprint, algorithm) =
-                    (store.fingerprint(charge), charge.policy.algorithm());
-                (fingerprint, algorithm, store.layout(fingerprint, algorithm, now))
-            })
-            .collect();
+        let layout =
+            |asked: Asked<'a>| (asked, store.layout(asked.fingerprint, asked.algorithm, now));
+        let asked: Vec<_> = store.asked_together(charges).into_iter().map(layout).collect();
         let mut states = Vec::with_capacity(asked.len());
         // Charges are few: looking through them beats a map.
         for layout in [Layout::Variable, Layout::Narrow, Layout::Double] {
-            for state in asked.iter().filter(|state| state.2 == layout) {
+            for state in asked.iter().filter(|state| state.1 == layout) {
                 if !states.iter().any(|known| is_same(known, state)) {
                     states.push(*state);
                 }
@@ -46,26 +42,57 @@ impl<'a> RequestStates<'a> {
         Self { states, slots }
     }
 
+    fn asked(&self) -> Vec<Asked<'a>> {
+        self.states.iter().map(|(asked, _)| *asked).collect()
+    }
+
     /// The numbers and fingerprints of the states of one layout.
     fn of(&self, layout: Layout) -> impl Iterator<Item = (usize, Fingerprint, &'a Algorithm)> + '_ {
+        self.asked_of(layout).map(|(number, asked)| (number, asked.fingerprint, asked.algorithm))
+    }
+
+    fn asked_of(&self, layout: Layout) -> impl Iterator<Item = (usize, Asked<'a>)> + '_ {
         let numbered = self.states.iter().enumerate();
         numbered
-            .filter(move |(_, state)| state.2 == layout)
-            .map(|(number, &(fingerprint, algorithm, _))| (number, fingerprint, algorithm))
+            .filter(move |(_, state)| state.1 == layout)
+            .map(|(number, (asked, _))| (number, *asked))
     }
 }
 
-/// Whether two charges are about one state. Their quotas may differ: those of calls that bring
-/// their own share the state of a key, and to lock its slot twice would be to wait for ourselves.
-fn is_same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
-    (one.0, one.2) == (other.0, other.2)
+/// Whether two charges are about one state: to lock its slot twice would be to wait for ourselves.
+fn is_same(one: &(Asked<'_>, Layout), other: &(Asked<'_>, Layout)) -> bool {
+    (one.0.fingerprint, one.1) == (other.0.fingerprint, other.1)
 }
-
-type Asked<'a> = (Fingerprint, &'a Algorithm, Layout);
 
 type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 
 impl MemoryStore {
+    /// What each charge of a request is asked under. A key cannot be kept under two sets of numbers
+    /// at once: where a request names it twice in one family, with different numbers, the later
+    /// ones count for themselves.
+    pub(super) fn asked_together<'a>(&self, charges: &[Charge<'a>]) -> Vec<Asked<'a>> {
+        let mut all: Vec<Asked<'a>> = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let asked = self.asked(charge);
+            let is_other = |other: &Asked<'_>| {
+                let (one, other) = (asked.fingerprint, other.fingerprint);
+                one.of_key() == other.of_key() && one.mark != other.mark
+            };
+            let apart = all.iter().any(is_other).then(|| self.asked_apart(charge));
+            all.push(apart.unwrap_or(asked));
+        }
+        all
+    }
+
+    fn asked_apart<'a>(&self, charge: &Charge<'a>) -> Asked<'a> {
+        let Charge { policy, key, .. } = charge;
+        let (family, mark) = (policy.id() ^ policy.numbers_mark(), policy.numbers_mark());
+        let tag = self.seed.tag(family, mark, key.as_bytes());
+        let fingerprint = Fingerprint { tag, mark, owner: policy.name_id() };
+        let lineage = Lineage { family, rule: OnChange::Reset };
+        Asked { fingerprint, algorithm: policy.algorithm(), lineage }
+    }
+
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
         self.request_looking(charges, hold_id, now, |_, _, _| ())
@@ -78,29 +105,49 @@ impl MemoryStore {
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State], Timestamp),
+        mut look: impl FnMut(&[usize], &[State], Timestamp),
     ) -> Verdict {
         let request = RequestStates::new(self, charges, now);
-        self.decide(&request, charges, hold_id, now, look).unwrap_or_else(|(number, full)| {
-            self.refuse_request(charges, &request, number, full, now)
-        })
+        let mut refused = 0;
+        let mut decide = |is_alone| {
+            let decided = self.decide(&request, charges, hold_id, now, is_alone, &mut look);
+            decided.map_err(|(number, miss)| {
+                refused = number;
+                miss
+            })
+        };
+        let decided = match decide(false) {
+            Err(Miss::Elsewhere) => self.ask_alone(&request.asked(), now, || decide(true)),
+            Err(Miss::Full(full)) => Err(full),
+            Ok(verdict) => Ok(verdict),
+        };
+        decided.unwrap_or_else(|full| self.refuse_request(charges, &request, refused, full, now))
     }
 
-    /// Locks everything, decides, writes; or says which state has no room.
+    /// Locks everything, decides, writes; or says which state has no room or is kept under other
+    /// numbers.
     fn decide(
         &self,
         request: &RequestStates<'_>,
         charges: &[Charge<'_>],
         hold_id: u128,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State], Timestamp),
-    ) -> Result<Verdict, (usize, Full)> {
+        is_alone: bool,
+        look: &mut impl FnMut(&[usize], &[State], Timestamp),
+    ) -> Result<Verdict, (usize, Miss)> {
+        let newcomer = |asked: &Asked<'_>| Newcomer::new(&self.numbers, asked, is_alone);
         let mut shards = self.lock_shards(request);
+        for (number, asked) in request.asked_of(Layout::Variable) {
+            let shard = shard_mut(&mut shards, asked.fingerprint);
+            if shard.is_elsewhere(asked.fingerprint, newcomer(&asked)) {
+                return Err((number, Miss::Elsewhere));
+            }
+        }
         make_room(request, &mut shards, now)?;
         let mut taken = Taken::out_of(request, &mut shards, now);
-        let narrow = lock_slots(&self.narrow, request, Layout::Narrow, now)?;
+        let narrow = lock_slots(&self.narrow, request, Layout::Narrow, newcomer, now)?;
         unpack_into(&mut taken.states, request, &narrow);
-        let double = lock_slots(&self.double, request, Layout::Double, now)?;
+        let double = lock_slots(&self.double, request, Layout::Double, newcomer, now)?;
         unpack_into(&mut taken.states, request, &double);
         // One moment for the whole request, so that all its waits are told from the same one.
         let at = taken.at.max(narrow.at).max(double.at);
@@ -118,8 +165,8 @@ impl MemoryStore {
         let request = RequestStates::new(self, charges, now);
         let mut at = now;
         let mut before = Vec::with_capacity(request.states.len());
-        for &(fingerprint, algorithm, _) in &request.states {
-            let (state, state_at) = self.state(fingerprint, algorithm, now);
+        for (asked, _) in &request.states {
+            let (state, state_at) = self.state(asked, now);
             before.push(state);
             at = at.max(state_at);
         }
@@ -166,11 +213,14 @@ fn lock_slots<'t, S: Slot>(
     table: &'t Table<S>,
     request: &RequestStates<'_>,
     layout: Layout,
+    newcomer: impl Fn(&Asked<'_>) -> Newcomer<'t>,
     now: Timestamp,
-) -> Result<LockedSlots<'t, S>, (usize, Full)> {
-    let (numbers, fingerprints): (Vec<usize>, Vec<Fingerprint>) =
-        request.of(layout).map(|(number, fingerprint, _)| (number, fingerprint)).unzip();
-    table.lock_all(&fingerprints, now).map_err(|(position, full)| (numbers[position], full))
+) -> Result<LockedSlots<'t, S>, (usize, Miss)> {
+    let (numbers, asked): (Vec<usize>, Vec<Asked<'_>>) = request.asked_of(layout).unzip();
+    let fingerprints: Vec<_> = asked.iter().map(|asked| asked.fingerprint).collect();
+    let newcomers: Vec<_> = asked.iter().map(newcomer).collect();
+    let locked = table.lock_all(&fingerprints, &newcomers, now);
+    locked.map_err(|(position, miss)| (numbers[position], miss))
 }
 
 /// Appends the states of locked slots: they come next in the order of the request's states.
@@ -180,8 +230,8 @@ fn unpack_into<S: Slot>(
     locked: &LockedSlots<'_, S>,
 ) {
     for held in &locked.slots {
-        let (_, algorithm, _) = request.states[states.len()];
-        states.push(packed::unpack(algorithm, held.words()));
+        let (asked, _) = request.states[states.len()];
+        states.push(packed::unpack(asked.algorithm, held.words()));
     }
 }
 
@@ -208,10 +258,10 @@ fn make_room(
     request: &RequestStates<'_>,
     shards: &mut Shards<'_>,
     now: Timestamp,
-) -> Result<(), (usize, Full)> {
+) -> Result<(), (usize, Miss)> {
     for (number, fingerprint, _) in request.of(Layout::Variable) {
         let shard = shard_mut(shards, fingerprint);
-        shard.prepare(fingerprint, now).map_err(|full| (number, full))?;
+        shard.prepare(fingerprint, now).map_err(|full| (number, full.into()))?;
     }
     Ok(())
 }

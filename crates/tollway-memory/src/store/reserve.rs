@@ -8,7 +8,7 @@ use tollway_core::{
 };
 
 use super::{MemoryStore, refuse};
-use crate::hash::Fingerprint;
+use crate::numbers::Asked;
 use crate::reservations::{Entry, ReservedCharge};
 use crate::table::Full;
 
@@ -16,7 +16,8 @@ impl MemoryStore {
     /// Takes every charge if all are allowed, to be settled later.
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
-        let fingerprints: Vec<_> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
+        let asked = self.asked_together(charges);
+        let fingerprints: Vec<_> = asked.iter().map(|asked| asked.fingerprint).collect();
         if let Err(free_at) = self.reservations.promise(&fingerprints) {
             let refuse =
                 |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
@@ -34,14 +35,14 @@ impl MemoryStore {
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part =
-            |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| ReservedCharge {
-                fingerprint,
-                algorithm: *charge.policy.algorithm(),
-                held,
-                on_expiry: on_expiry(charge, expires_after),
-            };
-        let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
+        let part = |((charge, asked), held): ((&Charge<'_>, Asked<'_>), Held)| ReservedCharge {
+            fingerprint: asked.fingerprint,
+            algorithm: *asked.algorithm,
+            lineage: asked.lineage,
+            held,
+            on_expiry: on_expiry(charge, expires_after),
+        };
+        let parts = charges.iter().zip(asked).zip(held).map(part).collect();
         let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
@@ -71,15 +72,29 @@ impl MemoryStore {
         Settlement::Settled
     }
 
-    /// Brings one part of a reservation from what was reserved to what it really cost.
+    /// Brings one part of a reservation from what was reserved to what it really cost: under the
+    /// numbers by which its key is kept now, which may be others than when it was reserved.
     fn settle(&self, part: &ReservedCharge, cost: u64, now: Timestamp) {
-        let algorithm = &part.algorithm;
-        let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
-        if cost > part.held.cost.get() {
+        let ReservedCharge { fingerprint, ref algorithm, lineage, .. } = *part;
+        let asked = Asked { fingerprint, algorithm, lineage };
+        let mut is_settled = false;
+        self.amend(&asked, now, |kept_under, state, at| {
+            // A state that says nothing is as good as none: then these numbers are as good.
+            let says_nothing = kept_under != algorithm && state.vacant_at(kept_under) <= at;
+            if says_nothing && cost > part.held.cost.get() {
+                return;
+            }
+            is_settled = true;
+            if kept_under == algorithm {
+                state.settle(kept_under, &part.held, cost, at);
+            } else {
+                state.settle_carried(kept_under, &part.held, cost, at);
+            }
+        });
+        if !is_settled && cost > part.held.cost.get() {
+            let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
             // Full: the key was forgotten and there is no room for it; so it stays forgotten.
-            let _ = self.change(part.fingerprint, algorithm, now, settle);
-        } else {
-            self.amend(part.fingerprint, algorithm, now, settle);
+            let _ = self.change(asked, now, settle);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Growth: a table uses no more of its address space than its keys need.
 //!
 //! ```text
-//!   home = r + base · (tag & mask),  r = base · tag / 2^64
+//!   home = r + base · (tag & mask),  r = base · t / 2^20,  t = the highest 20 bits of the tag
 //!
 //!   mask 0     | base |
 //!   mask 1     | base | base |                     a doubling leaves a key where it is,
@@ -28,7 +28,7 @@
 //! A table never shrinks: what is gained by giving pages back is lost when the next flood comes,
 //! and keys would have to be moved while it does.
 
-use tollway_core::Timestamp;
+use tollway_core::{Policy, Timestamp};
 
 use super::{PROBES, SLOTS, STRIPES, Table};
 use crate::hash::Fingerprint;
@@ -77,6 +77,8 @@ pub(super) struct Moving {
 
 /// Buckets that a table uses at first: 1 MiB of narrow slots, 2 MiB of double ones.
 pub(super) const BASE: usize = 16_384;
+/// The lowest bit above the mark of the numbers, and above the mask of any size.
+const MARKED_BELOW: u32 = 64 - Policy::NUMBERS_MARK.leading_zeros();
 /// Homes that a newcomer moves: all are moved long before the table is crowded again.
 const MOVED: usize = 4;
 /// How often a stripe looks whether the table is crowded: eight times while it fills.
@@ -91,7 +93,8 @@ impl<S: Slot> Table<S> {
     /// The home of a key under a mask.
     #[inline]
     pub(super) fn home_under(&self, tag: u64, mask: u64) -> usize {
-        let first = ((u128::from(tag) * self.base as u128) >> 64) as usize;
+        // The bits below are the mark of the numbers, which must not say where a key is at home.
+        let first = ((tag >> MARKED_BELOW) as usize * self.base) >> (64 - MARKED_BELOW);
         first + self.base * (tag & mask) as usize
     }
 
@@ -183,12 +186,12 @@ impl<S: Slot> Table<S> {
     /// The slot of a key that is where it is to be. One that is not is moved there on the way.
     pub(super) fn find_here_or_help(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<&S> {
         let home = self.home(fingerprint);
-        let here = self.find_here(fingerprint, home);
+        let here = self.find_here(fingerprint.tag, home);
         if here.is_some() || self.find_behind(fingerprint, home).is_none() {
             return here;
         }
         self.help(fingerprint, now);
-        self.find_here(fingerprint, self.home(fingerprint))
+        self.find_here(fingerprint.tag, self.home(fingerprint))
     }
 
     fn move_some(&self, home: usize, moving: &mut Moving, now: Timestamp) {

@@ -5,8 +5,9 @@ use std::sync::PoisonError;
 use tollway_core::Timestamp;
 
 use super::growth::Moving;
-use super::{Full, Table};
+use super::{Full, Miss, Table};
 use crate::hash::Fingerprint;
+use crate::numbers::Newcomer;
 use crate::slot::{Content, Locked, Slot, View};
 use crate::sync::StripeGuard;
 
@@ -24,11 +25,11 @@ pub(crate) struct LockedSlots<'t, S: Slot> {
 /// A locked slot of a key, or one that a newcomer takes if it is written.
 pub(crate) struct Held<'t, S: Slot> {
     locked: Locked<'t, S>,
-    newcomer: Option<Newcomer<'t, S>>,
+    claim: Option<Claim<'t, S>>,
 }
 
 /// What a newcomer takes if it is written.
-struct Newcomer<'t, S> {
+struct Claim<'t, S> {
     table: &'t Table<S>,
     home: usize,
     index: usize,
@@ -38,12 +39,12 @@ struct Newcomer<'t, S> {
 impl<S: Slot> Held<'_, S> {
     /// The words of the key; zero for a newcomer.
     pub(crate) fn words(&self) -> [u64; 2] {
-        if self.newcomer.is_some() { [0; 2] } else { self.locked.view().words }
+        if self.claim.is_some() { [0; 2] } else { self.locked.view().words }
     }
 
     /// Writes and unlocks.
     pub(crate) fn write(self, tag: u64, content: Content, at: Timestamp) {
-        if let Some(Newcomer { table, home, index, owner }) = self.newcomer {
+        if let Some(Claim { table, home, index, owner }) = self.claim {
             table.note_claim(home, index, self.locked.view(), owner, at);
         }
         self.locked.write(tag, content);
@@ -90,13 +91,18 @@ impl<S: Slot> Table<S> {
 
     /// Finds or chooses a slot for each of the distinct `fingerprints` and locks them all, in order
     /// of their index: in any other order, two requests that name the same keys the other way round
-    /// would wait for each other for ever. Fails with the position of the one without room.
+    /// would wait for each other for ever. Fails with the position of the one without a slot.
     pub(crate) fn lock_all(
         &self,
         fingerprints: &[Fingerprint],
+        newcomers: &[Newcomer<'_>],
         now: Timestamp,
-    ) -> Result<LockedSlots<'_, S>, (usize, Full)> {
+    ) -> Result<LockedSlots<'_, S>, (usize, Miss)> {
         let mut stripes = Vec::new();
+        let is_elsewhere = |position: usize| {
+            let newcomer = newcomers.get(position);
+            newcomer.is_some_and(|newcomer| self.is_elsewhere(fingerprints[position], *newcomer))
+        };
         loop {
             let (mut order, at) = match self.choose(fingerprints, now) {
                 Ok(chosen) => chosen,
@@ -106,12 +112,20 @@ impl<S: Slot> Table<S> {
                     continue;
                 }
                 Err(_) if self.grow() => continue,
-                Err(full) => return Err(full),
+                Err((position, _)) if is_elsewhere(position) => {
+                    return Err((position, Miss::Elsewhere));
+                }
+                Err((position, full)) => return Err((position, full.into())),
             };
-            let newcomers = order.iter().any(|choice| choice.newcomer_in_place_of.is_some());
-            if newcomers && stripes.is_empty() {
+            let is_newcomer = |choice: &&Choice| choice.newcomer_in_place_of.is_some();
+            if order.iter().any(|choice| is_newcomer(&choice)) && stripes.is_empty() {
                 stripes = self.lock_stripes(fingerprints, now);
                 continue;
+            }
+            for choice in order.iter().filter(is_newcomer) {
+                if is_elsewhere(choice.position) {
+                    return Err((choice.position, Miss::Elsewhere));
+                }
             }
             order.sort_unstable_by_key(|choice| choice.index);
             let mut slots = Vec::with_capacity(order.len());
@@ -124,13 +138,13 @@ impl<S: Slot> Table<S> {
                 if !held {
                     break;
                 }
-                let newcomer = choice.newcomer_in_place_of.map(|_| {
+                let claim = choice.newcomer_in_place_of.map(|_| {
                     let (home, index) = (choice.home, choice.index);
                     self.extend_reach(home, index);
                     let owner = self.owners.number(fingerprints[choice.position].owner);
-                    Newcomer { table: self, home, index, owner }
+                    Claim { table: self, home, index, owner }
                 });
-                slots.push((choice.position, Held { locked, newcomer }));
+                slots.push((choice.position, Held { locked, claim }));
             }
             // Between choosing and locking, somebody may have taken a slot: then all over again.
             if slots.len() == fingerprints.len() {

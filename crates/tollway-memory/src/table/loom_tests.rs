@@ -11,8 +11,8 @@ use super::*;
 use crate::slot::{Double, Narrow};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
-const ALICE: Fingerprint = Fingerprint { tag: 1, owner: 0 };
-const BOB: Fingerprint = Fingerprint { tag: 2, owner: 0 };
+const ALICE: Fingerprint = Fingerprint { tag: 1, mark: 0, owner: 0 };
+const BOB: Fingerprint = Fingerprint { tag: 2, mark: 0, owner: 0 };
 
 fn later(words: [u64; 2]) -> Content {
     Content { words, vacant_at: NOW.after(Duration::from_secs(60)), limited: false }
@@ -136,7 +136,7 @@ fn keys_locked_together_are_found_while_one_is_moved() {
         let table = Arc::new(about_to_grow::<Double>());
         count(&table, ALICE);
         let thread = beside(&table, |table| grow_and_count(table, BOB));
-        let locked = table.lock_all(&[ALICE], NOW).ok().expect("there is room");
+        let locked = table.lock_all(&[ALICE], &[], NOW).ok().expect("there is room");
         for held in locked.slots {
             let words = held.words().map(|word| word + 1);
             held.write(ALICE.tag, later(words), NOW);
@@ -192,11 +192,11 @@ fn a_newcomer_that_takes_a_slot_does_not_inherit_its_state() {
 fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
     loom::model(|| {
         let table = Arc::new(Table::<Double>::new(2, WhenFull::Deny));
-        let far = Fingerprint { tag: u64::MAX, owner: 0 };
+        let far = Fingerprint { tag: u64::MAX, mark: 0, owner: 0 };
         count(&table, ALICE);
         count(&table, far);
         let both = |table: &Table<Double>, keys: [Fingerprint; 2]| {
-            let locked = table.lock_all(&keys, NOW).ok().expect("there is room");
+            let locked = table.lock_all(&keys, &[], NOW).ok().expect("there is room");
             for (held, key) in locked.slots.into_iter().zip(keys) {
                 let words = held.words().map(|word| word + 1);
                 held.write(key.tag, later(words), NOW);
@@ -213,7 +213,7 @@ fn two_requests_on_the_same_keys_the_other_way_round_both_finish() {
 fn a_few_known_keys_are_locked_either_way_round_without_losing_a_charge() {
     loom::model(|| {
         let table = Arc::new(Table::<Narrow>::new(2, WhenFull::Deny));
-        let far = Fingerprint { tag: u64::MAX, owner: 0 };
+        let far = Fingerprint { tag: u64::MAX, mark: 0, owner: 0 };
         let before = [move_on(&table, ALICE), move_on(&table, far)];
         let both = |table: &Table<Narrow>, keys: [Fingerprint; 2]| {
             let locked =

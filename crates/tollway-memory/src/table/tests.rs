@@ -14,7 +14,7 @@ fn put<S: Slot>(table: &Table<S>, number: u64, seconds: u64, limited: bool) -> R
 }
 
 fn key(number: u64) -> Fingerprint {
-    Fingerprint { tag: Seed::new([1, 2]).tag(0, &number.to_le_bytes()), owner: 0 }
+    Fingerprint { tag: Seed::new([1, 2]).tag(0, 0, &number.to_le_bytes()), mark: 0, owner: 0 }
 }
 
 fn present<S: Slot>(table: &Table<S>, numbers: std::ops::Range<u64>) -> usize {
@@ -114,7 +114,7 @@ fn newcomers_locked_together_get_a_slot_each_or_are_told_that_there_is_none() {
     let table = Table::<Narrow>::new(4, WhenFull::Deny);
     let keys: Vec<_> = (0..4).map(key).collect();
     let vacant_at = NOW.after(Duration::from_secs(60));
-    let mut locked = table.lock_all(&keys, NOW).ok().unwrap();
+    let mut locked = table.lock_all(&keys, &[], NOW).ok().unwrap();
     for (held, key) in locked.slots.drain(..).zip(&keys) {
         assert_eq!(held.words(), [0, 0]);
         let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
@@ -122,9 +122,9 @@ fn newcomers_locked_together_get_a_slot_each_or_are_told_that_there_is_none() {
     }
     drop(locked);
     assert_eq!(present(&table, 0..4), 4);
-    let (position, full) = table.lock_all(&[key(0), key(9)], NOW).err().unwrap();
-    assert_eq!((position, full.free_at), (1, vacant_at));
-    assert!(table.lock_all(&keys, NOW).is_ok());
+    let (position, full) = table.lock_all(&[key(0), key(9)], &[], NOW).err().unwrap();
+    assert_eq!((position, full), (1, Miss::Full(Full { free_at: vacant_at })));
+    assert!(table.lock_all(&keys, &[], NOW).is_ok());
 }
 
 /// A newcomer once took the vacant slot of a key that the same request named after it, and the
@@ -134,7 +134,7 @@ fn a_newcomer_does_not_take_the_slot_of_a_vacant_key_in_the_same_request() {
     let table = Table::<Narrow>::new(1, WhenFull::Deny);
     put(&table, 0, 0, false).unwrap();
     for keys in [[key(9), key(0)], [key(0), key(9)]] {
-        let locked = table.lock_all(&keys, NOW).ok().unwrap();
+        let locked = table.lock_all(&keys, &[], NOW).ok().unwrap();
         assert_eq!(locked.slots.len(), 2);
     }
 }

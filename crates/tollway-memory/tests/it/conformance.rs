@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollway_core::{Charge, Cost, Key, Policy, Store, Timestamp};
+use tollway_core::{Charge, Cost, Key, OnChange, Policy, Store, Timestamp};
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_testkit::conformance::{OnStore, run, scenarios};
 use tollway_testkit::oracle::{Kind, Mix, history, judge};
@@ -29,6 +29,20 @@ fn the_store_answers_random_histories_as_the_oracle_does() {
     for seed in 0..if full { 5_000 } else { 100 } {
         let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
         verdict.unwrap_or_else(|difference| panic!("{difference}"));
+    }
+}
+
+/// Every step may be under other numbers of the same policy: then what was used is carried, and
+/// none of it is forgiven or lost.
+#[test]
+fn the_store_answers_histories_of_changing_numbers_as_the_oracle_does() {
+    let full = std::env::var("TOLLWAY_FULL").is_ok_and(|value| value == "1");
+    for rule in [OnChange::AsIs, OnChange::Proportional, OnChange::Reset] {
+        let mix = Mix { changes: Some(rule), ..Mix::default() };
+        for seed in 0..if full { 4_200 } else { 80 } {
+            let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
+            verdict.unwrap_or_else(|difference| panic!("{difference}"));
+        }
     }
 }
 

@@ -201,10 +201,10 @@ fn a_refusal_says_what_is_wrong_with_the_file() {
         fs::write(&file.0, content).unwrap();
         assert_eq!(refused(), (DumpErrorKind::Corrupt, format!("the snapshot file {problem}")));
     }
-    fs::write(&file.0, of_version(2)).unwrap();
+    fs::write(&file.0, of_version(3)).unwrap();
     let (kind, said) = refused();
     assert_eq!(kind, DumpErrorKind::Version);
-    assert!(said.contains("has version 2 of the format and 3 was expected"), "{said}");
+    assert!(said.contains("has version 3 of the format and 4 was expected"), "{said}");
     fs::remove_file(&file.0).unwrap();
     fs::create_dir(&file.0).unwrap();
     assert_eq!(refused().0, DumpErrorKind::NotAFile);

@@ -373,23 +373,23 @@ fn play(policy: &Policy, callers: &[Caller], roomy: bool) -> Result<(), TestCase
     play.book.check(policy.algorithm())
 }
 
-/// Calls that bring their quotas share the state of a key: a request with two of them is about one.
+/// Calls that bring their quotas share what a key has used: in units, not in time.
 #[test]
-fn two_quotas_of_calls_on_one_key_are_decided_on_one_state() {
+fn two_quotas_of_calls_on_one_key_share_what_it_has_used() {
     use tollway_core::gcra::Gcra;
     let quotas = ["1/1s burst 5", "1/1m burst 5"];
     let policies =
         quotas.map(|text| Policy::new("per-call", Gcra::per_call(text.parse().unwrap())).unwrap());
     let store = MemoryStore::new(Capacity::keys(1_000));
     let now = Timestamp::from_millis(1_700_000_000_000);
-    let key = Key::new("k").unwrap();
-    let request = || policies.each_ref().map(|policy| Charge::new(policy, key));
-    // Unknown, then known: both take from the same arrival time.
-    assert!(store.check_all(&request(), now).is_allowed());
-    let left = store.peek(&Charge::new(&policies[1], key), now).remaining();
-    assert_eq!(left, 3, "one second of the minute of a unit is spent, and a unit");
-    let verdict = store.check_all(&request(), now);
-    assert_eq!(verdict.denied_by(), Some(0), "a minute is more than five seconds hold");
+    let charges = policies.each_ref().map(|policy| Charge::new(policy, Key::new("k").unwrap()));
+    for used in 1..=5 {
+        assert!(store.check(&charges[used % 2], now).is_allowed());
+        for charge in &charges {
+            assert_eq!(store.peek(charge, now).remaining(), 5 - used as u64);
+        }
+    }
+    assert!(charges.iter().all(|charge| !store.check(charge, now).is_allowed()));
 }
 
 proptest! {

@@ -91,7 +91,8 @@ fn states_of_variable_size_stay_within_their_bytes() {
 fn fill_says_how_much_of_each_room_is_taken() {
     let store = MemoryStore::new(Capacity { variable_bytes: 1 << 20, ..Capacity::keys(30_000) });
     assert_eq!(store.fill(NOW), Fill::default());
-    let (narrow, double) = (policy("5/1h"), policy("7/1h burst 5"));
+    let narrow = policy("5/1h");
+    let double = Policy::parse("double", "7/1h burst 5").unwrap();
     let window = SlidingWindow::new("5/1h".parse().unwrap(), 60).unwrap();
     let sliding = Policy::new("sliding", window).unwrap();
     for number in 0..20_000 {

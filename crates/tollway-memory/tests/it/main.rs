@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+/// Numbers that change while keys are in use.
+mod changes;
+
 /// The conformance scenarios, and random histories against the oracle.
 mod conformance;
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use tollway_core::Policy;
 
 use super::error::ConfigError;
-use super::policies::{algorithm_or_noted, on_store_error};
+use super::policies::{algorithm_or_noted, on_change, on_store_error};
 use super::reader::{ConfigValue, Table};
 use crate::descriptors::{Domain, Limit, Node};
 use crate::metrics::Metrics;
@@ -88,6 +88,7 @@ impl Reading<'_> {
         let mut metadata = serde_json::Map::new();
         table.set("metadata", &mut metadata, metadata_of);
         let (on_store_error, unavailable) = on_store_error(table);
+        let on_change = on_change(table);
         let limit = match (table.get("rate_limit"), table.get("quota")) {
             (None, None) if metadata.is_empty() => Ok(None),
             (None, None) => Err(table.wrong("metadata goes with a rate_limit or a quota")),
@@ -101,7 +102,8 @@ impl Reading<'_> {
         };
         table.knows(&["algorithm"]);
         let limit = table.tell(limit)??;
-        let policy = limit.policy.map(|policy| policy.on_store_error(on_store_error));
+        let policy =
+            limit.policy.map(|policy| policy.on_store_error(on_store_error).on_change(on_change));
         let place = table.place();
         Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, place, ..limit })
     }

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::spelling::unknown;
 use tollway_core::{
-    Algorithm, Factor, GivenLimit, OnExpiry, OnStoreError, Parameters, Policy, PolicyError, Quota,
-    ReservationTerms,
+    Algorithm, Factor, GivenLimit, OnChange, OnExpiry, OnStoreError, Parameters, Policy,
+    PolicyError, Quota, ReservationTerms,
 };
 
 use super::error::ConfigError;
@@ -44,7 +44,10 @@ pub(super) fn rule(
     let limit = limit_or_noted(&table, GivenLimit::from_parameters, &GivenLimit::NAMES);
     let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
     let terms = reservation_terms(&table);
-    let finish = |policy: Policy| policy.on_store_error(on_store_error).reservations(terms);
+    let on_change = on_change(&table);
+    let finish = |policy: Policy| {
+        policy.on_store_error(on_store_error).reservations(terms).on_change(on_change)
+    };
     let shadow = table.flag("shadow");
     let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
     let overrides = overrides(&table, limit.as_ref());
@@ -213,6 +216,17 @@ pub(super) fn on_store_error(table: &Table<'_>) -> (OnStoreError, bool) {
         _ => Err(place.wrong("expected allow, allow_then_local, deny, local or unavailable")),
     });
     mode
+}
+
+/// What becomes of used units when the numbers change.
+pub(super) fn on_change(table: &Table<'_>) -> OnChange {
+    let mut rule = OnChange::default();
+    table.set("on_change", &mut rule, |place| {
+        let text = place.text()?;
+        let named = OnChange::ALL.into_iter().find(|rule| rule.name() == text);
+        named.ok_or_else(|| place.wrong("expected as-is, proportional or reset"))
+    });
+    rule
 }
 
 fn reservation_terms(table: &Table<'_>) -> ReservationTerms {

@@ -61,5 +61,6 @@ pub(super) fn with_quota(policy: &Policy, quota: Quota) -> Result<Policy, String
         other => return Err(format!("a {} policy has no quota to replace", other.label())),
     };
     let own = Policy::new(policy.name(), algorithm).map_err(|error| error.to_string())?;
-    Ok(own.on_store_error(policy.store_error()).reservations(policy.reservation_terms()))
+    let own = own.on_store_error(policy.store_error()).on_change(policy.change_rule());
+    Ok(own.reservations(policy.reservation_terms()))
 }

@@ -331,12 +331,13 @@ fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
     };
     let (code, limit) = asked(&mut http);
     assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(5)));
+    // What was used stays used: one of two is left.
     let key = b"edge\x1fuser\x1fada\x1f".iter().map(|byte| format!("{byte:02x}"));
     let key_hex: String = key.collect();
-    let quota = json!({"key_hex": key_hex, "policy": limit["name"], "quota": "1/1h"});
+    let quota = json!({"key_hex": key_hex, "policy": limit["name"], "quota": "2/1h"});
     assert_eq!(post(&mut http, "/dashboard/quota", "boss", &quota).0, 200, "{limit}");
     let (code, limit) = asked(&mut http);
-    assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(1)), "what holds is told");
+    assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(2)), "what holds is told");
     assert_eq!(asked(&mut http).0, json!("OVER_LIMIT"));
 }
 

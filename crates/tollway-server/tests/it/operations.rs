@@ -297,6 +297,31 @@ fn a_reload_keeps_counts_of_unchanged_policies_and_a_bad_file_changes_nothing() 
     assert_eq!(http.post("/v1/check", api).status, 429, "the policy is still there");
 }
 
+#[test]
+fn a_reload_with_other_numbers_gives_and_takes_the_difference() {
+    let folder = Folder::new("reload-numbers");
+    let policy = |numbers: &str| format!("[[policies]]\nname = \"api\"\n{numbers}\n");
+    let file = folder.file("rules.toml", &policy("quota = \"5/1h\""));
+    let running = start_with("", clock(), vec![file.clone()], Capacity::keys(1_000));
+    let mut http = Http::connect(running.http);
+    let mut check = |numbers: &str, cost: u64| {
+        std::fs::write(&file, policy(numbers)).unwrap();
+        assert_eq!(http.post("/admin/reload", "").status, 200, "{numbers}");
+        let body = format!(r#"{{"policy":"api","key":"k","cost":{cost}}}"#);
+        let answer = http.post("/v1/check", &body);
+        (answer.status, answer.json()["charges"][0]["remaining"].as_u64().unwrap())
+    };
+    assert_eq!(check("quota = \"5/1h\"", 3), (200, 2));
+    assert_eq!(check("quota = \"8/1h\"", 1), (200, 4), "raised");
+    assert_eq!(check("quota = \"4/1h\"", 1), (429, 0), "lowered");
+    assert_eq!(check("quota = \"8/1h\"", 1), (200, 3), "and raised again");
+    let window = "quota = \"10/1h\"\nalgorithm = \"sliding-window\"\nbuckets = 6";
+    assert_eq!(check(window, 1), (200, 4), "another algorithm");
+    let share = "quota = \"20/1h\"\non_change = \"proportional\"";
+    assert_eq!(check(share, 1), (200, 7), "six of ten are twelve of twenty");
+    assert_eq!(check("quota = \"30/1h\"\non_change = \"reset\"", 1), (200, 29));
+}
+
 /// Asks over RESP; the first line of the answer.
 fn say(resp: &mut TcpStream, command: &str) -> String {
     resp.write_all(command.as_bytes()).unwrap();
@@ -307,6 +332,24 @@ fn say(resp: &mut TcpStream, command: &str) -> String {
         line.push(byte[0]);
     }
     String::from_utf8(line).unwrap()
+}
+
+#[test]
+fn a_call_that_brings_a_higher_rate_is_not_denied_for_what_a_lower_one_took() {
+    let running = start("");
+    let mut resp = TcpStream::connect(running.resp).unwrap();
+    resp.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut throttle = |numbers: &str| {
+        assert_eq!(say(&mut resp, &format!("CL.THROTTLE k {numbers}\r\n")), "*5\r\n");
+        let figures: Vec<String> = (0..5).map(|_| say(&mut resp, "")).collect();
+        [figures[0].trim().to_owned(), figures[2].trim().to_owned()]
+    };
+    // Ten of ten at ten a minute, then one more at a hundred a minute with room for twenty.
+    assert_eq!(throttle("9 10 60 10"), [":0", ":0"]);
+    assert_eq!(throttle("9 10 60 1"), [":1", ":0"]);
+    assert_eq!(throttle("19 100 60 1"), [":0", ":9"]);
+    // And with numbers that divide into no whole nanoseconds.
+    assert_eq!(throttle("19 999999999 1000 9"), [":0", ":0"]);
 }
 
 #[test]

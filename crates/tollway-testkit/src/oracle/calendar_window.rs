@@ -2,11 +2,13 @@
 //! the calendar itself, which Python judges (`tollway-zones`).
 
 use num_bigint::BigInt;
+use num_rational::BigRational;
 use tollway_core::Timestamp;
 use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::civil::{self, Calendar};
 
 use super::Model;
+use super::change::Remains;
 
 pub(super) struct Ledger {
     units: BigInt,
@@ -52,7 +54,20 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// The window that is open at `at`, with so much gone.
+    pub(super) fn having_used(window: &CalendarWindow, debt: BigInt, at: &BigInt) -> Self {
+        let ledger = Self::new(window);
+        let latest = Some(Window { debt, ..ledger.opened(at) });
+        Self { latest, ..ledger }
+    }
+}
+
 impl Model for Ledger {
+    fn remains(&self, at: &BigInt) -> Remains {
+        Remains::Units(BigRational::from_integer(self.window(at).debt))
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
         (&self.most - self.window(at).debt).max(BigInt::ZERO)
     }

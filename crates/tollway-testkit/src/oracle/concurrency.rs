@@ -4,16 +4,19 @@ use num_bigint::BigInt;
 use tollway_core::concurrency::Concurrency;
 
 use super::Model;
+use super::change::Remains;
 
+#[derive(Clone)]
 pub(super) struct Holds {
     limit: BigInt,
     lease: BigInt,
-    /// In order of expiry, because leases are equally long and none begins before another did.
+    /// In order of expiry.
     holds: Vec<Hold>,
     /// The moment of the last change.
     as_of: BigInt,
 }
 
+#[derive(Clone)]
 struct Hold {
     name: u64,
     units: BigInt,
@@ -30,7 +33,17 @@ impl Holds {
         }
     }
 
-    fn held(&self, at: &BigInt) -> BigInt {
+    /// The same holds under another limit.
+    pub(super) fn under(self, limit: &Concurrency) -> Self {
+        Self { holds: self.holds, as_of: self.as_of, ..Self::new(limit) }
+    }
+
+    /// Nothing in flight as of `at`.
+    pub(super) fn idle(limit: &Concurrency, at: &BigInt) -> Self {
+        Self { as_of: at.clone(), ..Self::new(limit) }
+    }
+
+    pub(super) fn held(&self, at: &BigInt) -> BigInt {
         let moment = self.moment(at);
         let live = self.holds.iter().filter(|hold| hold.expires_at > moment);
         live.map(|hold| &hold.units).sum()
@@ -38,8 +51,12 @@ impl Holds {
 }
 
 impl Model for Holds {
+    fn remains(&self, _: &BigInt) -> Remains {
+        Remains::Holds(self.clone())
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
-        &self.limit - self.held(at)
+        (&self.limit - self.held(at)).max(BigInt::ZERO)
     }
 
     fn is_new(&self, at: &BigInt) -> bool {
@@ -52,6 +69,7 @@ impl Model for Holds {
         if units > BigInt::ZERO {
             self.as_of = self.moment(at);
             self.holds.push(Hold { name: hold, units, expires_at: &self.as_of + &self.lease });
+            self.holds.sort_by(|one, other| one.expires_at.cmp(&other.expires_at));
         }
         taken
     }

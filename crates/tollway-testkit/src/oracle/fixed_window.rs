@@ -4,6 +4,7 @@ use num_bigint::BigInt;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
 
 use super::Model;
+use super::change::Remains;
 
 pub(super) struct Log {
     units: BigInt,
@@ -87,7 +88,32 @@ impl Log {
     }
 }
 
+impl Log {
+    /// The window with this count, as if it had been taken at `at`; or at the start of a window
+    /// that would still be open.
+    pub(super) fn having_used(
+        window: &FixedWindow,
+        used: BigInt,
+        start: Option<BigInt>,
+        at: &BigInt,
+    ) -> Self {
+        let mut log = Self::new(window);
+        let is_open = |start: &BigInt| *at < start + &log.period;
+        let kept = start.filter(is_open).filter(|_| log.anchor == Anchor::FirstRequest);
+        let at = kept.unwrap_or_else(|| at.clone());
+        log.events
+            .extend((used > BigInt::ZERO).then_some(Event { at, change: Change::Taken(used) }));
+        log
+    }
+}
+
 impl Model for Log {
+    fn remains(&self, at: &BigInt) -> Remains {
+        let Window { start, used } =
+            self.window(at).unwrap_or(Window { start: at.clone(), used: BigInt::ZERO });
+        Remains::Window { start, used }
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
         let used = self.window(at).map_or(BigInt::ZERO, |window| window.used);
         (&self.units - used).max(BigInt::ZERO)

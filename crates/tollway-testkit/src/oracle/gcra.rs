@@ -5,6 +5,7 @@ use num_rational::BigRational;
 use tollway_core::gcra::Gcra;
 
 use super::Model;
+use super::change::Remains;
 
 pub(super) struct Bucket {
     burst: BigRational,
@@ -40,7 +41,22 @@ impl Bucket {
     }
 }
 
+impl Bucket {
+    /// The bucket of which so many tokens were used as of `at`. What a token takes is counted in
+    /// whole ticks, of which a nanosecond has as many as there are units, both reduced.
+    pub(super) fn having_used(gcra: &Gcra, used: &BigRational, at: &BigInt) -> Self {
+        let bucket = Self::new(gcra);
+        let tick = BigRational::new(1.into(), bucket.ns_per_token.denom().clone());
+        let ticks = (used * &bucket.ns_per_token / &tick).ceil();
+        Self { full_at: Some(whole(at) + ticks * tick), ..bucket }
+    }
+}
+
 impl Model for Bucket {
+    fn remains(&self, at: &BigInt) -> Remains {
+        Remains::Units((self.full_at(at) - whole(at)) / &self.ns_per_token)
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
         self.tokens(at).floor().to_integer()
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::dice::Dice;
-use tollway_core::{Cost, Mode, Policy, Timestamp};
+use tollway_core::{Cost, Mode, OnChange, Policy, Timestamp};
 
 use super::Oracle;
 use crate::conformance::{
@@ -39,6 +39,9 @@ pub struct Mix {
     /// told then may depend on what became of others in the same place, so there is to be one key
     /// and one kind.
     pub late: bool,
+    /// Whether all policies have one name and this rule for a change of numbers: then every step
+    /// may be under other ones. A request then has one charge.
+    pub changes: Option<OnChange>,
 }
 
 impl Default for Mix {
@@ -52,6 +55,7 @@ impl Default for Mix {
             counted_reservations: true,
             start: Timestamp::from_millis(1_700_000_000_000),
             late: false,
+            changes: None,
         }
     }
 }
@@ -89,8 +93,19 @@ impl Kind {
 pub fn history(seed: u64, mix: &Mix) -> Scenario {
     let mut dice = Dice::new(seed).child(0);
     let era = draw::era(&mut dice);
-    let policies = mix.kinds.iter().map(|kind| Arc::new(draw::policy(*kind, era, &mut dice)));
-    let policies: Vec<_> = policies.collect();
+    let mut policies = Vec::new();
+    // Two of each kind, so that numbers change within a kind too.
+    for kind in mix.kinds.repeat(1 + usize::from(mix.changes.is_some())) {
+        let mut policy = draw::policy(kind, era, &mut dice);
+        // A million units carried back to one a month would be the end of time.
+        while mix.changes.is_some() && policy.algorithm().limit() > 100 {
+            policy = draw::policy(kind, era, &mut dice);
+        }
+        policies.push(Arc::new(match mix.changes {
+            Some(rule) => draw::renamed(&policy, "changing").on_change(rule),
+            None => policy,
+        }));
+    }
     let mut writer = Writer {
         mix,
         dice: Dice::new(seed).child(1),
@@ -173,6 +188,7 @@ impl Writer<'_> {
 
     fn asks(&mut self, counts: bool) -> Vec<Ask> {
         let many = draw::below(&mut self.dice, 4) == 0;
+        let many = many && self.mix.changes.is_none();
         let most = if many { self.mix.capabilities.charges_max.min(4) as u64 } else { 1 };
         let wanted = 1 + draw::below(&mut self.dice, most);
         let mut asks: Vec<Ask> = Vec::new();

@@ -4,6 +4,7 @@ use num_bigint::BigInt;
 use tollway_core::leaky_bucket::LeakyBucket;
 
 use super::Model;
+use super::change::Remains;
 
 #[derive(Clone)]
 pub(super) struct Bucket {
@@ -32,17 +33,41 @@ impl Bucket {
     /// The bucket as it will be.
     fn at(&self, at: &BigInt) -> Self {
         let mut bucket = self.clone();
-        while bucket.level > BigInt::ZERO && bucket.next_drip <= *at {
-            bucket.level = (bucket.level - &bucket.drip_size).max(BigInt::ZERO);
-            bucket.next_drip += &bucket.interval;
+        if bucket.level > BigInt::ZERO && bucket.next_drip <= *at {
+            // All at once: a level that was carried from a larger limit may be astronomic.
+            let due: BigInt = (at - &bucket.next_drip) / &bucket.interval + 1;
+            let drips = due.min((&bucket.level + &bucket.drip_size - 1) / &bucket.drip_size);
+            bucket.level = (bucket.level - &drips * &bucket.drip_size).max(BigInt::ZERO);
+            bucket.next_drip += drips * &bucket.interval;
         }
         bucket
     }
 }
 
+impl Bucket {
+    /// The bucket with this level as of `at`, and with the next drip of a bucket that drips as
+    /// often.
+    pub(super) fn having_used(
+        bucket: &LeakyBucket,
+        level: BigInt,
+        phase: Option<(BigInt, BigInt)>,
+        at: &BigInt,
+    ) -> Self {
+        let bucket = Self::new(bucket);
+        let phase = phase.filter(|(interval, _)| *interval == bucket.interval);
+        let next_drip = phase.map_or_else(|| at + &bucket.interval, |(_, next_drip)| next_drip);
+        Self { level, next_drip, is_used: true, ..bucket }
+    }
+}
+
 impl Model for Bucket {
+    fn remains(&self, at: &BigInt) -> Remains {
+        let Self { level, interval, next_drip, .. } = self.at(at);
+        Remains::Drips { level, interval, next_drip }
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
-        &self.size - self.at(at).level
+        (&self.size - self.at(at).level).max(BigInt::ZERO)
     }
 
     fn is_new(&self, at: &BigInt) -> bool {
@@ -55,7 +80,7 @@ impl Model for Bucket {
         if self.level == BigInt::ZERO {
             self.next_drip = self.moment(at) + &self.interval;
         }
-        let taken = units.clone().min(&self.size - &self.level);
+        let taken = units.clone().min((&self.size - &self.level).max(BigInt::ZERO));
         self.level += &taken;
         taken
     }

@@ -5,6 +5,7 @@ use num_rational::BigRational;
 use tollway_core::sliding_window::SlidingWindow;
 
 use super::Model;
+use super::change::Remains;
 
 pub(super) struct Log {
     limit: BigInt,
@@ -50,7 +51,37 @@ impl Log {
     }
 }
 
+impl Log {
+    /// The window in which these were admitted, each at a time and in their order.
+    pub(super) fn having_admitted(
+        window: &SlidingWindow,
+        admitted: Vec<(BigInt, BigInt)>,
+        keeps_all: bool,
+        at: &BigInt,
+    ) -> Self {
+        let mut log = Self::new(window);
+        log.as_of = log.bucket(at);
+        let oldest: BigInt = &log.as_of - &log.buckets + 1;
+        for (taken_at, units) in admitted {
+            let bucket = log.bucket(&taken_at).min(log.as_of.clone());
+            let bucket = if keeps_all { bucket.max(oldest.clone()) } else { bucket };
+            log.admissions.push(Admission { bucket, units });
+        }
+        log
+    }
+}
+
 impl Model for Log {
+    /// Each counts as taken at the last moment of its bucket.
+    fn remains(&self, at: &BigInt) -> Remains {
+        let oldest = self.current(at) - &self.buckets + 1;
+        let live = self.admissions.iter().filter(|admission| admission.bucket >= oldest);
+        let last = |bucket: &BigInt| {
+            (BigRational::from_integer(bucket + 1) * &self.bucket_ns).ceil().to_integer() - 1
+        };
+        Remains::Admitted(live.map(|it| (last(&it.bucket), it.units.clone())).collect())
+    }
+
     fn free(&self, at: &BigInt) -> BigInt {
         (&self.limit - self.counted(at)).max(BigInt::ZERO)
     }

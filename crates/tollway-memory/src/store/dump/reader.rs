@@ -7,11 +7,13 @@ use std::path::Path;
 use tollway_core::calendar_window;
 use tollway_core::concurrency::{self, Hold};
 use tollway_core::sliding_window::{self, Cell};
-use tollway_core::{State, Timestamp};
+use tollway_core::{Algorithm, State, Timestamp};
 
 use super::error::DumpError;
 use super::{CALENDAR_WINDOW, CONCURRENCY, END, MAGIC, SLIDING_WINDOW, VERSION};
 use crate::hash::{Checksum, Fingerprint};
+use crate::numbers::{Known, Numbers};
+use crate::packed::Layout;
 use crate::slot::{Content, Slot};
 use crate::table::Table;
 use crate::variable_states::Entry;
@@ -61,6 +63,25 @@ impl Reader {
         next(&mut self.file)
     }
 
+    /// Notes the numbers that states were kept under.
+    pub(super) fn numbers(
+        &mut self,
+        numbers: &Numbers,
+        written_at: Timestamp,
+    ) -> Result<(), DumpError> {
+        loop {
+            let family = self.word()?;
+            if family == END {
+                return Ok(());
+            }
+            let mark = self.word()?;
+            let words = [self.word()?, self.word()?, self.word()?, self.word()?];
+            let algorithm = Algorithm::from_numbers(words).ok_or_else(contradictory)?;
+            let known = Known { algorithm, edition: self.word()? };
+            numbers.restore(family, mark, known, Layout::of(&algorithm, written_at));
+        }
+    }
+
     /// Puts the keys of one table back, as they were at `written_at`.
     pub(super) fn table<S: Slot>(
         &mut self,
@@ -72,7 +93,7 @@ impl Reader {
             if tag == END {
                 return Ok(());
             }
-            let fingerprint = Fingerprint { tag, owner: self.word()? };
+            let fingerprint = Fingerprint { tag, mark: 0, owner: self.word()? };
             let vacant_at = Timestamp::from_nanos(self.word()?);
             let limited = self.word()? != 0;
             let words = [self.word()?, self.word()?];
@@ -87,7 +108,7 @@ impl Reader {
         if tag == END {
             return Ok(None);
         }
-        let fingerprint = Fingerprint { tag, owner: self.word()? };
+        let fingerprint = Fingerprint { tag, mark: self.word()?, owner: self.word()? };
         let vacant_at = Timestamp::from_nanos(self.word()?);
         let limited = self.word()? != 0;
         let kind = self.word()?;

@@ -6,6 +6,7 @@ use tollway_core::{State, Timestamp};
 
 use super::{CALENDAR_WINDOW, CONCURRENCY, END, SLIDING_WINDOW};
 use crate::hash::{Checksum, Fingerprint};
+use crate::numbers::Numbers;
 use crate::slot::Slot;
 use crate::table::Table;
 use crate::variable_states::{Entry, Shard};
@@ -46,10 +47,22 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
+    /// The numbers that states may be kept under.
+    pub(super) fn numbers(&mut self, numbers: &Numbers) -> io::Result<()> {
+        for (family, mark, known) in numbers.all() {
+            self.put(&[family, mark]);
+            self.put(&known.algorithm.numbers());
+            self.put(&[known.edition]);
+            self.spill()?;
+        }
+        self.put(&[END]);
+        Ok(())
+    }
+
     /// The slots of a table that say something at `now`.
     pub(super) fn table<S: Slot>(&mut self, table: &Table<S>, now: Timestamp) -> io::Result<()> {
         for (fingerprint, view) in table.views().filter(|(_, view)| view.vacant_at > now) {
-            let Fingerprint { tag, owner } = fingerprint;
+            let Fingerprint { tag, owner, .. } = fingerprint;
             let [low, high] = view.words;
             let (vacant_at, limited) = (view.vacant_at.as_nanos(), view.limited.into());
             self.put(&[tag, owner, vacant_at, limited, low, high]);
@@ -89,8 +102,8 @@ impl<W: Write> Writer<W> {
     }
 
     fn entry(&mut self, entry: &Entry) {
-        let Fingerprint { tag, owner } = entry.fingerprint;
-        self.put(&[tag, owner, entry.vacant_at.as_nanos(), entry.limited.into()]);
+        let Fingerprint { tag, mark, owner } = entry.fingerprint;
+        self.put(&[tag, mark, owner, entry.vacant_at.as_nanos(), entry.limited.into()]);
         match &entry.state {
             State::SlidingWindow(state) => {
                 self.put(&[SLIDING_WINDOW, state.cells().len() as u64]);

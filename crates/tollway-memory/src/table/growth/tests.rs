@@ -12,7 +12,11 @@ const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const LATER: Duration = Duration::from_secs(60);
 
 fn key(number: u64) -> Fingerprint {
-    Fingerprint { tag: Seed::new([1, 2]).tag(0, &number.to_le_bytes()), owner: 1 + number % 3 }
+    Fingerprint {
+        tag: Seed::new([1, 2]).tag(0, 0, &number.to_le_bytes()),
+        mark: 0,
+        owner: 1 + number % 3,
+    }
 }
 
 /// Adds one to the second word of a key; what it was before.
@@ -82,7 +86,7 @@ fn a_table_grows_by_newcomers_that_are_locked_together_too() {
     let table = Table::<Narrow>::with_base(400_000, 1_024, WhenFull::Deny);
     for number in (0..50_000).step_by(2) {
         let keys = [key(number), key(number + 1)];
-        let locked = table.lock_all(&keys, NOW).ok().unwrap();
+        let locked = table.lock_all(&keys, &[], NOW).ok().unwrap();
         let vacant_at = NOW.after(LATER);
         for (held, key) in locked.slots.into_iter().zip(keys) {
             let content = Content { words: [vacant_at.as_nanos(), 0], vacant_at, limited: true };
@@ -105,7 +109,7 @@ fn keys_that_are_charged_are_moved_though_no_newcomer_comes() {
     assert_eq!(table.lagging.load(Ordering::Relaxed), 0);
     assert!((0..=keys).all(|number| {
         let home = table.home(key(number));
-        table.find_here(key(number), home).is_some()
+        table.find_here(key(number).tag, home).is_some()
     }));
 }
 

@@ -60,6 +60,12 @@ pub(super) fn policy(kind: Kind, era: Duration, dice: &mut Dice) -> Policy {
     policy.reservations(ReservationTerms { ttl, on_expiry })
 }
 
+/// The same policy under another name.
+pub(super) fn renamed(policy: &Policy, name: &str) -> Policy {
+    let other = Policy::new(name, *policy.algorithm()).expect("the name is printable");
+    other.reservations(policy.reservation_terms())
+}
+
 fn algorithm(kind: Kind, era: Duration, dice: &mut Dice) -> Algorithm {
     let valid = "drawn numbers are within bounds";
     match kind {
