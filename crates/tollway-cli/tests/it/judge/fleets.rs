@@ -178,7 +178,7 @@ async fn stripe_is_refused_nothing_by_its_documented_limits() {
 /// So many calls that half of them are made when the store is back.
 #[tokio::test]
 async fn an_outage_of_the_store_costs_real_clients_two_refusals_at_most() {
-    let every = vec![openai(75), anthropic(75), github(180), discord(150), stripe(300)];
+    let every = [openai(75), anthropic(75), github(180), discord(150), stripe(300)];
     for engine in engines() {
         let scenes = &every[..if full() { every.len() } else { 1 }];
         join_all(scenes.iter().map(|scene| scene.play_through_an_outage(engine))).await;
