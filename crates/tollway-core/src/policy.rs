@@ -1,11 +1,14 @@
 //! A policy: a named quota with its algorithm and what happens when things go wrong.
 
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU16;
 use core::time::Duration;
 
 use crate::gcra::Gcra;
+use crate::shares::{Owner, Shares, SharesError};
 use crate::{Algorithm, ParseQuotaError, Quota};
 
 /// A named quota with its algorithm, its failure mode and the terms of its reservations.
@@ -25,6 +28,7 @@ pub struct Policy {
     on_store_error: OnStoreError,
     reservations: ReservationTerms,
     parts: Option<NonZeroU16>,
+    shares: Option<Arc<Shares>>,
     id: u64,
     name_id: u64,
 }
@@ -117,6 +121,7 @@ impl Policy {
             on_store_error: OnStoreError::Deny,
             reservations: ReservationTerms::default(),
             parts: None,
+            shares: None,
             id: 0,
             name_id: 0,
         };
@@ -133,6 +138,38 @@ impl Policy {
     pub fn parse(name: impl Into<String>, quota: &str) -> Result<Self, PolicyError> {
         let quota: Quota = quota.parse().map_err(PolicyError::Quota)?;
         Self::new(name, Gcra::new(quota))
+    }
+
+    /// A policy whose keys are the owners of a tree under one quota; see [`Shares::new`].
+    ///
+    /// # Errors
+    ///
+    /// If the name or the tree is not valid.
+    pub fn shared(
+        name: impl Into<String>,
+        quota: Quota,
+        reclaim: Option<Duration>,
+        owners: Vec<Owner>,
+    ) -> Result<Self, SharesError> {
+        let name = name.into();
+        let shares = Shares::new(&name, quota, reclaim, owners)?;
+        let policy = Self::new(name, Algorithm::Shares(shares.shared()));
+        let policy =
+            policy.map_err(|error| SharesError::of_policy("name", alloc::format!("{error}")))?;
+        Ok(Self { shares: Some(Arc::new(shares)), ..policy })
+    }
+
+    /// The policy of one part of the policy called `name`: with states of its own, in the room of
+    /// all policies of that name.
+    pub(crate) fn part(
+        name: &str,
+        part: &str,
+        algorithm: impl Into<Algorithm>,
+    ) -> Result<Self, PolicyError> {
+        let policy = Self::new(name, algorithm)?;
+        // No name has this byte in it, so no policy is taken for a part of another.
+        let id = fnv(part.bytes().chain([0xff]).chain(policy.id.to_le_bytes()));
+        Ok(Self { id, ..policy })
     }
 
     /// The same policy with another answer to a failing store.
@@ -168,6 +205,11 @@ impl Policy {
     /// The algorithm.
     pub const fn algorithm(&self) -> &Algorithm {
         &self.algorithm
+    }
+
+    /// The tree of owners, if its keys are such.
+    pub fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
     }
 
     /// What to answer when the store does not.

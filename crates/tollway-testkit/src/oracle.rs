@@ -27,10 +27,11 @@ mod fixed_window;
 mod gcra;
 mod history;
 mod leaky_bucket;
+mod shares;
 mod sliding_window;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use num_bigint::BigInt;
@@ -61,8 +62,14 @@ trait Model {
     /// The moment as of which somebody with the reading `at` is answered.
     fn moment(&self, at: &BigInt) -> BigInt;
 
-    /// Ends what is in flight under the name `hold`; whether this model knows of flights at all.
-    fn release(&mut self, _hold: u64, _at: &BigInt) -> bool {
+    /// The most that is ever free, if the algorithm does not say so.
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Brings what is held under the name `hold` from what was `reserved` to what it `real`ly cost,
+    /// if this model knows how: whether it does.
+    fn settle(&mut self, _hold: u64, _reserved: &BigInt, _real: &BigInt, _at: &BigInt) -> bool {
         false
     }
 }
@@ -74,6 +81,8 @@ type Address = (u64, Vec<u8>);
 #[derive(Default)]
 pub struct Oracle {
     keys: BTreeMap<Address, Box<dyn Model>>,
+    /// Of policies whose keys are owners in a tree.
+    trees: BTreeMap<u64, Arc<Mutex<shares::Tree>>>,
     open: Vec<Open>,
     /// What each ask of the last request took, and as of when.
     taken: Vec<(BigInt, BigInt)>,
@@ -112,9 +121,14 @@ impl Oracle {
     }
 
     fn model(&mut self, ask: &Ask) -> &mut dyn Model {
-        let address = (ask.policy().id(), ask.key().to_vec());
-        let model = self.keys.entry(address).or_insert_with(|| model(ask.policy().algorithm()));
-        &mut **model
+        let (policy, key) = (ask.policy(), ask.key());
+        let Self { keys, trees, .. } = self;
+        let model = || -> Box<dyn Model> {
+            let Some(owners) = policy.shares() else { return model(policy.algorithm()) };
+            let tree = trees.entry(policy.id()).or_insert_with(|| shares::Tree::new(owners));
+            Box::new(shares::Member::new(tree, key))
+        };
+        &mut **keys.entry((policy.id(), key.to_vec())).or_insert_with(model)
     }
 
     /// Comes to `at`, or back to it: reservations that expire until then do so.
@@ -144,11 +158,11 @@ impl Oracle {
 
     /// How long until `needed` units are free.
     fn wait(&mut self, ask: &Ask, needed: &BigInt) -> Wait {
-        if *needed > BigInt::from(ask.policy().algorithm().limit()) {
-            return Wait::Never;
-        }
         let now = self.now.clone();
         let model = self.model(ask);
+        if *needed > BigInt::from(limit(model, ask)) {
+            return Wait::Never;
+        }
         if model.free(&now) >= *needed {
             return Wait::No;
         }
@@ -157,8 +171,9 @@ impl Oracle {
 
     /// What there is to say about the ask's key as it is.
     fn figures(&mut self, ask: &Ask, retry: Option<Wait>) -> Figures {
-        let (now, limit) = (self.now.clone(), ask.policy().algorithm().limit());
+        let now = self.now.clone();
         let model = self.model(ask);
+        let limit = limit(model, ask);
         let free = model.free(&now);
         let all = free == BigInt::from(limit);
         Figures {
@@ -249,7 +264,7 @@ impl Oracle {
         for (index, ask) in open.asks.iter().enumerate() {
             let (reserved, real) = (units(ask), real(index, ask));
             let model = self.model(ask);
-            if model.release(open.hold, &now) {
+            if model.settle(open.hold, &reserved, &real, &now) {
                 continue;
             }
             let (taken, taken_at) = &open.taken[index];
@@ -307,6 +322,11 @@ fn model(algorithm: &Algorithm) -> Box<dyn Model> {
         Algorithm::CalendarWindow(window) => Box::new(calendar_window::Ledger::new(window)),
         other => unreachable!("the oracle has no model of {other:?}"),
     }
+}
+
+/// The most that one request can ever take.
+fn limit(model: &dyn Model, ask: &Ask) -> u64 {
+    model.limit().unwrap_or_else(|| ask.policy().algorithm().limit())
 }
 
 fn units(ask: &Ask) -> BigInt {
