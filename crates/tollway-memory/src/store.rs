@@ -6,6 +6,7 @@ mod dump;
 mod narrow_charges;
 mod request;
 mod reserve;
+mod shares;
 
 use std::sync::Mutex;
 
@@ -188,7 +189,7 @@ impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub fn check_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         match charges {
-            [charge] => Verdict::one(self.check(charge, now)),
+            [charge] if !shares::is_shared(charge) => Verdict::one(self.check(charge, now)),
             charges => self.check_several(charges, now),
         }
     }
@@ -210,6 +211,9 @@ impl MemoryStore {
     /// What there is to report about a key, with nothing taken.
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.peek_request(core::slice::from_ref(charge), now).decisions()[0].snapshot();
+        }
         let algorithm = charge.policy.algorithm();
         self.state(self.fingerprint(charge), algorithm, now).0.peek(algorithm, now)
     }
@@ -217,6 +221,9 @@ impl MemoryStore {
     /// Takes as many units as there are, up to the cost of the charge.
     pub fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Grant {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.take_shared(charge, now);
+        }
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
         self.change(self.fingerprint(charge), algorithm, now, |state, at| {
@@ -230,6 +237,9 @@ impl MemoryStore {
     /// Gives the charge's units back; what is left then.
     pub fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.refund_shared(charge, now);
+        }
         let algorithm = charge.policy.algorithm();
         let fingerprint = self.fingerprint(charge);
         self.refund_at(fingerprint, algorithm, charge.cost.get(), None, now);
@@ -240,6 +250,9 @@ impl MemoryStore {
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
         // First, or what has expired would be given back to a key that has taken nothing.
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.reset_shared(charge, now);
+        }
         let algorithm = charge.policy.algorithm();
         let clear = |state: &mut State, at| state.clear(algorithm, at);
         self.amend(self.fingerprint(charge), algorithm, now, clear);
@@ -304,6 +317,9 @@ impl MemoryStore {
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
     fn check_any(&self, fingerprint: Fingerprint, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        if shares::is_shared(charge) {
+            return self.request(core::slice::from_ref(charge), 0, now).decisions()[0];
+        }
         let decide = |words, at| {
             let (decision, content) = packed::charge(charge, words, at);
             Change { answer: decision.told_at(now, at), content }

@@ -6,7 +6,8 @@
 
 use std::sync::MutexGuard;
 
-use tollway_core::{Algorithm, Charge, Decision, State, Timestamp, Verdict, decide_all};
+use tollway_core::shares::Expanded;
+use tollway_core::{Algorithm, Charge, Decision, Held, State, Timestamp, Verdict, decide_all};
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
@@ -14,6 +15,71 @@ use crate::packed::{self, Layout};
 use crate::slot::Slot;
 use crate::table::{Full, LockedSlots, Table};
 use crate::variable_states::{Shard, VariableStates};
+
+/// A request as it is put to the states: as it came, or with charges to trees of owners in parts.
+pub(super) enum Asked<'r, 'a> {
+    Plain(&'r [Charge<'a>]),
+    Shared(&'r [Charge<'a>], Expanded<'a>),
+}
+
+impl<'r, 'a> Asked<'r, 'a> {
+    pub(super) fn new(charges: &'r [Charge<'a>]) -> Self {
+        match Expanded::is_needed(charges) {
+            false => Self::Plain(charges),
+            true => Self::Shared(charges, Expanded::of(charges)),
+        }
+    }
+
+    /// The request as it came.
+    fn whole(&self) -> &'r [Charge<'a>] {
+        match self {
+            Self::Plain(charges) | Self::Shared(charges, _) => charges,
+        }
+    }
+
+    /// The charges to states.
+    pub(super) fn parts(&self) -> &[Charge<'a>] {
+        match self {
+            Self::Plain(charges) => charges,
+            Self::Shared(_, expanded) => expanded.charges(),
+        }
+    }
+
+    /// Which charge of the request a part belongs to.
+    pub(super) fn charge_of(&self, part: usize) -> usize {
+        match self {
+            Self::Plain(_) => part,
+            Self::Shared(_, expanded) => expanded.charge_of(part),
+        }
+    }
+
+    /// What each part takes if the request is allowed.
+    pub(super) fn held(
+        &self,
+        slots: &[usize],
+        states: &[State],
+        id: u128,
+        at: Timestamp,
+    ) -> Vec<Held> {
+        match self {
+            Self::Plain(charges) => Held::by_all(charges, slots, states, id, at),
+            Self::Shared(_, expanded) => expanded.held(slots, states, id, at),
+        }
+    }
+
+    pub(super) fn decide(
+        &self,
+        slots: &[usize],
+        states: &mut [State],
+        hold_id: u128,
+        at: Timestamp,
+    ) -> Verdict {
+        match self {
+            Self::Plain(charges) => decide_all(charges, slots, states, hold_id, at),
+            Self::Shared(_, expanded) => expanded.decide(slots, states, hold_id, at),
+        }
+    }
+}
 
 /// The distinct states that a request is about: by layout, in the order in which they are locked.
 struct RequestStates<'a> {
@@ -57,32 +123,31 @@ impl<'a> RequestStates<'a> {
 
 /// Whether two charges are about one state. Their quotas may differ: those of calls that bring
 /// their own share the state of a key, and to lock its slot twice would be to wait for ourselves.
-fn is_same(one: &Asked<'_>, other: &Asked<'_>) -> bool {
+fn is_same(one: &Place<'_>, other: &Place<'_>) -> bool {
     (one.0, one.2) == (other.0, other.2)
 }
 
-type Asked<'a> = (Fingerprint, &'a Algorithm, Layout);
+type Place<'a> = (Fingerprint, &'a Algorithm, Layout);
 
 type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 
 impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
-        self.request_looking(charges, hold_id, now, |_, _, _| ())
+        let asked = Asked::new(charges);
+        self.request_by(&asked, now, |slots, states, at| asked.decide(slots, states, hold_id, at))
     }
 
-    /// As [`Self::request`]; `look` sees which charge is about which state, the states as they are
-    /// before, and as of when the request is decided.
-    pub(super) fn request_looking(
+    /// As [`Self::request`]; `decide` decides on the states, as of a moment that it is told.
+    pub(super) fn request_by(
         &self,
-        charges: &[Charge<'_>],
-        hold_id: u128,
+        asked: &Asked<'_, '_>,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State], Timestamp),
+        decide: impl FnOnce(&[usize], &mut [State], Timestamp) -> Verdict,
     ) -> Verdict {
-        let request = RequestStates::new(self, charges, now);
-        self.decide(&request, charges, hold_id, now, look).unwrap_or_else(|(number, full)| {
-            self.refuse_request(charges, &request, number, full, now)
+        let request = RequestStates::new(self, asked.parts(), now);
+        self.decide(&request, now, decide).unwrap_or_else(|(number, full)| {
+            self.refuse_request(asked, &request, number, full, now)
         })
     }
 
@@ -90,10 +155,8 @@ impl MemoryStore {
     fn decide(
         &self,
         request: &RequestStates<'_>,
-        charges: &[Charge<'_>],
-        hold_id: u128,
         now: Timestamp,
-        look: impl FnOnce(&[usize], &[State], Timestamp),
+        decide: impl FnOnce(&[usize], &mut [State], Timestamp) -> Verdict,
     ) -> Result<Verdict, (usize, Full)> {
         let mut shards = self.lock_shards(request);
         make_room(request, &mut shards, now)?;
@@ -104,8 +167,7 @@ impl MemoryStore {
         unpack_into(&mut taken.states, request, &double);
         // One moment for the whole request, so that all its waits are told from the same one.
         let at = taken.at.max(narrow.at).max(double.at);
-        look(&request.slots, &taken.states, at);
-        let verdict = decide_all(charges, &request.slots, &mut taken.states, hold_id, at);
+        let verdict = decide(&request.slots, &mut taken.states, at);
         write_slots(request, Layout::Narrow, narrow, &taken.states, at);
         write_slots(request, Layout::Double, double, &taken.states, at);
         taken.at = at;
@@ -115,13 +177,17 @@ impl MemoryStore {
     /// What [`Self::request`] would answer. Nothing is locked for long: each state is consistent in
     /// itself, the request as a whole a look at things in motion.
     pub(super) fn peek_request(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let request = RequestStates::new(self, charges, now);
+        let asked = Asked::new(charges);
+        let request = RequestStates::new(self, asked.parts(), now);
         let mut at = now;
         let mut before = Vec::with_capacity(request.states.len());
         for &(fingerprint, algorithm, _) in &request.states {
             let (state, state_at) = self.state(fingerprint, algorithm, now);
             before.push(state);
             at = at.max(state_at);
+        }
+        if let Asked::Shared(_, expanded) = &asked {
+            return expanded.peek(&request.slots, &before, at).told_at(now, at);
         }
         let verdict = decide_all(charges, &request.slots, &mut before.clone(), 0, at);
         if !verdict.is_allowed() {
@@ -146,19 +212,21 @@ impl MemoryStore {
     /// The verdict on a request of which one state has no room.
     fn refuse_request(
         &self,
-        charges: &[Charge<'_>],
+        asked: &Asked<'_, '_>,
         request: &RequestStates<'_>,
         refused: usize,
         full: Full,
         now: Timestamp,
     ) -> Verdict {
-        let decide = |(charge, &number): (&Charge<'_>, &usize)| {
-            if number == refused {
+        let parts = request.slots.iter().enumerate().filter(|(_, number)| **number == refused);
+        let refused: Vec<usize> = parts.map(|(part, _)| asked.charge_of(part)).collect();
+        let decide = |(index, charge): (usize, &Charge<'_>)| {
+            if refused.contains(&index) {
                 return refuse(charge.policy.algorithm(), full, now);
             }
             Decision::Allow(self.peek(charge, now))
         };
-        Verdict::new(charges.iter().zip(&request.slots).map(decide).collect())
+        Verdict::new(asked.whole().iter().enumerate().map(decide).collect())
     }
 }
 

@@ -7,6 +7,7 @@ use tollway_core::{
     Timestamp, Verdict,
 };
 
+use super::request::Asked;
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
 use crate::reservations::{Entry, ReservedCharge};
@@ -16,7 +17,9 @@ impl MemoryStore {
     /// Takes every charge if all are allowed, to be settled later.
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
-        let fingerprints: Vec<_> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
+        let asked = Asked::new(charges);
+        let fingerprints: Vec<_> =
+            asked.parts().iter().map(|charge| self.fingerprint(charge)).collect();
         if let Err(free_at) = self.reservations.promise(&fingerprints) {
             let refuse =
                 |charge: &Charge<'_>| refuse(charge.policy.algorithm(), Full { free_at }, now);
@@ -25,8 +28,9 @@ impl MemoryStore {
         }
         let id = self.new_id();
         let mut held = Vec::new();
-        let verdict = self.request_looking(charges, id, now, |slots, states, at| {
-            held = Held::by_all(charges, slots, states, id, at);
+        let verdict = self.request_by(&asked, now, |slots, states, at| {
+            held = asked.held(slots, states, id, at);
+            asked.decide(slots, states, id, at)
         });
         if !verdict.is_allowed() || charges.is_empty() {
             self.reservations.decline(&fingerprints);
@@ -34,14 +38,17 @@ impl MemoryStore {
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part =
-            |((charge, fingerprint), held): ((&Charge<'_>, Fingerprint), Held)| ReservedCharge {
+        let part = |(index, (fingerprint, held)): (usize, (Fingerprint, Held))| {
+            let charge = asked.charge_of(index);
+            ReservedCharge {
                 fingerprint,
-                algorithm: *charge.policy.algorithm(),
+                algorithm: *asked.parts()[index].policy.algorithm(),
+                charge,
                 held,
-                on_expiry: on_expiry(charge, expires_after),
-            };
-        let parts = charges.iter().zip(fingerprints).zip(held).map(part).collect();
+                on_expiry: on_expiry(&charges[charge], expires_after),
+            }
+        };
+        let parts = fingerprints.into_iter().zip(held).enumerate().map(part).collect();
         let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
@@ -54,8 +61,8 @@ impl MemoryStore {
     pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
         self.settle_expired(now);
         let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
-        for (index, part) in entry.parts.iter().enumerate() {
-            let cost = costs.get(index).copied().unwrap_or(part.held.cost.get());
+        for part in &entry.parts {
+            let cost = costs.get(part.charge).copied().unwrap_or(part.held.cost.get());
             self.settle(part, cost, now);
         }
         Settlement::Settled
