@@ -10,7 +10,7 @@
 //! ```text
 //!   root   |#####################.......|  1000/1m burst 1000; keeps the sizes of both floors
 //!            ^ lent      ^ kept for the floors of `search` and `batch`
-//!   search |########|                      floor 50%: refilled by nobody else, taken by nobody else
+//!   search |########|                      floor 50%: nobody else takes from it
 //!   batch  |###|                           floor 20%
 //! ```
 //!
@@ -19,9 +19,9 @@
 //! - *The root is never exceeded*: every unit admitted is charged to the root's bucket, which is
 //!   asked.
 //! - *What a floor has is there*: a bucket holds at least as much as the buckets of its children
-//!   together. A charge takes from a parent what it takes from a child, or leaves the parent what it
-//!   keeps, which is the size of all children's buckets; and a parent refills at least as fast. A
-//!   ceiling's bucket likewise holds at least as much as the floor's beside it.
+//!   together. A charge takes from a parent what it takes from a child, or leaves the parent what
+//!   it keeps, which is the size of all children's buckets; and a parent refills at least as fast.
+//!   A ceiling's bucket likewise holds at least as much as the floor's beside it.
 //! - *A floor is to be had within one refill*: who is denied while his bucket is not full waits for
 //!   its rate alone. A bucket is as large as what its floor refills within `reclaim` (halved with
 //!   each level of the tree), and nobody borrows from it.
@@ -79,7 +79,7 @@ pub struct Shares {
     owners: Vec<Owner>,
     /// What is asked for each owner, from its own buckets to the root's; the last is for those who
     /// are no owners.
-    paths: Vec<Vec<Link>>,
+    paths: Vec<Vec<PathStep>>,
     by_key: BTreeMap<String, usize>,
     shared: SharedQuota,
 }
@@ -94,7 +94,7 @@ struct Bucket {
 
 /// A bucket on the way from an owner to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Link {
+struct PathStep {
     bucket: usize,
     role: Role,
 }
@@ -164,13 +164,14 @@ impl Shares {
     }
 
     fn quota_of(&self, owner: usize, is_it: impl Fn(Role) -> bool) -> Option<Quota> {
-        let own = |link: &&Link| self.buckets[link.bucket].owner == Some(owner) && is_it(link.role);
+        let own =
+            |link: &&PathStep| self.buckets[link.bucket].owner == Some(owner) && is_it(link.role);
         let link = self.paths.get(owner)?.iter().find(own)?;
         self.buckets[link.bucket].quota()
     }
 
     /// What is asked for `key`.
-    fn path(&self, key: Key<'_>) -> &[Link] {
+    fn path(&self, key: Key<'_>) -> &[PathStep] {
         let nobody = self.paths.len() - 1;
         &self.paths[self.owner(key).unwrap_or(nobody)]
     }

@@ -12,8 +12,8 @@ use crate::decision::{Decision, Retry, Snapshot, Verdict};
 use crate::requests::Held;
 use crate::{Cost, State, Timestamp};
 
-/// A request with each charge to a tree as charges to the buckets on its path, for stores: they find
-/// and lock the states of [`Self::charges`], and let [`Self::decide`] do the rest.
+/// A request with each charge to a tree as charges to the buckets on its path, for stores: they
+/// find and lock the states of [`Self::charges`], and let [`Self::decide`] do the rest.
 pub struct Expanded<'a> {
     charges: Vec<Charge<'a>>,
     roles: Vec<Option<Role>>,
@@ -35,7 +35,7 @@ enum Take {
 }
 
 /// What a request comes to, before anything is taken.
-struct Plan {
+struct LendingPlan {
     takes: Vec<Take>,
     /// When each part that denies is worth another try.
     retries: Vec<Option<Retry>>,
@@ -169,7 +169,13 @@ impl<'a> Expanded<'a> {
     }
 
     /// The verdict that a plan makes, with the owner whose floor or ceiling denied.
-    fn answer(&self, plan: &Plan, slots: &[usize], states: &[State], now: Timestamp) -> Verdict {
+    fn answer(
+        &self,
+        plan: &LendingPlan,
+        slots: &[usize],
+        states: &[State],
+        now: Timestamp,
+    ) -> Verdict {
         let denying =
             |charge: usize| self.parts_of(charge).find(|part| plan.retries[*part].is_some());
         let decision = |charge| {
@@ -190,7 +196,7 @@ impl<'a> Expanded<'a> {
     fn take(
         &self,
         parts: Range<usize>,
-        plan: &Plan,
+        plan: &LendingPlan,
         slots: &[usize],
         states: &mut [State],
         hold_id: u128,
@@ -207,9 +213,9 @@ impl<'a> Expanded<'a> {
         }
     }
 
-    fn plan(&self, slots: &[usize], states: &[State], now: Timestamp) -> Plan {
+    fn plan(&self, slots: &[usize], states: &[State], now: Timestamp) -> LendingPlan {
         let parts = self.charges.len();
-        let mut plan = Plan { takes: vec![Take::Units; parts], retries: vec![None; parts] };
+        let mut plan = LendingPlan { takes: vec![Take::Units; parts], retries: vec![None; parts] };
         for range in self.parts.iter().cloned() {
             let path = Path { request: self, range, slots, states, now };
             match self.roles[path.range.start] {
@@ -231,7 +237,7 @@ struct Path<'p, 'a> {
 }
 
 impl Path<'_, '_> {
-    fn plan_plain(&self, plan: &mut Plan) {
+    fn plan_plain(&self, plan: &mut LendingPlan) {
         let part = self.range.start;
         if self.is_counted() {
             plan.takes[part] = Take::Counted;
@@ -241,7 +247,7 @@ impl Path<'_, '_> {
     }
 
     /// A counted charge goes to whoever lends as well; if nobody does, all have to give.
-    fn plan_shared(&self, plan: &mut Plan) {
+    fn plan_shared(&self, plan: &mut LendingPlan) {
         let (lender, wait) = self.lender(plan);
         if wait.is_some() && self.is_counted() {
             return plan.takes[self.range.clone()].fill(Take::Counted);
@@ -260,7 +266,7 @@ impl Path<'_, '_> {
 
     /// Who lends, and if nobody does: who comes nearest to it, and the part that makes him wait
     /// longest.
-    fn lender(&self, plan: &Plan) -> (usize, Option<(usize, Retry)>) {
+    fn lender(&self, plan: &LendingPlan) -> (usize, Option<(usize, Retry)>) {
         let mut nearest: Option<(usize, (usize, Retry))> = None;
         for lender in self.lenders() {
             let cost = |part| self.cost_on_top(plan, part, self.kept(part, lender));
@@ -304,7 +310,7 @@ impl Path<'_, '_> {
 
     /// The cost of a part, what the request takes from the same state before it, and what is to be
     /// left after it.
-    fn cost_on_top(&self, plan: &Plan, part: usize, kept: u64) -> Cost {
+    fn cost_on_top(&self, plan: &LendingPlan, part: usize, kept: u64) -> Cost {
         let charges = &self.request.charges;
         let before = (0..part).filter(|earlier| {
             self.slots[*earlier] == self.slots[part] && plan.takes[*earlier] != Take::Nothing

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Bucket, Link, Owner, Percent, Role, SharedQuota, Shares, SharesError};
+use super::{Bucket, Owner, PathStep, Percent, Role, SharedQuota, Shares, SharesError};
 use crate::gcra::Gcra;
 use crate::{Key, Policy, Quota};
 
@@ -277,17 +277,17 @@ impl Tree<'_> {
     fn buckets_and_paths(
         &self,
         kept: &[u64],
-    ) -> Result<(Vec<Bucket>, Vec<Vec<Link>>), SharesError> {
+    ) -> Result<(Vec<Bucket>, Vec<Vec<PathStep>>), SharesError> {
         let root = self.owners.len();
         let mut buckets = vec![self.bucket(None, "root", self.quota)?];
-        let mut own: Vec<Vec<Link>> = Vec::with_capacity(root + 1);
+        let mut own: Vec<Vec<PathStep>> = Vec::with_capacity(root + 1);
         for (index, standing) in self.standings[..root].iter().enumerate() {
             let mut links = Vec::new();
             let mut add = |role, what: &str, (rate, size): (Rate, u64)| {
                 let quota = rate.quota(size);
                 let quota =
                     quota.ok_or_else(|| SharesError::of_owner(index, "floor", "no quota"))?;
-                links.push(Link { bucket: buckets.len(), role });
+                links.push(PathStep { bucket: buckets.len(), role });
                 buckets.push(self.bucket(Some(index), what, quota)?);
                 Ok(())
             };
@@ -301,12 +301,12 @@ impl Tree<'_> {
             }
             own.push(links);
         }
-        own.push(vec![Link { bucket: 0, role: Role::Lender { keeps: kept[root] } }]);
+        own.push(vec![PathStep { bucket: 0, role: Role::Lender { keeps: kept[root] } }]);
         let paths = (0..=root).map(|index| self.path(index, &own)).collect();
         Ok((buckets, paths))
     }
 
-    fn path(&self, index: usize, own: &[Vec<Link>]) -> Vec<Link> {
+    fn path(&self, index: usize, own: &[Vec<PathStep>]) -> Vec<PathStep> {
         let mut path = own[index].clone();
         let mut at = index;
         while let Some(&parent) = self.parents.get(at) {

@@ -123,11 +123,11 @@ impl<'a> RequestStates<'a> {
 
 /// Whether two charges are about one state. Their quotas may differ: those of calls that bring
 /// their own share the state of a key, and to lock its slot twice would be to wait for ourselves.
-fn is_same(one: &Place<'_>, other: &Place<'_>) -> bool {
+fn is_same(one: &StatePlace<'_>, other: &StatePlace<'_>) -> bool {
     (one.0, one.2) == (other.0, other.2)
 }
 
-type Place<'a> = (Fingerprint, &'a Algorithm, Layout);
+type StatePlace<'a> = (Fingerprint, &'a Algorithm, Layout);
 
 type Shards<'s> = Vec<(usize, MutexGuard<'s, Shard>)>;
 

@@ -42,13 +42,13 @@ enum Manner {
 /// A reservation that is not settled yet.
 #[derive(Debug)]
 struct Open {
-    parts: Vec<Part>,
+    parts: Vec<StatePart>,
     expires_at: Timestamp,
 }
 
 /// What an ask took of one state.
 #[derive(Debug)]
-struct Part {
+struct StatePart {
     ask: Ask,
     /// The number of the ask.
     charge: usize,
@@ -154,7 +154,7 @@ impl OnCore {
             return outcome;
         };
         let parts = parts(asks).into_iter().zip(self.held.iter().copied());
-        let parts = parts.map(|((charge, part), held)| Part {
+        let parts = parts.map(|((charge, part), held)| StatePart {
             ask: asks[charge].clone(),
             charge,
             part,
@@ -167,7 +167,7 @@ impl OnCore {
 
     /// Settles at the costs that `cost` says, given each ask and its index.
     fn settle(&mut self, open: &Open, cost: impl Fn(usize, &Ask) -> u64, now: Timestamp) {
-        for Part { ask, charge, part, held } in &open.parts {
+        for StatePart { ask, charge, part, held } in &open.parts {
             let real = cost(*charge, ask);
             self.state(part).settle(part.policy().algorithm(), held, real, now);
         }

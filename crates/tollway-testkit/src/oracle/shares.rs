@@ -1,5 +1,5 @@
-//! Shares, worked out anew for every question: who may lend is asked of each owner on the way to the
-//! root, and what an owner keeps is added up over all of its children.
+//! Shares, worked out anew for every question: who may lend is asked of each owner on the way to
+//! the root, and what an owner keeps is added up over all of its children.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use super::gcra::Bucket;
 pub(super) struct Tree {
     nodes: Vec<Node>,
     /// What each request took from which bucket.
-    taken: BTreeMap<u64, Vec<(Place, BigInt)>>,
+    taken: BTreeMap<u64, Vec<(BucketPlace, BigInt)>>,
 }
 
 struct Node {
@@ -27,7 +27,7 @@ struct Node {
 
 /// A bucket of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct BucketPlace {
     node: usize,
     is_ceiling: bool,
 }
@@ -98,18 +98,18 @@ impl Tree {
         children.filter_map(|child| child.floor.as_ref()).map(Bucket::size).sum()
     }
 
-    /// The buckets that give if the node at `lender` on the path lends, with what must stay in them.
-    fn asked(&self, path: &[usize], lender: usize) -> Vec<(Place, BigInt)> {
+    /// The buckets that give if the node at `lender` on the path lends, and what must stay in each.
+    fn asked(&self, path: &[usize], lender: usize) -> Vec<(BucketPlace, BigInt)> {
         let mut asked = Vec::new();
         for (step, &node) in path.iter().enumerate() {
             let Node { floor, ceiling, .. } = &self.nodes[node];
             if floor.is_some() && step >= lender {
                 let kept = if step == lender { self.kept(node) } else { BigInt::ZERO };
-                asked.push((Place { node, is_ceiling: false }, kept));
+                asked.push((BucketPlace { node, is_ceiling: false }, kept));
             }
             if ceiling.is_some() {
                 let own = floor.as_ref().filter(|_| step < lender).map(Bucket::size);
-                asked.push((Place { node, is_ceiling: true }, own.unwrap_or_default()));
+                asked.push((BucketPlace { node, is_ceiling: true }, own.unwrap_or_default()));
             }
         }
         asked
@@ -120,13 +120,13 @@ impl Tree {
         (0..path.len()).filter(|step| self.nodes[path[*step]].floor.is_some()).collect()
     }
 
-    fn bucket(&self, place: Place) -> &Bucket {
+    fn bucket(&self, place: BucketPlace) -> &Bucket {
         let Node { floor, ceiling, .. } = &self.nodes[place.node];
         let bucket = if place.is_ceiling { ceiling } else { floor };
         bucket.as_ref().expect("only buckets that are there are asked")
     }
 
-    fn bucket_mut(&mut self, place: Place) -> &mut Bucket {
+    fn bucket_mut(&mut self, place: BucketPlace) -> &mut Bucket {
         let Node { floor, ceiling, .. } = &mut self.nodes[place.node];
         let bucket = if place.is_ceiling { ceiling } else { floor };
         bucket.as_mut().expect("only buckets that are there are asked")
@@ -145,7 +145,7 @@ impl Tree {
     }
 
     /// Every bucket of the path.
-    fn places(&self, path: &[usize]) -> Vec<Place> {
+    fn places(&self, path: &[usize]) -> Vec<BucketPlace> {
         self.asked(path, 0).into_iter().map(|(place, _)| place).collect()
     }
 }
@@ -188,7 +188,7 @@ impl Model for Member {
         let (mut tree, path) = self.tree();
         let lends = |lender: &usize| tree.lent(&path, *lender, &|bucket| bucket.free(at)) >= *units;
         let lender = tree.lenders(&path).into_iter().find(lends);
-        let places: Vec<Place> = match lender {
+        let places: Vec<BucketPlace> = match lender {
             Some(lender) => tree.asked(&path, lender).into_iter().map(|(place, _)| place).collect(),
             None => tree.places(&path),
         };
