@@ -143,6 +143,9 @@ impl Inner {
         if charges.len() > CHARGES_MAX {
             return Err(misuse("a request has at most 256 charges"));
         }
+        if charges.iter().any(|charge| charge.policy.shares().is_some()) {
+            return Err(misuse("shares are not decided on Redis or Valkey, only in memory"));
+        }
         let parts = charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place));
         let parts = parts.collect();
         Ok(Request { op, id: self.ids.next(), parts })

@@ -216,7 +216,7 @@ impl Inner {
 
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
     pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<KeyCharge>, StoreError> {
-        let part = self.part(charge, 0);
+        let part = self.request(Op::Reset, std::slice::from_ref(charge))?.parts.remove(0);
         let Some(count) = self.parts_of(charge.policy) else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;
         let (prefix, key) = (&self.settings.prefix, charge.key.as_bytes());
