@@ -39,7 +39,7 @@ pub use tollway_core::{
 };
 pub use tollway_core::{
     calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy,
-    sliding_window, spelling,
+    shares, sliding_window, spelling,
 };
 
 #[cfg(feature = "memory")]
