@@ -226,7 +226,6 @@ impl Verdict {
     }
 
     /// The same verdict, denied by this owner of the tree that the charge is about.
-    #[must_use]
     pub fn denied_by_owner_numbered(self, owner: usize) -> Self {
         Self { denied_by_owner: Some(owner), ..self }
     }
