@@ -101,13 +101,37 @@ struct PathStep {
 
 /// What a bucket is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+pub enum Role {
     /// A floor's bucket, or the root's: it lends what it has beyond what it keeps for the floors of
     /// its children.
-    Lender { keeps: u64 },
+    Lender {
+        /// So many units.
+        keeps: u64,
+    },
     /// A ceiling's bucket: what passes it on the way to a lender above leaves it what the floor
     /// beside it may take.
-    Ceiling { keeps: u64 },
+    Ceiling {
+        /// So many units.
+        keeps: u64,
+    },
+}
+
+impl Role {
+    /// What the bucket keeps.
+    pub const fn keeps(self) -> u64 {
+        match self {
+            Self::Lender { keeps } | Self::Ceiling { keeps } => keeps,
+        }
+    }
+}
+
+/// What a charge to one bucket of a tree is, beside the charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedPart {
+    /// What the bucket is asked for.
+    pub role: Role,
+    /// The number of the owner whose bucket it is; nobody's if it is the root.
+    pub owner: Option<usize>,
 }
 
 impl Shares {

@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::Role;
+use super::{Role, SharedPart};
 use crate::algorithm::Algorithm;
 use crate::charge::{Charge, Key, Mode};
 use crate::decision::{Decision, Retry, Snapshot, Verdict};
@@ -16,9 +16,8 @@ use crate::{Cost, State, Timestamp};
 /// find and lock the states of [`Self::charges`], and let [`Self::decide`] do the rest.
 pub struct Expanded<'a> {
     charges: Vec<Charge<'a>>,
-    roles: Vec<Option<Role>>,
-    /// Whose bucket each is.
-    owners: Vec<Option<usize>>,
+    /// What each is beside that, if it is one to a tree.
+    shared: Vec<Option<SharedPart>>,
     /// For each charge of the request, where its parts stand.
     parts: Vec<Range<usize>>,
 }
@@ -49,23 +48,18 @@ impl<'a> Expanded<'a> {
 
     /// The request with every charge to a tree in parts.
     pub fn of(charges: &[Charge<'a>]) -> Self {
-        let mut all = Self {
-            charges: Vec::with_capacity(charges.len() + 8),
-            roles: Vec::new(),
-            owners: Vec::new(),
-            parts: Vec::with_capacity(charges.len()),
-        };
+        let mut all = Self { charges: Vec::new(), shared: Vec::new(), parts: Vec::new() };
         for charge in charges {
             let first = all.charges.len();
             match charge.policy.shares() {
-                None => all.push(*charge, None, None),
+                None => all.push(*charge, None),
                 Some(shares) => {
                     // A policy's name is a key: it is as short, and not empty.
                     let key = Key::new(shares.key.as_bytes()).unwrap_or(charge.key);
                     for link in shares.path(charge.key) {
                         let bucket = &shares.buckets[link.bucket];
                         let part = Charge { policy: &bucket.policy, key, ..*charge };
-                        all.push(part, Some(link.role), bucket.owner);
+                        all.push(part, Some(SharedPart { role: link.role, owner: bucket.owner }));
                     }
                 }
             }
@@ -74,10 +68,31 @@ impl<'a> Expanded<'a> {
         all
     }
 
-    fn push(&mut self, charge: Charge<'a>, role: Option<Role>, owner: Option<usize>) {
+    /// The request that was made of these parts, for stores that keep them: each with the number of
+    /// the charge that it belongs to, in the order in which [`Self::of`] made them.
+    pub fn of_parts(
+        parts: impl IntoIterator<Item = (usize, Charge<'a>, Option<SharedPart>)>,
+    ) -> Self {
+        let mut all = Self { charges: Vec::new(), shared: Vec::new(), parts: Vec::new() };
+        for (charge, part, shared) in parts {
+            let next = all.charges.len();
+            match all.parts.get_mut(charge) {
+                Some(range) => range.end = next + 1,
+                None => all.parts.push(next..next + 1),
+            }
+            all.push(part, shared);
+        }
+        all
+    }
+
+    fn push(&mut self, charge: Charge<'a>, shared: Option<SharedPart>) {
         self.charges.push(charge);
-        self.roles.push(role);
-        self.owners.push(owner);
+        self.shared.push(shared);
+    }
+
+    /// What a part is beside a charge, if it is one to a tree.
+    pub fn shared_part(&self, part: usize) -> Option<SharedPart> {
+        self.shared[part]
     }
 
     /// The parts: plain charges, whose states the other calls are about.
@@ -158,7 +173,7 @@ impl<'a> Expanded<'a> {
     ) -> Snapshot {
         let range = self.parts_of(charge);
         let path = Path { request: self, range: range.clone(), slots, states, now };
-        if self.roles[range.start].is_none() {
+        if self.shared[range.start].is_none() {
             return path.peek(range.start);
         }
         let (limit, remaining) = (path.most(|part| path.algorithm(part).limit()), path.remaining());
@@ -187,7 +202,7 @@ impl<'a> Expanded<'a> {
         };
         let verdict = Verdict::new((0..self.parts.len()).map(decision).collect());
         let part = verdict.denied_by().and_then(denying);
-        match part.and_then(|part| self.owners[part]) {
+        match part.and_then(|part| self.shared[part]?.owner) {
             Some(owner) => verdict.denied_by_owner_numbered(owner),
             None => verdict,
         }
@@ -218,7 +233,7 @@ impl<'a> Expanded<'a> {
         let mut plan = LendingPlan { takes: vec![Take::Units; parts], retries: vec![None; parts] };
         for range in self.parts.iter().cloned() {
             let path = Path { request: self, range, slots, states, now };
-            match self.roles[path.range.start] {
+            match self.shared[path.range.start] {
                 None => path.plan_plain(&mut plan),
                 Some(_) => path.plan_shared(&mut plan),
             }
@@ -285,7 +300,7 @@ impl Path<'_, '_> {
     }
 
     fn role(&self, part: usize) -> Option<Role> {
-        self.request.roles[part]
+        self.request.shared[part].map(|shared| shared.role)
     }
 
     /// The floors below the lender: they are not asked.

@@ -119,8 +119,6 @@ struct Draft {
     notes: Vec<ConfigError>,
     /// Where keys are split, as notes for stores that cannot.
     splits: Vec<ConfigError>,
-    /// Where keys are owners in a tree, as mistakes for stores that cannot decide that.
-    trees: Vec<ConfigError>,
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
@@ -226,8 +224,7 @@ impl Draft {
             return;
         }
         for place in table.each("policies") {
-            let rule = policies::rule(&place, metrics, &mut self.splits, &mut self.trees);
-            let Some(rule) = rule else { continue };
+            let Some(rule) = policies::rule(&place, metrics, &mut self.splits) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
                 place.note(format!("a policy named {:?} is defined above", rule.policy().name()));
             }
@@ -407,10 +404,8 @@ impl Draft {
         ] {
             finding.tell(checked.map_err(|problem| outside(field, problem)));
         }
-        let is_redis = over.store.as_ref().is_some_and(|store| store.starts_with("redis"));
-        if is_redis {
-            self.trees.drain(..).for_each(|error| finding.note(error));
-        } else {
+        let splits_keys = over.store.as_ref().is_some_and(|store| store.starts_with("redis"));
+        if !splits_keys {
             self.notes.append(&mut self.splits);
         }
         let when_full = finding.tell(when_full(over.when_full.as_deref()));

@@ -87,14 +87,13 @@ mod tests {
 
     const HEAD: &str = "[[policies]]\nname = \"llm\"\nalgorithm = \"shares\"\nquota = \"60/1m\"\n";
 
-    fn load(text: &str, store: Option<&str>) -> Result<Config, Mistakes> {
-        let overrides = Overrides { store: store.map(str::to_owned), ..Overrides::default() };
+    fn load(text: &str) -> Result<Config, Mistakes> {
         let file = ("a.toml".to_owned(), text.to_owned());
-        Config::from_texts(&[file], &overrides, &Metrics::default())
+        Config::from_texts(&[file], &Overrides::default(), &Metrics::default())
     }
 
     fn wrong(owners: &str) -> String {
-        load(&format!("{HEAD}owners = [\n{owners}\n]\n"), None).unwrap_err().to_string()
+        load(&format!("{HEAD}owners = [\n{owners}\n]\n")).unwrap_err().to_string()
     }
 
     #[test]
@@ -104,7 +103,7 @@ mod tests {
              {{ key = \"alice\", parent = \"team\", floor = \"50%\" }},\n\
              {{ key = \"team\", floor = \"50%\", ceiling = \"80%\" }},\n]\n"
         );
-        let config = load(&text, None).unwrap();
+        let config = load(&text).unwrap();
         let policy = config.rules.policy("llm").unwrap();
         let shares = policy.shares().unwrap();
         assert_eq!(shares.reclaim(), Duration::from_secs(20));
@@ -150,27 +149,16 @@ mod tests {
     #[test]
     fn what_a_tree_cannot_have_is_refused() {
         let owners = "owners = [{ key = \"a\", floor = \"50%\" }]\n";
-        let wrong = |more: &str| load(&format!("{HEAD}{owners}{more}\n"), None).unwrap_err();
+        let wrong = |more: &str| load(&format!("{HEAD}{owners}{more}\n")).unwrap_err();
         let told = wrong("on_store_error = \"local\"").to_string();
         assert!(told.contains("policies[0].on_store_error: no part of a tree"), "{told}");
         let told = wrong("split = 4").to_string();
         assert!(told.contains("policies[0].split: unknown field"), "{told}");
         let told = wrong("reclaim = \"2m\"").to_string();
         assert!(told.contains("policies[0].reclaim: the floors would keep 60 units"), "{told}");
-        let told = load(HEAD, None).unwrap_err().to_string();
+        let told = load(HEAD).unwrap_err().to_string();
         assert!(told.contains("owners is missing"), "{told}");
-        let told = load("[[policies]]\nname = \"a\"\nalgorithm = \"share\"", None).unwrap_err();
+        let told = load("[[policies]]\nname = \"a\"\nalgorithm = \"share\"").unwrap_err();
         assert!(told.to_string().contains("did you mean \"shares\"?"), "{told}");
-    }
-
-    #[test]
-    fn a_store_that_cannot_decide_trees_is_told_at_the_start() {
-        let text = format!("{HEAD}owners = [{{ key = \"a\", floor = \"50%\" }}]\n");
-        let told = load(&text, Some("redis://127.0.0.1")).unwrap_err().to_string();
-        let expected = "a.toml:3: policies[0].algorithm: shares are not decided on Redis or Valkey; \
-                        expected store = \"memory\"";
-        assert_eq!(told, expected);
-        assert!(load(&text, Some("memory")).is_ok());
-        assert!(load(&text, Some("tollway://127.0.0.1:6380")).is_ok(), "the other service decides");
     }
 }

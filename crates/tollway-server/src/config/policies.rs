@@ -34,19 +34,17 @@ use crate::rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Spacing};
 
 /// Reads one policy; `None` if something is wrong with it, which is noted.
 ///
-/// `splits` takes where keys are split, which has an effect on some stores alone; `trees` takes
-/// where keys are owners, which not every store can decide.
+/// `splits` takes where keys are split, which has an effect on some stores alone.
 pub(super) fn rule(
     place: &ConfigValue<'_>,
     metrics: &Metrics,
     splits: &mut Vec<ConfigError>,
-    trees: &mut Vec<ConfigError>,
 ) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
     if owners::are_meant(&table) {
         let name = name.map(|(name, _)| name);
-        return rule_of_owners((place, &table), name, metrics, trees);
+        return rule_of_owners((place, &table), name, metrics);
     }
     let limit = limit_or_noted(&table, GivenLimit::from_parameters, &NAMES);
     let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
@@ -106,7 +104,6 @@ fn rule_of_owners(
     (place, table): (&ConfigValue<'_>, &Table<'_>),
     name: Option<String>,
     metrics: &Metrics,
-    trees: &mut Vec<ConfigError>,
 ) -> Option<Rule> {
     let policy = owners::policy(table, name.as_deref());
     let (on_store_error, unavailable_on_store_error) = on_store_error(table);
@@ -115,10 +112,6 @@ fn rule_of_owners(
     let (shadow, lists, gate_key) = (table.flag("shadow"), lists(table), gate_key(table));
     let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
     table.finish();
-    if let Some(place) = table.get("algorithm") {
-        let problem = "shares are not decided on Redis or Valkey; expected store = \"memory\"";
-        trees.push(place.wrong(problem));
-    }
     let policy = policy?.on_store_error(on_store_error).reservations(terms);
     let options = RuleOptions {
         place: place.place(),
