@@ -38,8 +38,8 @@ pub use tollway_core::{
     parse_duration, parse_size,
 };
 pub use tollway_core::{
-    calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy,
-    shares, sliding_window, spelling,
+    calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, shares,
+    sliding_window, spelling,
 };
 
 #[cfg(feature = "memory")]

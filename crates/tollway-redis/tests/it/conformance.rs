@@ -218,7 +218,7 @@ fn states_that_share_a_value_do_not_disturb_each_other() {
     }
 }
 
-/// Among plain policies, with takes, refunds, resets, and reservations that another process settles.
+/// Among plain policies, with takes, refunds, resets, and reservations that others settle.
 #[test]
 fn trees_of_owners_are_answered_as_the_oracle_answers_them() {
     let histories: u64 = if full() { 5_000 } else { 60 };
