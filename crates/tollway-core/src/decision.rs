@@ -164,7 +164,7 @@ pub struct Verdict {
     /// Why the store did not decide, if it did not.
     store_failure: Option<ErrorKind>,
     /// The owner whose floor or ceiling denied, of the tree that the charge is about.
-    denied_by_owner: Option<usize>,
+    denied_by_owner: Option<u16>,
 }
 
 /// One decision needs no allocation: most requests are one charge.
@@ -222,12 +222,15 @@ impl Verdict {
     /// The number of the owner whose floor and ceiling leave nothing, if the charge that denied is
     /// about a tree of [shares](crate::shares); `None` if the quota as a whole has nothing left.
     pub const fn denied_by_owner(&self) -> Option<usize> {
-        self.denied_by_owner
+        match self.denied_by_owner {
+            Some(owner) => Some(owner as usize),
+            None => None,
+        }
     }
 
     /// The same verdict, denied by this owner of the tree that the charge is about.
     pub fn denied_by_owner_numbered(self, owner: usize) -> Self {
-        Self { denied_by_owner: Some(owner), ..self }
+        Self { denied_by_owner: u16::try_from(owner).ok(), ..self }
     }
 
     /// When the request as a whole is worth another try, if it was denied.

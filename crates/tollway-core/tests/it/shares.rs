@@ -25,12 +25,13 @@ impl Tree {
     }
 
     fn of(quota: &str, reclaim: Option<Duration>, owners: &[Owner]) -> Self {
-        let policy = Policy::shared("llm", quota.parse().unwrap(), reclaim, owners.to_vec());
+        let policy =
+            Policy::shared("llm", quota.parse().expect("a quota"), reclaim, owners.to_vec());
         Self::new(policy.unwrap_or_else(|error| panic!("{error}")))
     }
 
     fn shares(&self) -> &Shares {
-        self.policy.shares().unwrap()
+        self.policy.shares().expect("a tree")
     }
 
     fn check(&mut self, key: &str, units: u64) -> Verdict {
@@ -38,8 +39,8 @@ impl Tree {
     }
 
     fn check_at(&mut self, key: &str, units: u64, now: Timestamp) -> Verdict {
-        let charge = Charge::new(&self.policy, Key::new(key).unwrap());
-        let charges = [charge.cost(Cost::new(units).unwrap())];
+        let charge = Charge::new(&self.policy, Key::new(key).expect("a key"));
+        let charges = [charge.cost(Cost::new(units).expect("a cost"))];
         let expanded = Expanded::of(&charges);
         let ids: Vec<u64> = expanded.charges().iter().map(|part| part.policy.id()).collect();
         let slots: Vec<usize> = (0..ids.len()).collect();
@@ -70,7 +71,7 @@ impl Tree {
 }
 
 fn owner(key: &str, parent: Option<&str>, floor: Option<&str>, ceiling: Option<&str>) -> Owner {
-    let part = |part: &str| part.parse::<Percent>().unwrap();
+    let part = |part: &str| part.parse::<Percent>().expect("a part");
     Owner {
         key: key.to_owned(),
         parent: parent.map(str::to_owned),
