@@ -23,8 +23,8 @@ const SEEDS_MAX: u64 = 10_000;
 /// Simulate clients that share one token, and measure how fairly they share it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// lone, five-by-five, fast-slow, flappy, join-leave, fixed-window, latency, many, or a TOML
-    /// file
+    /// lone, five-by-five, fast-slow, flappy, join-leave, fixed-window, latency, many,
+    /// shares, or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "five-by-five")]
     scenario: String,
 

@@ -13,6 +13,7 @@ use crate::carry::Used;
 use crate::charge::{Charge, Mode};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::requests::Held;
+use crate::shares::SharedQuota;
 use crate::{Cost, Factor, Quota, Timestamp};
 use crate::{calendar_window, concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
@@ -39,6 +40,8 @@ pub enum Algorithm {
     Concurrency(Concurrency),
     /// One window of a civil calendar after another.
     CalendarWindow(CalendarWindow),
+    /// A tree of owners under one quota; see [`shares`](crate::shares).
+    Shares(SharedQuota),
 }
 
 /// What is stored for one key under one policy.
@@ -70,6 +73,7 @@ macro_rules! each {
             Algorithm::FixedWindow($own) => $run,
             Algorithm::Concurrency($own) => $run,
             Algorithm::CalendarWindow($own) => $run,
+            Algorithm::Shares($own) => $run,
         }
     };
     ($algorithm:expr, $state:expr, ($own:ident, $its:ident) => $run:expr, else $other:expr) => {
@@ -80,6 +84,7 @@ macro_rules! each {
             (Algorithm::FixedWindow($own), State::FixedWindow($its)) => $run,
             (Algorithm::Concurrency($own), State::Concurrency($its)) => $run,
             (Algorithm::CalendarWindow($own), State::CalendarWindow($its)) => $run,
+            (Algorithm::Shares($own), State::Gcra($its)) => $run,
             _ => $other,
         }
     };
@@ -324,6 +329,7 @@ impl Algorithm {
             Self::SlidingWindow(_) => 4,
             Self::Concurrency(_) => 5,
             Self::CalendarWindow(_) => 6,
+            Self::Shares(_) => 9,
         };
         let [a, b, c] = each!(self, own => own.numbers());
         [kind, a, b, c]
@@ -407,6 +413,12 @@ macro_rules! algorithm_from {
 
 algorithm_from!(Gcra, LeakyBucket, SlidingWindow, FixedWindow, Concurrency, CalendarWindow);
 
+impl From<SharedQuota> for Algorithm {
+    fn from(algorithm: SharedQuota) -> Self {
+        Self::Shares(algorithm)
+    }
+}
+
 impl From<Quota> for Algorithm {
     fn from(quota: Quota) -> Self {
         Self::Gcra(Gcra::new(quota))
@@ -417,7 +429,7 @@ impl State {
     /// The state of a key that was never seen.
     pub fn vacant(algorithm: &Algorithm) -> Self {
         match algorithm {
-            Algorithm::Gcra(_) => Self::Gcra(Default::default()),
+            Algorithm::Gcra(_) | Algorithm::Shares(_) => Self::Gcra(Default::default()),
             Algorithm::LeakyBucket(_) => Self::LeakyBucket(Default::default()),
             Algorithm::SlidingWindow(_) => Self::SlidingWindow(Default::default()),
             Algorithm::FixedWindow(_) => Self::FixedWindow(Default::default()),

@@ -163,6 +163,8 @@ pub struct Verdict {
     denied_by: Option<usize>,
     /// Why the store did not decide, if it did not.
     store_failure: Option<ErrorKind>,
+    /// The owner whose floor or ceiling denied, of the tree that the charge is about.
+    denied_by_owner: Option<u16>,
 }
 
 /// One decision needs no allocation: most requests are one charge.
@@ -176,13 +178,15 @@ impl Verdict {
     /// The verdict on a request of several charges.
     pub fn new(decisions: Vec<Decision>) -> Self {
         let denied_by = latest_denial(&decisions);
-        Self { decisions: Decisions::Many(decisions), denied_by, store_failure: None }
+        let (store_failure, denied_by_owner) = (None, None);
+        Self { decisions: Decisions::Many(decisions), denied_by, store_failure, denied_by_owner }
     }
 
     /// The verdict on a request of one charge.
     pub const fn one(decision: Decision) -> Self {
         let denied_by = if decision.is_allowed() { None } else { Some(0) };
-        Self { decisions: Decisions::One(decision), denied_by, store_failure: None }
+        let (store_failure, denied_by_owner) = (None, None);
+        Self { decisions: Decisions::One(decision), denied_by, store_failure, denied_by_owner }
     }
 
     /// The same verdict, marked as made without the store: its policy for store failure decided.
@@ -213,6 +217,20 @@ impl Verdict {
     /// The index of the charge that denied; of several, the one to wait for longest.
     pub const fn denied_by(&self) -> Option<usize> {
         self.denied_by
+    }
+
+    /// The number of the owner whose floor and ceiling leave nothing, if the charge that denied is
+    /// about a tree of [shares](crate::shares); `None` if the quota as a whole has nothing left.
+    pub const fn denied_by_owner(&self) -> Option<usize> {
+        match self.denied_by_owner {
+            Some(owner) => Some(owner as usize),
+            None => None,
+        }
+    }
+
+    /// The same verdict, denied by this owner of the tree that the charge is about.
+    pub fn denied_by_owner_numbered(self, owner: usize) -> Self {
+        Self { denied_by_owner: u16::try_from(owner).ok(), ..self }
     }
 
     /// When the request as a whole is worth another try, if it was denied.

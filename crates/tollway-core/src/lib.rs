@@ -58,6 +58,7 @@ pub mod gcra;
 pub mod leaky_bucket;
 pub mod legacy;
 pub mod outages;
+pub mod shares;
 pub mod sliding_window;
 pub mod spelling;
 

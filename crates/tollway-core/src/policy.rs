@@ -1,11 +1,14 @@
 //! A policy: a named quota with its algorithm and what happens when things go wrong.
 
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU16;
 use core::time::Duration;
 
 use crate::gcra::Gcra;
+use crate::shares::{Owner, Shares, SharesError};
 use crate::{Algorithm, OnChange, ParseQuotaError, Quota};
 
 /// A named quota with its algorithm, its failure mode and the terms of its reservations.
@@ -26,6 +29,7 @@ pub struct Policy {
     reservations: ReservationTerms,
     parts: Option<NonZeroU16>,
     on_change: OnChange,
+    shares: Option<Arc<Shares>>,
     id: u64,
     name_id: u64,
     family_id: u64,
@@ -125,6 +129,7 @@ impl Policy {
             reservations: ReservationTerms::default(),
             parts: None,
             on_change: OnChange::default(),
+            shares: None,
             id: 0,
             name_id: 0,
             family_id: 0,
@@ -144,6 +149,38 @@ impl Policy {
     pub fn parse(name: impl Into<String>, quota: &str) -> Result<Self, PolicyError> {
         let quota: Quota = quota.parse().map_err(PolicyError::Quota)?;
         Self::new(name, Gcra::new(quota))
+    }
+
+    /// A policy whose keys are the owners of a tree under one quota; see [`Shares::new`].
+    ///
+    /// # Errors
+    ///
+    /// If the name or the tree is not valid.
+    pub fn shared(
+        name: impl Into<String>,
+        quota: Quota,
+        reclaim: Option<Duration>,
+        owners: Vec<Owner>,
+    ) -> Result<Self, SharesError> {
+        let name = name.into();
+        let shares = Shares::new(&name, quota, reclaim, owners)?;
+        let policy = Self::new(name, Algorithm::Shares(shares.shared()));
+        let policy =
+            policy.map_err(|error| SharesError::of_policy("name", alloc::format!("{error}")))?;
+        Ok(Self { shares: Some(Arc::new(shares)), ..policy }.on_change(OnChange::Reset))
+    }
+
+    /// The policy of one part of the policy called `name`: with states of its own, in the room of
+    /// all policies of that name. Parts have one name, so by that nothing is carried between them.
+    pub(crate) fn part(
+        name: &str,
+        part: &str,
+        algorithm: impl Into<Algorithm>,
+    ) -> Result<Self, PolicyError> {
+        let policy = Self::new(name, algorithm)?;
+        // No name has this byte in it, so no policy is taken for a part of another.
+        let id = fnv(part.bytes().chain([0xff]).chain(policy.id.to_le_bytes()));
+        Ok(Self { id, ..policy }.on_change(OnChange::Reset))
     }
 
     /// The same policy with another answer to a failing store.
@@ -172,8 +209,11 @@ impl Policy {
     }
 
     /// The same policy with another rule for what becomes of used units when its numbers change.
+    ///
+    /// A tree of owners has one rule only: another tree begins anew ([`OnChange::Reset`]).
     #[must_use]
     pub fn on_change(self, on_change: OnChange) -> Self {
+        let on_change = if self.shares.is_some() { OnChange::Reset } else { on_change };
         let family_id = if on_change == OnChange::Reset { self.id } else { self.name_id };
         Self { on_change, family_id, ..self }
     }
@@ -186,6 +226,11 @@ impl Policy {
     /// The algorithm.
     pub const fn algorithm(&self) -> &Algorithm {
         &self.algorithm
+    }
+
+    /// The tree of owners, if its keys are such.
+    pub fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
     }
 
     /// What to answer when the store does not.
@@ -266,8 +311,12 @@ fn mark(algorithm: &Algorithm) -> u64 {
     let hash = fnv(numbers.into_iter().flat_map(u64::to_le_bytes).chain(zone(algorithm).bytes()));
     // The highest bits of this hash depend on all bytes, the lowest do not.
     let hash = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 43;
-    let is_per_call = matches!(algorithm, Algorithm::Gcra(gcra) if gcra.is_per_call());
-    let kind = if is_per_call { 0 } else { numbers[0] };
+    let kind = match algorithm {
+        Algorithm::Gcra(gcra) if gcra.is_per_call() => 0,
+        // Its own number has four bits.
+        Algorithm::Shares(_) => 7,
+        _ => numbers[0],
+    };
     (kind << 21 | hash) << 20
 }
 

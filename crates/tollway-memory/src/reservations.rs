@@ -97,6 +97,8 @@ pub(crate) struct ReservedCharge {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) algorithm: Algorithm,
     pub(crate) lineage: Lineage,
+    /// The number of the charge in the request: a charge to a tree of owners has several parts.
+    pub(crate) charge: usize,
     pub(crate) held: Held,
     pub(crate) on_expiry: OnExpiry,
 }

@@ -7,6 +7,7 @@ mod dump;
 mod narrow_charges;
 mod request;
 mod reserve;
+mod shares;
 
 use std::sync::Mutex;
 
@@ -196,7 +197,7 @@ impl MemoryStore {
     /// Takes every charge if all are allowed, or none.
     pub fn check_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         match charges {
-            [charge] => Verdict::one(self.check(charge, now)),
+            [charge] if !shares::is_shared(charge) => Verdict::one(self.check(charge, now)),
             charges => self.check_several(charges, now),
         }
     }
@@ -218,12 +219,18 @@ impl MemoryStore {
     /// What there is to report about a key, with nothing taken.
     pub fn peek(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.peek_request(core::slice::from_ref(charge), now).decisions()[0].snapshot();
+        }
         self.state(&self.asked(charge), now).0.peek(charge.policy.algorithm(), now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
     pub fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Grant {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.take_shared(charge, now);
+        }
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
         self.change(self.asked(charge), now, |state, at| {
@@ -237,6 +244,9 @@ impl MemoryStore {
     /// Gives the charge's units back; what is left then.
     pub fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.refund_shared(charge, now);
+        }
         let (asked, units) = (self.asked(charge), charge.cost.get());
         self.amend(&asked, now, |algorithm, state, at| state.refund(algorithm, units, None, at));
         self.state(&asked, now).0.peek(asked.algorithm, now)
@@ -246,6 +256,9 @@ impl MemoryStore {
     pub fn reset(&self, charge: &Charge<'_>, now: Timestamp) {
         // First, or what has expired would be given back to a key that has taken nothing.
         self.settle_expired(now);
+        if shares::is_shared(charge) {
+            return self.reset_shared(charge, now);
+        }
         self.amend(&self.asked(charge), now, |algorithm, state, at| state.clear(algorithm, at));
     }
 
@@ -317,6 +330,9 @@ impl MemoryStore {
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
     fn check_any(&self, tag: u64, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        if shares::is_shared(charge) {
+            return self.request(core::slice::from_ref(charge), 0, now).decisions()[0];
+        }
         let fingerprint = Self::fingerprint_of(tag, charge);
         let decide = |words, at| {
             let (decision, content) = packed::charge(charge, words, at);

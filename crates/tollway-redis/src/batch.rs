@@ -75,7 +75,7 @@ impl Batch {
     fn choose_script(&mut self, requests: &[&Request]) {
         let is_gcra_check = self.states.kinds == bit(GCRA)
             && self.manner.remember_ms.is_none()
-            && requests.iter().all(|request| request.op == Op::Check);
+            && requests.iter().all(|request| request.op == Op::Check && !request.lends());
         if !is_gcra_check {
             return self.take_whole_script(requests);
         }

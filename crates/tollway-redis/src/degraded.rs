@@ -24,6 +24,8 @@ pub(crate) fn degraded_verdict(
     if !failure.degrades {
         return Err(failure.error);
     }
+    let at_roots = request.lends().then(|| request.at_roots());
+    let request = at_roots.as_ref().unwrap_or(request);
     let now = system_time();
     let mut decisions: Vec<Option<Decision>> =
         request.parts.iter().map(|part| answer_alone(part, lasted, now)).collect();

@@ -55,6 +55,10 @@ impl DenialCache {
 
     /// The denial of a request, if what is known of its keys is enough to deny it.
     pub(crate) fn deny(&self, request: &Request) -> Option<Verdict> {
+        // Buckets of a tree deny together only.
+        if request.lends() {
+            return None;
+        }
         let mut keys: Vec<&[u8]> = Vec::with_capacity(request.parts.len());
         let mut states = Vec::with_capacity(request.parts.len());
         let mut slots = Vec::with_capacity(request.parts.len());
@@ -83,6 +87,9 @@ impl DenialCache {
 
     /// Remembers the states on which the store has denied a request that was asked then.
     pub(crate) fn remember(&self, request: &Request, outcome: &Outcome, asked_at: Instant) {
+        if request.lends() {
+            return;
+        }
         let mut generations = self.generations();
         for (part, state) in request.parts.iter().zip(&outcome.states) {
             let entry = Entry { state: state.clone(), server_time: outcome.now, asked_at };

@@ -192,6 +192,7 @@ mod tests {
             on_store_error: OnStoreError::Deny,
             returns: false,
             place: 0,
+            shared: None,
         }
     }
 

@@ -249,6 +249,7 @@ impl Inner {
             on_store_error: charge.policy.store_error(),
             returns: charge.policy.reservation_terms().on_expiry == OnExpiry::Return,
             place: 0,
+            shared: None,
         };
         Request { op, id: self.ids.next(), parts: charges.iter().map(part).collect() }
     }

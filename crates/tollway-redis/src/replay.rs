@@ -5,6 +5,7 @@
 //! answer holds: what is left, when to come back. So these figures are the core's own, and a
 //! difference between script and core cannot hide: the decisions are compared.
 
+use tollway_core::shares::Expanded;
 use tollway_core::{
     Algorithm, Charge, Cost, Decision, Grant, Held, Key, Mode, Settlement, Snapshot, State,
     Timestamp, Verdict, decide_all,
@@ -98,6 +99,12 @@ impl FoundStates {
     }
 
     fn decide(&mut self, request: &Request, places: &[usize]) -> Verdict {
+        if request.lends() {
+            let (mut states, slots) = self.excerpt(places);
+            let verdict = expanded(request).decide(&slots, &mut states, request.id, self.now);
+            self.put_back(&slots, places, &states);
+            return verdict;
+        }
         if let ([part], [place]) = (&request.parts[..], places) {
             let charge = part.charge();
             return Verdict::one(self.states[*place].charge(&charge, request.id, self.now));
@@ -105,10 +112,14 @@ impl FoundStates {
         let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (mut states, slots) = self.excerpt(places);
         let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
+        self.put_back(&slots, places, &states);
+        verdict
+    }
+
+    fn put_back(&mut self, slots: &[usize], places: &[usize], states: &[State]) {
         for (slot, place) in slots.iter().zip(places) {
             self.states[*place] = states[*slot].clone();
         }
-        verdict
     }
 
     /// The states of one request, each once, and which of them each part is about.
@@ -125,6 +136,10 @@ impl FoundStates {
     }
 
     fn peek(&self, request: &Request, places: &[usize]) -> Verdict {
+        if request.lends() {
+            let (states, slots) = self.excerpt(places);
+            return expanded(request).peek(&slots, &states, self.now);
+        }
         let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (mut states, slots) = self.excerpt(places);
         let verdict = decide_all(&charges, &slots, &mut states, request.id, self.now);
@@ -150,8 +165,11 @@ impl FoundStates {
         if !matches!(request.op, Op::Reserve { .. }) {
             return Vec::new();
         }
-        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         let (states, slots) = self.excerpt(places);
+        if request.lends() {
+            return expanded(request).held(&slots, &states, request.id, self.now);
+        }
+        let charges: Vec<Charge<'_>> = request.parts.iter().map(KeyCharge::charge).collect();
         Held::by_all(&charges, &slots, &states, request.id, self.now)
     }
 
@@ -167,6 +185,13 @@ impl FoundStates {
             });
         }
     }
+}
+
+/// The charges to trees of owners that the parts of a request were made of.
+fn expanded(request: &Request) -> Expanded<'_> {
+    Expanded::of_parts(
+        request.parts.iter().map(|part| (usize::from(part.place), part.charge(), part.shared)),
+    )
 }
 
 impl KeyCharge {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::civil::Zone;
+use tollway_core::shares::{Role, SharedPart};
 use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
 
 use crate::encoded_policy::{EncodedPolicy, parse_moment};
@@ -53,8 +54,10 @@ pub(crate) struct KeyCharge {
     pub(crate) on_store_error: OnStoreError,
     /// Whether a reservation's units come back when it expires.
     pub(crate) returns: bool,
-    /// Which of the request's charges it is.
+    /// Which of the request's charges it is, or a part of.
     pub(crate) place: u16,
+    /// What it is in a tree of owners, if it is a part of a charge to one.
+    pub(crate) shared: Option<SharedPart>,
 }
 
 impl KeyCharge {
@@ -63,6 +66,21 @@ impl KeyCharge {
     pub(crate) fn asked(&self) -> Amount {
         let most = self.encoded.algorithm().limit().saturating_add(1);
         self.encoded.amount(self.units.min(most))
+    }
+
+    /// The same with what the bucket of a tree is to keep.
+    fn asked_beyond_kept(&self) -> Amount {
+        let keeps = self.shared.map_or(0, |shared| shared.role.keeps());
+        Self { units: self.units.saturating_add(keeps), ..self.clone() }.asked()
+    }
+
+    /// How the script is told what the part is in a tree.
+    fn shared_bits(&self) -> u64 {
+        match self.shared.map(|shared| shared.role) {
+            None => 0,
+            Some(Role::Lender { .. }) => 4,
+            Some(Role::Ceiling { .. }) => 8,
+        }
     }
 
     /// The cost of 1, 2, 4 … units, up to those wanted; only GCRA needs them.
@@ -108,14 +126,21 @@ impl Request {
         place: &mut dyn FnMut() -> u64,
         record: Option<u64>,
     ) {
-        put_number(out, self.op.code(), 1);
+        let lends = self.lends();
+        put_number(out, self.op.code() + if lends { SHARED } else { 0 }, 1);
         put_number(out, self.parts.len() as u64, 2);
         out.extend_from_slice(&self.id.to_be_bytes());
+        let mut charge = None;
         for part in &self.parts {
             put_number(out, place(), 2);
             let (mode, amount) = self.mode_and_amount(part);
-            put_number(out, mode, 1);
+            let is_first = charge.replace(part.place) != Some(part.place);
+            let bits = part.shared_bits() + if is_first { 16 } else { 0 };
+            put_number(out, mode + if lends { bits } else { 0 }, 1);
             amount.iter().for_each(|limb| put_double(out, *limb));
+        }
+        for part in self.parts.iter().filter(|_| lends) {
+            part.asked_beyond_kept().iter().for_each(|limb| put_double(out, *limb));
         }
         match &self.op {
             Op::Take => self.parts.iter().for_each(|part| part.encode_powers(out)),
@@ -131,6 +156,23 @@ impl Request {
             Op::Refund { taken_at } => put_taken(out, *taken_at),
             Op::Check | Op::Peek | Op::Reset => {}
         }
+    }
+
+    /// Whether it is to be found out who lends: some of its parts are to trees of owners.
+    pub(crate) fn lends(&self) -> bool {
+        let asks = matches!(self.op, Op::Check | Op::Peek | Op::Reserve { .. });
+        asks && self.parts.iter().any(|part| part.shared.is_some())
+    }
+
+    /// The request with each charge to a tree as one to its root: what is left of it where the
+    /// store does not answer.
+    pub(crate) fn at_roots(&self) -> Self {
+        let is_last = |index: usize, part: &KeyCharge| {
+            self.parts.get(index + 1).is_none_or(|next| next.place != part.place)
+        };
+        let last = self.parts.iter().enumerate().filter(|(index, part)| is_last(*index, part));
+        let parts = last.map(|(_, part)| part.clone()).collect();
+        Self { op: self.op.clone(), id: self.id, parts }
     }
 
     /// How one part is settled at its real cost.
@@ -204,6 +246,9 @@ impl Request {
     }
 }
 
+/// Added to the code of an operation in which it is to be found out who lends.
+const SHARED: u64 = 7;
+
 impl Op {
     fn code(&self) -> u64 {
         match self {
@@ -251,7 +296,8 @@ pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> 
         let encoded = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
-        Some(KeyCharge { key, encoded, units, mode, on_store_error, returns, place })
+        let shared = None;
+        Some(KeyCharge { key, encoded, units, mode, on_store_error, returns, place, shared })
     };
     let parts = (0..count).map(part).collect::<Option<_>>()?;
     let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());

@@ -125,6 +125,7 @@ mod tests {
             on_store_error: OnStoreError::Deny,
             returns: false,
             place: 0,
+            shared: None,
         };
         let parts: Vec<_> = limits.iter().map(part).collect();
         let manner = Manner::default();

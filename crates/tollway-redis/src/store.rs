@@ -4,12 +4,14 @@ mod answers;
 mod ask;
 mod check;
 mod crossing;
+mod shares;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tollway_core::shares::Expanded;
 use tollway_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 
 use crate::connection::{Dialer, misuse};
@@ -143,9 +145,30 @@ impl Inner {
         if charges.len() > CHARGES_MAX {
             return Err(misuse("a request has at most 256 charges"));
         }
-        let parts = charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place));
-        let parts = parts.collect();
+        let parts = match Expanded::is_needed(charges) {
+            true => self.parts_of_trees(charges),
+            false => {
+                charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place)).collect()
+            }
+        };
         Ok(Request { op, id: self.ids.next(), parts })
+    }
+
+    /// The parts of charges of which some are to trees of owners: to each bucket on the way to the
+    /// root. All buckets of a tree are under one key, so they are in one slot.
+    fn parts_of_trees(&self, charges: &[Charge<'_>]) -> Vec<KeyCharge> {
+        let expanded = Expanded::of(charges);
+        let part = |(number, charge): (usize, &Charge<'_>)| {
+            let place = expanded.charge_of(number);
+            let whole = charges[place].policy;
+            KeyCharge {
+                on_store_error: whole.store_error(),
+                returns: whole.reservation_terms().on_expiry == OnExpiry::Return,
+                shared: expanded.shared_part(number),
+                ..self.part(charge, place as u16)
+            }
+        };
+        expanded.charges().iter().enumerate().map(part).collect()
     }
 
     fn part(&self, charge: &Charge<'_>, place: u16) -> KeyCharge {
@@ -159,6 +182,7 @@ impl Inner {
             on_store_error: policy.store_error(),
             returns: policy.reservation_terms().on_expiry == OnExpiry::Return,
             place,
+            shared: None,
         }
     }
 

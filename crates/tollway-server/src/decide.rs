@@ -56,6 +56,14 @@ impl<'a> Decider<'a> {
         let started = Instant::now();
         answers.clear();
         match self.enforcer.memory() {
+            // A batch does not say which owner of a tree denied.
+            Some(memory) if asks.iter().any(|ask| ask.charge.policy.shares().is_some()) => {
+                let decide = |ask: &Ask<'_>| match ask.is_asked() {
+                    true => memory.check_all(std::slice::from_ref(&ask.charge), self.now),
+                    false => Verdict::one(ask.unasked()),
+                };
+                answers.extend(asks.iter().map(decide).map(Ok));
+            }
             Some(memory) => {
                 let asked = asks.iter().filter(|ask| ask.is_asked());
                 let charges: Vec<Charge<'_>> = asked.map(|ask| ask.charge).collect();
@@ -88,11 +96,11 @@ impl<'a> Decider<'a> {
             return answers.pop().unwrap_or_else(|| Err(no_answer()));
         };
         let started = Instant::now();
-        let decision = match ask.is_asked() {
-            true => memory.check(&ask.charge, self.now),
-            false => ask.unasked(),
+        let verdict = match ask.is_asked() {
+            true => memory.check_all(std::slice::from_ref(&ask.charge), self.now),
+            false => Verdict::one(ask.unasked()),
         };
-        let mut answer = Ok(Verdict::one(decision));
+        let mut answer = Ok(verdict);
         self.apply_treatments(std::slice::from_ref(ask), &mut answer);
         self.counting().count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
@@ -294,7 +302,14 @@ impl<'a> Decider<'a> {
             };
             decisions.push(decision.ok_or_else(no_answer)?);
         }
-        let decided = Verdict::new(decisions);
+        let mut decided = Verdict::new(decisions);
+        if let (Some(by), Some(owner)) = (verdict.denied_by(), verdict.denied_by_owner()) {
+            let enforced = |(_, ask): &(usize, &Ask<'_>)| ask.treatment == Treatment::Enforce;
+            let denier = asks.iter().enumerate().filter(enforced).nth(by);
+            if denier.map(|(index, _)| index) == decided.denied_by() {
+                decided = decided.denied_by_owner_numbered(owner);
+            }
+        }
         Ok(if verdict.is_degraded() { decided.degraded() } else { decided })
     }
 

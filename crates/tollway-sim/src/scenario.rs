@@ -14,7 +14,7 @@ pub use builtin::NAMES;
 
 use crate::fault::Faults;
 use crate::latency::Latency;
-use crate::simulated_server::{Limiting, ServerSpec, chunked};
+use crate::simulated_server::{Limiting, ServerSpec};
 use crate::strategy::Kind;
 
 /// More clients than this would be a mistake, and their series would not fit into memory.
@@ -87,6 +87,8 @@ pub struct Client {
     pub clock_step: Option<ClockStep>,
     /// A strategy of their own, whatever the rest follow.
     pub strategy: Option<Kind>,
+    /// The owner whose share they use, of a server with shares.
+    pub owner: Option<String>,
 }
 
 impl Default for Client {
@@ -107,6 +109,7 @@ impl Default for Client {
             clock_skew_ppm: 0,
             clock_step: None,
             strategy: None,
+            owner: None,
         }
     }
 }
@@ -192,15 +195,20 @@ impl Scenario {
         field("length", self.length.is_zero() || self.length > LENGTH_MAX, "up to 366 days")?;
         field("clients", tasks == 0 || tasks > TASKS_MAX, "between 1 and 100000 threads")?;
         field("server.start", self.server.start > quota.burst(), "at most the burst")?;
-        let is_chunked = self.server.limiting == Limiting::Chunked;
-        let has_no_chunks = is_chunked && chunked(quota).is_none();
-        field("server.period", has_no_chunks, "sixty chunks of a nanosecond or more")?;
+        let policy = self.server.policy()?;
+        let is_tree = policy.shares().is_some();
+        field("server.owners", !is_tree && !self.server.owners.is_empty(), "only with shares")?;
+        let starts_short = is_tree && self.server.start < quota.burst();
+        field("server.start", starts_short, "the burst: what shares hold is there at the start")?;
         field("server.noise", !(0.0..=1e9).contains(&self.server.noise), "0 or more")?;
         field("faults", !self.faults.is_valid(), "chances between 0 and 1")?;
         field("faults.timeout", self.faults.timeout_ns == 0, "more than 0")?;
         for client in &self.clients {
             let cost_is_wrong = client.cost == 0 || client.cost > quota.burst();
             field("clients.cost", cost_is_wrong, "between 1 and the burst")?;
+            let is_owner = |owner: &String| self.server.owners.iter().any(|it| it.key == *owner);
+            let is_unknown = client.owner.as_ref().is_some_and(|owner| !is_owner(owner));
+            field("clients.owner", is_unknown, "the key of one of the server's owners")?;
             let believable = (1e-3..=1e3).contains(&client.believes);
             field("clients.believes", !believable, "between 0.001 and 1000")?;
             let is_absurd = client.belief(&self.server).is_none();
@@ -225,7 +233,9 @@ impl Scenario {
                 let windows = to_ns.div_ceil(nanos(self.server.period));
                 windows as f64 * limit - (limit - start)
             }
-            Limiting::Gcra | Limiting::Chunked => start + self.capacity(0, to_ns),
+            Limiting::Gcra | Limiting::Chunked | Limiting::Shares => {
+                start + self.capacity(0, to_ns)
+            }
         }
     }
 

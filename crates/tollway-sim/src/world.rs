@@ -262,11 +262,11 @@ impl World {
 
     fn arrive(&mut self, index: usize, witness: &mut impl Witness) {
         let task = &mut self.tasks[index];
-        let cost = self.processes[task.process].cost;
+        let Process { cost, ref owner, .. } = self.processes[task.process];
         task.answer = if self.faults.breaks_server(&mut self.fault_dice) {
             Feedback::bare(Outcome::Failed)
         } else {
-            self.server.decide(cost, self.now_ns)
+            self.server.decide(cost, owner, self.now_ns)
         };
         witness.on_exchange(&Exchange {
             at_ns: self.now_ns,

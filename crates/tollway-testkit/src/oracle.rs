@@ -31,10 +31,11 @@ mod fixed_window;
 mod gcra;
 mod history;
 mod leaky_bucket;
+mod shares;
 mod sliding_window;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use num_bigint::BigInt;
@@ -70,8 +71,14 @@ trait Model {
     /// What it leaves behind when its numbers change.
     fn remains(&self, at: &BigInt) -> change::Remains;
 
-    /// Ends what is in flight under the name `hold`; whether this model knows of flights at all.
-    fn release(&mut self, _hold: u64, _at: &BigInt) -> bool {
+    /// The most that is ever free, if the algorithm does not say so.
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Brings what is held under the name `hold` from what was `reserved` to what it `real`ly cost,
+    /// if this model knows how: whether it does.
+    fn settle(&mut self, _hold: u64, _reserved: &BigInt, _real: &BigInt, _at: &BigInt) -> bool {
         false
     }
 }
@@ -89,6 +96,8 @@ struct KeyModel {
 #[derive(Default)]
 pub struct Oracle {
     keys: BTreeMap<Address, KeyModel>,
+    /// Of policies whose keys are owners in a tree.
+    trees: BTreeMap<u64, Arc<Mutex<shares::Tree>>>,
     /// The numbers that were asked under, in order of their first use.
     seen: Vec<u64>,
     open: Vec<Open>,
@@ -134,11 +143,20 @@ impl Oracle {
     }
 
     fn kept(&mut self, ask: &Ask) -> &mut KeyModel {
-        let fresh = || KeyModel {
-            model: model(ask.policy().algorithm()),
-            policy: Arc::clone(ask.policy()),
+        let policy = ask.policy();
+        let Self { keys, trees, .. } = self;
+        let fresh = || {
+            let model: Box<dyn Model> = match policy.shares() {
+                None => model(policy.algorithm()),
+                Some(owners) => {
+                    let tree = trees.entry(policy.id());
+                    let tree = tree.or_insert_with(|| shares::Tree::new(owners));
+                    Box::new(shares::Member::new(tree, ask.key()))
+                }
+            };
+            KeyModel { model, policy: Arc::clone(policy) }
         };
-        self.keys.entry(address(ask)).or_insert_with(fresh)
+        keys.entry(address(ask)).or_insert_with(fresh)
     }
 
     /// Carries the models of what is asked to the numbers that it is asked under; what was kept
@@ -202,11 +220,11 @@ impl Oracle {
 
     /// How long until `needed` units are free.
     fn wait(&mut self, ask: &Ask, needed: &BigInt) -> Wait {
-        if *needed > BigInt::from(ask.policy().algorithm().limit()) {
-            return Wait::Never;
-        }
         let now = self.now.clone();
         let model = self.model(ask);
+        if *needed > BigInt::from(limit(model, ask)) {
+            return Wait::Never;
+        }
         if model.free(&now) >= *needed {
             return Wait::No;
         }
@@ -215,8 +233,9 @@ impl Oracle {
 
     /// What there is to say about the ask's key as it is.
     fn figures(&mut self, ask: &Ask, retry: Option<Wait>) -> Figures {
-        let (now, limit) = (self.now.clone(), ask.policy().algorithm().limit());
+        let now = self.now.clone();
         let model = self.model(ask);
+        let limit = limit(model, ask);
         let free = model.free(&now);
         let all = free == BigInt::from(limit);
         Figures {
@@ -312,7 +331,7 @@ impl Oracle {
                 *kept = KeyModel { model, policy: Arc::clone(ask.policy()) };
             }
             let (is_as_reserved, model) = (kept.policy.id() == ask.policy().id(), &mut kept.model);
-            if model.release(open.hold, &now) {
+            if model.settle(open.hold, &reserved, &real, &now) {
                 continue;
             }
             let (taken, taken_at) = &open.taken[index];
@@ -383,6 +402,11 @@ fn model(algorithm: &Algorithm) -> Box<dyn Model> {
         Algorithm::CalendarWindow(window) => Box::new(calendar_window::Ledger::new(window)),
         other => unreachable!("the oracle has no model of {other:?}"),
     }
+}
+
+/// The most that one request can ever take.
+fn limit(model: &dyn Model, ask: &Ask) -> u64 {
+    model.limit().unwrap_or_else(|| ask.policy().algorithm().limit())
 }
 
 fn units(ask: &Ask) -> BigInt {

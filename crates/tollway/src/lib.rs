@@ -38,7 +38,7 @@ pub use tollway_core::{
     parse_duration, parse_size,
 };
 pub use tollway_core::{
-    calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy,
+    calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, shares,
     sliding_window, spelling,
 };
 

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 27] = [
+const BOOK: [&str; 28] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
     "docs/how-to/fleet.md",
     "docs/how-to/service.md",
+    "docs/how-to/shares.md",
     "docs/how-to/obey.md",
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",

@@ -355,5 +355,5 @@ fn when_full_forget_turns_no_newcomer_away() {
     assert!(metric(&served, "tollway_keys_forgotten_total") > 1_000.0);
     assert!(metric(&served, "tollway_keys_refused_total") < 1.0);
     eventually(PATIENCE, || scene.log().contains("forgotten before their time"));
-    assert!(fail(&["serve", "--when-full", "evict"]).contains("deny or forget"));
+    assert!(fail(&["serve", "--when-full", "evict"]).contains("deny, forget"));
 }

@@ -57,6 +57,24 @@ fn calendar_windows_answer_as_the_oracle_does() {
 }
 
 #[test]
+fn shares_answer_as_the_oracle_does() {
+    let mix = Mix { kinds: &[Kind::Shares], keys: 5, ..Mix::default() };
+    judge_many(&mix, 0..sized(25, 4_000));
+    let late = Mix { late: true, ..mix };
+    for seed in 0..sized(25, 4_000) {
+        let verdict = judge(&mut OnCore::new(), &history(seed, &late));
+        verdict.unwrap_or_else(|difference| panic!("{difference}"));
+    }
+}
+
+#[test]
+fn requests_over_several_trees_and_plain_policies_answer_as_the_oracle_does() {
+    let kinds = &[Kind::Shares, Kind::Gcra, Kind::Concurrency, Kind::FixedWindow];
+    let mix = Mix { kinds, keys: 3, ..Mix::default() };
+    judge_many(&mix, 0..sized(25, 4_000));
+}
+
+#[test]
 fn requests_over_several_policies_and_keys_answer_as_the_oracle_does() {
     let mix = Mix::default();
     judge_many(&mix, 1_000..1_000 + sized(60, 3_000));

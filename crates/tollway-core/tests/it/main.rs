@@ -14,6 +14,8 @@ mod key;
 mod quota_text;
 /// Several charges in one request.
 mod requests;
+/// Owners in trees: floors, ceilings, what is lent.
+mod shares;
 /// How much the tests try.
 mod size;
 /// Every figure of an answer is true; a denial changes nothing.

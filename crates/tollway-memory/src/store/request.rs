@@ -6,7 +6,10 @@
 
 use std::sync::MutexGuard;
 
-use tollway_core::{Algorithm, Charge, Decision, OnChange, State, Timestamp, Verdict, decide_all};
+use tollway_core::shares::Expanded;
+use tollway_core::{
+    Algorithm, Charge, Decision, Held, OnChange, State, Timestamp, Verdict, decide_all,
+};
 
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
@@ -15,6 +18,71 @@ use crate::packed::{self, Layout};
 use crate::slot::Slot;
 use crate::table::{Full, LockedSlots, Miss, Table};
 use crate::variable_states::{Shard, VariableStates};
+
+/// A request as it is put to the states: as it came, or with charges to trees of owners in parts.
+pub(super) enum RequestParts<'r, 'a> {
+    Plain(&'r [Charge<'a>]),
+    Shared(&'r [Charge<'a>], Expanded<'a>),
+}
+
+impl<'r, 'a> RequestParts<'r, 'a> {
+    pub(super) fn new(charges: &'r [Charge<'a>]) -> Self {
+        match Expanded::is_needed(charges) {
+            false => Self::Plain(charges),
+            true => Self::Shared(charges, Expanded::of(charges)),
+        }
+    }
+
+    /// The request as it came.
+    fn whole(&self) -> &'r [Charge<'a>] {
+        match self {
+            Self::Plain(charges) | Self::Shared(charges, _) => charges,
+        }
+    }
+
+    /// The charges to states.
+    pub(super) fn charges(&self) -> &[Charge<'a>] {
+        match self {
+            Self::Plain(charges) => charges,
+            Self::Shared(_, expanded) => expanded.charges(),
+        }
+    }
+
+    /// Which charge of the request a part belongs to.
+    pub(super) fn charge_of(&self, part: usize) -> usize {
+        match self {
+            Self::Plain(_) => part,
+            Self::Shared(_, expanded) => expanded.charge_of(part),
+        }
+    }
+
+    /// What each part takes if the request is allowed.
+    pub(super) fn held(
+        &self,
+        slots: &[usize],
+        states: &[State],
+        id: u128,
+        at: Timestamp,
+    ) -> Vec<Held> {
+        match self {
+            Self::Plain(charges) => Held::by_all(charges, slots, states, id, at),
+            Self::Shared(_, expanded) => expanded.held(slots, states, id, at),
+        }
+    }
+
+    pub(super) fn decide(
+        &self,
+        slots: &[usize],
+        states: &mut [State],
+        hold_id: u128,
+        at: Timestamp,
+    ) -> Verdict {
+        match self {
+            Self::Plain(charges) => decide_all(charges, slots, states, hold_id, at),
+            Self::Shared(_, expanded) => expanded.decide(slots, states, hold_id, at),
+        }
+    }
+}
 
 /// The distinct states that a request is about: by layout, in the order in which they are locked.
 struct RequestStates<'a> {
@@ -95,33 +163,31 @@ impl MemoryStore {
 
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
-        self.request_looking(charges, hold_id, now, |_, _, _| ())
+        let parts = RequestParts::new(charges);
+        self.request_by(&parts, now, |slots, states, at| parts.decide(slots, states, hold_id, at))
     }
 
-    /// As [`Self::request`]; `look` sees which charge is about which state, the states as they are
-    /// before, and as of when the request is decided.
-    pub(super) fn request_looking(
+    /// As [`Self::request`]; `decide` decides on the states, as of a moment that it is told.
+    pub(super) fn request_by(
         &self,
-        charges: &[Charge<'_>],
-        hold_id: u128,
+        parts: &RequestParts<'_, '_>,
         now: Timestamp,
-        mut look: impl FnMut(&[usize], &[State], Timestamp),
+        mut decide: impl FnMut(&[usize], &mut [State], Timestamp) -> Verdict,
     ) -> Verdict {
-        let request = RequestStates::new(self, charges, now);
+        let request = RequestStates::new(self, parts.charges(), now);
         let mut refused = 0;
-        let mut decide = |is_alone| {
-            let decided = self.decide(&request, charges, hold_id, now, is_alone, &mut look);
-            decided.map_err(|(number, miss)| {
+        let mut ask = |is_alone| {
+            self.decide(&request, now, is_alone, &mut decide).map_err(|(number, miss)| {
                 refused = number;
                 miss
             })
         };
-        let decided = match decide(false) {
-            Err(Miss::Elsewhere) => self.ask_alone(&request.asked(), now, || decide(true)),
+        let decided = match ask(false) {
+            Err(Miss::Elsewhere) => self.ask_alone(&request.asked(), now, || ask(true)),
             Err(Miss::Full(full)) => Err(full),
             Ok(verdict) => Ok(verdict),
         };
-        decided.unwrap_or_else(|full| self.refuse_request(charges, &request, refused, full, now))
+        decided.unwrap_or_else(|full| self.refuse_request(parts, &request, refused, full, now))
     }
 
     /// Locks everything, decides, writes; or says which state has no room or is kept under other
@@ -129,11 +195,9 @@ impl MemoryStore {
     fn decide(
         &self,
         request: &RequestStates<'_>,
-        charges: &[Charge<'_>],
-        hold_id: u128,
         now: Timestamp,
         is_alone: bool,
-        look: &mut impl FnMut(&[usize], &[State], Timestamp),
+        decide: &mut impl FnMut(&[usize], &mut [State], Timestamp) -> Verdict,
     ) -> Result<Verdict, (usize, Miss)> {
         let newcomer = |asked: &Asked<'_>| Newcomer::new(&self.numbers, asked, is_alone);
         let mut shards = self.lock_shards(request);
@@ -151,8 +215,7 @@ impl MemoryStore {
         unpack_into(&mut taken.states, request, &double);
         // One moment for the whole request, so that all its waits are told from the same one.
         let at = taken.at.max(narrow.at).max(double.at);
-        look(&request.slots, &taken.states, at);
-        let verdict = decide_all(charges, &request.slots, &mut taken.states, hold_id, at);
+        let verdict = decide(&request.slots, &mut taken.states, at);
         write_slots(request, Layout::Narrow, narrow, &taken.states, at);
         write_slots(request, Layout::Double, double, &taken.states, at);
         taken.at = at;
@@ -162,13 +225,17 @@ impl MemoryStore {
     /// What [`Self::request`] would answer. Nothing is locked for long: each state is consistent in
     /// itself, the request as a whole a look at things in motion.
     pub(super) fn peek_request(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let request = RequestStates::new(self, charges, now);
+        let parts = RequestParts::new(charges);
+        let request = RequestStates::new(self, parts.charges(), now);
         let mut at = now;
         let mut before = Vec::with_capacity(request.states.len());
         for (asked, _) in &request.states {
             let (state, state_at) = self.state(asked, now);
             before.push(state);
             at = at.max(state_at);
+        }
+        if let RequestParts::Shared(_, expanded) = &parts {
+            return expanded.peek(&request.slots, &before, at).told_at(now, at);
         }
         let verdict = decide_all(charges, &request.slots, &mut before.clone(), 0, at);
         if !verdict.is_allowed() {
@@ -193,19 +260,21 @@ impl MemoryStore {
     /// The verdict on a request of which one state has no room.
     fn refuse_request(
         &self,
-        charges: &[Charge<'_>],
+        parts: &RequestParts<'_, '_>,
         request: &RequestStates<'_>,
         refused: usize,
         full: Full,
         now: Timestamp,
     ) -> Verdict {
-        let decide = |(charge, &number): (&Charge<'_>, &usize)| {
-            if number == refused {
+        let without = request.slots.iter().enumerate().filter(|(_, number)| **number == refused);
+        let refused: Vec<usize> = without.map(|(part, _)| parts.charge_of(part)).collect();
+        let decide = |(index, charge): (usize, &Charge<'_>)| {
+            if refused.contains(&index) {
                 return refuse(charge.policy.algorithm(), full, now);
             }
             Decision::Allow(self.peek(charge, now))
         };
-        Verdict::new(charges.iter().zip(&request.slots).map(decide).collect())
+        Verdict::new(parts.whole().iter().enumerate().map(decide).collect())
     }
 }
 

@@ -7,6 +7,7 @@ use tollway_core::{
     Timestamp, Verdict,
 };
 
+use super::request::RequestParts;
 use super::{MemoryStore, refuse};
 use crate::numbers::Asked;
 use crate::reservations::{Entry, ReservedCharge};
@@ -16,7 +17,8 @@ impl MemoryStore {
     /// Takes every charge if all are allowed, to be settled later.
     pub fn reserve(&self, charges: &[Charge<'_>], now: Timestamp) -> Reserved {
         self.settle_expired(now);
-        let asked = self.asked_together(charges);
+        let parts = RequestParts::new(charges);
+        let asked = self.asked_together(parts.charges());
         let fingerprints: Vec<_> = asked.iter().map(|asked| asked.fingerprint).collect();
         if let Err(free_at) = self.reservations.promise(&fingerprints) {
             let refuse =
@@ -26,8 +28,9 @@ impl MemoryStore {
         }
         let id = self.new_id();
         let mut held = Vec::new();
-        let verdict = self.request_looking(charges, id, now, |slots, states, at| {
-            held = Held::by_all(charges, slots, states, id, at);
+        let verdict = self.request_by(&parts, now, |slots, states, at| {
+            held = parts.held(slots, states, id, at);
+            parts.decide(slots, states, id, at)
         });
         if !verdict.is_allowed() || charges.is_empty() {
             self.reservations.decline(&fingerprints);
@@ -35,14 +38,18 @@ impl MemoryStore {
         }
         let terms = charges.iter().map(|charge| charge.policy.reservation_terms());
         let expires_after = terms.map(|terms| terms.ttl).min().unwrap_or_default();
-        let part = |((charge, asked), held): ((&Charge<'_>, Asked<'_>), Held)| ReservedCharge {
-            fingerprint: asked.fingerprint,
-            algorithm: *asked.algorithm,
-            lineage: asked.lineage,
-            held,
-            on_expiry: on_expiry(charge, expires_after),
+        let part = |(index, (asked, held)): (usize, (Asked<'_>, Held))| {
+            let charge = parts.charge_of(index);
+            ReservedCharge {
+                fingerprint: asked.fingerprint,
+                algorithm: *asked.algorithm,
+                lineage: asked.lineage,
+                charge,
+                held,
+                on_expiry: on_expiry(&charges[charge], expires_after),
+            }
         };
-        let parts = charges.iter().zip(asked).zip(held).map(part).collect();
+        let parts = asked.into_iter().zip(held).enumerate().map(part).collect();
         let expires_at = now.after(expires_after);
         self.reservations.open(ReservationId(id), Entry { expires_at, parts });
         Reserved {
@@ -55,8 +62,8 @@ impl MemoryStore {
     pub fn commit(&self, id: ReservationId, costs: &[u64], now: Timestamp) -> Settlement {
         self.settle_expired(now);
         let Some(entry) = self.reservations.close(id, now) else { return Settlement::Unknown };
-        for (index, part) in entry.parts.iter().enumerate() {
-            let cost = costs.get(index).copied().unwrap_or(part.held.cost.get());
+        for part in &entry.parts {
+            let cost = costs.get(part.charge).copied().unwrap_or(part.held.cost.get());
             self.settle(part, cost, now);
         }
         Settlement::Settled

@@ -46,6 +46,21 @@ fn the_store_answers_histories_of_changing_numbers_as_the_oracle_does() {
     }
 }
 
+/// Among plain policies, with reservations, takes, refunds and resets.
+#[test]
+fn the_store_answers_trees_of_owners_as_the_oracle_does() {
+    let full = std::env::var("TOLLWAY_FULL").is_ok_and(|value| value == "1");
+    let kinds: [&'static [Kind]; 2] =
+        [&[Kind::Shares], &[Kind::Shares, Kind::Gcra, Kind::SlidingWindow, Kind::Concurrency]];
+    for kinds in kinds {
+        let mix = Mix { kinds, keys: 4, ..Mix::default() };
+        for seed in 0..if full { 5_000 } else { 25 } {
+            let verdict = judge(&mut OnStore::new(store), &history(seed, &mix));
+            verdict.unwrap_or_else(|difference| panic!("{difference}"));
+        }
+    }
+}
+
 /// One kind and one key at a time: then what the late are told depends on nothing else.
 #[test]
 fn the_store_answers_late_callers_as_the_oracle_does() {

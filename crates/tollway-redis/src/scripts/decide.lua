@@ -25,6 +25,11 @@
 --              take:     powers (1), cost of 1, 2, 4 ... units (3 doubles each)
 --              reserve:  length (4) of: per counted GCRA charge powers (1), costs as for take;
 --                        then time to live (2 doubles), record's key (2), length (4), record
+--              Check, peek and reserve have other operations (8, 9 and 13) where charges are to trees
+--              of owners. Then a charge is a run of parts, one for each bucket on the way to the
+--              root: of its mode 4 says that the bucket lends, 8 that it is a ceiling's, and 16
+--              that the run begins. Behind the parts stands for each its cost with what the bucket
+--              keeps (3 doubles).
 --              settle:   record's key (2); mode 0 keeps this much and gives the rest back,
 --                        1 takes more, 2 releases a hold
 --          4   how many milliseconds to remember the answer for a caller who asks again, or empty
@@ -38,6 +43,9 @@
 
 local CHECK, PEEK, TAKE, REFUND, RESET, RESERVE, SETTLE = 1, 2, 3, 4, 5, 6, 7
 local CHARGE_LEN = 27
+
+-- Added to an operation if it has charges to trees of owners; what each part has behind it then.
+local SHARED, KEPT_LEN = 7, 24
 
 -- The reservations that may be open on one state and come back on expiry: every request reads and
 -- writes them all, and the server answers nobody else meanwhile.
@@ -191,6 +199,79 @@ local function draft(charges, id, taken, powers)
   return after
 end
 
+-- The parts of charges to trees of owners; nil and the digit that says why if they cannot be asked.
+local function shared_parts(charges)
+  local parts = {}
+  for i = 1, charges do
+    local k, mode, a, b, d = read('<I2Bddd', requests, pos + (i - 1) * CHARGE_LEN)
+    if not states[k] then return nil, 2 end
+    if full[k] then return nil, 3 end
+    local kept = pos + charges * CHARGE_LEN + (i - 1) * KEPT_LEN
+    local x, y, z = read('<ddd', requests, kept)
+    local role = floor(mode / 4)
+    parts[i] = {
+      k = k, counted = mode % 2 == 1, cost = { a, b, d }, beyond = { x, y, z },
+      lends = role % 2 == 1, caps = floor(role / 2) % 2 == 1, begins = role >= 4,
+    }
+  end
+  return parts
+end
+
+-- Whether the parts from `first` to `last` have what they are asked for if that at `lender` lends.
+-- Floors below it are not asked; it keeps what is for the floors of its children, and a ceiling
+-- below it what is for the floor beside that.
+local function fits(parts, first, last, lender, after, id)
+  for i = first, last do
+    local part = parts[i]
+    if part.caps or i >= lender then
+      local keeps = i == lender or part.caps and i < lender
+      local a, b, d = unpack(keeps and part.beyond or part.cost)
+      local state = after[part.k] or states[part.k]
+      if not constants[part.k].algorithm.charge(constants[part.k], state, false, a, b, d, id) then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+-- As `draft`, where some charges are to trees of owners: the nearest bucket that can lends, and all
+-- above it give. A counted charge for which nobody can is taken from all of them.
+local function draft_shared(charges, id, taken, powers)
+  local parts, why = shared_parts(charges)
+  if not parts then return nil, why end
+  local after, first = {}, 1
+  while first <= charges do
+    local last, lender = first, nil
+    while last < charges and not parts[last + 1].begins do last = last + 1 end
+    local is_plain = not parts[first].lends and not parts[first].caps
+    for i = first, last do
+      if not lender and (is_plain or parts[i].lends) and fits(parts, first, last, i, after, id) then
+        lender = i
+      end
+    end
+    if not lender and not parts[first].counted then return nil, 0 end
+    for i = first, last do
+      local part = parts[i]
+      local c, state = constants[part.k], after[part.k] or states[part.k]
+      local a, b, d = unpack(part.cost)
+      local gives = not lender or part.caps or i >= lender
+      if gives then after[part.k] = c.algorithm.charge(c, state, part.counted, a, b, d, id) end
+      if taken then
+        if not gives then
+          a, b, d = 0, 0, 0
+        elseif part.counted then
+          a, b, d = taken_of(c, state, powers, a, b, d)
+        end
+        if part.counted and c.kind == 1 then powers = powers + 1 + byte(requests, powers) * 24 end
+        taken[#taken + 1] = { a, b, d }
+      end
+    end
+    first = last + 1
+  end
+  return after
+end
+
 local function apply(after)
   for k, state in pairs(after) do states[k], dirty[k] = state, true end
 end
@@ -224,10 +305,11 @@ local function take(id)
 end
 
 -- Notes what comes back if the reservation expires, and writes its record.
-local function reserve(charges, id)
+local function reserve(charges, id, shared)
   local first, taken = pos, {}
-  local powers_len, powers = read('<I4', requests, pos + charges * CHARGE_LEN)
-  local after, why = draft(charges, id, taken, powers)
+  local behind = pos + charges * (shared and CHARGE_LEN + KEPT_LEN or CHARGE_LEN)
+  local powers_len, powers = read('<I4', requests, behind)
+  local after, why = (shared and draft_shared or draft)(charges, id, taken, powers)
   local ttl_us, ttl_ns, record, length, at = read('<ddI2I4', requests, powers + powers_len)
   pos = at + length
   if not after then return why end
@@ -242,7 +324,7 @@ local function reserve(charges, id)
     local k, mode = read('<I2B', requests, first + (i - 1) * CHARGE_LEN)
     local a, b, d = unpack(taken[i])
     written[i + 1] = pack('<I7I2I7', a, b, d)
-    if mode >= 2 then
+    if mode % 4 >= 2 then
       local list = returns[k] or {}
       list[#list + 1] = pack('<c16I7I2I7I7I2I7I2', id, a, b, d, us, ns, now_us, now_ns)
       returns[k] = list
@@ -300,7 +382,8 @@ local digits = {}
 while pos <= #requests do
   local op, charges, id
   op, charges, id, pos = read('<BI2c16', requests, pos)
-  local digit = 0
+  local digit, shared = 0, op > SETTLE
+  if shared then op = op - SHARED end
   if any_repaired and op ~= PEEK then
     for at = pos, pos + (charges - 1) * CHARGE_LEN, CHARGE_LEN do
       local k = read('<I2', requests, at)
@@ -308,14 +391,14 @@ while pos <= #requests do
     end
   end
   if op <= PEEK then
-    local after, why = draft(charges, id)
-    pos = pos + charges * CHARGE_LEN
+    local after, why = (shared and draft_shared or draft)(charges, id)
+    pos = pos + charges * (shared and CHARGE_LEN + KEPT_LEN or CHARGE_LEN)
     digit = after and 1 or why
     if after and op == CHECK then apply(after) end
   elseif op == TAKE then
     digit = take(id)
   elseif op == RESERVE then
-    digit = reserve(charges, id)
+    digit = reserve(charges, id, shared)
   elseif op == SETTLE then
     digit = settle(charges, id)
   else

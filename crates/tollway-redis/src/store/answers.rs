@@ -41,12 +41,22 @@ impl Store for RedisStore {
     }
 
     fn take(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Grant> {
+        if charge.policy.shares().is_some() {
+            return self.single(Op::Peek, charge, move |inner, request| async move {
+                inner.take_shared(request, now).await
+            });
+        }
         self.single(Op::Take, charge, move |inner, request| async move {
             inner.take(request, now).await
         })
     }
 
     fn refund(&self, charge: &Charge<'_>, now: Timestamp) -> Answer<Snapshot> {
+        if charge.policy.shares().is_some() {
+            return self.single(Op::Peek, charge, move |inner, request| async move {
+                inner.refund_shared(request, now).await
+            });
+        }
         let op = Op::Refund { taken_at: None };
         self.single(
             op,

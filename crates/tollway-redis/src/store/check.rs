@@ -43,7 +43,11 @@ impl Inner {
         let mut request = self.request(op, charges)?;
         let (mut split, mut lease, mut across_slots) = (None, None, false);
         let is_split = charges.iter().any(|charge| charge.policy.parts().is_some());
-        if is_split || !self.settings.policies.is_empty() {
+        if request.parts.iter().any(|part| part.shared.is_some()) {
+            if charges.iter().any(|charge| self.parts_of(charge.policy).is_some()) {
+                return Err(misuse("keys that are split and owners of shares do not go together"));
+            }
+        } else if is_split || !self.settings.policies.is_empty() {
             let settings: Vec<_> =
                 charges.iter().map(|charge| self.policy_settings(charge.policy)).collect();
             across_slots = settings.iter().all(|settings| settings.across_slots);
@@ -216,7 +220,13 @@ impl Inner {
 
     /// Every share of a charge's key, if its policy is split; the key itself otherwise.
     pub(super) fn all_shares(&self, charge: &Charge<'_>) -> Result<Vec<KeyCharge>, StoreError> {
-        let part = self.part(charge, 0);
+        let mut parts = self.request(Op::Reset, std::slice::from_ref(charge))?.parts;
+        if charge.policy.shares().is_some() {
+            // The root first: a floor must not have more than what is above it.
+            parts.reverse();
+            return Ok(parts);
+        }
+        let part = parts.remove(0);
         let Some(count) = self.parts_of(charge.policy) else { return Ok(vec![part]) };
         let split = self.split(charge.policy, count.get())?;
         let (prefix, key) = (&self.settings.prefix, charge.key.as_bytes());

@@ -218,6 +218,23 @@ fn states_that_share_a_value_do_not_disturb_each_other() {
     }
 }
 
+/// Among plain policies, with takes, refunds, resets, and reservations that others settle.
+#[test]
+fn trees_of_owners_are_answered_as_the_oracle_answers_them() {
+    let histories: u64 = if full() { 5_000 } else { 60 };
+    let kinds: [&'static [Kind]; 2] =
+        [&[Kind::Shares], &[Kind::Shares, Kind::Gcra, Kind::SlidingWindow, Kind::Concurrency]];
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&engine.shared().url()).settling_elsewhere();
+        for kinds in kinds {
+            let mix = Mix { kinds, keys: 4, ..single_charges() };
+            let scenarios: Vec<_> = (0..histories).map(|seed| history(seed, &mix)).collect();
+            let report = run(&mut subject, &scenarios);
+            assert!(report.passed(), "{engine:?}: {report}");
+        }
+    }
+}
+
 #[test]
 fn the_oldest_supported_redis_answers_the_same() {
     let Some(engine) = Engine::oldest() else { return };

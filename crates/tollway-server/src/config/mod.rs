@@ -18,6 +18,7 @@ mod layers;
 mod line_starts;
 mod listen;
 mod names;
+mod owners;
 mod policies;
 mod push;
 pub(crate) mod queues;

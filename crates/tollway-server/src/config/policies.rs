@@ -4,7 +4,7 @@
 //! [[policies]]
 //! name = "api"
 //! quota = "100/1m burst 20"
-//! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency,
+//! algorithm = "gcra"            # leaky-bucket, sliding-window, fixed-window, concurrency, shares,
 //!                               # calendar-window (for quotas such as 10000/month, without saying)
 //! on_store_error = "allow"      # deny, local, unavailable
 //! overrides = [{ key = "vip-*", quota = "1000/1m" }]
@@ -25,6 +25,7 @@ use tollway_core::{
 };
 
 use super::error::ConfigError;
+use super::owners;
 use super::reader::{ConfigValue, Table};
 use crate::config_line::ConfigLine;
 use crate::metrics::Metrics;
@@ -41,7 +42,11 @@ pub(super) fn rule(
 ) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
-    let limit = limit_or_noted(&table, GivenLimit::from_parameters, &GivenLimit::NAMES);
+    if owners::are_meant(&table) {
+        let name = name.map(|(name, _)| name);
+        return rule_of_owners((place, &table), name, metrics);
+    }
+    let limit = limit_or_noted(&table, GivenLimit::from_parameters, &NAMES);
     let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
     let terms = reservation_terms(&table);
     let on_change = on_change(&table);
@@ -84,6 +89,44 @@ pub(super) fn rule(
         gate_key,
     };
     Some(Rule::new(policy, metrics.tally("", &name), options))
+}
+
+/// The algorithms of policies: those of limits, and trees of owners.
+const NAMES: [&str; GivenLimit::NAMES.len() + 1] = {
+    let mut names = [owners::NAME; GivenLimit::NAMES.len() + 1];
+    let mut index = 0;
+    while index < GivenLimit::NAMES.len() {
+        names[index] = GivenLimit::NAMES[index];
+        index += 1;
+    }
+    names
+};
+
+/// Reads a policy whose keys are owners.
+fn rule_of_owners(
+    (place, table): (&ConfigValue<'_>, &Table<'_>),
+    name: Option<String>,
+    metrics: &Metrics,
+) -> Option<Rule> {
+    let policy = owners::policy(table, name.as_deref());
+    let (on_store_error, unavailable_on_store_error) = on_store_error(table);
+    owners::check_store_error(table, on_store_error);
+    let terms = reservation_terms(table);
+    let (shadow, lists, gate_key) = (table.flag("shadow"), lists(table), gate_key(table));
+    let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
+    table.finish();
+    let policy = policy?.on_store_error(on_store_error).reservations(terms);
+    let options = RuleOptions {
+        place: place.place(),
+        shadow,
+        shadow_at,
+        unavailable_on_store_error,
+        lists,
+        gate_key,
+        ..Default::default()
+    };
+    let tally = metrics.tally("", policy.name());
+    Some(Rule::new(policy, tally, options))
 }
 
 /// How a limit of some name is made of its parameters.

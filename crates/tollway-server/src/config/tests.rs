@@ -35,9 +35,12 @@ fn what_happens_when_memory_is_full_is_settable_and_a_flag_beats_the_file() {
     assert_eq!(when_full("when_full = \"forget\"", None).unwrap(), WhenFull::Forget);
     assert_eq!(when_full("when_full = \"forget\"", Some("deny")).unwrap(), WhenFull::Deny);
     let wrong = when_full("when_full = \"evict\"", None).unwrap_err().to_string();
-    assert_eq!(wrong, "a.toml:1: when_full: expected deny or forget");
+    assert_eq!(
+        wrong,
+        "a.toml:1: when_full: unknown choice \"evict\"; expected one of deny, forget"
+    );
     let wrong = when_full("", Some("evict")).unwrap_err().to_string();
-    assert!(wrong.contains("when_full: expected deny or forget"), "{wrong}");
+    assert!(wrong.contains("expected one of deny, forget"), "{wrong}");
     let lookup = |name: &str| (name == "TOLLWAY_WHEN_FULL").then(|| "forget".to_owned());
     let overrides = Overrides::from_env(lookup).unwrap();
     assert_eq!(load_with("a.toml", "", &overrides).unwrap().when_full, WhenFull::Forget);
@@ -128,8 +131,8 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
             "a.yaml",
             "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
             "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \
-             allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, on_change, shadow, overrides, \
-             unlimited, banned, gate_key, split",
+             allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, on_change, shadow, \
+             overrides, unlimited, banned, gate_key, split",
         ),
         (
             "a.toml",
@@ -148,7 +151,11 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
             "a.toml:3: listen.http: \"127.=.0.1:80\" is not an address to listen on; expected \
              127.0.0.1:8080, [::1]:8080 or unix:/run/tollway.sock",
         ),
-        ("a.toml", "log = \"xml\"\n", "a.toml:1: log: expected text or json"),
+        (
+            "a.toml",
+            "log = \"xml\"\n",
+            "a.toml:1: log: unknown log format \"xml\"; expected one of text, json",
+        ),
         (
             "a.toml",
             "[limits]\nslow_client = 10\n",
@@ -265,8 +272,8 @@ descriptors:
     assert_eq!(limit(&[("burst", "x")]).policy.as_ref().unwrap().algorithm().limit(), 3);
     assert_eq!(limit(&[("burst", "x")]).metadata["a"], "b");
     let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
-    let note = "envoy.yaml:10: descriptors[1].detailed_metric: has no effect: what clients send \
-                never labels a metric here";
+    let note = "envoy.yaml:10: descriptors[1].detailed_metric: has no effect: client input \
+                never becomes a metric label";
     assert_eq!(notes, [note]);
 }
 

@@ -68,6 +68,7 @@ fn push_problem(verdict: &Verdict, asks: &[Ask<'_>], status: u16, reply: &mut Re
 }
 
 /// Writes a verdict: `{"allowed":…,"denied_by":…,"charges":[…]}`, the closing brace left out.
+/// If a tree of owners denied, `denied_by_owner` names the owner.
 pub(super) fn push_verdict(out: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask<'_>]) {
     out.extend_from_slice(b"{\"allowed\":");
     push_bool(out, verdict.is_allowed());
@@ -76,6 +77,7 @@ pub(super) fn push_verdict(out: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask<'_>
         Some(ask) => push_name(out, ask.charge.policy.name()),
         None => out.extend_from_slice(b"null"),
     }
+    push_owner(out, verdict, asks);
     if verdict.is_degraded() {
         out.extend_from_slice(b",\"degraded\":true");
     }
@@ -87,6 +89,16 @@ pub(super) fn push_verdict(out: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask<'_>
         push_charge(out, ask, decision);
     }
     out.push(b']');
+}
+
+/// Writes which owner of a tree denied, if a tree did: `null` if the quota at its root did.
+fn push_owner(out: &mut Vec<u8>, verdict: &Verdict, asks: &[Ask<'_>]) {
+    let denier = verdict.denied_by().and_then(|index| asks.get(index));
+    let Some(shares) = denier.and_then(|ask| ask.charge.policy.shares()) else { return };
+    let owner = verdict.denied_by_owner().and_then(|owner| shares.owners().get(owner));
+    let owner = owner.map(|owner| &*owner.key);
+    out.extend_from_slice(b",\"denied_by_owner\":");
+    out.extend_from_slice(serde_json::Value::from(owner).to_string().as_bytes());
 }
 
 fn push_charge(out: &mut Vec<u8>, ask: &Ask<'_>, decision: &Decision) {

@@ -49,6 +49,41 @@ fn answers_carry_figures_fields_and_the_policy_that_denied() {
 }
 
 #[test]
+fn owners_of_a_tree_have_their_floors_and_a_denial_names_the_one_that_denied() {
+    let running = start(
+        "[[policies]]\nname = \"llm\"\nalgorithm = \"shares\"\nquota = \"60/1m\"\n\
+         reclaim = \"20s\"\nowners = [{ key = \"a\", floor = \"50%\" },\n\
+         { key = \"b\", floor = \"50%\" }]\n",
+    );
+    let mut http = Http::connect(running.http);
+    let mut check = |key: &str, cost: u64| {
+        let body = format!(r#"{{"policy":"llm","key":"{key}","cost":{cost}}}"#);
+        http.post("/v1/check", &body)
+    };
+    let all_lent = check("somebody", 40);
+    assert_eq!((all_lent.status, &all_lent.json()["charges"][0]["limit"]), (200, &40.into()));
+    let denied = check("somebody", 1);
+    assert_eq!((denied.status, &denied.json()["denied_by"]), (429, &"llm".into()));
+    assert_eq!(denied.json()["denied_by_owner"], serde_json::Value::Null, "the quota as a whole");
+    assert_eq!(check("a", 10).status, 200, "a floor is not lent");
+    let denied = check("a", 1).json();
+    assert_eq!((&denied["denied_by"], &denied["denied_by_owner"]), (&"llm".into(), &"a".into()));
+    assert_eq!(denied["charges"][0]["remaining"], 0);
+    let both = r#"{"requests":[{"policy":"llm","key":"b","cost":10},{"policy":"llm","key":"a"}]}"#;
+    let answers = http.post("/v1/check-batch", both).json();
+    assert_eq!(answers["answers"][0]["allowed"], true);
+    assert_eq!(answers["answers"][1]["denied_by_owner"], "a");
+    let reset = http.post("/v1/reset", r#"{"policy":"llm","key":"b"}"#);
+    assert_eq!(reset.status, 200);
+    let reserved = http.post("/v1/reserve", r#"{"policy":"llm","key":"b","cost":10}"#).json();
+    let id = reserved["reservation"].as_str().unwrap();
+    let commit = format!(r#"{{"reservation":"{id}","costs":[4]}}"#);
+    assert_eq!(http.post("/v1/commit", &commit).json()["settled"], true);
+    let left = http.post("/v1/take", r#"{"policy":"llm","key":"b","cost":9}"#).json();
+    assert!(left["granted"].as_u64().unwrap() >= 6, "what was not needed is back: {left}");
+}
+
+#[test]
 fn one_policy_for_two_keys_is_named_once_and_stands_by_the_tighter() {
     let running = start(POLICY);
     let mut http = Http::connect(running.http);

@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::{Client, Scenario};
 use crate::fault::Faults;
 use crate::latency::Latency;
-use crate::simulated_server::{Limiting, ServerSpec};
+use crate::simulated_server::{Limiting, OwnerSpec, ServerSpec};
+use crate::strategy::Kind;
 
 /// The names of the built-in scenarios.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     "lone",
     "five-by-five",
     "fast-slow",
@@ -17,6 +18,7 @@ pub const NAMES: [&str; 8] = [
     "fixed-window",
     "latency",
     "many",
+    "shares",
 ];
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -31,6 +33,7 @@ pub(super) fn find(name: &str) -> Option<Scenario> {
         "fixed-window" => Some(fixed_window()),
         "latency" => Some(latency()),
         "many" => Some(many()),
+        "shares" => Some(shares()),
         _ => None,
     }
 }
@@ -106,4 +109,34 @@ fn latency() -> Scenario {
 fn many() -> Scenario {
     let about = "a hundred processes of one thread share an empty bucket";
     scenario("many", about, 0, vec![processes(100, 1)])
+}
+
+/// Every team asks for more than there is and takes no care: what each gets is the server's doing.
+fn shares() -> Scenario {
+    const QUARTER: Duration = Duration::from_secs(900);
+    let owner = |key: &str, floor: &str| OwnerSpec {
+        key: key.to_owned(),
+        parent: None,
+        floor: Some(floor.to_owned()),
+        ceiling: None,
+    };
+    let team = |key: &str| Client {
+        owner: Some(key.to_owned()),
+        strategy: Some(Kind::Backoff),
+        ..processes(1, 20)
+    };
+    let clients = vec![
+        team("batch"),
+        Client { joins: QUARTER, ..team("search") },
+        Client { joins: 2 * QUARTER, leaves: Some(3 * QUARTER), ..team("chat") },
+    ];
+    let about = "600 a minute: batch (floor 20%), after 15 min search (50%), from 30 to 45 min chat \
+                 (30%)";
+    let mut scenario = scenario("shares", about, 600, clients).lasting(4 * QUARTER);
+    scenario.server.limiting = Limiting::Shares;
+    scenario.server.limit = 600;
+    scenario.server.period = Duration::from_secs(60);
+    scenario.server.owners =
+        vec![owner("batch", "20%"), owner("search", "50%"), owner("chat", "30%")];
+    scenario
 }

@@ -20,6 +20,8 @@ mod proxied;
 mod robustness;
 // Scenario files: what is read and what is refused.
 mod scenario_files;
+// A server that shares its quota among owners.
+mod shares;
 // Ticket pacing held to its promises, on seeds that it was not tuned on.
 mod ticket;
 // What the tests above share: who was accepted when.

@@ -10,11 +10,17 @@ use crate::log::{minutes, named, scenario};
 
 /// Compares with a golden file, or rewrites it if `TOLLWAY_BLESS` is set.
 fn assert_golden(name: &str, found: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden").join(name);
+    assert_drawn(&Path::new("tests/it/golden").join(name), found);
+}
+
+/// The same with a file by its path from the crate.
+pub(crate) fn assert_drawn(name: &Path, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("TOLLWAY_BLESS").is_some() {
         fs::write(&path, found).expect("the golden folder is writable");
     }
     let golden = fs::read_to_string(&path).unwrap_or_default();
+    let name = name.display();
     assert!(golden == found, "{name} has changed; if meant, run again with TOLLWAY_BLESS=1");
 }
 

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tollway_core::shares::Expanded;
 use tollway_core::{
-    Algorithm, Charge, Decision, Grant, Held, OnExpiry, Policy, Settlement, State, Timestamp,
-    Verdict, decide_all,
+    Algorithm, Charge, Decision, Grant, Held, OnExpiry, Policy, Settlement, Snapshot, State,
+    Timestamp, Verdict, decide_all,
 };
 
 use super::on_store::granted;
@@ -41,8 +42,19 @@ enum Manner {
 /// A reservation that is not settled yet.
 #[derive(Debug)]
 struct Open {
-    parts: Vec<(Ask, Held)>,
+    parts: Vec<StatePart>,
     expires_at: Timestamp,
+}
+
+/// What an ask took of one state.
+#[derive(Debug)]
+struct StatePart {
+    ask: Ask,
+    /// The number of the ask.
+    charge: usize,
+    /// The ask, as to that state.
+    part: Ask,
+    held: Held,
 }
 
 impl OnCore {
@@ -66,20 +78,34 @@ impl OnCore {
     /// Decides on copies; `keep` says whether what was taken is kept.
     fn decide(&mut self, asks: &[Ask], keep: bool, now: Timestamp) -> Verdict {
         let charges: Vec<Charge<'_>> = asks.iter().map(Ask::charge).collect();
+        let expanded = Expanded::of(&charges);
+        let parts = parts(asks);
         let mut addresses: Vec<Address> = Vec::new();
-        let slots: Vec<usize> = asks.iter().map(|ask| slot(&mut addresses, ask)).collect();
-        let mut states = self.load(&addresses, &slots, asks);
-        self.held = Held::by_all(&charges, &slots, &states, self.operations, now);
-        let verdict = decide_all(&charges, &slots, &mut states, self.operations, now);
+        let slots: Vec<usize> = parts.iter().map(|(_, ask)| slot(&mut addresses, ask)).collect();
+        let mut states = self.load(&addresses, &slots, &parts);
+        let id = self.operations;
+        let verdict = match Expanded::is_needed(&charges) {
+            true => {
+                self.held = expanded.held(&slots, &states, id, now);
+                match keep {
+                    true => expanded.decide(&slots, &mut states, id, now),
+                    false => return expanded.peek(&slots, &states, now),
+                }
+            }
+            false => {
+                self.held = Held::by_all(&charges, &slots, &states, id, now);
+                decide_all(&charges, &slots, &mut states, id, now)
+            }
+        };
         if keep {
             self.states.extend(addresses.into_iter().zip(states));
         }
         verdict
     }
 
-    fn load(&self, addresses: &[Address], slots: &[usize], asks: &[Ask]) -> Vec<State> {
+    fn load(&self, addresses: &[Address], slots: &[usize], asks: &[(usize, Ask)]) -> Vec<State> {
         let vacant = |slot: usize| {
-            let ask = slots.iter().position(|other| *other == slot).map(|index| &asks[index]);
+            let ask = slots.iter().position(|other| *other == slot).map(|index| &asks[index].1);
             ask.map(|ask| State::vacant(ask.policy().algorithm()))
         };
         let stored = |address: &Address| self.states.get(address).cloned();
@@ -95,6 +121,9 @@ impl OnCore {
     /// What a check would decide, with figures that show the keys as they are.
     fn peek(&mut self, asks: &[Ask], now: Timestamp) -> Verdict {
         let verdict = self.decide(asks, false, now);
+        if asks.iter().any(|ask| ask.policy().shares().is_some()) {
+            return verdict;
+        }
         let untouched = asks.iter().zip(verdict.decisions()).map(|(ask, decision)| {
             let snapshot = self.state(ask).peek(ask.policy().algorithm(), now);
             match *decision {
@@ -106,10 +135,14 @@ impl OnCore {
     }
 
     fn take(&mut self, ask: &Ask, now: Timestamp) -> Grant {
-        let remaining = self.state(ask).peek(ask.policy().algorithm(), now).remaining();
+        let remaining = self.left(ask, now).remaining();
         let cost = Grant::affordable(ask.cost(), remaining);
         let verdict = self.decide(&[ask.at_cost(cost)], true, now);
         Grant::new(verdict.decisions()[0], cost)
+    }
+
+    fn left(&mut self, ask: &Ask, now: Timestamp) -> Snapshot {
+        self.peek(core::slice::from_ref(ask), now).decisions()[0].snapshot()
     }
 
     fn reserve(&mut self, operation: &Operation, label: &str, now: Timestamp) -> Outcome {
@@ -120,16 +153,23 @@ impl OnCore {
         let Some(ttl) = terms.map(|terms| terms.ttl).min().filter(|_| verdict.is_allowed()) else {
             return outcome;
         };
-        let parts = asks.iter().cloned().zip(self.held.iter().copied()).collect();
+        let parts = parts(asks).into_iter().zip(self.held.iter().copied());
+        let parts = parts.map(|((charge, part), held)| StatePart {
+            ask: asks[charge].clone(),
+            charge,
+            part,
+            held,
+        });
+        let parts = parts.collect();
         self.reservations.insert(label.to_owned(), Open { parts, expires_at: now.after(ttl) });
         Outcome { expires_after: Some(ttl), ..outcome }
     }
 
     /// Settles at the costs that `cost` says, given each ask and its index.
     fn settle(&mut self, open: &Open, cost: impl Fn(usize, &Ask) -> u64, now: Timestamp) {
-        for (index, (ask, held)) in open.parts.iter().enumerate() {
-            let real = cost(index, ask);
-            self.state(ask).settle(ask.policy().algorithm(), held, real, now);
+        for StatePart { ask, charge, part, held } in &open.parts {
+            let real = cost(*charge, ask);
+            self.state(part).settle(part.policy().algorithm(), held, real, now);
         }
     }
 
@@ -138,9 +178,9 @@ impl OnCore {
         let expired = self.reservations.extract_if(.., |_, open| open.expires_at <= now);
         for (_, mut open) in expired.collect::<Vec<_>>() {
             // Permits whose lease is as long as the reservation end with it, by themselves.
-            let ttls = open.parts.iter().map(|(ask, _)| ask.policy().reservation_terms().ttl);
+            let ttls = open.parts.iter().map(|part| part.ask.policy().reservation_terms().ttl);
             let ttl = ttls.min();
-            open.parts.retain(|(ask, _)| match ask.policy().algorithm() {
+            open.parts.retain(|part| match part.ask.policy().algorithm() {
                 Algorithm::Concurrency(limit) => Some(limit.lease()) > ttl,
                 _ => true,
             });
@@ -154,7 +194,7 @@ impl OnCore {
 
     /// Only a state that was asked about is looked at: another policy's algorithm is not known.
     fn forget(&mut self, asks: &[Ask], now: Timestamp) {
-        for ask in asks {
+        for (_, ask) in &parts(asks) {
             let vacant_at = |state: &State| state.vacant_at(ask.policy().algorithm());
             if self.states.get(&address(ask)).is_some_and(|state| vacant_at(state) <= now) {
                 self.states.remove(&address(ask));
@@ -200,22 +240,26 @@ impl Subject for OnCore {
             Operation::Peek(asks) => Outcome::of_verdict(&self.peek(asks, at), operation),
             Operation::Take(ask) => granted(self.take(ask, at), ask),
             Operation::Refund(ask) => {
-                let algorithm = ask.policy().algorithm();
                 let leaves_time = self.manner != Manner::ByServerClock;
-                let state = self.state(ask);
-                state.refund(algorithm, ask.cost().get(), None, at);
-                if !leaves_time {
-                    state.forget_past(algorithm, at);
+                for (_, part) in parts(core::slice::from_ref(ask)) {
+                    let algorithm = part.policy().algorithm();
+                    let state = self.state(&part);
+                    state.refund(algorithm, ask.cost().get(), None, at);
+                    if !leaves_time {
+                        state.forget_past(algorithm, at);
+                    }
                 }
-                Outcome::of_snapshot(state.peek(algorithm, at))
-            }
-            // What is gone from a server leaves no time behind, and nobody there comes late.
-            Operation::Reset(ask) if self.manner == Manner::ByServerClock => {
-                self.states.remove(&address(ask));
-                Outcome::default()
+                Outcome::of_snapshot(self.left(ask, at))
             }
             Operation::Reset(ask) => {
-                self.state(ask).clear(ask.policy().algorithm(), at);
+                for (_, part) in parts(core::slice::from_ref(ask)) {
+                    // What is gone from a server leaves no time behind, and nobody there comes
+                    // late.
+                    match self.manner {
+                        Manner::ByServerClock => drop(self.states.remove(&address(&part))),
+                        _ => self.state(&part).clear(part.policy().algorithm(), at),
+                    }
+                }
                 Outcome::default()
             }
             Operation::Reserve { label, .. } => self.reserve(operation, label, at),
@@ -229,7 +273,7 @@ impl Subject for OnCore {
 
 impl OnCore {
     fn rewind(&mut self, asks: &[Ask], now: Timestamp) {
-        for ask in asks {
+        for (_, ask) in &parts(asks) {
             if let Some(state) = self.states.get_mut(&address(ask)) {
                 state.rewind(ask.policy().algorithm(), now);
             }
@@ -248,6 +292,19 @@ impl OnCore {
         self.settle(&open, |_, _| 0, now);
         Settlement::Settled
     }
+}
+
+/// The asks as to states, each with the number of the ask that it is of: what an owner in a tree
+/// asks is asked of every bucket on the way to the root.
+fn parts(asks: &[Ask]) -> Vec<(usize, Ask)> {
+    let charges: Vec<Charge<'_>> = asks.iter().map(Ask::charge).collect();
+    let expanded = Expanded::of(&charges);
+    let part = |(index, charge): (usize, &Charge<'_>)| {
+        let (policy, key) = (Arc::new(charge.policy.clone()), charge.key.as_bytes());
+        let ask = Ask::new(policy, key, charge.cost, charge.mode);
+        (expanded.charge_of(index), ask.expect("the key of a charge is one"))
+    };
+    expanded.charges().iter().enumerate().map(part).collect()
 }
 
 fn address(ask: &Ask) -> Address {

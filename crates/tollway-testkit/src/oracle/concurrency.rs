@@ -99,7 +99,7 @@ impl Model for Holds {
         at.clone().max(self.as_of.clone())
     }
 
-    fn release(&mut self, hold: u64, at: &BigInt) -> bool {
+    fn settle(&mut self, hold: u64, _reserved: &BigInt, _real: &BigInt, at: &BigInt) -> bool {
         let moment = self.moment(at);
         let is_meant = |other: &Hold| other.name == hold && other.units > BigInt::ZERO;
         if self.holds.iter().any(|other| is_meant(other) && other.expires_at > moment) {

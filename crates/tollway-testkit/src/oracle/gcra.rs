@@ -18,11 +18,18 @@ impl Bucket {
     pub(super) fn new(gcra: &Gcra) -> Self {
         let quota = gcra.quota();
         let period_ns = BigInt::from(quota.period().as_nanos());
-        Self {
-            burst: whole(&quota.burst().into()),
-            ns_per_token: BigRational::new(period_ns, quota.units().into()),
-            full_at: None,
-        }
+        let ns_per_token = BigRational::new(period_ns, quota.units().into());
+        Self::of(whole(&quota.burst().into()), ns_per_token)
+    }
+
+    /// A bucket of so many tokens.
+    pub(super) fn of(burst: BigRational, ns_per_token: BigRational) -> Self {
+        Self { burst, ns_per_token, full_at: None }
+    }
+
+    /// How many tokens it holds when it is full.
+    pub(super) fn size(&self) -> BigInt {
+        self.burst.to_integer()
     }
 
     /// Tokens that are there for somebody with the reading `at`: fewer if he comes late, because

@@ -70,10 +70,11 @@ pub enum Kind {
     FixedWindow,
     Concurrency,
     CalendarWindow,
+    Shares,
 }
 
 impl Kind {
-    /// Every algorithm.
+    /// Every algorithm of one bucket for a key.
     pub const ALL: [Self; 6] = [
         Self::Gcra,
         Self::LeakyBucket,
@@ -194,8 +195,11 @@ impl Writer<'_> {
         let mut asks: Vec<Ask> = Vec::new();
         for _ in 0..wanted {
             let ask = self.ask(counts);
-            let known = |other: &Ask| other.policy() == ask.policy() && other.key() == ask.key();
-            if self.mix.repeats || !asks.iter().any(known) {
+            let same = |other: &Ask| other.policy() == ask.policy();
+            let known = |other: &Ask| same(other) && other.key() == ask.key();
+            // What one owner took of a tree may change who lends to the next.
+            let is_tree = ask.policy().shares().is_some() && asks.iter().any(same);
+            if !is_tree && (self.mix.repeats || !asks.iter().any(known)) {
                 asks.push(ask);
             }
         }
@@ -210,7 +214,9 @@ impl Writer<'_> {
         let policy = if hot { self.hot.clone() } else { any };
         let key = draw::below(&mut self.dice, self.mix.keys * 3).saturating_sub(self.mix.keys * 2);
         let limit = policy.algorithm().limit();
-        let units = self.units(limit);
+        // Floors are much smaller than what is at the root.
+        let usual = if policy.shares().is_some() { limit / 8 + 1 } else { limit };
+        let units = self.units(usual);
         // Sums of counted units stop at what a `u64` holds, and there the core is not exact.
         let counted = counts && units <= limit && draw::below(&mut self.dice, 8) == 0;
         let mode = if counted { Mode::Count } else { Mode::Enforce };

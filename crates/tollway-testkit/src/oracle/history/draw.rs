@@ -7,6 +7,7 @@ use tollway_core::concurrency::Concurrency;
 use tollway_core::dice::Dice;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
 use tollway_core::leaky_bucket::LeakyBucket;
+use tollway_core::shares::{Owner, Percent};
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, OnExpiry, Policy, Quota, ReservationTerms};
 
@@ -51,8 +52,11 @@ pub(super) fn scale(algorithm: &Algorithm) -> Duration {
 }
 
 pub(super) fn policy(kind: Kind, era: Duration, dice: &mut Dice) -> Policy {
-    let algorithm = algorithm(kind, era, dice);
-    let policy = Policy::new(format!("{kind:?}"), algorithm).expect("the name is printable");
+    let policy = match kind {
+        Kind::Shares => shares(era, dice),
+        _ => Policy::new(format!("{kind:?}"), algorithm(kind, era, dice))
+            .expect("the name is printable"),
+    };
     let on_expiry = *one_of(dice, &[OnExpiry::Return, OnExpiry::Keep]);
     // A whole number of milliseconds, so that stores with coarser clocks can keep to it.
     let ttl_ms = scale(policy.algorithm()).as_millis() as u64;
@@ -87,6 +91,39 @@ fn algorithm(kind: Kind, era: Duration, dice: &mut Dice) -> Algorithm {
             Concurrency::new(1 + below(dice, 6), period(era, dice)).expect(valid).into()
         }
         Kind::CalendarWindow => calendar_window(era, dice).into(),
+        Kind::Shares => unreachable!("a tree is a policy, not an algorithm alone"),
+    }
+}
+
+/// A tree of a few owners, whose keys are those of histories; not every tree that is drawn is one.
+fn shares(era: Duration, dice: &mut Dice) -> Policy {
+    loop {
+        let units = 1 + below(dice, 200);
+        let burst = units / (1 + below(dice, 3)) + 1 + below(dice, units);
+        let quota = Quota::with_burst(units, period(era, dice), burst);
+        let owners = 1 + below(dice, 5);
+        let part = |dice: &mut Dice, most: u64| {
+            let hundredths = (1 + below(dice, most)) * *one_of(dice, &[1, 25, 100]);
+            u16::try_from(hundredths).ok().and_then(Percent::from_hundredths)
+        };
+        let owner = |number: u64| Owner {
+            key: format!("key {number}"),
+            parent: (below(dice, 2) == 0 && number > 0)
+                .then(|| format!("key {}", below(dice, number))),
+            floor: if below(dice, 4) == 0 { None } else { part(dice, 100 / owners) },
+            ceiling: if below(dice, 2) == 0 { None } else { part(dice, 100) },
+        };
+        let owners = (0..owners).map(owner).collect();
+        let reclaim = (below(dice, 2) == 0).then(|| period(era, dice) / 3);
+        let policy = Policy::shared(
+            "Shares",
+            quota.expect("drawn numbers are within bounds"),
+            reclaim,
+            owners,
+        );
+        if let Ok(policy) = policy {
+            return policy;
+        }
     }
 }
 
