@@ -4,6 +4,7 @@ mod answers;
 mod carry;
 mod changed_numbers;
 mod dump;
+mod fill;
 mod narrow_charges;
 mod request;
 mod reserve;
@@ -13,11 +14,11 @@ use std::sync::Mutex;
 
 use tollway_core::gcra::{Gcra, Word};
 use tollway_core::{
-    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Policy, Retry, Snapshot, State,
-    Timestamp, Verdict,
+    Algorithm, Charge, Clock, Cost, Decision, Grant, Mode, Retry, Snapshot, State, Timestamp,
+    Verdict,
 };
 
-use crate::capacity::{Capacity, Pressure, slots};
+use crate::capacity::{Capacity, slots};
 use crate::hash::{Fingerprint, Seed, siphash};
 use crate::numbers::{Asked, Lineage, Newcomer, Numbers};
 use crate::packed::{self, Layout};
@@ -29,6 +30,7 @@ use crate::variable_states::VariableStates;
 
 use changed_numbers::LOCKS;
 pub use dump::{DumpError, DumpErrorKind, DumpFile};
+pub use fill::Fill;
 
 /// States in memory.
 ///
@@ -73,18 +75,6 @@ pub struct MemoryStore {
     dumping: Mutex<()>,
 }
 
-/// What share of each part of a [`Capacity`] is taken, 0 to 1. Only states of variable size may be
-/// above 1, by one state for each shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Fill {
-    /// Of the slots for [`Capacity::keys`].
-    pub keys: f64,
-    /// Of the slots for [`Capacity::wide_keys`].
-    pub wide_keys: f64,
-    /// Of [`Capacity::variable_bytes`].
-    pub variable_bytes: f64,
-}
-
 /// Charges whose homes are fetched together: enough to hide one memory latency behind the others.
 const BATCH: usize = 32;
 
@@ -120,35 +110,6 @@ impl MemoryStore {
     /// What the store may hold.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
-    }
-
-    /// How full it is.
-    pub fn pressure(&self) -> Pressure {
-        self.narrow.pressure().plus(self.double.pressure()).plus(self.variable.pressure())
-    }
-
-    /// What pressure has cost the policies of this name: keys forgotten and newcomers refused. How
-    /// many keys they have is not counted, so `used` is zero.
-    pub fn pressure_of(&self, policy: &Policy) -> Pressure {
-        let owner = policy.name_id();
-        let tables = self.narrow.pressure_of(owner).plus(self.double.pressure_of(owner));
-        tables.plus(self.variable.pressure_of(owner))
-    }
-
-    /// What share of its room is taken at `now`: of fixed size by a sample, with an error of about
-    /// one percent, of variable size exactly.
-    pub fn fill(&self, now: Timestamp) -> Fill {
-        let (mut bytes, mut bytes_max) = (0, 0);
-        for shard in self.variable.shards() {
-            let (taken, most) = shard.bytes();
-            bytes += taken;
-            bytes_max += most;
-        }
-        Fill {
-            keys: self.narrow.fill(now),
-            wide_keys: self.double.fill(now),
-            variable_bytes: bytes as f64 / bytes_max.max(1) as f64,
-        }
     }
 
     /// Takes the charge if it is allowed.

@@ -156,8 +156,8 @@ impl Service {
         self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts other rules in force. Counts are kept: they are in the store under the policy's name. What
-    /// operators have changed stays changed.
+    /// Puts other rules in force. Counts are kept: they are in the store under the policy's name.
+    /// What operators have changed stays changed.
     pub(crate) fn replace_rules(&self, rules: Rules) {
         self.enforcer.replace_rules(rules);
         self.stale.set_rules(None);

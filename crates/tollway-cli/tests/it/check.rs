@@ -75,7 +75,7 @@ fn every_algorithm_can_be_tried() {
             "TTTTT",
         ),
         (&["--algorithm", "fixed-window", "--quota", "1/2s", "--anchor", "first-request"], "TFFTT"),
-        (&["--quota", "1/day"], "TFFFF"),
+        (&["--quota", "1/day"], "TFFTF"),
         (&["--algorithm", "concurrency", "--limit", "1", "--lease", "2s"], "TFFTT"),
         (&["--algorithm", "legacy", "--max", "2", "--duration", "4s"], "TTFTT"),
         (

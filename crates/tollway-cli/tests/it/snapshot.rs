@@ -83,7 +83,7 @@ fn bad_files(scene: &Scene) -> Vec<(Vec<u8>, &'static str)> {
         (Vec::new(), "is empty"),
         (whole[..whole.len() - 8].to_vec(), "checksum does not hold"),
         (whole[..whole.len() / 2 - 3].to_vec(), "is cut short"),
-        (changed, "checksum does not hold"),
+        (changed, "its checksum is wrong"),
         (POLICY.as_bytes().repeat(8), "is not a snapshot of Tollway"),
     ]
 }

@@ -32,7 +32,8 @@ impl MemoryStore {
     /// Puts the numbers of these policies in force together: whatever other numbers a key of theirs
     /// is kept under are older, and who still asks under those finds no more than is left under
     /// these. A limiter whose policy is replaced by one that this store has not seen before need
-    /// not call it; one that goes back to earlier numbers, or gives keys one of several plans, does.
+    /// not call it; one that goes back to earlier numbers, or gives keys one of several plans,
+    /// does.
     pub fn renew<'p>(&self, policies: impl IntoIterator<Item = &'p Policy>, now: Timestamp) {
         let mut sets = Vec::new();
         for policy in policies {

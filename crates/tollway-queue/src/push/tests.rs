@@ -226,7 +226,7 @@ async fn a_target_of_a_jobs_own_that_is_malformed_is_said() {
         let found = told(target.clone()).await;
         assert!(found.contains(expected), "{target}: {found}");
     }
-    assert!(request(&open, "{}").await.unwrap_err().contains("no target"));
+    assert!(request(&open, "{}").await.unwrap_err().contains("does not name a target"));
 }
 
 #[test]

@@ -102,8 +102,11 @@ pub fn history(seed: u64, mix: &Mix) -> Scenario {
         while mix.changes.is_some() && policy.algorithm().limit() > 100 {
             policy = draw::policy(kind, era, &mut dice);
         }
+        let is_namesake = policies.iter().any(|it: &Arc<Policy>| it.name() == policy.name());
         policies.push(Arc::new(match mix.changes {
             Some(rule) => draw::renamed(&policy, "changing").on_change(rule),
+            // Several of one kind have one name, and each is to count for itself.
+            None if is_namesake => policy.on_change(OnChange::Reset),
             None => policy,
         }));
     }
