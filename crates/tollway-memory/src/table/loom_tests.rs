@@ -39,7 +39,8 @@ fn count<S: Slot>(table: &Table<S>, key: Fingerprint) -> u64 {
 /// The moment that a narrow slot holds, moved on by one each time: the short way if that is open.
 fn move_on(table: &Table<Narrow>, key: Fingerprint) -> u64 {
     let next = |moment: u64| moment.max(NOW.as_nanos()) + 1;
-    let short = table.move_on(key, table.home(key), |moment| (next(moment), next(moment), false));
+    let short =
+        table.move_on(key.tag, table.home(key), |moment| (next(moment), next(moment), false));
     short.unwrap_or_else(|| {
         let moved = table.update(key, NOW, |[moment, _], _| {
             let words = [next(moment), 0];
@@ -240,7 +241,7 @@ fn charge(table: &Table<Narrow>, key: Fingerprint, now: Timestamp) -> bool {
         let wanted = moment.max(now) + UNIT;
         if wanted <= now + 2 * UNIT { (true, wanted) } else { (false, moment) }
     };
-    let short = table.move_on(key, table.home(key), |moment| {
+    let short = table.move_on(key.tag, table.home(key), |moment| {
         let (allowed, next) = decide(moment, now.as_nanos());
         (allowed, next, false)
     });

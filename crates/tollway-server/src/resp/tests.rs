@@ -93,15 +93,21 @@ async fn cl_throttle_and_gcra_agree_and_throttle_says_the_same_in_its_own_order(
 #[tokio::test]
 async fn a_key_keeps_its_state_when_the_numbers_change() {
     let client = Client::new();
-    assert_eq!(client.numbers("CL.THROTTLE k 9 1 60 10").await, [0, 10, 0, -1, 600]);
-    assert_eq!(client.numbers("CL.THROTTLE k 4 1 1").await, [1, 5, 0, 596, 600]);
-    assert_eq!(client.numbers("CL.THROTTLE k 4 1 1 0").await, [1, 5, 0, 595, 600]);
-    assert_eq!(client.numbers("CL.THROTTLE k 9 1 60 0").await, [0, 10, 0, -1, 600]);
-    assert_eq!(client.numbers("CL.THROTTLE k 99 1 60").await, [0, 100, 89, -1, 660]);
-    // 7 per second: not a whole number of nanoseconds, and still the same state.
-    assert_eq!(client.numbers("CL.THROTTLE k 13 7 1").await, [1, 14, 0, 659, 660]);
-    assert_eq!(client.numbers("THROTTLE k 100 1 60").await, [1, 100, 88, 720, 0]);
-    assert_eq!(client.numbers("GCRA k 99 1 0.5").await, [1, 100, 0, 671, 720]);
+    for (command, expected) in [
+        ("CL.THROTTLE k 9 1 60 10", [0, 10, 0, -1, 600]),
+        // More is used than the new limit holds: it is empty, and full again in 5 s, not in 600.
+        ("CL.THROTTLE k 4 1 1", [1, 5, 0, 1, 5]),
+        ("CL.THROTTLE k 4 1 1 0", [0, 5, 0, -1, 5]),
+        ("CL.THROTTLE k 9 1 60 0", [0, 10, 0, -1, 600]),
+        ("CL.THROTTLE k 99 1 60", [0, 100, 94, -1, 360]),
+        // 7 per second: not a whole number of nanoseconds, and still the same state.
+        ("CL.THROTTLE k 13 7 1", [0, 14, 7, -1, 1]),
+        // These numbers are older than the last ones: no more is left than under those.
+        ("THROTTLE k 100 1 60", [1, 100, 6, 5640, 0]),
+        ("GCRA k 99 1 0.5", [0, 100, 5, -1, 48]),
+    ] {
+        assert_eq!(client.numbers(command).await, expected, "{command}");
+    }
 }
 
 #[tokio::test]

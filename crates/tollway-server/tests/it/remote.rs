@@ -243,7 +243,7 @@ async fn a_server_that_is_no_tollway_is_refused() {
     let redis = Server::start(Engine::Redis, &[]);
     let url = redis.url().replacen("redis://", "tollway://", 1);
     let error = RemoteStore::connect(&url, settings()).await.unwrap_err();
-    assert!(error.to_string().contains("no Tollway service"), "{error}");
+    assert!(error.to_string().contains("is not a Tollway service"), "{error}");
     for url in ["redis://127.0.0.1", "127.0.0.1", "tollway:/x"] {
         let error = RemoteStore::connect(url, settings()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misuse, "{url}");
