@@ -55,7 +55,7 @@ async function retry(queue: string, jobs: Job[]): Promise<string | null> {
   const what = jobs.length === 1 ? `job ${first.id}` : `these ${count(jobs.length)} jobs`;
   const agreed = await confirmed({
     question: `Retry ${what}?`,
-    scope: `Of the queue ${visible(queue)}: back into ${jobs.length === 1 ? "its group" : "their groups"}, as if never failed. What it did before may be done again.`,
+    scope: `Of the queue ${visible(queue)}. ${jobs.length === 1 ? "The job returns to its group and its failures are" : "The jobs return to their groups and their failures are"} forgotten. Work that was done before may be repeated.`,
     verb: "Retry",
   });
   if (agreed === null) return null;
@@ -126,7 +126,7 @@ export class DeadLetters {
     replace(this.#list, table("Dead letters", [
       { title: "Job", cell: (job: Job) => link(asked, job.id) },
       { title: "Group", minor: true, cell: (job) => h("code", { class: "key" }, visible(job.group ?? "")) },
-      { title: "Reason", cell: (job) => h("span", { class: "reason" }, visible(job.reason ?? "Reasons are shown to the role check.")) },
+      { title: "Reason", cell: (job) => h("span", { class: "reason" }, visible(job.reason ?? "shown to tokens with the role check")) },
       { title: "Died", minor: true, cell: (job) => moment(job.at_ms ?? 0) },
       { title: "Attempts", numeric: true, minor: true, cell: (job) => count(job.attempt) },
       ...(mayChange(this.#session) ? [{ title: "Change", cell: (job: Job) => this.#actions(asked, job) }] : []),
@@ -188,7 +188,7 @@ export class RunningJobs {
     replace(this.#list, table("Running jobs", [
       { title: "Job", cell: (job: Job) => link(asked, job.id) },
       { title: "Group", minor: true, cell: (job) => h("code", { class: "key" }, visible(job.group ?? "")) },
-      { title: "Worker", cell: (job) => (job.worker === undefined ? "shown to the role check" : visible(job.worker) || "without a name") },
+      { title: "Worker", cell: (job) => (job.worker === undefined ? "shown to tokens with the role check" : visible(job.worker) || "without a name") },
       { title: "For", numeric: true, cell: (job) => duration(Math.max(1, now - (job.leased_at_ms ?? now))) },
       { title: "Lease ends", numeric: true, minor: true, cell: (job) => `in ${duration((job.expires_at_ms ?? now) - now)}` },
       { title: "Progress", numeric: true, minor: true, cell: (job) => (job.progress ? `${count(job.progress.done)} of ${count(job.progress.total)}` : "–") },

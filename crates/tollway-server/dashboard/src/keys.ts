@@ -61,7 +61,7 @@ export class Keys implements View {
         h("h2", { id: "keys-title" }, "Look up a key"),
         h("form", { class: "row", submit },
           h("label", { for: "key" }, "Key"), this.#input, h("button", { class: "primary", type: "submit" }, "Look up")),
-        h("p", { class: "hint" }, "Write a byte that is not text as \\x00, and a backslash as \\\\."), this.#notice.element),
+        h("p", { class: "hint" }, "Escape a byte that is not text as \\x00, and a backslash as \\\\."), this.#notice.element),
       this.#result, this.#top.element, this.#changed.element);
   }
 
