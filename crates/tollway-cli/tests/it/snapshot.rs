@@ -81,7 +81,7 @@ fn bad_files(scene: &Scene) -> Vec<(Vec<u8>, &'static str)> {
     changed[40] ^= 1;
     vec![
         (Vec::new(), "is empty"),
-        (whole[..whole.len() - 8].to_vec(), "checksum does not hold"),
+        (whole[..whole.len() - 8].to_vec(), "its checksum is wrong"),
         (whole[..whole.len() / 2 - 3].to_vec(), "is cut short"),
         (changed, "its checksum is wrong"),
         (POLICY.as_bytes().repeat(8), "is not a snapshot of Tollway"),

@@ -5,8 +5,8 @@ use tollway_core::{Policy, Timestamp};
 use super::MemoryStore;
 use crate::capacity::Pressure;
 
-/// What share of each part of a [`Capacity`](crate::Capacity) is taken, 0 to 1. Only states of variable size may be
-/// above 1, by one state for each shard.
+/// What share of each part of a [`Capacity`](crate::Capacity) is taken, 0 to 1. Only states of
+/// variable size may be above 1, by one state for each shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fill {
     /// Of the slots for [`Capacity::keys`](crate::Capacity::keys).

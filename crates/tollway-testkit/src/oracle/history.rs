@@ -95,6 +95,7 @@ pub fn history(seed: u64, mix: &Mix) -> Scenario {
     let mut dice = Dice::new(seed).child(0);
     let era = draw::era(&mut dice);
     let mut policies = Vec::new();
+    let has_namesakes = (1..mix.kinds.len()).any(|at| mix.kinds[..at].contains(&mix.kinds[at]));
     // Two of each kind, so that numbers change within a kind too.
     for kind in mix.kinds.repeat(1 + usize::from(mix.changes.is_some())) {
         let mut policy = draw::policy(kind, era, &mut dice);
@@ -102,11 +103,10 @@ pub fn history(seed: u64, mix: &Mix) -> Scenario {
         while mix.changes.is_some() && policy.algorithm().limit() > 100 {
             policy = draw::policy(kind, era, &mut dice);
         }
-        let is_namesake = policies.iter().any(|it: &Arc<Policy>| it.name() == policy.name());
         policies.push(Arc::new(match mix.changes {
             Some(rule) => draw::renamed(&policy, "changing").on_change(rule),
-            // Several of one kind have one name, and each is to count for itself.
-            None if is_namesake => policy.on_change(OnChange::Reset),
+            // Several of one kind have one name, and all numbers are to count for themselves.
+            None if has_namesakes => policy.on_change(OnChange::Reset),
             None => policy,
         }));
     }
