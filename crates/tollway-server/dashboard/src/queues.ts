@@ -203,7 +203,7 @@ export class Queues implements View {
     const verb = of.paused ? "Resume" : "Pause";
     const scope = of.paused
       ? `The ${count(of.waiting)} jobs that wait in it start as their limits allow.`
-      : `No further job starts until it is resumed: ${count(of.waiting)} wait. The ${count(of.running)} that run go on.`;
+      : `No further job starts until it is resumed: ${count(of.waiting)} wait. Jobs that run (${count(of.running)}) go on.`;
     await this.#change({ question: `${verb} ${what}?`, scope, verb }, () =>
       call(`/v1/queues/${encodeURIComponent(of.name)}/${verb.toLowerCase()}`, group === null ? {} : { group }), `${of.paused ? "Resumed" : "Paused"}: ${what}.`);
   }
