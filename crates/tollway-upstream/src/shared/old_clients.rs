@@ -92,7 +92,10 @@ impl Documents {
                 self.await_old_client(&bucket, units, now);
             }
         }
-        if let (Some(until), Some(left), None) = (counter.until, left, known.until) {
+        // An end that is here tells of no window: a late answer may have put it there.
+        if let (Some(until), Some(left), None) = (counter.until, left, known.until)
+            && !is_ending(counter, now)
+        {
             self.hear_of_window(&bucket, [limit, left], until.since(now), now);
         }
         self.mirror = counter.mirror();

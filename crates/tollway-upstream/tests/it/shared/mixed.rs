@@ -18,8 +18,7 @@ async fn a_counter_written_anew_in_a_window_that_goes_on_opens_no_second_one() {
         let _permits = take_all(&stage.ledger, 20).await;
         // An answer of the last window that comes late: PEXPIRE ends this one, and the next late
         // answer writes what the last window had left.
-        let _: i64 = stage.tell(&format!("PEXPIRE ${ROUTE}:remaining 1")).await;
-        stage.until("the key is gone", |left, _| left.is_none()).await;
+        stage.end_counter().await;
         let _: () = stage.tell(&format!("SET ${ROUTE}:remaining 4 NX")).await;
         assert!(try_claim(&stage.ledger).await.is_err(), "{engine:?}: all five are taken");
         assert_eq!(stage.remaining().await, Some(0), "{engine:?}: and everybody is told so");
@@ -38,8 +37,7 @@ async fn before_the_first_answer_of_a_window_nothing_reopens_it_either() {
         assert_eq!((stage.old_claim().await, stage.old_claim().await), (0, 0));
         // Whoever asks sees it: what a counter showed that nobody looked at is not known.
         assert!(try_claim(&stage.ledger).await.is_err(), "{engine:?}: five are taken");
-        let _: i64 = stage.tell(&format!("PEXPIRE ${ROUTE}:remaining 1")).await;
-        stage.until("the key is gone", |left, _| left.is_none()).await;
+        stage.end_counter().await;
         assert!(try_claim(&stage.ledger).await.is_err(), "{engine:?}: five are under way");
         let _: () = stage.tell(&format!("SET ${ROUTE}:remaining 3")).await;
         assert!(take_all(&stage.ledger, 20).await.len() <= 2, "{engine:?}: ours are three");
@@ -70,8 +68,7 @@ async fn over_for_others(stage: &Stage, ms: u64) {
     let _: () = stage.tell(&format!("SET ${ROUTE}:limit 5")).await;
     claim(&stage.ledger).await.complete(&told(5, 0, ms, 1_000));
     stage.until("the window is known", |left, ttl| left == Some(0) && ttl > 0).await;
-    let _: i64 = stage.tell(&format!("PEXPIRE ${ROUTE}:remaining 1")).await;
-    stage.until("the key is gone", |left, _| left.is_none()).await;
+    stage.end_counter().await;
 }
 
 /// Waits until the server's clock has moved on by so much.
