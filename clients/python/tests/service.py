@@ -16,6 +16,12 @@ quota = "3/1h"
 [[policies]]
 name = "tokens"
 quota = "100/1h"
+[[policies]]
+name = "teams"
+algorithm = "shares"
+quota = "60/1h"
+reclaim = "20m"
+owners = [{ key = "a", floor = "50%" }, { key = "b", floor = "50%" }]
 [[queues]]
 name = "mail"
 attempts = 3

@@ -41,6 +41,13 @@ class SyncTest(WithService):
         self.assertIn("retry-after", denied.headers)
         self.assertIn("ratelimit", verdicts[0].headers)
 
+    def test_a_denial_names_the_owner_that_denied(self) -> None:
+        self.assertTrue(self.gate.check("teams", "somebody", cost=40))
+        self.assertTrue(self.gate.check("teams", "a", cost=10))
+        denied = self.gate.check("teams", "a")
+        self.assertEqual((denied.denied_by, denied.denied_by_owner), ("teams", "a"))
+        self.assertIsNone(self.gate.check("teams", "somebody").denied_by_owner)
+
     def test_several_charges_are_taken_together_or_not_at_all(self) -> None:
         charges = [Charge("tokens", "ada", 10), Charge("api", "ada", 4)]
         verdict = self.gate.check_all(charges)

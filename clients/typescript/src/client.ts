@@ -21,6 +21,7 @@ interface WireCharge {
 interface WireVerdict {
   allowed: boolean;
   denied_by: string | null;
+  denied_by_owner?: string | null;
   degraded?: boolean;
   charges: WireCharge[];
   reservation?: string;
@@ -84,7 +85,16 @@ export class Tollway extends Caller {
   #fallBack(error: unknown): Verdict {
     if (!(error instanceof Unavailable) || this.#onFailure === "throw") throw error;
     const allowed = this.#onFailure === "allow";
-    return { allowed, deniedBy: null, charges: [], retryAfterMs: null, degraded: false, failed: true, headers: {} };
+    return {
+      allowed,
+      deniedBy: null,
+      deniedByOwner: null,
+      charges: [],
+      retryAfterMs: null,
+      degraded: false,
+      failed: true,
+      headers: {},
+    };
   }
 
   async #call(path: string, body: unknown): Promise<Answer> {
@@ -142,6 +152,7 @@ function verdict({ body, headers }: Answer): Verdict {
   return {
     allowed: body.allowed,
     deniedBy: body.denied_by,
+    deniedByOwner: body.denied_by_owner ?? null,
     charges,
     retryAfterMs: isHopeless ? null : Math.max(...denied.map((charge) => charge.retryAfterMs ?? 0)),
     degraded: body.degraded ?? false,

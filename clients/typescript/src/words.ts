@@ -60,6 +60,8 @@ export interface ChargeVerdict {
 export interface Verdict {
   allowed: boolean;
   deniedBy: string | null;
+  /** The owner whose floor and ceiling leave nothing, if the policy has owners. */
+  deniedByOwner: string | null;
   charges: readonly ChargeVerdict[];
   /** How long until the same request is allowed; `null` if it is, or if no wait helps. */
   retryAfterMs: number | null;

@@ -11,7 +11,22 @@ import { PATIENCE, built, endings, serve } from "./service.mjs";
 const { Rejected, Tollway, Unavailable } = await built("index.js");
 const require = createRequire(join(process.env.TOLLWAY_FACE, "package.json"));
 
-const RULES = '[[policies]]\nname = "api"\nquota = "3/1h"\n[[policies]]\nname = "tokens"\nquota = "100/1h"\n';
+const RULES = `
+[[policies]]
+name = "api"
+quota = "3/1h"
+
+[[policies]]
+name = "tokens"
+quota = "100/1h"
+
+[[policies]]
+name = "teams"
+algorithm = "shares"
+quota = "60/1h"
+reclaim = "20m"
+owners = [{ key = "a", floor = "50%" }, { key = "b", floor = "50%" }]
+`;
 
 /** Accepts everybody; then says nothing, or a byte now and then for ever. */
 async function misbehave(drips) {
@@ -42,6 +57,14 @@ test("units are taken until there are none", async () => {
   assert.equal(verdicts[3].deniedBy, "api");
   assert.ok(verdicts[3].retryAfterMs > 0 && verdicts[3].retryAfterMs <= 1_200_000);
   assert.ok(verdicts[3].headers["retry-after"] && verdicts[0].headers["ratelimit"]);
+});
+
+test("a denial names the owner that denied", async () => {
+  assert.ok((await gate.check("teams", "somebody", 40)).allowed);
+  assert.ok((await gate.check("teams", "a", 10)).allowed);
+  const denied = await gate.check("teams", "a");
+  assert.deepEqual([denied.deniedBy, denied.deniedByOwner], ["teams", "a"]);
+  assert.equal((await gate.check("teams", "somebody")).deniedByOwner, null);
 });
 
 test("several charges are taken together or not at all", async () => {

@@ -59,6 +59,12 @@ pub trait Store: Send + Sync {
     fn outage(&self) -> Option<Outage> {
         None
     }
+
+    /// How many calendar windows were found that another process had opened by other data for
+    /// their time zone. A store in this process has none.
+    fn windows_by_other_rules(&self) -> u64 {
+        0
+    }
 }
 
 /// A store that does not answer: since when, and why.

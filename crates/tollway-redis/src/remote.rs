@@ -260,7 +260,7 @@ impl Inner {
         command: Cmd,
     ) -> Result<Verdict, StoreError> {
         match self.ask(command).await {
-            Ok(reply) => reply::verdict(&reply, request.parts.len()).ok_or_else(strange_reply),
+            Ok(reply) => reply::verdict(&reply, &request.policies()).ok_or_else(strange_reply),
             Err(failure) => self.degrade(&request, failure),
         }
     }
@@ -281,7 +281,7 @@ impl Inner {
     ) -> Result<Reserved, StoreError> {
         let verdict = match self.ask(command).await {
             Ok(reply) => {
-                return reply::reserved(&reply, request.parts.len()).ok_or_else(strange_reply);
+                return reply::reserved(&reply, &request.policies()).ok_or_else(strange_reply);
             }
             Err(failure) => self.degrade(&request, failure)?,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollway_core::civil::Zone;
 use tollway_core::shares::{Role, SharedPart};
-use tollway_core::{Algorithm, Mode, OnStoreError, ReservationId, Timestamp};
+use tollway_core::{Algorithm, Mode, OnStoreError, Policy, ReservationId, Timestamp};
 
 use crate::encoded_policy::{EncodedPolicy, parse_moment};
 use crate::layout;
@@ -111,6 +111,11 @@ impl Request {
     /// The slot of the first state; all of a request's states share it in a cluster.
     pub(crate) fn slot(&self) -> u16 {
         self.parts.first().map_or(0, |part| layout::slot(&part.key))
+    }
+
+    /// The policy of each part.
+    pub(crate) fn policies(&self) -> Vec<&Policy> {
+        self.parts.iter().map(|part| &part.encoded.policy).collect()
     }
 
     /// Whether the request reads or writes a reservation's record.

@@ -19,7 +19,7 @@ use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::decide::Decider;
-use crate::metrics::{Metrics, Tally};
+use crate::metrics::{Exposition, Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::rules::Rules;
@@ -186,6 +186,15 @@ impl Enforcer {
     pub(crate) fn note_outage(&self, charges: u64) {
         let told = || self.store.outage();
         self.outages.failed(self.store_name, told, charges, self.clock.now());
+    }
+
+    /// Writes what is known of the store.
+    pub(crate) fn write_store(&self, text: &mut Exposition) {
+        let help = "Whether the store answers; without it each policy's on_store_error does.";
+        self.outages.write(("tollway_store_up", help), &[("store", self.store_name)], text);
+        let help = "Calendar windows found that a process with other time zone data has opened.";
+        let windows = self.store.windows_by_other_rules();
+        text.counter("tollway_windows_by_other_zone_data_total", help, windows);
     }
 
     /// Looks whether an outage has begun without a call, goes on, or is over.

@@ -189,6 +189,7 @@ def verdict(body: Mapping[str, Any], headers: Mapping[str, str]) -> Verdict:
     return Verdict(
         allowed=bool(body["allowed"]),
         denied_by=body.get("denied_by"),
+        denied_by_owner=body.get("denied_by_owner"),
         charges=charges,
         degraded=bool(body.get("degraded", False)),
         headers=told,

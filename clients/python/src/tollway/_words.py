@@ -74,6 +74,8 @@ class Verdict:
 
     allowed: bool
     denied_by: Optional[str] = None
+    denied_by_owner: Optional[str] = None
+    """The owner whose floor and ceiling leave nothing, if the policy has owners."""
     charges: Sequence[ChargeVerdict] = ()
     degraded: bool = False
     """The service answered without its store."""

@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use redis::Value;
 use tollway_core::{
-    Decision, Grant, Reservation, ReservationId, Reserved, Retry, Settlement, Snapshot, Verdict,
+    Decision, Grant, Policy, Reservation, ReservationId, Reserved, Retry, Settlement, Snapshot,
+    Verdict,
 };
 
-/// `[allowed, denied_by, degraded, charges]`, of so many charges.
-pub(super) fn verdict(reply: &Value, charges: usize) -> Option<Verdict> {
+/// `[allowed, denied_by, degraded, charges]` on charges to these policies.
+pub(super) fn verdict(reply: &Value, policies: &[&Policy]) -> Option<Verdict> {
     let Value::Array(fields) = reply else { return None };
-    summary(fields.get(..4)?, charges)
+    summary(fields.get(..4)?, policies)
 }
 
 /// `[allowed, denied_by, degraded, charges, reservation or nil, expires_after_ns or nil]`.
-pub(super) fn reserved(reply: &Value, charges: usize) -> Option<Reserved> {
+pub(super) fn reserved(reply: &Value, policies: &[&Policy]) -> Option<Reserved> {
     let Value::Array(fields) = reply else { return None };
-    let verdict = summary(fields.get(..4)?, charges)?;
+    let verdict = summary(fields.get(..4)?, policies)?;
     let reservation = match (fields.get(4)?, fields.get(5)?) {
         (Value::Nil, _) => None,
         (Value::BulkString(name), expires) => {
@@ -57,10 +58,10 @@ pub(super) fn settlement(reply: &Value) -> Option<Settlement> {
     }
 }
 
-fn summary(fields: &[Value], charges: usize) -> Option<Verdict> {
-    let [allowed, _, degraded, Value::Array(decisions)] = fields else { return None };
-    let decisions: Vec<Decision> = decisions.iter().map(decision).collect::<Option<_>>()?;
-    if decisions.len() != charges {
+fn summary(fields: &[Value], policies: &[&Policy]) -> Option<Verdict> {
+    let [allowed, _, degraded, Value::Array(charges)] = fields else { return None };
+    let decisions: Vec<Decision> = charges.iter().map(decision).collect::<Option<_>>()?;
+    if decisions.len() != policies.len() {
         return None;
     }
     let verdict = match decisions[..] {
@@ -70,13 +71,31 @@ fn summary(fields: &[Value], charges: usize) -> Option<Verdict> {
     if truth(allowed)? != verdict.is_allowed() {
         return None;
     }
+    let denier = verdict.denied_by();
+    let verdict = match denier.and_then(|by| denying_owner(&charges[by], policies[by])) {
+        Some(owner) => verdict.denied_by_owner_numbered(owner),
+        None => verdict,
+    };
     Some(if truth(degraded)? { verdict.degraded() } else { verdict })
 }
 
-/// `[policy, allowed, limit, remaining, retry_after_ns, reset_after_ns, next_after_ns]`.
+/// The number of the owner that a charge ends with, among those that the policy has here.
+fn denying_owner(charge: &Value, policy: &Policy) -> Option<usize> {
+    let Value::Array(fields) = charge else { return None };
+    let [.., Value::BulkString(key)] = &fields[..] else { return None };
+    let owners = policy.shares()?.owners();
+    owners.iter().position(|owner| owner.key.as_bytes() == key)
+}
+
+/// `[policy, allowed, limit, remaining, retry_after_ns, reset_after_ns, next_after_ns]`, and the
+/// owner that denied if the policy has owners.
 fn decision(charge: &Value) -> Option<Decision> {
     let Value::Array(fields) = charge else { return None };
-    let [_, allowed, limit, remaining, retry, reset, next] = &fields[..] else { return None };
+    let (fields, owner) = fields.split_at_checked(7)?;
+    let [_, allowed, limit, remaining, retry, reset, next] = fields else { return None };
+    if !matches!(owner, [] | [Value::Nil | Value::BulkString(_)]) {
+        return None;
+    }
     let (limit, remaining) = (unsigned(limit)?, unsigned(remaining)?);
     let snapshot = Snapshot::new(limit, remaining, duration(reset)?, duration(next)?);
     match (truth(allowed)?, retry) {
@@ -125,16 +144,21 @@ mod tests {
         ])
     }
 
+    fn read(reply: &Value, charges: usize) -> Option<Verdict> {
+        let policy = Policy::parse("api", "5/1m").unwrap();
+        verdict(reply, &vec![&policy; charges])
+    }
+
     #[test]
     fn a_reply_reads_to_the_nanosecond() {
-        let read = verdict(&reply(0, 1, vec![charge(1, -1), charge(0, 9)]), 2).unwrap();
-        assert!(read.is_degraded() && read.denied_by() == Some(1));
-        assert_eq!(read.retry(), Some(Retry::After(Duration::from_nanos(9))));
-        let snapshot = read.decisions()[0].snapshot();
+        let told = read(&reply(0, 1, vec![charge(1, -1), charge(0, 9)]), 2).unwrap();
+        assert!(told.is_degraded() && told.denied_by() == Some(1));
+        assert_eq!(told.retry(), Some(Retry::After(Duration::from_nanos(9))));
+        let snapshot = told.decisions()[0].snapshot();
         assert_eq!((snapshot.limit(), snapshot.remaining()), (5, 4));
         let times = (snapshot.reset_after().as_nanos(), snapshot.next_after().as_nanos());
         assert_eq!(times, (7, 3));
-        let never = verdict(&reply(0, 0, vec![charge(0, -2)]), 1).unwrap();
+        let never = read(&reply(0, 0, vec![charge(0, -2)]), 1).unwrap();
         assert_eq!(never.retry(), Some(Retry::Never));
     }
 
@@ -150,7 +174,7 @@ mod tests {
             Value::Nil,
             Value::Int(1),
         ] {
-            assert_eq!(verdict(&strange, 1), None, "{strange:?}");
+            assert_eq!(read(&strange, 1), None, "{strange:?}");
         }
     }
 }

@@ -108,6 +108,10 @@ impl Store for RedisStore {
     fn outage(&self) -> Option<Outage> {
         self.inner.router.outage()
     }
+
+    fn windows_by_other_rules(&self) -> u64 {
+        self.inner.encoded_policies.windows_by_other_rules()
+    }
 }
 
 impl RedisStore {

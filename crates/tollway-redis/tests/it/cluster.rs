@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tollway_core::{ErrorKind, OnStoreError, Policy, Settlement, Store, Timestamp};
 use tollway_redis::{PolicySettings, Settings};
 use tollway_testkit::conformance::{run, scenarios};
-use tollway_testkit::oracle::history;
+use tollway_testkit::oracle::{Kind, Mix, history};
 
 use crate::caller::{admitted, charge, check, connect, cost, settings};
 use crate::conformance::{OnServer, single_charges};
@@ -24,6 +24,19 @@ fn conformance_file_and_histories_hold_on_a_cluster() {
         let histories = if full() { 1_000 } else { 50 };
         let scenarios: Vec<_> =
             (0..histories).map(|seed| history(seed, &single_charges())).collect();
+        let report = run(&mut subject, &scenarios);
+        assert!(report.passed(), "{engine:?}: {report}");
+    }
+}
+
+/// All buckets of a tree are in one slot, whatever its owners are called.
+#[test]
+fn trees_of_owners_are_answered_on_a_cluster_as_the_oracle_answers_them() {
+    for engine in Engine::available() {
+        let mut subject = OnServer::new(&Cluster::shared(engine).url());
+        let mix = Mix { kinds: &[Kind::Shares], keys: 4, ..single_charges() };
+        let histories = if full() { 1_000 } else { 30 };
+        let scenarios: Vec<_> = (0..histories).map(|seed| history(seed, &mix)).collect();
         let report = run(&mut subject, &scenarios);
         assert!(report.passed(), "{engine:?}: {report}");
     }

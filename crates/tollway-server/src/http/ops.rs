@@ -129,9 +129,7 @@ fn exposition(service: &Service) -> String {
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let is_draining = f64::from(u8::from(service.is_draining()));
     text.gauge("tollway_draining", "Whether the service is about to stop.", is_draining);
-    let help = "Whether the store answers; without it each policy's on_store_error does.";
-    let labels = [("store", service.enforcer.store_name())];
-    service.enforcer.outages().write(("tollway_store_up", help), &labels, &mut text);
+    service.enforcer.write_store(&mut text);
     service.stale.write(&mut text);
     service.metrics().write(service.enforcer.store_name(), &mut text);
     let held_bytes = service.room().bytes() as f64;

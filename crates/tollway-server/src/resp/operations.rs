@@ -14,7 +14,8 @@
 //!
 //! `TOLL.CHECK` answers `[allowed, denied_by or nil, degraded, [[policy, allowed, limit, remaining,
 //! retry_after_ms, reset_after_ms] ...]]`, where `retry_after_ms` is -1 if allowed and -2 if no
-//! wait helps. Milliseconds are rounded up.
+//! wait helps. Milliseconds are rounded up. A charge of a policy with owners has one field more at
+//! its end: the owner that denied, or nil.
 //!
 //! The same array in RESP2 and RESP3, with 1 and 0 for truth. Rejected: a map in RESP3. Some
 //! clients make an array of names and values of it, whose first element is the word `allowed`:
@@ -197,7 +198,7 @@ pub(super) fn encode(outcome: &Outcome, asks: &[Ask<'_>], unit: Unit, encoder: &
         Outcome::Granted(grant) => {
             encoder.array(2);
             encoder.unsigned(grant.granted);
-            encode_charge(&asks[0], &grant.decision, unit, encoder);
+            encode_charge((&asks[0], None), &grant.decision, unit, encoder);
         }
         Outcome::Left(snapshot) => {
             encoder.array(3 + usize::from(unit == Unit::Nanos));
@@ -244,15 +245,22 @@ fn encode_summary(verdict: &Verdict, asks: &[Ask<'_>], unit: Unit, encoder: &mut
     }
     encoder.integer(i64::from(verdict.is_degraded()));
     encoder.array(asks.len());
-    for (ask, decision) in asks.iter().zip(verdict.decisions()) {
-        encode_charge(ask, decision, unit, encoder);
+    for (index, (ask, decision)) in asks.iter().zip(verdict.decisions()).enumerate() {
+        let owner = verdict.denied_by_owner().filter(|_| verdict.denied_by() == Some(index));
+        encode_charge((ask, owner), decision, unit, encoder);
     }
 }
 
-/// Writes one charge and what was decided on it.
-fn encode_charge(ask: &Ask<'_>, decision: &Decision, unit: Unit, encoder: &mut Encoder<'_>) {
+/// Writes one charge, the owner that denied it, and what was decided on it.
+fn encode_charge(
+    (ask, owner): (&Ask<'_>, Option<usize>),
+    decision: &Decision,
+    unit: Unit,
+    encoder: &mut Encoder<'_>,
+) {
     let snapshot = decision.snapshot();
-    encoder.array(6 + usize::from(unit == Unit::Nanos));
+    let shares = ask.charge.policy.shares();
+    encoder.array(6 + usize::from(unit == Unit::Nanos) + usize::from(shares.is_some()));
     encoder.bulk(ask.charge.policy.name().as_bytes());
     encoder.integer(i64::from(decision.is_allowed()));
     encoder.unsigned(snapshot.limit());
@@ -263,6 +271,12 @@ fn encode_charge(ask: &Ask<'_>, decision: &Decision, unit: Unit, encoder: &mut E
         Some(Retry::After(wait)) => encoder.unsigned(unit.of(wait)),
     }
     encode_times(snapshot, unit, encoder);
+    if let Some(shares) = shares {
+        match owner.and_then(|owner| shares.owners().get(owner)) {
+            Some(owner) => encoder.bulk(owner.key.as_bytes()),
+            None => encoder.null(),
+        }
+    }
 }
 
 /// Writes when a key is as good as new and, to the nanosecond, when it has more.

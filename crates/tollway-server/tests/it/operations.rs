@@ -472,6 +472,7 @@ fn metrics_name_policies_and_never_keys_and_the_top_list_names_keys() {
         "tollway_decisions_total{domain=\"\",policy=\"api\",decision=\"allow\"} 2",
         "tollway_decisions_total{domain=\"\",policy=\"api\",decision=\"deny\"} 3",
         "tollway_keys 1",
+        "tollway_windows_by_other_zone_data_total 0",
         "tollway_connections{front=\"http\"} 1",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");

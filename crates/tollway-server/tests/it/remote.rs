@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
+use tollway_core::shares::{Owner, Percent};
 use tollway_core::{
     Charge, Cost, ErrorKind, Key, OnStoreError, Policy, ReservationId, Settlement, Store,
     StoreLimiter, Timestamp, VirtualClock,
@@ -32,6 +33,18 @@ async fn connect(running: &Running) -> RemoteStore {
 
 fn policy(name: &str, on_store_error: OnStoreError) -> Policy {
     Policy::parse(name, "5/1m burst 5").unwrap().on_store_error(on_store_error)
+}
+
+fn shared_by_two() -> Policy {
+    let floor = |key: &str| Owner {
+        key: key.into(),
+        parent: None,
+        floor: Percent::from_hundredths(5_000),
+        ceiling: None,
+    };
+    let owners = vec![floor("a"), floor("b")];
+    let reclaim = Some(Duration::from_secs(20));
+    Policy::shared("llm", "60/1m".parse().unwrap(), reclaim, owners).unwrap()
 }
 
 fn charge<'a>(policy: &'a Policy, key: &'a str) -> Charge<'a> {
@@ -133,6 +146,41 @@ fn a_remote_service_is_a_store_that_answers_as_the_core_does() {
 }
 
 #[tokio::test]
+async fn a_remote_store_names_the_owner_that_denied() {
+    let running = start(
+        "[[policies]]\nname = \"llm\"\nalgorithm = \"shares\"\nquota = \"60/1m\"\n\
+         reclaim = \"20s\"\nowners = [{ key = \"a\", floor = \"50%\" },\n\
+         { key = \"b\", floor = \"50%\" }]\n",
+    );
+    let store = connect(&running).await;
+    let llm = shared_by_two();
+    let all_lent = charge(&llm, "somebody").cost(Cost::new(40).unwrap());
+    let own = charge(&llm, "b").cost(Cost::new(10).unwrap());
+    for charge in [&all_lent, &own] {
+        assert!(store.check(&[*charge], AT).await.unwrap().is_allowed());
+    }
+    let denied = store.check(&[charge(&llm, "b")], AT).await.unwrap();
+    assert_eq!(denied.denied_by_owner(), Some(1));
+    let reserved = store.reserve(&[charge(&llm, "b")], AT).await.unwrap();
+    assert_eq!(reserved.verdict.denied_by_owner(), Some(1));
+    let denied = store.check(&[charge(&llm, "somebody")], AT).await.unwrap();
+    assert_eq!((denied.denied_by(), denied.denied_by_owner()), (Some(0), None), "the quota");
+}
+
+#[tokio::test]
+async fn a_tree_that_only_the_service_knows_is_asked_by_name() {
+    let running = start(
+        "[[policies]]\nname = \"llm\"\nalgorithm = \"shares\"\nquota = \"60/1m\"\n\
+         owners = [{ key = \"b\", floor = \"50%\" }]\n",
+    );
+    let store = connect(&running).await;
+    let unknown_here = Policy::parse("llm", "60/1m").unwrap();
+    let more_than_ever = charge(&unknown_here, "b").cost(Cost::new(61).unwrap());
+    let denied = store.check(&[more_than_ever], AT).await.unwrap();
+    assert_eq!((denied.denied_by(), denied.denied_by_owner()), (Some(0), None));
+}
+
+#[tokio::test]
 async fn an_unknown_policy_is_a_mistake_and_never_a_free_pass() {
     let running = start(POLICY);
     let store = connect(&running).await;
@@ -197,6 +245,7 @@ async fn without_the_service_each_policy_answers_and_it_is_found_again() {
     assert_eq!(ask(&deny).await, (false, true));
     // A fifth of five units: one passes, the next does not.
     assert_eq!((ask(&local).await, ask(&local).await), ((true, true), (false, true)));
+    assert_eq!(ask(&shared_by_two()).await, (false, true));
     let lapsed = policy("api", OnStoreError::Allow { at_most: Duration::ZERO });
     eventually("the outage has lasted", || store.status().outage > Duration::ZERO);
     assert_eq!(ask(&lapsed).await, (false, true));
