@@ -9,15 +9,17 @@ use std::io::{BufWriter, Write};
 use std::time::Duration;
 
 use anyhow::bail;
+use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::{
-    Algorithm, Charge, Clock as _, Cost, Decision, GivenLimit, Key, Policy, Retry, State,
+    Algorithm, Charge, Clock as _, Cost, Decision, GivenLimit, Key, Policy, Quota, Retry, State,
     Timestamp, Verdict, decide_all,
 };
 use tollway_memory::SystemClock;
 
 use crate::amounts::duration;
-use crate::misuse::OrMisuse as _;
+use crate::misuse::{OrMisuse as _, misuse};
 use crate::output::output;
+use crate::shell_word::shell_word;
 use flags::LimitFlags;
 use requests::{Request, Requests};
 
@@ -29,6 +31,9 @@ const KEYS_MAX: usize = 1_000_000;
 pub(crate) struct Args {
     #[command(flatten)]
     limit: LimitFlags,
+    /// What stands without a flag is most likely a quota or a key.
+    #[arg(hide = true, value_name = "QUOTA")]
+    stray: Vec<String>,
     /// The key to charge.
     #[arg(long, default_value = "alice", value_parser = key)]
     key: String,
@@ -60,7 +65,20 @@ fn cost(text: &str) -> Result<Cost, String> {
     cost.ok_or_else(|| "expected a whole number of at least 1".to_owned())
 }
 
+/// What somebody meant who wrote a quota, or a quota and a key, without flags.
+fn with_flags(stray: &[String]) -> anyhow::Result<()> {
+    let [first, others @ ..] = stray else { return Ok(()) };
+    let is_quota = first.parse::<Quota>().is_ok() || CalendarWindow::is_meant_by(first);
+    let meant = match (is_quota, others) {
+        (true, []) => format!("; write --quota {}", shell_word(first)),
+        (true, [key]) => format!("; write --quota {} --key {}", shell_word(first), shell_word(key)),
+        _ => "; give the limit by --quota or other flags, and the key by --key".to_owned(),
+    };
+    Err(misuse(format!("unexpected argument {first:?}{meant}")))
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    with_flags(&args.stray)?;
     let mut check = Check::new(args.limit.read().or_misuse()?)?;
     let mut out = BufWriter::new(output());
     let usual = Request { at: Timestamp::MIN, key: args.key.clone(), cost: args.cost };

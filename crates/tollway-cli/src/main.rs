@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod completions;
 mod config_files;
+mod counted;
 mod demo;
 mod fake_upstream;
 mod man;

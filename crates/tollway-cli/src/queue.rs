@@ -14,6 +14,7 @@ use tollway_queue::QueueName;
 
 use crate::amounts::duration;
 use crate::client::{self, Trust};
+use crate::counted::counted;
 use crate::misuse::misuse;
 use crate::say;
 
@@ -304,7 +305,7 @@ fn enqueue(client: &Client, args: &EnqueueArgs) -> Result<()> {
         }
     }
     count += send(client, &args.queue, &mut batch)?;
-    client.tell(&json!({"enqueued": count}), |_| format!("{count} jobs enqueued\n"))
+    client.tell(&json!({"enqueued": count}), |_| jobs(count, "enqueued"))
 }
 
 fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<usize> {
@@ -314,6 +315,11 @@ fn send(client: &Client, queue: &QueueName, batch: &mut Vec<Value>) -> Result<us
         client.post(&format!("{queue}/jobs/batch"), &json!({"jobs": jobs}))?;
     }
     Ok(count)
+}
+
+/// What became of so many jobs.
+fn jobs(count: usize, what: &str) -> String {
+    format!("{} {what}\n", counted(count as u64, "job", "jobs"))
 }
 
 /// Which job, and when it starts.
@@ -346,7 +352,8 @@ fn retry(client: &Client, queue: &QueueName, id: Option<u64>) -> Result<()> {
         let ids: Vec<u64> = jobs.filter_map(|job| job["id"].as_u64()).collect();
         let Some(last) = ids.last() else {
             let told = json!({"revived": count});
-            return client.tell(&told, |_| format!("{count} jobs wait again\n"));
+            let words = counted(count, "job waits", "jobs wait");
+            return client.tell(&told, |_| format!("{words} again\n"));
         };
         for id in &ids {
             client.post(&format!("{queue}/dead/retry"), &json!({"id": id}))?;
@@ -381,7 +388,7 @@ fn purge(client: &Client, queue: &QueueName, group: Option<&str>) -> Result<()> 
             }
         }
     }
-    client.tell(&json!({"cancelled": count}), |_| format!("{count} jobs cancelled\n"))
+    client.tell(&json!({"cancelled": count}), |_| jobs(count, "cancelled"))
 }
 
 fn purge_group(client: &Client, queue: &QueueName, group: &str) -> Result<usize> {
@@ -447,18 +454,21 @@ fn list(client: &Client) -> Result<()> {
     client.tell(&answer, |answer| {
         let lines: Vec<String> =
             answer["queues"].as_array().into_iter().flatten().map(line).collect();
-        if lines.is_empty() { "no queues\n".to_owned() } else { lines.join("\n") + "\n" }
+        if lines.is_empty() { NO_QUEUES.to_owned() } else { lines.join("\n") + "\n" }
     })
 }
 
+const NO_QUEUES: &str = "The service has no queues. To make one, add [[queues]] and a name to its \
+                         configuration:\n\n[[queues]]\nname = \"mail\"\n";
+
 fn line(figures: &Value) -> String {
     format!(
-        "{}: {} waiting, {} delayed, {} running in {} groups; {} done, {} dead{}",
+        "{}: {} waiting, {} delayed, {} running in {}; {} done, {} dead{}",
         word(figures, "name"),
         figures["waiting"],
         figures["delayed"],
         figures["running"],
-        figures["groups"],
+        counted(figures["groups"].as_u64().unwrap_or(0), "group", "groups"),
         figures["totals"]["done"],
         figures["dead"],
         if figures["paused"] == true { "; paused" } else { "" },

@@ -16,6 +16,7 @@ use tollway_sim::{Kind, Scenario, StrategyChoice};
 
 use crate::amounts::duration;
 use crate::misuse::{OrMisuse as _, misuse};
+use crate::terminal_size::terminal_size;
 
 /// More seeds than this are a mistake.
 const SEEDS_MAX: u64 = 10_000;
@@ -82,9 +83,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(path) = &args.html {
         write_file(path, &html(&scenario, &rows))?;
     }
-    let output =
-        if args.json { as_json(&scenario, &rows)? } else { as_text(&scenario, &rows, took) };
-    crate::say(&output)
+    if args.json {
+        return crate::say(&as_json(&scenario, &rows)?);
+    }
+    let letters = terminal_size().map(|size| size.columns);
+    crate::say(&as_text(&scenario, &rows, took, letters))
 }
 
 fn scenario(args: &Args) -> Result<Scenario> {
@@ -160,20 +163,21 @@ fn progress_bar(length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style)
 }
 
-fn as_text(scenario: &Scenario, rows: &[Row], took: Duration) -> String {
+/// The report in lines; the table is for a terminal that is so many letters wide, if it is for one.
+fn as_text(scenario: &Scenario, rows: &[Row], took: Duration, letters: Option<usize>) -> String {
     let runs = || rows.iter().flat_map(|row| &row.runs);
     let events: u64 = runs().map(|run| run.events).sum();
     let simulated_s: f64 = runs().map(|run| run.length_s).sum();
     let took_s = took.as_secs_f64().max(1e-9);
     format!(
-        "{}: {}\n\n{}\n{:.1} simulated hours, {events} events in {took_s:.2} s: {:.1} million \
-         events/s, {:.0} times real time\n",
+        "{}: {}\n\n{}\n{:.1} simulated hours in {took_s:.2} s: {:.0} times real time\n\
+         {events} events: {:.1} million events/s\n",
         scenario.name,
         scenario.about,
-        text(rows),
+        text(rows, letters),
         simulated_s / 3_600.0,
-        events as f64 / took_s / 1e6,
         simulated_s / took_s,
+        events as f64 / took_s / 1e6,
     )
 }
 

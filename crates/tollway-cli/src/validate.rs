@@ -8,6 +8,7 @@ use tollway_server::Metrics;
 use tollway_server::config::{Config, ConfigError, Mistakes, Overrides};
 
 use crate::config_files;
+use crate::counted::counted;
 use crate::misuse::misuse;
 use crate::output::output;
 
@@ -48,7 +49,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     if wrong > 0 {
-        bail!("{wrong} of {} files wrong, mistakes: {mistakes}", files.len());
+        let mistakes = counted(mistakes as u64, "mistake", "mistakes");
+        match files.len() {
+            1 => bail!("the file is wrong: {mistakes}"),
+            all => bail!("{wrong} of {all} files {}: {mistakes}", is_or_are(wrong)),
+        }
     }
     if files.len() > 1 {
         let together = load(files).inspect_err(|error| drop(writeln!(out, "{error}")));
@@ -64,5 +69,14 @@ fn load(files: &[PathBuf]) -> Result<(String, Vec<ConfigError>), Mistakes> {
     let config = Config::check(files, &Overrides::default(), &Metrics::default())?;
     let (policies, domains) = (config.rules.rules().len(), config.rules.domains().count());
     let queues = config.queues.queues.len();
-    Ok((format!("{policies} policies, {domains} domains, {queues} queues"), config.notes))
+    let holds = [
+        counted(policies as u64, "policy", "policies"),
+        counted(domains as u64, "domain", "domains"),
+        counted(queues as u64, "queue", "queues"),
+    ];
+    Ok((holds.join(", "), config.notes))
+}
+
+const fn is_or_are(wrong: usize) -> &'static str {
+    if wrong == 1 { "is wrong" } else { "are wrong" }
 }

@@ -103,7 +103,12 @@ impl Auth {
     /// Who shows the token of this `Authorization` field, for the log.
     pub(crate) fn name_of_field(&self, authorization: Option<&[u8]>) -> &str {
         let token = authorization.and_then(|field| Some(field.split_at_checked(7)?.1));
-        let known = token.and_then(|token| self.find(token.trim_ascii()));
+        self.name_of(token.map(<[u8]>::trim_ascii))
+    }
+
+    /// Who shows this token, for the log.
+    pub(crate) fn name_of(&self, token: Option<&[u8]>) -> &str {
+        let known = token.and_then(|token| self.find(token));
         known.map_or("nobody by name", |known| &known.name)
     }
 

@@ -18,6 +18,7 @@ use tollway_core::{
 use crate::adhoc::CallLimit;
 use crate::auth::Role;
 use crate::decide::Decider;
+use crate::logs::escaped;
 use crate::metrics::Tally;
 use crate::rules::{Ask, Rules, Unaskable};
 use crate::settings::Limits;
@@ -210,6 +211,16 @@ impl<'a> Operation<'a> {
                 Outcome::Settled(settlement == Settlement::Settled)
             }
         })
+    }
+
+    /// Logs what was done if it is an operator's business, which only a reset is: by key, and by
+    /// the name of whose token it was.
+    pub(crate) fn log(&self, who: impl FnOnce() -> String) {
+        let (Verb::Reset, Some(Ask { charge, .. })) = (self.verb, self.asks.first()) else {
+            return;
+        };
+        let (who, key) = (who(), escaped(charge.key.as_bytes()));
+        tracing::info!(who, key, policy = charge.policy.name(), "an operator reset a key");
     }
 }
 

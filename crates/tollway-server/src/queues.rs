@@ -26,6 +26,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollway_core::Clock;
+use tollway_core::spelling::likely;
 use tollway_queue::push::PushTarget;
 use tollway_queue::{
     Author, Backend, Changed, Embedded, Error, ErrorKind, Health, Limit, Queue, QueueName,
@@ -277,14 +278,42 @@ impl Queues {
 
     /// What a call to the queue `name` is told that failed with `error`. A queue of the plan that
     /// the store does not know was lost with its data: it is made again, and the call may be
-    /// repeated.
-    pub(crate) fn told(&self, name: &QueueName, error: Error) -> Error {
-        if error.kind() != ErrorKind::UnknownQueue || self.plan.load().queue(name).is_none() {
+    /// repeated. Of any other that is not there it is said which are, or how to get one.
+    pub(crate) async fn told(&self, name: &QueueName, error: Error) -> Error {
+        if error.kind() != ErrorKind::UnknownQueue {
             return error;
+        }
+        if self.plan.load().queue(name).is_none() {
+            let remedy = self.remedy(name).await;
+            return Error::new(
+                ErrorKind::UnknownQueue,
+                format!("there is no queue {name}; {remedy}"),
+            );
         }
         self.make_soon();
         let message = format!("the queue {name} was lost with its store's data, and is made again");
         Error::new(ErrorKind::Unavailable, message).caused_by(error)
+    }
+
+    /// What to do if there is no queue of this name.
+    async fn remedy(&self, name: &QueueName) -> String {
+        /// Nobody reads on.
+        const LISTED_MAX: usize = 10;
+        let Ok(listed) = self.backend.queues().await else {
+            return "which there are is not known, because their store does not answer".to_owned();
+        };
+        let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
+        if names.is_empty() {
+            return format!(
+                "this service has no queues. To make it, add [[queues]] and name = \"{name}\" to the \
+                 configuration, or send PUT /v1/queues/{name}"
+            );
+        }
+        match likely(names.iter().copied(), name.as_str()) {
+            Some(likely) => format!("did you mean {likely}?"),
+            None if names.len() > LISTED_MAX => format!("GET /v1/queues lists all {}", names.len()),
+            None => format!("expected one of {}", names.join(", ")),
+        }
     }
 
     async fn make(&self) -> Result<(), Error> {

@@ -13,6 +13,7 @@ use tollway_queue::QueueName;
 
 use super::Client;
 use crate::amounts::{duration, interval};
+use crate::counted::counted;
 use crate::output::marked;
 
 #[derive(Debug, clap::Args)]
@@ -35,7 +36,8 @@ pub(super) fn watch(client: &Client, args: &Args) -> Result<()> {
     screen.clear();
     let over = followed?.over;
     let told = serde_json::json!({"queue": args.queue.as_str(), "over": over, "left": 0});
-    client.tell(&told, |_| format!("{}: {over} jobs are over, nothing is left\n", args.queue))
+    let ended = counted(over, "job has ended", "jobs have ended");
+    client.tell(&told, |_| format!("{}: {ended}, nothing is left\n", args.queue))
 }
 
 /// Waits, silently, until the queue is empty.
@@ -62,7 +64,7 @@ fn follow(
         }
         let patience = args.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
         if patience == Some(Duration::ZERO) {
-            bail!("{}: {} jobs are left", args.queue, course.left);
+            bail!("{}: {} left", args.queue, counted(course.left, "job is", "jobs are"));
         }
         std::thread::sleep(patience.map_or(args.every, |patience| patience.min(args.every)));
     }

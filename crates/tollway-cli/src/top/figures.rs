@@ -74,37 +74,22 @@ impl Answers {
     /// Reads the lists, and the counts out of the metrics; `None` if there are no lists.
     pub(super) fn read(top: &Value, metrics: Option<&str>) -> Option<Self> {
         let (denied, allowed) = (top["denied"].as_array()?, top["allowed"].as_array()?);
-        // Services before this one told a rate per minute, and in each list only its own.
-        let is_per_minute = top["unit"] == "per minute";
         let mut rows: Vec<Row> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for (entry, is_denied) in denied
-            .iter()
-            .map(|entry| (entry, true))
-            .chain(allowed.iter().map(|entry| (entry, false)))
-        {
+        for entry in denied.iter().chain(allowed) {
             let key = entry["key"].as_str()?;
             let place = *places.entry(key).or_insert(rows.len());
             if place == rows.len() {
                 rows.push(Row { key: shown(key), ..Row::default() });
             }
-            rows[place].take_in(entry, is_denied, is_per_minute);
+            rows[place].take_in(entry);
         }
         Some(Self { rows, counts: metrics.and_then(Counts::read) })
     }
 }
 
 impl Row {
-    fn take_in(&mut self, entry: &Value, is_denied: bool, is_per_minute: bool) {
-        if is_per_minute {
-            let rates = rates(entry, "rate_1m", "rate_5m");
-            let rates = rates.map(|Rates { minute, five_minutes }| Rates {
-                minute: minute / 60.0,
-                five_minutes: five_minutes / 60.0,
-            });
-            *(if is_denied { &mut self.denied } else { &mut self.allowed }) = rates;
-            return;
-        }
+    fn take_in(&mut self, entry: &Value) {
         self.denied = rates(entry, "denied_1m", "denied_5m");
         self.allowed = rates(entry, "allowed_1m", "allowed_5m");
         let [denied, allowed] = [&entry["last_denied"], &entry["last_allowed"]];
@@ -177,9 +162,9 @@ mod tests {
     }
 
     #[test]
-    fn rates_per_minute_of_older_services_are_read_and_what_they_do_not_say_is_unknown() {
-        let top = json!({"unit": "per minute", "denied": [],
-            "allowed": [{"key": "ada", "rate_1m": 30, "rate_5m": 6.0}]});
+    fn what_a_service_does_not_say_is_unknown_and_not_zero() {
+        let entry = json!({"key": "ada", "allowed_1m": 0.5, "allowed_5m": 0.1});
+        let top = json!({"unit": "per second", "denied": [], "allowed": [entry]});
         let row = Answers::read(&top, None).unwrap().rows.remove(0);
         assert_eq!(row.allowed, Some(Rates { minute: 0.5, five_minutes: 0.1 }));
         assert_eq!(row.denied, None);

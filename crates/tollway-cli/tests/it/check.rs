@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::tool::{fail, succeed, tollway};
+use crate::tool::{fail, misuse, succeed, tollway};
 
 /// A file of this test's own with these lines.
 fn scratch(name: &str, lines: &[&str]) -> PathBuf {
@@ -114,4 +114,20 @@ fn mistakes_are_told_by_flag_and_by_line() {
         assert!(told.contains(expected), "{told}");
     }
     assert!(check(&["--at", "absent.txt"]).contains("cannot open absent.txt"));
+}
+
+#[test]
+fn whoever_leaves_out_a_flag_is_told_what_to_write() {
+    for (arguments, told) in [
+        (&["100/1m burst 20"][..], "write --quota '100/1m burst 20'\n"),
+        (&["5/1s", "alice"], "write --quota 5/1s --key alice\n"),
+        (&["10000/month tz Europe/Berlin"], "write --quota '10000/month tz Europe/Berlin'\n"),
+        (&["alice"], "give the limit by --quota or other flags, and the key by --key\n"),
+    ] {
+        let complaint = misuse(&[&["check"], arguments].concat());
+        assert!(complaint.contains("unexpected argument"), "{complaint}");
+        assert!(complaint.ends_with(told), "{complaint}");
+    }
+    let help = succeed(&["check", "--help"]);
+    assert!(!help.contains("[QUOTA]"), "it is not offered: {help}");
 }

@@ -75,7 +75,7 @@ fn the_first_file_that_is_there_counts_and_is_named_in_the_first_line() {
     let here = "config  ./tollway.toml (found; --config names another)";
     assert_eq!(scene.first_line_of_serve(&[]), here);
     let told = scene.validated(None);
-    assert_eq!(told, format!("{here}\n./tollway.toml: valid: 1 policies, 0 domains, 0 queues\n"));
+    assert_eq!(told, format!("{here}\n./tollway.toml: valid: 1 policy, 0 domains, 0 queues\n"));
     let other = scene.write("b.toml", &POLICY.replace("\"a\"", "\"b\""));
     let told = scene.validated(Some(&format!("{own}:{other}")));
     assert!(told.starts_with(&format!("config  {own}, {other} (from TOLLWAY_CONFIG)\n")), "{told}");

@@ -7,8 +7,9 @@ const FOLDER: &str = "crates/tollway-server/dashboard";
 #[test]
 fn the_dashboard_works_in_a_browser() {
     let Some(tools) = tools("node_modules/playwright-core") else { return };
-    let scripts = ["dashboard", "firedrill", "troubles", "queues", "store", "upstream", "proxy"]
-        .map(|name| format!("{FOLDER}/e2e/{name}.test.mjs"));
+    let scripts =
+        ["dashboard", "firedrill", "troubles", "clock", "queues", "store", "upstream", "proxy"];
+    let scripts = scripts.map(|name| format!("{FOLDER}/e2e/{name}.test.mjs"));
     let told =
         succeed(command("node", &tools).args(["--test", "--test-reporter=tap"]).args(scripts));
     assert!(told.contains("# fail 0") && !told.contains("# pass 0"), "{told}");

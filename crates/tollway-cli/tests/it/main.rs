@@ -35,6 +35,8 @@ mod simulate;
 mod soak;
 // Runs the binary within a bound.
 mod tool;
+// What the service tells of a clock that is off and of a snapshot that is old.
+mod troubles;
 // The clients for other languages.
 mod clients;
 // The dashboard in a real browser.

@@ -353,6 +353,49 @@ fn every_field_of_a_workers_answer_is_heard_over_http() {
 }
 
 #[test]
+fn a_service_without_the_queue_says_so_and_what_to_write() {
+    let served = Served::start(&[]);
+    let at = served.http.to_string();
+    let refused = |arguments: &[&str]| fail(&[&["queue", "--at", &at], arguments].concat());
+    let none = "there is no queue mail; this service has no queues. To make it, add [[queues]] and \
+                name = \"mail\" to the configuration, or send PUT /v1/queues/mail (404 Not Found)\n";
+    for arguments in [
+        &["enqueue", "mail", "x"][..],
+        &["watch", "mail"],
+        &["drain", "mail"],
+        &["retry", "mail"],
+        &["stats", "mail"],
+        &["work", "mail", "--", "true"],
+        &["show", "mail", "1"],
+        &["wait", "mail", "1"],
+        &["reschedule", "mail", "1"],
+        &["peek", "mail", "--group", "g"],
+        &["running", "mail"],
+        &["dead", "mail"],
+        &["limits", "mail"],
+        &["recurring", "mail"],
+        &["purge", "mail", "--all"],
+        &["pause", "mail"],
+        &["resume", "mail"],
+        &["cancel", "mail", "1"],
+    ] {
+        let told = refused(arguments);
+        assert!(told.ends_with(none), "{arguments:?}: {told}");
+    }
+    let listed = succeed(&["queue", "--at", &at, "stats"]);
+    assert!(listed.contains("has no queues") && listed.contains("[[queues]]"), "{listed}");
+    assert_eq!(read(served.ask("GET", "/v1/queues/mail/events", "")).0, 404);
+
+    let folder = Folder::new("queue-other");
+    let config = "[[queues]]\nname = \"roles\"\n[[queues]]\nname = \"mail-out\"\n";
+    let served = Served::start(&["--config", &folder.file("queue.toml", config)]);
+    let at = served.http.to_string();
+    let refused = |queue: &str| fail(&["queue", "--at", &at, "enqueue", queue, "x"]);
+    assert!(refused("rolse").contains("there is no queue rolse; did you mean roles?"));
+    assert!(refused("x").contains("there is no queue x; expected one of mail-out, roles"));
+}
+
+#[test]
 fn what_operators_change_is_logged_with_the_names_of_their_tokens() {
     let folder = Folder::new("queue-logged");
     let config = "tokens = [{ token = \"t\", role = \"admin\", name = \"ada\" }]\n\

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -41,6 +42,13 @@ impl Served {
         let log = std::fs::File::create(log).expect("a file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
         Self::spawn(&mut command, arguments, log.into())
+    }
+
+    /// A service with these variables in its environment.
+    pub(crate) fn start_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollway"));
+        command.envs(variables.iter().copied());
+        Self::spawn(&mut command, arguments, Stdio::null())
     }
 
     /// A service none of whose files may have more than `blocks` of 512 bytes: a disk that is full.
@@ -338,7 +346,7 @@ fn files_are_validated_each_for_itself_and_all_are_looked_at() {
     let good = folder.file("good.toml", POLICY);
     let other = folder.file("other.toml", "[[policies]]\nname = \"b\"\nquota = \"1/1s\"\n");
     let out = succeed(&["validate", &good, &other]);
-    assert!(out.contains("good.toml: valid: 1 policies"), "{out}");
+    assert!(out.contains("good.toml: valid: 1 policy, 0 domains, 0 queues\n"), "{out}");
     assert!(out.contains("together: valid: 2 policies"), "{out}");
     let misspelt = folder.file("bad.toml", "[[policies]]\nname = \"api\"\n\nqouta = \"1/1s\"\n");
     let broken = folder.file("broken.toml", "x = \n");
@@ -349,7 +357,45 @@ fn files_are_validated_each_for_itself_and_all_are_looked_at() {
     assert!(out.contains(wrong), "{out}");
     assert!(out.contains("good.toml: valid"), "{out}");
     assert!(out.contains("broken.toml:1"), "{out}");
-    assert!(fail(&["validate", &misspelt, &good, &broken]).contains("2 of 3 files wrong"));
+    let told = fail(&["validate", &misspelt, &good, &broken]);
+    assert!(told.contains("2 of 3 files are wrong: 2 mistakes\n"), "{told}");
+    let told = fail(&["validate", &misspelt, &good]);
+    assert!(told.contains("1 of 2 files is wrong: 1 mistake\n"), "{told}");
+    assert!(fail(&["validate", &misspelt]).contains("the file is wrong: 1 mistake\n"));
+}
+
+/// A reset gives somebody new units, so it is to be known who did it, whatever it came by.
+#[test]
+fn a_reset_is_logged_by_key_and_by_token_whichever_front_it_comes_by() {
+    let folder = Folder::new("reset-logged");
+    let tokens = "tokens = [{ token = \"t\", role = \"admin\", name = \"ada\" }]\n";
+    let (log, config) = (folder.0.join("log"), folder.file("a.toml", &format!("{tokens}{POLICY}")));
+    let resp = folder.0.join("resp.sock");
+    let place = format!("unix:{}", resp.display());
+    let served = Served::start_logged(&log, &["--config", &config, "--resp", &place]);
+    let body = "{\"policy\":\"api\",\"key\":\"by\\u0007http\"}";
+    let bearer = "authorization: Bearer t\r\n";
+    assert_eq!(served.ask_with("POST", "/v1/reset", bearer, body).0, 200);
+    let mut stream = UnixStream::connect(&resp).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let commands =
+        ["AUTH t", "TOLL.RESET api by-resp", "MULTI", "TOLL.RESET api in-exec", "EXEC", "QUIT"];
+    for words in commands {
+        let words: Vec<&str> = words.split(' ').collect();
+        let parts = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        let command = format!("*{}\r\n{}", words.len(), parts.collect::<String>());
+        stream.write_all(command.as_bytes()).expect("sent");
+    }
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).expect("answered");
+    assert_eq!(answers, "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n+OK\r\n");
+    for key in ["by\\\\x07http", "by-resp", "in-exec"] {
+        let words = ["an operator reset a key", "who=\"ada\"", "policy=\"api\"", key];
+        eventually(PATIENCE, || {
+            let log = std::fs::read_to_string(&log).expect("a log");
+            log.lines().any(|line| words.iter().all(|word| line.contains(word)))
+        });
+    }
 }
 
 #[test]
@@ -375,7 +421,7 @@ fn validate_tells_every_mistake_and_looks_at_stores_and_certificates() {
     ] {
         assert!(out.contains(told), "{told}\n{out}");
     }
-    assert!(fail(&["validate", &file]).contains("1 of 1 files wrong, mistakes: 6"));
+    assert!(fail(&["validate", &file]).contains("the file is wrong: 6 mistakes\n"));
     let queues = folder.file("queues.toml", "[[queues]]\nname = \"q\"\n[[queues]]\nname = \"r\"\n");
     let out = succeed(&["validate", &queues]);
     assert!(out.contains("valid: 0 policies, 0 domains, 2 queues"), "{out}");
@@ -416,7 +462,7 @@ fn validate_tells_every_mistake_of_a_list_and_what_the_machine_lacks() {
     ] {
         assert!(out.contains(told), "{told}\n{out}");
     }
-    assert!(fail(&["validate", &file]).contains("1 of 1 files wrong, mistakes: 16"), "{out}");
+    assert!(fail(&["validate", &file]).contains("the file is wrong: 16 mistakes\n"), "{out}");
     assert!(
         fail(&["serve", "--http", "127.0.0.1:8099", "--grpc", "127.0.0.1:8099"])
             .contains("settings: listen.grpc: 127.0.0.1:8099 is also where listen.http listens")
@@ -495,9 +541,8 @@ fn a_probe_is_answered_when_silent_connections_have_used_up_the_files() {
     let socket = std::env::temp_dir().join(format!("tollway-files-{}", std::process::id()));
     let place = format!("unix:{}", socket.display());
     let served = Served::start_with_few_files(64, &["--resp", &place]);
-    let silent: Vec<_> = (0..70)
-        .map(|_| std::os::unix::net::UnixStream::connect(&socket).expect("it listens"))
-        .collect();
+    let silent: Vec<_> =
+        (0..70).map(|_| UnixStream::connect(&socket).expect("it listens")).collect();
     for _ in 0..5 {
         assert_eq!(served.ask("GET", "/healthz", "").0, 200);
     }

@@ -1,5 +1,6 @@
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -25,7 +26,35 @@ fn the_table_names_every_strategy() {
     ] {
         assert!(table.lines().any(|line| line.starts_with(name)), "{name} in {table}");
     }
-    assert!(table.contains("429 share") && table.contains("events/s"), "{table}");
+    assert!(table.contains("429") && table.contains("events/s"), "{table}");
+}
+
+/// What `script` shows of the command on a terminal that is so wide.
+fn on_a_terminal(columns: u16, arguments: &str) -> String {
+    let binary = env!("CARGO_BIN_EXE_tollway");
+    let line = format!("stty cols {columns} rows 24; exec {binary} {arguments} 2> /dev/null");
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("script is installed");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text").replace('\r', "")
+}
+
+#[test]
+fn the_table_fits_the_terminal_and_a_pipe_gets_all_of_it() {
+    let arguments = ["simulate", "--strategy", "all", "--length", "10m"];
+    let piped = succeed(&arguments);
+    assert!(piped.contains("stdev") && !piped.contains("left out"), "{piped}");
+    for columns in [40, 80] {
+        let shown = on_a_terminal(columns, &arguments.join(" "));
+        let (_, table) = shown.split_once("\n\n").expect("a sentence, then the table");
+        for line in table.lines().take_while(|line| !line.starts_with("left out")) {
+            assert!(line.chars().count() <= columns.into(), "{columns}: {line:?}\n{shown}");
+        }
+        assert!(table.contains("429") && table.contains("left out for lack of"), "{shown}");
+    }
 }
 
 #[test]

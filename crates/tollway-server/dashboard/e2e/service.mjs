@@ -33,6 +33,8 @@ export class Service {
   #child = null;
   /** What it has logged. */
   log = "";
+  /** What else it is started with. */
+  args = [];
 
   constructor(port, toml, env = {}) {
     this.folder = mkdtempSync(join(tmpdir(), "tollway-e2e-"));
@@ -50,7 +52,7 @@ export class Service {
 
   async start(env = this.env) {
     this.env = env;
-    const args = ["serve", "--config", join(this.folder, "tollway.toml"), "--http", `127.0.0.1:${this.port}`, "--grpc", "off", "--resp", "off"];
+    const args = ["serve", "--config", join(this.folder, "tollway.toml"), "--http", `127.0.0.1:${this.port}`, "--grpc", "off", "--resp", "off", ...this.args];
     this.#child = spawn(binary, args, { env: { ...process.env, ...env }, stdio: ["ignore", "ignore", "pipe"] });
     this.#child.stderr.on("data", (piece) => {
       this.log += piece;

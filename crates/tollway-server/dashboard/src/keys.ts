@@ -153,8 +153,7 @@ export class Keys implements View {
     }
   }
 
-  #changes(row: Standing): HTMLElement | null {
-    if (row.domain) return null;
+  #changes(row: Standing): HTMLElement {
     const label = (what: string) => `${what} under ${row.policy}`;
     return h("span", { class: "buttons" },
       h("button", { type: "button", "aria-label": label("Reset"), click: () => void this.#reset(row) }, "Reset"),
@@ -177,7 +176,7 @@ export class Keys implements View {
       question: `Reset the key ${this.#key} under ${row.policy}?`,
       scope: `What it has used is forgotten, ${where}: ${count(row.limit)} of ${count(row.limit)} units are there at once. Other policies are not changed. This cannot be undone.`,
       verb: "Reset",
-    }, () => call("/dashboard/reset", { policy: row.policy, key_hex: this.#hex }), `Reset under ${row.policy}.`);
+    }, () => call("/dashboard/reset", { domain: row.domain, policy: row.policy, key_hex: this.#hex }), `Reset under ${row.policy}.`);
   }
 
   async #setQuota(row: Standing): Promise<void> {

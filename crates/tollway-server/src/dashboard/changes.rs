@@ -10,12 +10,13 @@ use serde_json::json;
 use tollway_core::{Cost, Key, Quota};
 use tracing::info;
 
-use super::keys::bytes_of;
+use super::keys::{bytes_of, descriptor};
 use super::{describe, reply};
 use crate::http::{Call, Trouble, permit_change as permit, unaskable};
 use crate::logs::escaped;
+use crate::operation::{Operation, Verb};
 use crate::operator_changes::{Ban, NoRoom, OperatorChange, OperatorChanges};
-use crate::rules::Rules;
+use crate::rules::{Ask, Rules};
 use crate::top::hex;
 
 /// Keys in the list of changes.
@@ -26,6 +27,9 @@ const BAN_MS_MAX: u64 = 366 * 24 * 3_600 * 1_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reset {
+    /// The domain of Envoy, if the policy is that of a descriptor.
+    #[serde(default)]
+    domain: String,
     policy: String,
     key_hex: String,
 }
@@ -79,16 +83,28 @@ pub(crate) async fn reset(call: Call<'_>) -> Result<(), Trouble> {
     let body: Reset = call.body()?;
     let key = bytes_of(&body.key_hex)?;
     let rules = call.service().enforcer.rules();
-    let ask = rules
-        .ask_named(body.policy.as_bytes(), &key, Cost::ONE)
-        .map_err(|error| unaskable(&body.policy, error))?;
-    let decider = call.worker.decider(&rules);
-    for ask in ask.with_spacing() {
-        decider.reset(&ask).await?;
-    }
-    let policy = body.policy;
-    info!(who = call.who(), key = escaped(&key), policy, "an operator reset a key");
+    let ask = match body.domain.is_empty() {
+        true => rules
+            .ask_named(body.policy.as_bytes(), &key, Cost::ONE)
+            .map_err(|error| unaskable(&body.policy, error))?,
+        false => ask_of_descriptor(&rules, &body, &key)?,
+    };
+    let operation = Operation::on_charges(Verb::Reset, vec![ask]).map_err(Trouble::bad)?;
+    operation.perform(&call.worker.decider(&rules)).await?;
+    operation.log(|| call.who());
     reply(call, &json!({"reset": true}))
+}
+
+fn ask_of_descriptor<'a>(
+    rules: &'a Rules,
+    body: &Reset,
+    key: &'a [u8],
+) -> Result<Ask<'a>, Trouble> {
+    let charged = Key::new(key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
+    let found = descriptor(rules, key).filter(|(domain, _)| *domain == body.domain);
+    let ask = found.map(|(_, source)| rules.ask(source, charged, Cost::ONE));
+    let is_its = |ask: &Ask<'_>| ask.charge.policy.name() == body.policy;
+    ask.filter(is_its).ok_or_else(|| Trouble::UnknownPolicy(body.policy.clone()))
 }
 
 /// `POST /dashboard/ban`.

@@ -73,19 +73,9 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
 impl Look<'_> {
     /// How the key stands under the descriptor of Envoy that makes it, if one does.
     async fn under_descriptor(&self, rules: &Rules) -> Result<Value, Trouble> {
-        let parts = parts(self.key.as_bytes()).unwrap_or_default();
-        let texts = parts.iter().map(|part| std::str::from_utf8(part));
-        let Ok(texts) = texts.collect::<Result<Vec<&str>, _>>() else { return Ok(Value::Null) };
-        let Some((name, pairs)) = texts.split_first() else { return Ok(Value::Null) };
-        let entries: Vec<(&str, &str)> =
-            pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let found = rules.domain(name).and_then(|domain| domain.find(&entries));
-        match found.and_then(|found| Some((found.limit, found.limit.policy.as_ref()?))) {
-            Some((limit, policy)) if pairs.len().is_multiple_of(2) => {
-                let source = Source::descriptor(limit, policy, self.key.as_bytes());
-                self.standing(name, source).await
-            }
-            _ => Ok(Value::Null),
+        match descriptor(rules, self.key.as_bytes()) {
+            Some((domain, source)) => self.standing(domain, source).await,
+            None => Ok(Value::Null),
         }
     }
 
@@ -156,6 +146,21 @@ impl Look<'_> {
             "allowed_in_ms": wait.map(millis_up),
         }))
     }
+}
+
+/// The domain of Envoy and the limit in it whose descriptors make this key.
+pub(super) fn descriptor<'a>(rules: &'a Rules, key: &'a [u8]) -> Option<(&'a str, Source<'a>)> {
+    let parts = parts(key)?;
+    let texts = parts.iter().map(|part| std::str::from_utf8(part));
+    let texts: Vec<&str> = texts.collect::<Result<_, _>>().ok()?;
+    let (name, pairs) = texts.split_first()?;
+    if !pairs.len().is_multiple_of(2) {
+        return None;
+    }
+    let entries: Vec<(&str, &str)> = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    let domain = rules.domain(name)?;
+    let limit = domain.find(&entries)?.limit;
+    Some((domain.name(), Source::descriptor(limit, limit.policy.as_ref()?, key)))
 }
 
 const fn treatment(treatment: Treatment) -> &'static str {

@@ -177,6 +177,7 @@ pub(super) async fn operate(call: Call<'_>, verb: Verb) -> Result<(), Trouble> {
     };
     let decider = call.worker.decider(&rules);
     let outcome = operation.perform(&decider).await?;
+    operation.log(|| call.who());
     write_outcome(&decider, &operation.asks, &outcome, deny_status, call.reply);
     Ok(())
 }

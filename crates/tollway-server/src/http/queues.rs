@@ -53,10 +53,10 @@ pub(super) async fn on_queue_with(
     let queues = call.service().queues().ok_or(Trouble::NotFound)?;
     let signer = queues.signer()?;
     let queue = SignedQueue { queue: queues.queue(QueueName::new(&name)?), signer };
-    handler(call, &queue).await.map_err(|trouble| match trouble {
-        Trouble::Queue(error) => Trouble::Queue(queues.told(queue.name(), error)),
-        trouble => trouble,
-    })
+    match handler(call, &queue).await {
+        Err(Trouble::Queue(error)) => Err(Trouble::Queue(queues.told(queue.name(), error).await)),
+        answered => answered,
+    }
 }
 
 /// As [`on_queue`], for what operators change: it is logged with the name of whose token it was.

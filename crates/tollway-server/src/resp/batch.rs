@@ -216,7 +216,10 @@ impl<'a> Batch<'a> {
             Err(text) => return self.refuse(&text, &mut encoder),
         };
         match operation.perform(&self.decider()).await {
-            Ok(outcome) => operations::encode(&outcome, &operation.asks, unit, &mut encoder),
+            Ok(outcome) => {
+                operation.log(|| session.who());
+                operations::encode(&outcome, &operation.asks, unit, &mut encoder);
+            }
             // Not refused: the command was right, and the store's failure is counted as such.
             Err(error) => encoder.error(&failure(&error)),
         }

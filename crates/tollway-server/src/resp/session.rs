@@ -84,6 +84,11 @@ impl Session {
         self.role.is_some()
     }
 
+    /// Whose token the client has shown, for the log.
+    pub(super) fn who(&self) -> String {
+        self.auth.name_of(self.token.as_ref().map(|token| &*token.0)).to_owned()
+    }
+
     /// Whether the client may do what needs `role`.
     pub(super) fn may(&self, role: Role) -> bool {
         self.role >= Some(role)

@@ -317,7 +317,7 @@ fn amendments_hold_at_once_and_outlive_a_reload() {
 }
 
 #[test]
-fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
+fn the_key_of_an_envoy_descriptor_is_given_a_quota_and_reset_as_any_other() {
     let domain = "[[domains]]\ndomain = \"edge\"\n[[domains.descriptors]]\nkey = \"user\"\n\
                   rate_limit = { unit = \"hour\", requests_per_unit = 5 }\n";
     let server = start(&format!("{RULES}{domain}"));
@@ -339,6 +339,15 @@ fn a_quota_of_its_own_holds_for_the_key_of_an_envoy_descriptor_too() {
     let (code, limit) = asked(&mut http);
     assert_eq!((code, &limit["requestsPerUnit"]), (json!("OK"), &json!(2)), "what holds is told");
     assert_eq!(asked(&mut http).0, json!("OVER_LIMIT"));
+    // What it has used is forgotten by the names of the domain and the policy.
+    let mut reset = json!({"domain": "edge", "key_hex": key_hex, "policy": "api"});
+    assert_eq!(post(&mut http, "/dashboard/reset", "boss", &reset).0, 404, "not of this key");
+    reset["policy"] = limit["name"].clone();
+    for (domain, status) in [("other", 404), ("edge", 200)] {
+        reset["domain"] = domain.into();
+        assert_eq!(post(&mut http, "/dashboard/reset", "boss", &reset).0, status, "{domain}");
+    }
+    assert_eq!([asked(&mut http).0, asked(&mut http).0], [json!("OK"), json!("OK")]);
 }
 
 #[test]

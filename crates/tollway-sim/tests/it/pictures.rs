@@ -48,7 +48,7 @@ fn many_processes_are_drawn_as_a_band_byte_for_byte() {
 
 #[test]
 fn the_table_is_aligned_text() {
-    let found = text(&rows(&two_of_a_kind(), &Kind::ALL));
+    let found = text(&rows(&two_of_a_kind(), &Kind::ALL), None);
     assert_golden("table.txt", &found);
 }
 

@@ -130,7 +130,7 @@ fn drain_before(served: &Served, watching: &mut Watching) {
     ended(served, "fail", &leased[3]);
 }
 
-const OVER: &str = "roles: 4 jobs are over, nothing is left";
+const OVER: &str = "roles: 4 jobs have ended, nothing is left";
 
 #[test]
 fn a_queue_that_drains_is_shown_in_lines_through_a_pipe() {

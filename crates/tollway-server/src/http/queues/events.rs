@@ -37,12 +37,18 @@ pub(crate) async fn events(
     // Who comes again says where it was; the address still says where it began.
     let last = request.fields.field("last-event-id").map(String::from_utf8_lossy);
     let after = last.filter(|last| !last.is_empty()).or(request.parameter("after").map(Cow::from));
-    let after = match after {
-        Some(mark) => mark.parse::<EndMark>()?,
-        None => queue.ended(None, 0).await.map_err(|error| queues.told(queue.name(), error))?.mark,
-    };
     // Whether there is such a queue is to be said by a status.
-    queue.describe().await.map_err(|error| queues.told(queue.name(), error))?;
+    let begun = async {
+        let mark = match after {
+            Some(mark) => mark.parse::<EndMark>()?,
+            None => queue.ended(None, 0).await?.mark,
+        };
+        queue.describe().await.map(|_| mark)
+    };
+    let after = match begun.await {
+        Err(error) => return Err(Trouble::Queue(queues.told(queue.name(), error).await)),
+        Ok(mark) => mark,
+    };
     EventStream::open(worker, |viewer| feed(viewer, queue, group, after, shown))
 }
 
