@@ -96,3 +96,17 @@ impl std::error::Error for Error {
         self.source.as_ref().map(|source| &**source as _)
     }
 }
+
+#[cfg(feature = "redb")]
+impl From<tollway_journal::Error> for Error {
+    fn from(error: tollway_journal::Error) -> Self {
+        use tollway_journal::ErrorKind as Kind;
+        let kind = match error.kind() {
+            Kind::NoSpace => ErrorKind::NoSpace,
+            Kind::Corrupt => ErrorKind::Corrupt,
+            Kind::Unavailable => ErrorKind::Unavailable,
+            Kind::Unknown => ErrorKind::Unknown,
+        };
+        Self::new(kind, error.told_of("queue file")).caused_by(error)
+    }
+}

@@ -9,8 +9,6 @@
 pub mod feedback;
 
 mod backend;
-#[cfg(any(feature = "redb", feature = "redis"))]
-mod bytes_codec;
 mod call;
 mod command;
 mod cron;

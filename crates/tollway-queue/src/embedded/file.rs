@@ -9,24 +9,21 @@
 //!
 //! If a commit fails, every call in it is told so, the database is closed, and the next batch opens
 //! it anew and reads the schedule from it. If it failed for want of space, that takes the space
-//! which was set aside (see [`reserve`]), and calls that would add jobs are refused until there is
+//! which was set aside (see [`Reserve`]), and calls that would add jobs are refused until there is
 //! room.
 
 mod commit;
-mod journal;
 mod load;
-mod options;
-mod reserve;
 mod rows;
-mod storage_error;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redb::Database;
 use tokio::sync::oneshot;
 use tollway_core::Timestamp;
+pub use tollway_journal::{FileOptions, Reserve};
+use tollway_journal::{Gathered, Gathering, Journal, Refused, Space, SpaceWords, contained};
 
 use super::operations::Workspace;
 use super::row_store::RowStore as _;
@@ -35,27 +32,19 @@ use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
 use crate::{Call, Command, EndWatch, Health, Reply};
 use commit::FileRows;
-use journal::Journal;
-pub use options::FileOptions;
-pub use reserve::Reserve;
-use reserve::Space;
-use storage_error::{contained, failed, uncertain};
+use rows::{QueueFile, failed};
 
-/// The most calls in one commit.
-const COMMIT_MAX: usize = 4_096;
-/// The most calls that wait for the writer; beyond it they are refused.
-const WAITING_MAX: usize = 65_536;
+const WORDS: SpaceWords = SpaceWords { file: "queue file", additions: "new jobs" };
 
-impl FileOptions {
-    /// Opens the file and reads what is in it.
-    fn load(&self) -> Result<Open, Error> {
-        contained(|| {
-            let database = self.open()?;
-            let journal = Journal::open(&database, self.journal_bytes, self.two_phase)?;
-            let schedule = load::load(&database)?;
-            Ok(Open { database, journal, schedule })
-        })
-    }
+/// Opens the file and reads what is in it.
+fn load_file(options: &FileOptions) -> Result<Open, Error> {
+    contained(|| {
+        let database = options.open()?;
+        let (bytes_max, two_phase) = (options.journal_bytes_max(), options.is_two_phase());
+        let journal = Journal::open(&database, bytes_max, two_phase)?;
+        let schedule = load::load(&database)?;
+        Ok(Open { database, journal, schedule })
+    })
 }
 
 /// Who waits for the reply to a command.
@@ -78,10 +67,8 @@ impl Task {
 /// The way to the writer thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
-    tasks: Option<mpsc::Sender<Task>>,
-    waiting: Arc<AtomicUsize>,
+    tasks: Gathering<Task>,
     health: Arc<SharedHealth>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// How the file is, told to who asks.
@@ -98,19 +85,18 @@ impl Writer {
         wakes: Arc<Wakes>,
         ends: Arc<ByQueue<EndWatch>>,
     ) -> Result<Self, Error> {
-        let mut space = Space::new(options.reserve.take());
-        let open = options.load().or_else(|error| {
+        let mut space = Space::new(options.take_reserve(), WORDS);
+        let open = load_file(&options).or_else(|error| {
             // A process that was killed on a full disk has left its reserve: it is there for this.
             if error.kind() != ErrorKind::NoSpace {
                 return Err(error);
             }
             space.run_out(&error);
-            options.load()
+            load_file(&options)
         })?;
         space.look(true);
-        let (tasks, inbox) = mpsc::channel();
-        let (waiting, health) = (Arc::new(AtomicUsize::new(0)), Arc::<SharedHealth>::default());
-        let mut thread = Thread {
+        let health = Arc::<SharedHealth>::default();
+        let thread = Thread {
             options,
             open: Some(open),
             space,
@@ -118,15 +104,11 @@ impl Writer {
             seen: 0,
             wakes,
             ends,
-            inbox,
-            waiting: Arc::clone(&waiting),
         };
         thread.tell_health();
-        let thread = std::thread::Builder::new()
-            .name("tollway-queue".to_owned())
-            .spawn(move || thread.run())
+        let tasks = Gathering::start("tollway-queue", thread)
             .map_err(|error| failed(redb::Error::Io(error)))?;
-        Ok(Self { tasks: Some(tasks), waiting, health, thread: Some(thread) })
+        Ok(Self { tasks, health })
     }
 
     pub(super) fn health(&self) -> Health {
@@ -139,26 +121,12 @@ impl Writer {
 
     /// Hands a command to the thread.
     pub(super) fn submit(&self, command: Command, now: Timestamp) -> Call<Reply> {
-        if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
-            let message = "65536 calls wait for the queue file already";
-            return Call::ready(Err(Error::new(ErrorKind::Unavailable, message)));
-        }
         let (caller, reply) = oneshot::channel();
-        let task = Task { command, now, caller };
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        if self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err()) {
-            return Call::ready(Err(stopped()));
-        }
-        Call::pending(async move { reply.await.unwrap_or_else(|_| Err(stopped())) })
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.tasks = None;
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has told nobody anything that is not stored.
-            drop(thread.join());
+        let message = "65536 calls wait for the queue file already";
+        match self.tasks.submit(Task { command, now, caller }) {
+            Ok(()) => Call::pending(async move { reply.await.unwrap_or_else(|_| Err(stopped())) }),
+            Err(Refused::Busy) => Call::ready(Err(Error::new(ErrorKind::Unavailable, message))),
+            Err(Refused::Stopped) => Call::ready(Err(stopped())),
         }
     }
 }
@@ -170,7 +138,7 @@ fn stopped() -> Error {
 /// An open file, and what is in it.
 struct Open {
     database: Database,
-    journal: Journal,
+    journal: Journal<QueueFile>,
     schedule: Schedule,
 }
 
@@ -184,33 +152,9 @@ struct Thread {
     seen: u64,
     wakes: Arc<Wakes>,
     ends: Arc<ByQueue<EndWatch>>,
-    inbox: mpsc::Receiver<Task>,
-    waiting: Arc<AtomicUsize>,
 }
 
-impl Thread {
-    fn run(&mut self) {
-        while let Ok(first) = self.inbox.recv() {
-            let mut tasks = vec![first];
-            while tasks.len() < COMMIT_MAX
-                && let Ok(task) = self.inbox.try_recv()
-            {
-                tasks.push(task);
-            }
-            self.waiting.fetch_sub(tasks.len(), Ordering::Relaxed);
-            self.commit(tasks);
-        }
-        if let Some(open) = &mut self.open {
-            // Should it fail, the journal is there when the file is opened again.
-            drop(open.journal.fold(&open.database, self.options.two_phase));
-        }
-        self.space.close();
-    }
-
-    fn tell_health(&self) {
-        self.health.is_full.store(self.space.is_full(), Ordering::Relaxed);
-    }
-
+impl Gathered<Task> for Thread {
     /// Does all tasks and stores them together, or tells all of them why not.
     fn commit(&mut self, tasks: Vec<Task>) {
         self.space.look(false);
@@ -224,7 +168,7 @@ impl Thread {
         let mut tasks = tasks.into_iter();
         // Inside, so that a database that panics is closed as one that does.
         let outcome = contained(|| {
-            let outcome = open.run(self.options.two_phase, &mut tasks, &mut replies);
+            let outcome = open.run(self.options.is_two_phase(), &mut tasks, &mut replies);
             let woken = std::mem::take(&mut open.schedule.woken);
             let seen = woken.iter().flat_map(|(_, wake)| wake).map(|wake| wake.seen);
             self.seen = seen.fold(self.seen, u64::max);
@@ -255,10 +199,24 @@ impl Thread {
         }
     }
 
+    fn close(&mut self) {
+        if let Some(open) = &mut self.open {
+            // Should it fail, the journal is there when the file is opened again.
+            drop(open.journal.fold(&open.database, self.options.is_two_phase()));
+        }
+        self.space.close();
+    }
+}
+
+impl Thread {
+    fn tell_health(&self) {
+        self.health.is_full.store(self.space.is_full(), Ordering::Relaxed);
+    }
+
     /// Opens the file again after a failure.
     fn reopen(&mut self) -> Result<(), Error> {
         if self.open.is_none() {
-            let mut open = self.options.load().inspect_err(|error| {
+            let mut open = load_file(&self.options).inspect_err(|error| {
                 if error.kind() == ErrorKind::NoSpace {
                     self.space.run_out(error);
                 }
@@ -270,11 +228,17 @@ impl Thread {
     }
 }
 
+/// What a call is told that would add to the file.
+fn no_room() -> Error {
+    let message = "no space is left for new jobs; those in the queue file are served";
+    Error::new(ErrorKind::NoSpace, message)
+}
+
 /// The tasks that add no jobs; the others are refused.
 fn without_additions(tasks: Vec<Task>) -> Vec<Task> {
     let adds = |task: &Task| task.command.adds_jobs();
     let (refused, served): (Vec<_>, Vec<_>) = tasks.into_iter().partition(adds);
-    refused.into_iter().for_each(|task| task.refuse(Space::refusal()));
+    refused.into_iter().for_each(|task| task.refuse(no_room()));
     served
 }
 
@@ -305,6 +269,6 @@ impl Open {
             return Ok(());
         }
         drop(rows);
-        journal.commit(database, two_phase).map_err(uncertain)
+        Ok(journal.commit(database, two_phase).map_err(tollway_journal::Error::uncertain)?)
     }
 }

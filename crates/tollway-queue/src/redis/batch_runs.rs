@@ -13,9 +13,9 @@ use super::encode::{self, START_BYTES};
 use super::estimate::{EstimateContext, Frame, GroupTold};
 use super::script::{ENQUEUE, SETTLE};
 use super::{Inner, QueueContext};
-use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{Enqueued, JobId, Reply};
+use tollway_journal::bytes_codec::ByteReader;
 
 /// What the calls of a batch are replied, or why none of them is.
 type Replies = Result<Vec<Result<Reply, Error>>, Error>;

@@ -8,12 +8,12 @@ use tollway_core::Timestamp;
 
 use super::encode::moment;
 use super::estimate::GroupTold;
-use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{
     AttemptEnd, Beat, Counts, EndMark, Ended, Group, GroupStats, Job, JobId, JobState, Lease,
     PastAttempt, Progress, Settled, Stats, Totals,
 };
+use tollway_journal::bytes_codec::ByteReader;
 
 /// That an answer is not as the script writes it.
 pub(super) fn damaged() -> Error {

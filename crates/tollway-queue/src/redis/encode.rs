@@ -10,12 +10,12 @@ use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{Algorithm, Quota, Timestamp};
 
-use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::error::{Error, ErrorKind};
 use crate::{
     Backoff, Deadline, EndMark, LeaseToken, Limit, MissedDeadline, NewJob, Outcome, Progress,
     QueueName, QueueSettings, Retention, Start,
 };
+use tollway_journal::bytes_codec::{ByteReader, ByteWriter};
 
 /// Whole microseconds, rounded up.
 pub(super) fn micros(duration: Duration) -> f64 {

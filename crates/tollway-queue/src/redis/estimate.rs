@@ -13,10 +13,10 @@ use tollway_core::{Algorithm, Cost, State, Timestamp};
 
 use super::decode::{bytes, damaged, list, number, unsigned};
 use super::encode::{kind_of, moment, unpack_limits};
-use crate::bytes_codec::ByteReader;
 use crate::error::Error;
 use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, served_before, wait_for_all};
 use crate::{Estimate, Limit, QueueSettings};
+use tollway_journal::bytes_codec::ByteReader;
 
 /// What holds for all groups: response times, the time, the heaviest job, and what is in use of the
 /// limits that bind all of them.

@@ -7,11 +7,11 @@ use super::Inner;
 use super::decode::{bytes, damaged, list, number, text};
 use super::encode::{self, moment, unpack_limits, unpack_settings};
 use super::script::{CONTROL, MANAGE};
-use crate::bytes_codec::ByteReader;
 use crate::error::{Error, ErrorKind};
 use crate::{
     Author, Changed, Described, Limit, QueueName, QueueSettings, SharedLimit, SharedLimits, Version,
 };
+use tollway_journal::bytes_codec::ByteReader;
 
 fn word(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
@@ -238,7 +238,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes_codec::ByteWriter;
+    use tollway_journal::bytes_codec::ByteWriter;
 
     #[test]
     fn an_author_and_a_version_are_bytes_that_the_script_reads() {

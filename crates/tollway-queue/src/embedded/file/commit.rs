@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use redb::Database;
+use tollway_journal::bytes_codec::{ByteReader, ByteWriter};
+use tollway_journal::{Journal, Tables};
 
-use super::journal::{Journal, Named, Numbered, RowKey, Tables};
 use super::rows::{
-    FORMAT, damaged, read_job, read_result, write_done, write_gate, write_gates, write_job,
-    write_move, write_record, write_recurring, write_settings, write_totals,
+    FORMAT, Named, Numbered, QueueFile, RowKey, damaged, read_job, read_result, write_done,
+    write_gate, write_gates, write_job, write_move, write_record, write_recurring, write_settings,
+    write_totals,
 };
-use crate::bytes_codec::{ByteReader, ByteWriter};
 use crate::embedded::row_store::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, QueueChange, Schedule};
@@ -23,8 +24,8 @@ pub(super) const TOTALS: &str = "totals";
 
 /// One commit that is being made.
 pub(super) struct FileRows<'d> {
-    journal: &'d mut Journal,
-    tables: Tables<'d>,
+    journal: &'d mut Journal<QueueFile>,
+    tables: Tables<'d, QueueFile>,
     late: Late,
     /// Whether there is anything to commit.
     pub(super) written: bool,
@@ -45,7 +46,7 @@ struct Late {
 }
 
 impl<'d> FileRows<'d> {
-    pub(super) fn new(database: &'d Database, journal: &'d mut Journal) -> Self {
+    pub(super) fn new(database: &'d Database, journal: &'d mut Journal<QueueFile>) -> Self {
         Self {
             journal,
             tables: Tables::new(database),
@@ -214,7 +215,7 @@ impl<'d> FileRows<'d> {
         self.late.counted.remove(&queue);
         self.late.moves.retain(|(of, _)| *of != queue);
         self.late.groups.retain(|(of, _)| *of != queue);
-        self.journal.remove_queue(queue);
+        self.journal.remove_part(queue);
     }
 
     /// What `read` makes of a row, wherever it is.
@@ -225,8 +226,10 @@ impl<'d> FileRows<'d> {
     ) -> Result<Option<T>, Error> {
         match self.journal.get(table, queue, id) {
             Some(row) => row.map(|row| read(row).ok_or_else(damaged)).transpose(),
-            None => self.tables.get((table, queue, id), read).inspect_err(|error| {
+            None => self.tables.get((table, queue, id), read).map_err(|error| {
+                let error = Error::from(error);
                 self.failed = Some(error.again());
+                error
             }),
         }
     }

@@ -1,15 +1,14 @@
 //! Reading the schedule from a file: rows first, then the order that follows from them.
 
 use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
+use tollway_journal::bytes_codec::ByteReader;
+use tollway_journal::{NamedTable as _, NumberedTable as _};
 
 use super::commit::{SECRET, TOTALS};
-use super::journal::{Named, Numbered};
 use super::rows::{
-    check_format, damaged, read_done, read_gate, read_gates, read_job, read_limits, read_move,
-    read_record, read_recurring, read_settings, read_totals,
+    Named, Numbered, check_format, damaged, failed, read_done, read_gate, read_gates, read_job,
+    read_limits, read_move, read_record, read_recurring, read_settings, read_totals,
 };
-use super::storage_error::failed;
-use crate::bytes_codec::ByteReader;
 use crate::error::Error;
 use crate::schedule::{EndedJob, Entry, Gate, Gates, Queue, Running, Schedule};
 use crate::{Group, MissedDeadline, QueueName};

@@ -1,4 +1,4 @@
-//! How a file of queues is opened: where it is, how it commits, what is set aside beside it.
+//! How a file is opened: where it is, how it commits, what is set aside beside it.
 
 use std::fmt;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, StorageBackend};
 
-use super::reserve::{Reserve, ReserveFile};
-use super::storage_error::failed;
 use crate::error::Error;
+use crate::reserve::{Reserve, ReserveFile};
 
-/// How a file of queues is opened.
+/// How a file is opened.
 pub struct FileOptions {
     storage: Storage,
-    pub(super) two_phase: bool,
+    two_phase: bool,
     cache_bytes: usize,
-    pub(super) journal_bytes: usize,
-    pub(super) reserve: Option<Box<dyn Reserve>>,
+    journal_bytes: usize,
+    reserve: Option<Box<dyn Reserve>>,
 }
 
 /// Opens a database on a storage that the caller makes.
@@ -41,7 +40,7 @@ impl FileOptions {
         options.reserve_bytes(8 << 20)
     }
 
-    /// A storage that is made whenever the queues are opened, at first and after a failure: for
+    /// A storage that is made whenever the file is opened, at first and after a failure: for
     /// storages that fail on purpose.
     pub fn on<S: StorageBackend>(make: impl Fn() -> std::io::Result<S> + Send + 'static) -> Self {
         let open = move |builder: &Builder| Ok(builder.create_with_backend(make()?)?);
@@ -79,23 +78,42 @@ impl FileOptions {
     }
 
     /// How many bytes of changes are gathered, in the file and in memory, before they are sorted
-    /// into tables. What is enqueued and done in between costs no more than its share of a commit.
+    /// into tables. What comes and goes in between costs no more than its share of a commit.
     #[must_use]
     pub fn journal_bytes(self, journal_bytes: usize) -> Self {
         Self { journal_bytes, ..self }
     }
 
+    /// Whether commits are made in two phases.
+    pub const fn is_two_phase(&self) -> bool {
+        self.two_phase
+    }
+
+    /// The bound of the journal; see [`Self::journal_bytes`].
+    pub const fn journal_bytes_max(&self) -> usize {
+        self.journal_bytes
+    }
+
+    /// The space that is to be set aside, for [`Space::new`](crate::Space::new).
+    pub fn take_reserve(&mut self) -> Option<Box<dyn Reserve>> {
+        self.reserve.take()
+    }
+
     /// The database that is there, made if need be.
-    pub(super) fn open(&self) -> Result<Database, Error> {
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened or made.
+    pub fn open(&self) -> Result<Database, Error> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
         match &self.storage {
             Storage::Path(path) => {
                 create_whole(&builder, path)?;
-                sync_folder(path).map_err(redb::Error::Io).map_err(failed)?;
-                builder.open(path).map_err(failed)
+                sync_folder(path).map_err(redb::Error::Io).map_err(Error::of_database)?;
+                builder.open(path).map_err(Error::of_database)
             }
-            Storage::Made(open) => open(&builder).map_err(failed),
+            Storage::Made(open) => open(&builder).map_err(Error::of_database),
         }
     }
 }
@@ -108,15 +126,15 @@ fn create_whole(builder: &Builder, path: &Path) -> Result<(), Error> {
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
-    let io = |error| failed(redb::Error::Io(error));
+    let io = |error| Error::of_database(redb::Error::Io(error));
     match std::fs::remove_file(&unfinished) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    // Jobs are nobody else's to read.
+    // Rows are nobody else's to read.
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(0o600).open(&unfinished);
-    drop(builder.create_file(file.map_err(io)?).map_err(failed)?);
+    drop(builder.create_file(file.map_err(io)?).map_err(Error::of_database)?);
     std::fs::rename(&unfinished, path).map_err(io)
 }
 

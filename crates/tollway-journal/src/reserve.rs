@@ -1,15 +1,15 @@
-//! Space that is set aside beside a file of queues, and given up when the disk is full.
+//! Space that is set aside beside a file, and given up when the disk is full.
 //!
 //! ```text
 //!   well   file │ reserve        every call is served
-//!   full   file │ (given up)     the file is opened anew and folded in that space; jobs are
-//!                                leased, settled and read as ever, new ones are refused
+//!   full   file │ (given up)     the file is opened anew and folded in that space; what is there
+//!                                is read and finished as ever, additions are refused
 //!   well   the reserve can be set aside again: there is room once more
 //! ```
 //!
 //! Without it a full disk would stop everything: the journal cannot be folded, so the file cannot
-//! be opened after the commit that failed, and work that is done cannot be settled and is done
-//! again.
+//! be opened after the commit that failed, and of a queue the work that is done cannot be settled and
+//! is done again.
 //!
 //! Bytes without a pattern are written, not a length set: a file system that stores holes, or
 //! compresses, would set nothing aside.
@@ -21,8 +21,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tracing::{error, info};
-
-use crate::error::{Error, ErrorKind};
 
 /// How often a full disk is looked at for room.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -42,9 +40,9 @@ pub trait Reserve: Send {
 
 /// A file that takes up space.
 #[derive(Debug)]
-pub(super) struct ReserveFile {
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
+pub(crate) struct ReserveFile {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
 }
 
 impl Reserve for ReserveFile {
@@ -88,69 +86,82 @@ impl ReserveFile {
     }
 }
 
-/// Whether there is room for new jobs.
-pub(super) struct Space {
+/// What messages about space say.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceWords {
+    /// What the file is called: "queue file".
+    pub file: &'static str,
+    /// What is refused while there is no room: "new jobs".
+    pub additions: &'static str,
+}
+
+/// Whether there is room for additions.
+pub struct Space {
     reserve: Option<Box<dyn Reserve>>,
+    words: SpaceWords,
     /// When to look for room again, while there is none.
     full_until: Option<Instant>,
 }
 
 impl Space {
-    pub(super) const fn new(reserve: Option<Box<dyn Reserve>>) -> Self {
-        Self { reserve, full_until: None }
+    /// Space beside the file of which `words` tell.
+    pub const fn new(reserve: Option<Box<dyn Reserve>>, words: SpaceWords) -> Self {
+        Self { reserve, words, full_until: None }
     }
 
-    /// Whether new jobs must be refused.
-    pub(super) const fn is_full(&self) -> bool {
+    /// Whether additions must be refused.
+    pub const fn is_full(&self) -> bool {
         self.full_until.is_some()
     }
 
     /// Sets the reserve aside at the start, or after the disk was full and some time has passed.
-    pub(super) fn look(&mut self, is_start: bool) {
+    pub fn look(&mut self, is_start: bool) {
         let Some(reserve) = &mut self.reserve else { return };
         let is_due = self.full_until.is_some_and(|until| until <= Instant::now());
         if !is_start && !is_due {
             return;
         }
+        let SpaceWords { file, additions } = self.words;
         match reserve.set_aside() {
             Ok(()) if is_due => {
-                info!("there is room for the queue file again: new jobs are taken");
+                info!("there is room for the {file} again: {additions} are taken");
                 self.full_until = None;
             }
             Ok(()) => {}
             Err(error) => {
                 if is_start {
-                    error!(%error, "no room for a reserve beside the queue file: no new jobs");
+                    error!(%error, "no room for a reserve beside the {file}: no {additions}");
                 }
                 self.full_until = Some(Instant::now() + LOOK_AGAIN);
             }
         }
     }
 
-    /// Gives the reserve up, since a commit found no space. Without one nothing changes: jobs are
-    /// taken or not as the disk has it.
-    pub(super) fn run_out(&mut self, cause: &Error) {
+    /// Gives the reserve up, since a commit found no space. Without one nothing changes: additions
+    /// are taken or not as the disk has it.
+    pub fn run_out(&mut self, cause: &dyn std::fmt::Display) {
         let Some(reserve) = &mut self.reserve else {
             error!(%cause, "the disk is full, and there is no reserve");
             return;
         };
         reserve.give_up();
         if self.full_until.is_none() {
-            error!(%cause, "the disk is full: no new jobs until there is room; others go on");
+            let additions = self.words.additions;
+            error!(%cause, "the disk is full: no {additions} until there is room; others go on");
         }
         self.full_until = Some(Instant::now() + LOOK_AGAIN);
     }
 
-    /// What a call is told that would add to the file.
-    pub(super) fn refusal() -> Error {
-        let message = "no space is left for new jobs; those in the queue file are served";
-        Error::new(ErrorKind::NoSpace, message)
-    }
-
     /// Gives the reserve up with the process: the next one sets aside its own.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         if let Some(reserve) = &mut self.reserve {
             reserve.give_up();
         }
+    }
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space").field("is_full", &self.is_full()).finish_non_exhaustive()
     }
 }
